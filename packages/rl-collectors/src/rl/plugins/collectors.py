@@ -1,0 +1,1 @@
+"""What rl-collectors offers, as data."""

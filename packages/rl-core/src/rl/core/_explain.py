@@ -1,0 +1,232 @@
+"""Contracts laid end to end before anything runs: who writes what, who reads it, what is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from rl.core.contract import Contract, Key, missing_key_message
+from rl.core.errors import ContractError
+from rl.core.keys import NestedKey, as_tuple, next_key, unwrap
+
+__all__ = ["Explanation", "KeyUse", "check_pipeline", "contract_of", "explain"]
+
+
+@dataclass
+class KeyUse:
+    """One line of the table: a key, what is known of it, its writers and readers."""
+
+    name: NestedKey
+    shape: tuple[str | int, ...] | None = None
+    dtype: str = ""
+    writers: list[str] = field(default_factory=list)
+    readers: list[str] = field(default_factory=list)
+
+    def row(self) -> tuple[str, str, str, str, str]:
+        """Key, shape, dtype, writers, readers, as text."""
+        shape = "?" if self.shape is None else "[" + ", ".join(["*B", *map(str, self.shape)]) + "]"
+        writers = ", ".join(self.writers) or "NOBODY"
+        return (
+            ".".join(as_tuple(self.name)),
+            shape,
+            self.dtype or "?",
+            writers,
+            ", ".join(self.readers) or "-",
+        )
+
+
+@dataclass
+class Explanation:
+    """What `explain` found; prints as a table.
+
+    Args:
+        uses: by key, in the order in which the pipeline meets them.
+        problems: one sentence for each key that is read and that nobody wrote before.
+    """
+
+    uses: dict[NestedKey, KeyUse] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        rows = [
+            ("key", "shape", "dtype", "written by", "read by"),
+            *(use.row() for use in self.uses.values()),
+        ]
+        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join(lines)
+
+    def writes(self, owner: str, key: Key) -> None:
+        """Note that `owner` writes `key`."""
+        use = self.uses.setdefault(key.name, KeyUse(key.name))
+        self._learn(use, key)
+        if owner not in use.writers:
+            use.writers.append(owner)
+
+    def reads(self, owner: str, key: Key) -> None:
+        """Note that `owner` reads `key`, and that it is missing if nobody wrote it so far."""
+        use = self.uses.get(key.name)
+        if use is None or not use.writers:
+            if key.optional:
+                return
+            present = [name for name, other in self.uses.items() if other.writers]
+            self.problems.append(missing_key_message(owner, key, present, where="this pipeline"))
+            use = self.uses.setdefault(key.name, KeyUse(key.name))
+        self._learn(use, key)
+        if owner not in use.readers:
+            use.readers.append(owner)
+
+    @staticmethod
+    def _learn(use: KeyUse, key: Key) -> None:
+        if key.shape is not None and (use.shape is None or any(isinstance(n, str) for n in use.shape)):
+            use.shape = key.shape
+        if key.dtype is not None and not use.dtype:
+            use.dtype = str(key.dtype).removeprefix("torch.")
+
+
+def contract_of(component: Any) -> Contract:
+    """What a component reads and writes.
+
+    Args:
+        component: has a ``contract``, or ``in_keys`` and ``out_keys``.
+
+    Raises:
+        ContractError: if it has neither.
+    """
+    own = getattr(component, "contract", None)
+    if isinstance(own, Contract):
+        return own
+    if hasattr(component, "in_keys") and hasattr(component, "out_keys"):
+        reads = tuple(Key(unwrap(key)) for key in component.in_keys)
+        return Contract(reads, tuple(Key(unwrap(key)) for key in component.out_keys))
+    raise ContractError(
+        f"{type(component).__name__} does not say what it reads and writes: give it a `contract`, or `in_keys`"
+        " and `out_keys` (a TensorDictModule around it has both)"
+    )
+
+
+def explain(*components: Any, file: IO[str] | None = None) -> Explanation:
+    """Print who writes and who reads each key of a pipeline, and refuse one that cannot run.
+
+    Args:
+        components: in the order in which data flows: an environment, a policy, an estimator, a loss; any of them
+            may be left out. An environment is anything with the specs of `rl.core.interfaces.Env`.
+        file: where the table goes; standard output if None.
+
+    Returns:
+        The table as an object.
+
+    Raises:
+        ContractError: if a key is read that nothing before wrote. The table is printed first.
+
+    Example:
+        >>> import torch
+        >>> from tensordict.nn import TensorDictModule
+        >>> actor = TensorDictModule(torch.nn.Identity(), in_keys=["hidden"], out_keys=["action"])
+        >>> encoder = TensorDictModule(torch.nn.Identity(), in_keys=[], out_keys=["hidden"])
+        >>> table = explain(encoder, actor)
+        key     shape  dtype  written by        read by
+        ------  -----  -----  ----------------  ----------------
+        hidden  ?      ?      TensorDictModule  TensorDictModule
+        action  ?      ?      TensorDictModule  -
+        >>> explain(actor)
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.ContractError: TensorDictModule reads 'hidden', which nothing in this pipeline wrote ...
+    """
+    found = _trace(components)
+    out = sys.stdout if file is None else file
+    out.write(f"{found}\n")
+    _raise_problems(found)
+    return found
+
+
+def check_pipeline(*components: Any) -> Explanation:
+    """`explain` without the printing: what collectors, trainers and losses call once, at construction.
+
+    Raises:
+        ContractError: if a key is read that nothing before wrote.
+    """
+    found = _trace(components)
+    _raise_problems(found)
+    return found
+
+
+def _raise_problems(found: Explanation) -> None:
+    if found.problems:
+        raise ContractError("\n".join(found.problems))
+
+
+def _trace(components: tuple[Any, ...]) -> Explanation:
+    found = Explanation()
+    waiting: Any = None
+    for component in components:
+        if _is_env(component):
+            waiting = component
+            for key in _env_reset_keys(component):
+                found.writes(f"{_name(component)}.reset", key)
+            continue
+        waiting = _step_if_ready(found, waiting)
+        contract = contract_of(component)
+        for key in contract.reads:
+            found.reads(_name(component), key)
+        for key in contract.writes:
+            found.writes(_name(component), key)
+    if waiting is not None and len(components) > 1:
+        _env_step(found, waiting)
+    return found
+
+
+def _step_if_ready(found: Explanation, env: Any) -> Any:
+    """Take the environment's step once every action is written; None then, else the environment."""
+    if env is None:
+        return None
+    actions = [key.name for key in _env_action_keys(env)]
+    if all(name in found.uses and found.uses[name].writers for name in actions):
+        _env_step(found, env)
+        return None
+    return env
+
+
+def _env_step(found: Explanation, env: Any) -> None:
+    for key in _env_action_keys(env):
+        found.reads(f"{_name(env)}.step", key)
+    for key in _env_step_keys(env):
+        found.writes(f"{_name(env)}.step", key)
+
+
+def _is_env(component: Any) -> bool:
+    return hasattr(component, "observation_spec") and hasattr(component, "full_action_spec")
+
+
+def _name(component: Any) -> str:
+    return type(component).__name__
+
+
+def _keys_of(spec: Any, batch_dims: int) -> Iterator[Key]:
+    for name in spec.keys(include_nested=True, leaves_only=True):
+        leaf = spec[name]
+        yield Key(unwrap(name), tuple(leaf.shape[batch_dims:]), dtype=leaf.dtype)
+
+
+def _env_reset_keys(env: Any) -> Iterator[Key]:
+    dims = len(env.batch_size)
+    yield from _keys_of(env.observation_spec, dims)
+    yield from _keys_of(env.full_done_spec, dims)
+    state = getattr(env, "full_state_spec", None)
+    if state is not None:
+        yield from _keys_of(state, dims)
+
+
+def _env_action_keys(env: Any) -> list[Key]:
+    return list(_keys_of(env.full_action_spec, len(env.batch_size)))
+
+
+def _env_step_keys(env: Any) -> Iterator[Key]:
+    dims = len(env.batch_size)
+    for spec in (env.observation_spec, env.full_reward_spec, env.full_done_spec):
+        for key in _keys_of(spec, dims):
+            yield Key(next_key(key.name), key.shape, dtype=key.dtype)

@@ -1,0 +1,69 @@
+"""Every error type of the toolkit.
+
+Each is an `RLError` and also a built-in type, so that code which knows nothing of us still catches it.
+A message says what was wrong, where, what was expected, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "BrokenPluginWarning",
+    "CheckpointError",
+    "ContractError",
+    "DuplicateComponentError",
+    "MissingExtraError",
+    "PluginError",
+    "RLError",
+    "ShapeError",
+    "SpecError",
+    "UnknownComponentError",
+]
+
+
+class RLError(Exception):
+    """Base of every error that the toolkit raises on purpose."""
+
+    def __str__(self) -> str:
+        # KeyError prints its argument's repr: our messages are sentences, not keys.
+        return "\n".join(str(arg) for arg in self.args)
+
+
+class ContractError(RLError, KeyError):
+    """A key that a component reads is written by nobody, or a component breaks its declaration."""
+
+
+class ShapeError(RLError, ValueError):
+    """Tensors that meet have shapes that do not agree; nothing here broadcasts in silence."""
+
+
+class SpecError(RLError, ValueError):
+    """A value lies outside its spec, or a spec cannot be made or combined as asked."""
+
+
+class PluginError(RLError, RuntimeError):
+    """A plugin is broken, or was written for a contract that this rl-core does not serve."""
+
+
+class UnknownComponentError(RLError, LookupError):
+    """No component of that kind has that name."""
+
+
+class DuplicateComponentError(RLError, ValueError):
+    """Two plugins offer the same kind and name."""
+
+
+class MissingExtraError(RLError, ImportError):
+    """An optional library is absent; the message holds the line that installs it."""
+
+
+class BackendError(RLError, RuntimeError):
+    """A back end was asked for by name and cannot be used here."""
+
+
+class CheckpointError(RLError, ValueError):
+    """A checkpoint is missing, damaged, or does not fit what it is loaded into."""
+
+
+class BrokenPluginWarning(UserWarning):
+    """A plugin was found but is left out; the rest works."""

@@ -1,0 +1,118 @@
+"""Every hook that the toolkit calls; each name and each argument here is public API of rl-core.
+
+A plugin implements what it likes of them, marked with `hookimpl`. pluggy passes an implementation only the
+arguments that it names, so a new hook or a new argument is a minor release.
+
+Order of answers: an implementation marked ``@hookimpl(tryfirst=True)`` is asked before one without a mark,
+and ``@hookimpl(trylast=True)`` after it. Among equals the plugin that was registered last is asked first:
+a third party before us, and third parties in reverse order of their distributions' names. In a
+*first result* hook None means "not me", and the first other answer ends the round.
+
+A plugin that raises does not end the round: it is named in a `BrokenPluginWarning`, and the next one is
+asked. Raise an error of `rl.core.errors` to refuse on purpose: it reaches the caller as it is. Hook wrappers
+are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+import pluggy
+
+from rl.core.components import Command, Component
+
+if TYPE_CHECKING:
+    import torch
+
+    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend
+    from rl.core.registry import Registry
+
+__all__ = [
+    "hookimpl",
+    "hookspec",
+    "rl_commands",
+    "rl_components",
+    "rl_linear_recurrence",
+    "rl_priority_tree",
+    "rl_recurrent_backend",
+]
+
+hookspec = pluggy.HookspecMarker("rl")
+hookimpl = pluggy.HookimplMarker("rl")
+
+
+@hookspec
+def rl_components() -> Iterable[Component]:
+    """List what a distribution offers, as data.
+
+    Called once for each plugin, by the registry, when anything is looked up for the first time. Import
+    nothing heavy here: targets are strings. All components of a plugin are taken, or none of them.
+
+    Example:
+        >>> @hookimpl
+        ... def rl_components():
+        ...     yield Component(kind="loss", name="ppo-clip", target="rl.objectives:ClipPPOLoss")
+    """
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree | None:
+    """Offer a priority tree for prioritized replay, or None to let the next plugin answer.
+
+    Called by `Registry.priority_tree`, for a sampler that is constructed without a named back end. An
+    accelerator answers without a mark for the devices and types that it supports; the pure-torch tree is
+    ``trylast`` and answers for everything.
+
+    Args:
+        capacity: number of leaves, at least 1.
+        device: where priorities live.
+        dtype: of the priorities; `torch.float32` or `torch.float64`.
+    """
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecurrence | None:
+    """Offer the reverse scan ``x_t = d_t + c_t * x_{t+1}``, or None to let the next plugin answer.
+
+    Called by `Registry.linear_recurrence`, for return estimators. The pure-torch scan is ``trylast`` and
+    answers for everything.
+
+    Args:
+        device: where the tensors live.
+        dtype: of the tensors.
+    """
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def rl_recurrent_backend(
+    cell: Literal["lstm", "gru"], name: str | None, device: torch.device
+) -> RecurrentBackend | None:
+    """Offer a recurrence that resets inside sequences, or None to let the next plugin answer.
+
+    Called by `Registry.recurrent_backend`, for recurrent modules when they meet a batch of sequences.
+
+    Args:
+        cell: ``"lstm"`` or ``"gru"``.
+        name: the back end that was asked for, ``"pad"``, ``"scan"``, ``"triton"``, ...; answer only if it is
+            yours. None asks for the best one; answer if yours runs on `device` and is worth it there.
+        device: where weights and data live.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def rl_commands(registry: Registry) -> Command | Iterable[Command]:
+    """Offer subcommands of ``rl``.
+
+    Called by `rl.core.cli` each time the command runs, ``rl --help`` included: import nothing heavy here,
+    targets are strings. All answers are taken; of two commands of one name the plugin that is listed first
+    in ``rl plugins`` keeps it and the other is named in a warning.
+
+    Args:
+        registry: what is installed.
+    """
+    raise NotImplementedError

@@ -1,0 +1,307 @@
+"""What the packages expect of each other: protocols, so that nobody has to inherit from us.
+
+The ground rule of the fast path: everything that can also be said without a TensorDict has a *leaf* form,
+a plain call on tensors keyed by flat keys (`Leaves`). A component offers it through ``lowered()``; whoever
+drives it (a collector, a loss) asks `rl.core.lowering` and falls back to the TensorDict form. Both forms
+give the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.contract import Contract
+from rl.core.keys import NestedKey
+
+if TYPE_CHECKING:
+    from rl.core.specs import Composite
+
+__all__ = [
+    "Collector",
+    "Env",
+    "Estimator",
+    "LeafEnv",
+    "Leaves",
+    "LinearRecurrence",
+    "Logger",
+    "Loss",
+    "LoweredModule",
+    "Policy",
+    "PriorityTree",
+    "RecurrentBackend",
+    "Sampler",
+    "Storage",
+    "Transform",
+    "Writer",
+]
+
+Leaves = dict[NestedKey, Tensor]
+"""Tensors by flat key: a nested key is a tuple, an un-nested one a string, never a tuple of one."""
+
+
+class LeafEnv(Protocol):
+    """An environment as plain calls on leaves.
+
+    Every tensor that it returns is fresh: the caller keeps it without copying.
+    """
+
+    batch_size: torch.Size
+
+    def reset_leaves(self, current: Leaves | None = None, mask: Tensor | None = None) -> Leaves:
+        """The root entries (observations, done flags, state) after a reset.
+
+        Args:
+            current: root entries of the elements that are not reset; needed with `mask`.
+            mask: bool ``[*B, 1]``, the elements to reset; all of them if None.
+        """
+        ...
+
+    def step_leaves(self, root: Leaves) -> Leaves:
+        """What a step writes under ``next``, keyed without the ``next``: observations, reward, flags."""
+        ...
+
+
+class LoweredModule(Protocol):
+    """A module as a plain call: the leaves under `in_keys` in order, to those under `out_keys` in order."""
+
+    @property
+    def in_keys(self) -> Sequence[NestedKey]: ...
+    @property
+    def out_keys(self) -> Sequence[NestedKey]: ...
+    def __call__(self, *leaves: Tensor) -> tuple[Tensor, ...]: ...
+
+
+@runtime_checkable
+class Env(Protocol):
+    """An environment: specs, and steps from TensorDict to TensorDict."""
+
+    batch_size: torch.Size
+    observation_spec: Composite
+
+    @property
+    def full_action_spec(self) -> Composite:
+        """All actions, keyed as `step` reads them."""
+        ...
+
+    @property
+    def full_reward_spec(self) -> Composite:
+        """All rewards, keyed as `step` writes them under ``next``."""
+        ...
+
+    @property
+    def full_done_spec(self) -> Composite:
+        """All done flags: ``done``, ``terminated``, and ``truncated`` where it exists."""
+        ...
+
+    def reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Start episodes: all, or those marked in ``_reset`` (bool ``[*B, 1]``)."""
+        ...
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Read the action at the root, write the outcome under ``next``, return the same TensorDict."""
+        ...
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """`step`, and the root of the following step, in which finished episodes have been reset."""
+        ...
+
+    def set_seed(self, seed: int) -> int:
+        """Make what follows repeatable; returns the seed for the next environment."""
+        ...
+
+    def close(self) -> None:
+        """Release what the environment holds. May be called twice."""
+        ...
+
+
+class Policy(Protocol):
+    """Reads observations, writes actions, in place."""
+
+    @property
+    def in_keys(self) -> Sequence[NestedKey]: ...
+    @property
+    def out_keys(self) -> Sequence[NestedKey]: ...
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase: ...
+
+
+class Transform(Protocol):
+    """Any callable from TensorDict to TensorDict."""
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase: ...
+
+
+class Collector(Protocol):
+    """An iterable of batches ``[*B, T]`` whose last dimension is named ``time``."""
+
+    def __iter__(self) -> Iterator[TensorDictBase]: ...
+    def shutdown(self) -> None:
+        """Close the environments. May be called twice."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs, as tensors and plain containers."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken."""
+        ...
+
+
+class Storage(Protocol):
+    """Rows of experience by index."""
+
+    max_size: int
+
+    def __len__(self) -> int: ...
+    def get(self, index: Tensor | int | slice) -> Any:
+        """The rows under `index`; a copy, never a view of the storage."""
+        ...
+
+    def set(self, index: Tensor | int | slice, data: Any) -> None:
+        """Write rows. Everything is checked before anything is written."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Sampler(Protocol):
+    """Chooses which rows of a storage make a batch."""
+
+    def sample(
+        self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Indices ``[batch_size]`` int64, and what else is known about them (weights, ...)."""
+        ...
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Rows `index` were just written with `data`."""
+        ...
+
+    def update_priority(self, index: Tensor, priority: Tensor) -> None:
+        """New priorities; a sampler without priorities refuses."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Writer(Protocol):
+    """Chooses where new rows go."""
+
+    def claim(self, storage: Storage, count: int) -> Tensor:
+        """Indices ``[count]`` int64 for `count` new rows; moves the cursor."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class PriorityTree(Protocol):
+    """Priorities by index, drawn in proportion.
+
+    Raw values are what the sampler computed, ``(|td_error| + eps) ** alpha`` in prioritized replay.
+    """
+
+    capacity: int
+    device: torch.device
+    dtype: torch.dtype
+
+    def update(self, index: Tensor, priority: Tensor) -> None:
+        """Set priorities ``[n]`` at ``[n]`` int64; of a repeated index the last one counts.
+
+        Raises:
+            IndexError: if an index is outside ``[0, capacity)``.
+            ValueError: if a priority is negative, infinite or not a number. Nothing is written then.
+        """
+        ...
+
+    def sample(
+        self, n: int, *, generator: torch.Generator | None = None, stratified: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Draw indices ``[n]`` in proportion to priority, and those priorities ``[n]``.
+
+        Raises:
+            ValueError: if the total is zero.
+        """
+        ...
+
+    def get(self, index: Tensor) -> Tensor:
+        """Priorities ``[n]``."""
+        ...
+
+    def total(self) -> Tensor:
+        """Sum of all, float64 scalar."""
+        ...
+
+    def min(self) -> Tensor:
+        """Smallest priority above zero; infinity if there is none."""
+        ...
+
+    def max(self) -> Tensor:
+        """Largest priority; zero if empty."""
+        ...
+
+
+class LinearRecurrence(Protocol):
+    """The reverse scan behind every return: ``x_t = d_t + c_t * x_{t+1}``, ``x_T = 0``."""
+
+    def __call__(self, d: Tensor, c: Tensor, time_dim: int) -> Tensor:
+        """Same shape as `d`; `c` has that shape too."""
+        ...
+
+
+class RecurrentBackend(Protocol):
+    """A recurrence over ``[B, T, ...]`` that resets inside the sequence."""
+
+    name: str
+
+    def __call__(
+        self,
+        module: torch.nn.RNNBase,
+        inputs: Tensor,
+        state: tuple[Tensor, ...],
+        is_init: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Outputs ``[B, T, H]`` and the states ``[B, T, layers, H]`` after each step.
+
+        Args:
+            module: holds the weights, in `torch.nn.LSTM` or `torch.nn.GRU` form, batch first.
+            inputs: ``[B, T, I]``.
+            state: the state before the first step, ``[B, layers, H]`` each (h, or h and c).
+            is_init: bool ``[B, T]``; where true, the state before that step is zero.
+        """
+        ...
+
+
+class Estimator(Protocol):
+    """Adds ``advantage`` and ``value_target`` to a batch that is in time order."""
+
+    contract: Contract
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase: ...
+
+
+class Loss(Protocol):
+    """Reads a batch, returns scalars: ``loss_*`` to be summed and minimized, and detached diagnostics."""
+
+    contract: Contract
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase: ...
+
+
+class Logger(Protocol):
+    """Where figures go."""
+
+    def log_scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Record values at `step` (frames)."""
+        ...
+
+    def close(self) -> None:
+        """Flush. May be called twice."""
+        ...

@@ -1,0 +1,124 @@
+"""The canonical keys, each written once, and what can be done to a key.
+
+A key is a string or a tuple of strings; `NestedKey` stands for both. This module imports neither torch
+nor tensordict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "ACTION",
+    "ACTION_LOG_PROB",
+    "ACTION_VALUE",
+    "ADVANTAGE",
+    "CHOSEN_ACTION_VALUE",
+    "DONE",
+    "INDEX",
+    "IS_INIT",
+    "NEXT",
+    "OBSERVATION",
+    "PRIORITY_WEIGHT",
+    "RESET",
+    "REWARD",
+    "STATE_ACTION_VALUE",
+    "STATE_VALUE",
+    "TD_ERROR",
+    "TERMINATED",
+    "TRAJ_IDS",
+    "TRUNCATED",
+    "VALUE_TARGET",
+    "NestedKey",
+    "as_tuple",
+    "key_str",
+    "nearest",
+    "next_key",
+    "unwrap",
+]
+
+NestedKey = str | tuple[str, ...]
+
+NEXT = "next"
+OBSERVATION = "observation"
+ACTION = "action"
+ACTION_LOG_PROB = "action_log_prob"
+ACTION_VALUE = "action_value"
+CHOSEN_ACTION_VALUE = "chosen_action_value"
+STATE_VALUE = "state_value"
+STATE_ACTION_VALUE = "state_action_value"
+REWARD = "reward"
+DONE = "done"
+TERMINATED = "terminated"
+TRUNCATED = "truncated"
+RESET = "_reset"
+IS_INIT = "is_init"
+TRAJ_IDS = ("collector", "traj_ids")
+INDEX = "index"
+PRIORITY_WEIGHT = "priority_weight"
+TD_ERROR = "td_error"
+ADVANTAGE = "advantage"
+VALUE_TARGET = "value_target"
+
+
+def as_tuple(key: NestedKey) -> tuple[str, ...]:
+    """The key as a tuple.
+
+    Example:
+        >>> as_tuple("reward"), as_tuple(("next", "reward"))
+        (('reward',), ('next', 'reward'))
+    """
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def unwrap(key: Iterable[str] | str) -> NestedKey:
+    """The shortest form of a key: a string if it has one part, else a tuple.
+
+    Example:
+        >>> unwrap(("reward",)), unwrap(["next", "reward"])
+        ('reward', ('next', 'reward'))
+    """
+    if isinstance(key, str):
+        return key
+    parts = tuple(key)
+    return parts[0] if len(parts) == 1 else parts
+
+
+def next_key(key: NestedKey) -> tuple[str, ...]:
+    """The key under `next`.
+
+    Example:
+        >>> next_key("reward")
+        ('next', 'reward')
+    """
+    return (NEXT, *as_tuple(key))
+
+
+def key_str(key: NestedKey) -> str:
+    """The key as messages and tables print it.
+
+    Example:
+        >>> key_str("reward"), key_str(("next", "reward"))
+        ("'reward'", "('next', 'reward')")
+    """
+    return repr(unwrap(key))
+
+
+def nearest(key: NestedKey, candidates: Iterable[NestedKey]) -> NestedKey | None:
+    """The candidate that a misspelt or misplaced key most likely meant, or None.
+
+    Example:
+        >>> nearest("observatoin", ["action", "observation"])
+        'observation'
+        >>> nearest("reward", [("next", "reward"), "action"])
+        ('next', 'reward')
+    """
+    by_text = {".".join(as_tuple(c)): c for c in candidates}
+    wanted = ".".join(as_tuple(key))
+    leaf = as_tuple(key)[-1]
+    for text, candidate in by_text.items():
+        if as_tuple(candidate)[-1] == leaf and text != wanted:
+            return candidate
+    close = get_close_matches(wanted, by_text, n=1, cutoff=0.6)
+    return by_text[close[0]] if close else None

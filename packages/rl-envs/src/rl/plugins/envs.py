@@ -1,0 +1,1 @@
+"""What rl-envs offers, as data."""

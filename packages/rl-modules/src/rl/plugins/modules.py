@@ -1,0 +1,1 @@
+"""What rl-modules offers, as data."""

@@ -1,0 +1,1 @@
+"""What rl-objectives offers, as data."""

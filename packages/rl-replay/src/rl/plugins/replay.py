@@ -1,0 +1,1 @@
+"""What rl-replay offers, as data."""

@@ -1,0 +1,1 @@
+"""What rl-trainers offers, as data."""

@@ -1,0 +1,58 @@
+"""Files that are either complete or not there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["atomic_path", "write_atomic"]
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends without an error.
+
+    What was at `path` before stays as it is until then, and for good if the block raises.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, write: Callable[[Path], object] | str) -> None:
+    """Fill `path` with a text, or with what ``write(temporary_path)`` writes, in one step.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_atomic(Path(folder) / "a.txt", "hello")
+        ...     (Path(folder) / "a.txt").read_text()
+        'hello'
+    """
+    with atomic_path(Path(path)) as temporary:
+        if isinstance(write, str):
+            temporary.write_text(write, encoding="utf-8")
+        else:
+            write(temporary)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
