@@ -1,1 +1,17 @@
 """What rl-collectors offers, as data."""
+
+from collections.abc import Iterator
+
+from rl.core.components import Component
+from rl.core.hookspecs import hookimpl
+
+
+@hookimpl
+def rl_components() -> Iterator[Component]:
+    """The collectors."""
+    yield Component(
+        kind="collector",
+        name="collector",
+        target="rl.collectors:Collector",
+        summary="One process, one environment (batched or not), batches in time order",
+    )

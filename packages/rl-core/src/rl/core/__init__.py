@@ -1,1 +1,149 @@
-"""rl-core."""
+"""What every package of the toolkit shares: keys, contracts, specs, hooks, the plugin registry, errors.
+
+Importing this package imports neither torch nor tensordict; a name is imported when it is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.core.__about__ import __version__
+    from rl.core._compile import compile_with_warmup
+    from rl.core._explain import Explanation, check_pipeline, explain
+    from rl.core._exploration import ExplorationType, exploration_type, set_exploration_type
+    from rl.core.components import CONTRACTS, Command, Component
+    from rl.core.contract import Contract, Key
+    from rl.core.errors import (
+        BackendError,
+        BrokenPluginWarning,
+        CheckpointError,
+        ContractError,
+        DuplicateComponentError,
+        MissingExtraError,
+        PluginError,
+        RLError,
+        ShapeError,
+        SpecError,
+        UnknownComponentError,
+    )
+    from rl.core.hookspecs import hookimpl
+    from rl.core.lowering import Lowered, lower, lower_distribution, lower_env
+    from rl.core.mdp import step_mdp
+    from rl.core.registry import PluginRecord, Registry, components, default, load
+    from rl.core.specs import (
+        Binary,
+        Bounded,
+        Categorical,
+        CategoricalBox,
+        Choice,
+        Composite,
+        ContinuousBox,
+        MultiCategorical,
+        MultiOneHot,
+        NonTensor,
+        OneHot,
+        Stacked,
+        TensorSpec,
+        Unbounded,
+    )
+else:
+    # Both the module of this name and, since it can be called, the function that lists what is installed.
+    from rl.core import components
+
+__all__ = [
+    "CONTRACTS",
+    "BackendError",
+    "Binary",
+    "Bounded",
+    "BrokenPluginWarning",
+    "Categorical",
+    "CategoricalBox",
+    "CheckpointError",
+    "Choice",
+    "Command",
+    "Component",
+    "Composite",
+    "ContinuousBox",
+    "Contract",
+    "ContractError",
+    "DuplicateComponentError",
+    "Explanation",
+    "ExplorationType",
+    "Key",
+    "Lowered",
+    "MissingExtraError",
+    "MultiCategorical",
+    "MultiOneHot",
+    "NonTensor",
+    "OneHot",
+    "PluginError",
+    "PluginRecord",
+    "RLError",
+    "Registry",
+    "ShapeError",
+    "SpecError",
+    "Stacked",
+    "TensorSpec",
+    "Unbounded",
+    "UnknownComponentError",
+    "__version__",
+    "check_pipeline",
+    "compile_with_warmup",
+    "components",
+    "default",
+    "explain",
+    "exploration_type",
+    "hookimpl",
+    "load",
+    "lower",
+    "lower_distribution",
+    "lower_env",
+    "set_exploration_type",
+    "step_mdp",
+]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.core.__about__": ["__version__"],
+        "rl.core._compile": ["compile_with_warmup"],
+        "rl.core._explain": ["Explanation", "check_pipeline", "explain"],
+        "rl.core._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
+        "rl.core.components": ["CONTRACTS", "Command", "Component"],
+        "rl.core.contract": ["Contract", "Key"],
+        "rl.core.errors": [
+            "BackendError",
+            "BrokenPluginWarning",
+            "CheckpointError",
+            "ContractError",
+            "DuplicateComponentError",
+            "MissingExtraError",
+            "PluginError",
+            "RLError",
+            "ShapeError",
+            "SpecError",
+            "UnknownComponentError",
+        ],
+        "rl.core.hookspecs": ["hookimpl"],
+        "rl.core.lowering": ["Lowered", "lower", "lower_distribution", "lower_env"],
+        "rl.core.mdp": ["step_mdp"],
+        "rl.core.registry": ["PluginRecord", "Registry", "default", "load"],
+        "rl.core.specs": [
+            "Binary",
+            "Bounded",
+            "Categorical",
+            "CategoricalBox",
+            "Choice",
+            "Composite",
+            "ContinuousBox",
+            "MultiCategorical",
+            "MultiOneHot",
+            "NonTensor",
+            "OneHot",
+            "Stacked",
+            "TensorSpec",
+            "Unbounded",
+        ],
+    },
+)

@@ -153,17 +153,40 @@ class Collector(Protocol):
 
 
 class Storage(Protocol):
-    """Rows of experience by index."""
+    """Rows of experience by index. The first batch fixes what a row looks like."""
 
-    max_size: int
+    @property
+    def max_size(self) -> int:
+        """Capacity in rows."""
+        ...
 
     def __len__(self) -> int: ...
+    def check(self, data: Any) -> int:
+        """Number of rows in a batch, having compared them with what is stored; writes nothing.
+
+        Raises:
+            RLError: if a key is missing or new, a shape or dtype differs, or there are no rows.
+        """
+        ...
+
     def get(self, index: Tensor | int | slice) -> Any:
-        """The rows under `index`; a copy, never a view of the storage."""
+        """The rows under `index`, stacked or as a list; one row for an int. A copy, never a view.
+
+        Raises:
+            IndexError: if an index is outside of what is stored.
+        """
         ...
 
     def set(self, index: Tensor | int | slice, data: Any) -> None:
-        """Write rows. Everything is checked before anything is written."""
+        """Write rows. Everything is checked, as by `check`, before anything is written.
+
+        Raises:
+            IndexError: if an index is outside ``[0, max_size)``, or rows before it would stay unwritten.
+        """
+        ...
+
+    def empty(self) -> None:
+        """Forget the rows; what a row looks like stays fixed."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -173,10 +196,22 @@ class Storage(Protocol):
 class Sampler(Protocol):
     """Chooses which rows of a storage make a batch."""
 
+    @property
+    def ran_out(self) -> bool:
+        """Whether the last draw ended a pass over the storage; false for draws with replacement."""
+        ...
+
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Indices ``[batch_size]`` int64, and what else is known about them (weights, ...)."""
+        """Indices ``[batch_size]`` int64, and what else is known about them (``priority_weight``, ...).
+
+        The last batch of a pass may be smaller. All randomness comes from `generator`, or from the global
+        one if it is None.
+
+        Raises:
+            ContractError: if the storage is empty or `batch_size` is below 1.
+        """
         ...
 
     def extended(self, index: Tensor, data: Any) -> None:
@@ -184,7 +219,19 @@ class Sampler(Protocol):
         ...
 
     def update_priority(self, index: Tensor, priority: Tensor) -> None:
-        """New priorities; a sampler without priorities refuses."""
+        """New priorities; a sampler without priorities refuses.
+
+        Raises:
+            ContractError: if there are no priorities.
+        """
+        ...
+
+    def restart(self) -> None:
+        """Begin a new pass with the next draw; nothing for draws with replacement."""
+        ...
+
+    def empty(self) -> None:
+        """The storage was emptied: forget what is known about rows."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -195,7 +242,15 @@ class Writer(Protocol):
     """Chooses where new rows go."""
 
     def claim(self, storage: Storage, count: int) -> Tensor:
-        """Indices ``[count]`` int64 for `count` new rows; moves the cursor."""
+        """Indices ``[count]`` int64, all different, for `count` new rows; moves the cursor.
+
+        Raises:
+            RLError: if the rows cannot be placed. Nothing has moved then.
+        """
+        ...
+
+    def empty(self) -> None:
+        """The storage is about to be emptied: start again, or refuse."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...

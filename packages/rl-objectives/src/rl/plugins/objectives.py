@@ -1,1 +1,42 @@
-"""What rl-objectives offers, as data."""
+"""What rl-objectives offers, as data, and its answer to `rl_linear_recurrence`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rl.core.components import Component
+from rl.core.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    import torch
+
+    from rl.core.interfaces import LinearRecurrence
+
+
+@hookimpl
+def rl_components() -> Iterator[Component]:
+    """Losses and value estimators."""
+    losses = (
+        ("ppo", "PPOLoss", "Policy gradient on the probability ratio, without a clip."),
+        ("ppo-clip", "ClipPPOLoss", "Proximal policy optimization with a clipped probability ratio."),
+        ("dqn", "DQNLoss", "Deep Q-learning, optionally double, with a target network."),
+    )
+    for name, attribute, summary in losses:
+        yield Component(kind="loss", name=name, target=f"rl.objectives:{attribute}", summary=summary)
+    estimators = (
+        ("gae", "GAE", "Generalized advantage estimation."),
+        ("td0", "TD0Estimator", "One reward, then the value of the next state."),
+        ("td1", "TD1Estimator", "All rewards to the end of the episode or batch."),
+        ("td-lambda", "TDLambdaEstimator", "The mean of n-step returns, weighted by powers of lambda."),
+    )
+    for name, attribute, summary in estimators:
+        yield Component(kind="estimator", name=name, target=f"rl.objectives.value:{attribute}", summary=summary)
+
+
+@hookimpl(trylast=True)
+def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecurrence | None:  # noqa: ARG001 - answers for all
+    """The plain PyTorch scan, for every device and type."""
+    from rl.objectives.value._recurrence import torch_recurrence
+
+    return torch_recurrence

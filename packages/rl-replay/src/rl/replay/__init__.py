@@ -1,1 +1,47 @@
-"""rl-replay."""
+"""Replay buffers: storages, samplers and writers on TensorDict."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.replay.__about__ import __version__
+    from rl.replay._buffer import ReplayBuffer
+    from rl.replay._immutable import ImmutableDatasetWriter
+    from rl.replay._list import ListStorage
+    from rl.replay._memmap import LazyMemmapStorage
+    from rl.replay._random import RandomSampler
+    from rl.replay._round_robin import RoundRobinWriter
+    from rl.replay._tensor import LazyTensorStorage, TensorStorage
+    from rl.replay._tensordict_buffer import TensorDictReplayBuffer
+    from rl.replay._without_replacement import SamplerWithoutReplacement
+
+__all__ = [
+    "ImmutableDatasetWriter",
+    "LazyMemmapStorage",
+    "LazyTensorStorage",
+    "ListStorage",
+    "RandomSampler",
+    "ReplayBuffer",
+    "RoundRobinWriter",
+    "SamplerWithoutReplacement",
+    "TensorDictReplayBuffer",
+    "TensorStorage",
+    "__version__",
+]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.replay.__about__": ["__version__"],
+        "rl.replay._buffer": ["ReplayBuffer"],
+        "rl.replay._immutable": ["ImmutableDatasetWriter"],
+        "rl.replay._list": ["ListStorage"],
+        "rl.replay._memmap": ["LazyMemmapStorage"],
+        "rl.replay._random": ["RandomSampler"],
+        "rl.replay._round_robin": ["RoundRobinWriter"],
+        "rl.replay._tensor": ["LazyTensorStorage", "TensorStorage"],
+        "rl.replay._tensordict_buffer": ["TensorDictReplayBuffer"],
+        "rl.replay._without_replacement": ["SamplerWithoutReplacement"],
+    },
+)

@@ -1,1 +1,40 @@
 """What rl-trainers offers, as data."""
+
+from collections.abc import Iterator
+
+from rl.core.components import Command, Component
+from rl.core.hookspecs import hookimpl
+
+
+@hookimpl
+def rl_components() -> Iterator[Component]:
+    yield Component(
+        kind="recipe",
+        name="ppo",
+        target="rl.trainers._ppo_config:PPO",
+        summary="Proximal policy optimization: on-policy, discrete or continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="dqn",
+        target="rl.trainers._dqn_config:DQN",
+        summary="Deep Q-learning: off-policy, discrete actions.",
+    )
+    yield Component(
+        kind="logger",
+        name="csv",
+        target="rl.trainers._loggers:CSVLogger",
+        summary="metrics.csv in the run folder.",
+    )
+    yield Component(
+        kind="logger",
+        name="tensorboard",
+        target="rl.trainers._loggers:TensorBoardLogger",
+        summary="TensorBoard events in the run folder.",
+    )
+
+
+@hookimpl
+def rl_commands() -> Iterator[Command]:
+    yield Command(name="train", target="rl.trainers.cli:train", summary="Train an agent.")
+    yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")

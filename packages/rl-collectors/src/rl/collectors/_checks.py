@@ -1,0 +1,160 @@
+"""What is checked on the first step, and on every step with ``debug=True``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.collectors._leaf_loop import LeafAct, LeafStep
+from rl.collectors._tensordict_loop import TensorDictAct, TensorDictStep, leaves_of
+from rl.core.contract import Key, missing_key_message
+from rl.core.errors import ContractError, SpecError
+from rl.core.interfaces import Env, Leaves
+from rl.core.keys import NEXT, NestedKey, key_str, next_key, unwrap
+
+__all__ = ["StepChecks"]
+
+
+class StepChecks:
+    """Compares what a policy and an environment write with the environment's specs.
+
+    Args:
+        env: whose specs.
+        policy: who is named in messages about actions.
+    """
+
+    def __init__(self, env: Env, policy: object) -> None:
+        self._env = env
+        self._who = "the random policy" if policy is None else f"the policy ({_name(policy)})"
+        self._in_keys = [unwrap(key) for key in getattr(policy, "in_keys", None) or ()]
+
+    def actions(self, root: Leaves) -> None:
+        """Check keys, shapes, dtypes and domain of the actions.
+
+        Raises:
+            ContractError: if the policy wrote no action.
+            SpecError: if an action is not in its spec.
+        """
+        for key, spec in _specs(self._env.full_action_spec):
+            action = root.get(key)
+            if action is None:
+                key_ = Key(key, remedy=f"{self._who} must write it: add it to out_keys")
+                raise ContractError(missing_key_message(_name(self._env), key_, root, where="the policy's output"))
+            self._form(key, action, spec, self._who)
+            try:
+                spec.assert_is_in(action)
+            except SpecError as error:
+                raise SpecError(
+                    f"{self._who} wrote {key_str(key)} outside its spec: {error}; use a head with these bounds"
+                    " (TanhNormal for a box, QValueActor(..., spec=env.action_spec) for choices), or project it"
+                    " (env.action_spec.project)"
+                ) from None
+
+    def inputs(self, root: Leaves) -> None:
+        """Check that what the policy reads is there.
+
+        Raises:
+            ContractError: if a key is not.
+        """
+        for key in self._in_keys:
+            if key not in root:
+                raise ContractError(missing_key_message(self._who, Key(key), root, where="the environment's root"))
+
+    def outcome(self, nxt: Leaves) -> None:
+        """Check keys, shapes and dtypes of what a step wrote under ``next``.
+
+        Raises:
+            ContractError: if the environment did not write a key of its specs.
+            SpecError: if an entry has another shape or dtype than its spec says.
+        """
+        who, env = _name(self._env), self._env
+        for composite in (env.observation_spec, env.full_reward_spec, env.full_done_spec):
+            for key, spec in _specs(composite):
+                if key not in nxt:
+                    raise ContractError(
+                        f"{who}.step did not write {key_str(next_key(key))}, which its specs promise (it wrote under"
+                        f" 'next': {', '.join(map(key_str, nxt)) or 'nothing'}): write it, or take it out of the specs"
+                    )
+                self._form(next_key(key), nxt[key], spec, f"{who}.step")
+
+    def leaf_act(self, act: LeafAct) -> LeafAct:
+        """`act` with checks around it."""
+
+        def checked(root: Leaves) -> Leaves | None:
+            self.inputs(root)
+            extra = act(root)
+            self.actions(root)
+            return extra
+
+        return checked
+
+    def leaf_step(self, step: LeafStep) -> LeafStep:
+        """`step` with a check behind it."""
+
+        def checked(root: Leaves) -> Leaves:
+            nxt = step(root)
+            self.outcome(nxt)
+            return nxt
+
+        return checked
+
+    def tensordict_act(self, act: TensorDictAct) -> TensorDictAct:
+        """`act` with checks around it."""
+
+        def checked(td: TensorDictBase) -> TensorDictBase:
+            self.inputs(leaves_of(td))
+            out = act(td)
+            self.actions(leaves_of(out))
+            return out
+
+        return checked
+
+    def tensordict_step(self, step: TensorDictStep) -> TensorDictStep:
+        """`step` with a check behind it."""
+
+        def checked(td: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+            stepped, root = step(td)
+            nxt = stepped.get(NEXT, None)
+            if nxt is None:
+                raise ContractError(f"{_name(self._env)}.step_and_maybe_reset wrote nothing under 'next'")
+            self.outcome(leaves_of(nxt))
+            return stepped, root
+
+        return checked
+
+    def _form(self, key: NestedKey, value: Any, spec: Any, who: str) -> None:
+        if not isinstance(value, Tensor):
+            return
+        if value.shape != spec.shape:
+            raise SpecError(
+                f"{who} wrote {key_str(key)} with shape {tuple(value.shape)}, expected {tuple(spec.shape)}"
+                f" ({type(spec).__name__}, environment batch {tuple(self._env.batch_size)}){_shape_hint(value, spec)}"
+            )
+        if spec.dtype is not None and value.dtype != spec.dtype:
+            raise SpecError(
+                f"{who} wrote {key_str(key)} as {_dtype(value.dtype)}, expected {_dtype(spec.dtype)}"
+                f" ({type(spec).__name__}): convert it, or author the spec with that dtype"
+            )
+
+
+def _specs(composite: Any) -> list[tuple[NestedKey, Any]]:
+    return [(unwrap(key), composite[key]) for key in composite.keys(include_nested=True, leaves_only=True)]
+
+
+def _shape_hint(value: Tensor, spec: Any) -> str:
+    if value.shape == (*spec.shape, 1):
+        return ": drop the last dimension (squeeze(-1))"
+    if (*value.shape, 1) == tuple(spec.shape):
+        return ": keep a last dimension of 1 (unsqueeze(-1))"
+    return ": the last layer's width or the out_keys do not fit this environment"
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _name(thing: object) -> str:
+    return getattr(thing, "__name__", type(thing).__name__)

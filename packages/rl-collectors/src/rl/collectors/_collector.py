@@ -1,0 +1,351 @@
+"""The collector: batches of experience, in time order, from one process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType, set_interaction_type
+from torch import Tensor
+from typing_extensions import Self
+
+from rl.collectors._assemble import Assembler, place
+from rl.collectors._clock import Clock
+from rl.collectors._runner import Runner
+from rl.collectors._state import pack, unpack
+from rl.collectors._trajectories import number_trajectories
+from rl.collectors._weights import load_weights
+from rl.core._explain import check_pipeline
+from rl.core.errors import RLError, SpecError
+from rl.core.interfaces import Env
+from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED
+
+__all__ = ["Collector"]
+
+
+class Collector:
+    """An iterable of batches ``[*env.batch_size, T]``, last dimension named ``time``.
+
+    Episodes go on from batch to batch. ``("next", ...)`` holds what a step returned, the true last observation
+    of an episode included; the root of the step after that holds the reset. Batches are fresh memory, without
+    gradient; entries whose last name begins with ``_`` are private and left out. Keys: those of the environment
+    and of the policy, and ``("collector", "traj_ids")`` int64 ``[*B, T]``, one number for each episode.
+
+    Args:
+        create_env_fn: an environment (`rl.core.interfaces.Env`), or a function that makes one.
+        policy: a TensorDict module or any function from TensorDict to TensorDict; random actions if None.
+            Used as it is, never copied.
+        frames_per_batch: frames (steps times environments) of a batch, rounded up to whole steps.
+        total_frames: frames after which iteration ends, rounded up to whole batches; -1 for never.
+        device: where the policy computes; where its parameters are if None.
+        storing_device: where batches are moved; where the environment's tensors are if None.
+        init_random_frames: so many frames at the start have random actions, rounded up to whole steps. The
+            policy still runs, for its other outputs, which tell of the action that it would have taken.
+        reset_at_each_iter: begin every batch with a reset.
+        postproc: applied to every batch; what it returns is yielded.
+        exploration_type: how stochastic policies act; None for what is set outside.
+        track_traj_ids: write ``("collector", "traj_ids")``.
+        set_truncated: mark the last step of every batch as truncated, for learners that must not look beyond;
+            the episode itself goes on in the following batch, under the same number.
+        debug: check shapes, dtypes and actions at every step; otherwise only at the first.
+        profile: measure where time goes; see `stats`.
+
+    Raises:
+        ContractError: if the policy reads what the environment does not write, or writes no action.
+        SpecError: if an argument is out of range, or `create_env_fn` gives no environment.
+
+    Example:
+        >>> from rl.collectors import Collector
+        >>> from rl.core.testing import CountingEnv  # doctest: +SKIP
+        >>> for batch in Collector(CountingEnv(), frames_per_batch=4, total_frames=8):  # doctest: +SKIP
+        ...     print(batch.shape)
+    """
+
+    def __init__(  # noqa: PLR0913  # each is one documented switch of collection
+        self,
+        create_env_fn: Env | Callable[[], Env],
+        policy: Any = None,
+        *,
+        frames_per_batch: int,
+        total_frames: int = -1,
+        device: torch.device | str | None = None,
+        storing_device: torch.device | str | None = None,
+        init_random_frames: int = 0,
+        reset_at_each_iter: bool = False,
+        postproc: Callable[[TensorDictBase], Any] | None = None,
+        exploration_type: InteractionType | None = InteractionType.RANDOM,
+        track_traj_ids: bool = True,
+        set_truncated: bool = False,
+        debug: bool = False,
+        profile: bool = False,
+    ) -> None:
+        _check_counts(frames_per_batch, total_frames, init_random_frames)
+        self.env = _make_env(create_env_fn)
+        self.policy = policy
+        _check_fit(self.env, policy, init_random_frames)
+        _check_flags(self.env, track_traj_ids=track_traj_ids, set_truncated=set_truncated)
+        self._batch_size = torch.Size(self.env.batch_size)
+        self._elements = self._batch_size.numel()
+        self._steps = ceil(frames_per_batch / self._elements)
+        self.frames_per_batch = self._steps * self._elements
+        self.total_frames = total_frames
+        self._say_rounding(frames_per_batch)
+        self._random_frames = init_random_frames
+        self._reset_each = reset_at_each_iter
+        self._postproc = postproc
+        self._storing = None if storing_device is None else torch.device(storing_device)
+        self._exploration = exploration_type
+        self._track, self._cut = track_traj_ids, set_truncated
+        self._clock = Clock() if profile else None
+        self._seconds = 0.0
+        self._assemble = Assembler(self._batch_size)
+        there = None if device is None else torch.device(device)
+        self._runner = Runner(self.env, policy, there, debug=debug, clock=self._clock)
+        self._ids: Tensor | None = None
+        self._free_id = 0
+        self._frames = 0
+        self._closed = False
+
+    # ------------------------------------------------------------------ collecting
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.total_frames < 0 or self._frames < self.total_frames:
+            yield self.collect()
+
+    def collect(self) -> Any:
+        """The next batch, whether or not `total_frames` is reached.
+
+        Raises:
+            ContractError: if policy or environment do not write what they promise.
+            SpecError: if an action or a step's outcome does not fit its spec.
+            RLError: after `shutdown`.
+        """
+        if self._closed:
+            raise RLError("this collector was shut down and its environment closed: make a new Collector")
+        start = perf_counter() if self._clock is not None else 0.0
+        if self._reset_each:
+            self.reset()
+        with torch.no_grad():
+            batch = self._batch()
+            if self._storing is not None:
+                batch = batch.to(self._storing)
+        if self._clock is not None:
+            self._seconds += perf_counter() - start
+        return batch if self._postproc is None else self._postproc(batch)
+
+    def rollout(self) -> Any:
+        """The same as `collect`."""
+        return self.collect()
+
+    def _batch(self) -> TensorDictBase:
+        ids, self._ids = self._ids, None  # whatever interrupts a batch, the next one starts anew
+        left = max(0, self._random_frames - self._frames)
+        random = min(self._steps, ceil(left / self._elements))
+        if self._exploration is None:
+            roots, nexts = self._runner.run(self._steps, random)
+        else:
+            with set_interaction_type(self._exploration):
+                roots, nexts = self._runner.run(self._steps, random)
+        entries = self._assemble(roots, nexts)
+        if self._track:
+            self._number(entries, ids)
+        if self._cut:
+            _truncate_last(entries[NEXT], len(self._batch_size))
+        self._frames += self.frames_per_batch
+        return self._assemble.tensordict(entries, self._steps)
+
+    def _number(self, entries: dict[str, Any], ids: Tensor | None) -> None:
+        done = entries[NEXT][DONE].reshape(*self._batch_size, self._steps)
+        if ids is None:
+            first = self._free_id
+            self._free_id += self._elements
+            ids = torch.arange(first, self._free_id, device=done.device).reshape(self._batch_size)
+        numbers, self._ids, self._free_id = number_trajectories(done, ids, self._free_id)
+        place(entries, TRAJ_IDS, numbers)
+
+    # ------------------------------------------------------------------ control
+
+    def reset(self) -> None:
+        """Begin the next batch with a reset of all environments; their episodes get new numbers."""
+        self._runner.root = None
+        self._ids = None
+
+    def set_seed(self, seed: int) -> int:
+        """Seed the environment, and begin the next batch with a reset.
+
+        Policies draw from torch's own generator: seed that with ``torch.manual_seed``.
+
+        Returns:
+            The seed for the next environment.
+        """
+        self.reset()
+        return self.env.set_seed(seed)
+
+    def shutdown(self) -> None:
+        """Close the environment. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self.env.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
+        """Take over new weights, in place.
+
+        Args:
+            policy_or_weights: a policy of the same structure, its ``state_dict()``, or its parameters as a
+                TensorDict. None, or the collector's own policy: nothing to do, it is used where it is.
+
+        Raises:
+            SpecError: if there is no policy with parameters, or the weights do not fit it. Nothing is written.
+        """
+        if policy_or_weights is not None and policy_or_weights is not self.policy:
+            load_weights(self.policy, policy_or_weights)
+
+    # ------------------------------------------------------------------ what is known
+
+    @property
+    def collected_frames(self) -> int:
+        """Frames so far, over all batches."""
+        return self._frames
+
+    @property
+    def path(self) -> str:
+        """Which inner loop runs: ``leaves``, ``leaves, TensorDict policy`` or ``tensordict``, fastest first."""
+        return self._runner.path
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """Frames so far; with ``profile=True`` also seconds in ``env``, ``policy`` and the ``rest``."""
+        out: dict[str, float] = {"frames": self._frames}
+        if self._clock is not None:
+            out.update(self._clock.seconds)
+            out["rest"] = self._seconds - sum(self._clock.seconds.values())
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs, but torch's generator and the policy.
+
+        An environment without ``state_dict`` cannot be continued: the collector then warns, and what loads the
+        state starts from a reset.
+        """
+        env_state: Any = getattr(self.env, "state_dict", None)
+        if env_state is None:
+            warnings.warn(
+                f"{type(self.env).__name__} has no state_dict(): a collector that loads this state starts new"
+                " episodes; give the environment state_dict() and load_state_dict() for an exact continuation",
+                stacklevel=2,
+            )
+        exact = env_state is not None
+        return pack(
+            frames=self._frames,
+            free_id=self._free_id,
+            ids=self._ids if exact else None,
+            root=self._runner.root if exact else None,
+            root_keys=self._assemble.root_keys,
+            next_keys=self._assemble.next_keys,
+            env=env_state() if env_state is not None else None,
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken.
+
+        Raises:
+            CheckpointError: if the state is not a collector's, or of another batch size. Nothing is loaded then.
+        """
+        found = unpack(state, self._batch_size)
+        if found.env is not None:
+            self.env.load_state_dict(found.env)  # pyright: ignore[reportAttributeAccessIssue]  # optional method
+        self._frames, self._free_id, self._ids = found.frames, found.free_id, found.ids
+        self._runner.root = found.root
+        self._assemble.root_keys, self._assemble.next_keys = found.root_keys, found.next_keys
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(env={type(self.env).__name__}, batch={[*self._batch_size, self._steps]},"
+            f" frames={self._frames}/{self.total_frames}, path={self.path!r})"
+        )
+
+    def _say_rounding(self, asked: int) -> None:
+        said: list[str] = []
+        if self.frames_per_batch != asked:
+            said.append(
+                f"frames_per_batch={asked} is no multiple of the {self._elements} environments: each batch has"
+                f" {self.frames_per_batch} frames"
+            )
+        if self.total_frames > 0 and self.total_frames % self.frames_per_batch:
+            whole = ceil(self.total_frames / self.frames_per_batch) * self.frames_per_batch
+            said.append(
+                f"total_frames={self.total_frames} is no multiple of the {self.frames_per_batch} frames of a batch:"
+                f" {whole} frames will be collected"
+            )
+        if said:
+            warnings.warn("; ".join(said), stacklevel=3)
+
+
+def _make_env(create_env_fn: Any) -> Any:
+    env = create_env_fn if not isinstance(create_env_fn, type) and isinstance(create_env_fn, Env) else None
+    if env is None and callable(create_env_fn):
+        env = create_env_fn()
+    if not isinstance(env, Env):
+        wanted = ("batch_size", "observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec",
+                  "reset", "step", "step_and_maybe_reset", "set_seed", "close")  # fmt: skip
+        lacking = ", ".join(name for name in wanted if not hasattr(env, name))
+        raise SpecError(
+            f"create_env_fn gave {type(env).__name__}, expected an environment or a function that makes one"
+            f" (rl.core.interfaces.Env; it lacks {lacking})"
+        )
+    return env
+
+
+def _check_counts(frames_per_batch: int, total_frames: int, init_random_frames: int) -> None:
+    if frames_per_batch < 1:
+        raise SpecError(f"frames_per_batch must be at least 1, got {frames_per_batch}")
+    if total_frames != -1 and total_frames < 1:
+        raise SpecError(f"total_frames must be at least 1, or -1 for no end, got {total_frames}")
+    if init_random_frames < 0:
+        raise SpecError(f"init_random_frames must not be negative, got {init_random_frames}")
+
+
+def _check_fit(env: Env, policy: Any, init_random_frames: int) -> None:
+    if policy is None:
+        return
+    if not callable(policy):
+        raise SpecError(
+            f"policy is {type(policy).__name__}, expected a TensorDict module or a function from TensorDict to"
+            " TensorDict; leave it out for random actions"
+        )
+    if isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
+        check_pipeline(env, policy)
+    scores = [key for key in getattr(policy, "out_keys", None) or () if str(key).rstrip("')").endswith("log_prob")]
+    if init_random_frames and scores:
+        raise SpecError(
+            f"init_random_frames={init_random_frames} with a policy that writes {scores[0]!r}: that would be the"
+            " log-probability of another action than the one taken; build the actor with return_log_prob=False, or"
+            " collect no random frames"
+        )
+
+
+def _check_flags(env: Env, *, track_traj_ids: bool, set_truncated: bool) -> None:
+    flags = [str(key) for key in env.full_done_spec.keys()]
+    for wanted, key, switch in ((track_traj_ids, DONE, "track_traj_ids"), (set_truncated, TRUNCATED, "set_truncated")):
+        if wanted and key not in flags:
+            raise SpecError(
+                f"{switch}=True needs {key!r} at the root of {type(env).__name__}'s done specs, which hold"
+                f" {flags}: add it there, or pass {switch}=False"
+            )
+
+
+def _truncate_last(nxt: dict[str, Any], time: int) -> None:
+    done, truncated = nxt[DONE].select(time, -1), nxt[TRUNCATED].select(time, -1)
+    truncated |= ~done
+    done |= truncated

@@ -1,0 +1,75 @@
+"""The inner loop for an environment that has a leaf form: no TensorDict, one dict of tensors per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from torch import Tensor
+
+from rl.core.interfaces import LeafEnv, Leaves
+from rl.core.keys import DONE, NestedKey
+
+__all__ = ["LeafAct", "LeafLoop", "LeafStep"]
+
+LeafAct = Callable[[Leaves], Leaves | None]
+"""Writes what a policy writes at the root into the root, and returns what it writes under ``next``, or None."""
+
+LeafStep = Callable[[Leaves], Leaves]
+"""`LeafEnv.step_leaves`, or that with something around it."""
+
+
+class LeafLoop:
+    """Drives a `LeafEnv` and keeps the root of the coming step.
+
+    Args:
+        env: the environment's leaf form.
+        rewards: the reward keys; they are written under ``next`` and never carried to the root.
+    """
+
+    def __init__(self, env: LeafEnv, rewards: Iterable[NestedKey]) -> None:
+        self.root: Leaves | None = None
+        self._env = env
+        self._rewards = frozenset(rewards)
+        # reading one flag is eight times cheaper than a reduction
+        self._any: Callable[[Tensor], Tensor] = _itself if env.batch_size.numel() == 1 else Tensor.any
+
+    def reset(self) -> None:
+        """Start all episodes anew."""
+        self.root = self._env.reset_leaves()
+
+    def run(self, steps: int, act: LeafAct, step: LeafStep, roots: list[Leaves], nexts: list[Leaves]) -> None:
+        """Take `steps` steps and append to `roots` and `nexts` what they read and wrote.
+
+        Args:
+            steps: how many.
+            act: the policy.
+            step: the environment's step.
+            roots: gets one dict a step: observations, flags, policy outputs.
+            nexts: gets one dict a step: what belongs under ``next``.
+        """
+        if self.root is None:
+            self.reset()
+        root: Leaves = self.root  # pyright: ignore[reportAssignmentType]  # reset() has just filled it
+        rewards, any_of, reset = self._rewards, self._any, self._env.reset_leaves
+        known, constants = list(root), None
+        for _ in range(steps):
+            extra = act(root)
+            nxt = step(root)
+            if extra:
+                nxt = {**extra, **nxt}
+            roots.append(root)
+            nexts.append(nxt)
+            if constants is None:  # what a reset writes and no step does stays as it is
+                constants = [key for key in known if key not in nxt]
+            carried = {key: leaf for key, leaf in nxt.items() if key not in rewards}
+            for key in constants:
+                carried[key] = root[key]
+            done = nxt[DONE]
+            if any_of(done):
+                carried.update(reset(carried, done))
+            root = carried
+        self.root = root
+
+
+def _itself(done: Tensor) -> Tensor:
+    return done

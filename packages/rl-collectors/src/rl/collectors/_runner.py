@@ -1,0 +1,169 @@
+"""Chooses the inner loop that fits an environment and a policy, and what runs inside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from rl.collectors._checks import StepChecks
+from rl.collectors._clock import Clock
+from rl.collectors._leaf_loop import LeafLoop
+from rl.collectors._lowered_policy import lowered_policy
+from rl.collectors._opaque_policy import opaque_act, opaque_policy
+from rl.collectors._ownership import ActProbe, StepProbe
+from rl.collectors._random_policy import RandomActions
+from rl.collectors._tensordict_loop import TensorDictLoop
+from rl.core.errors import SpecError
+from rl.core.interfaces import Env, Leaves
+from rl.core.keys import DONE, unwrap
+from rl.core.lowering import lower, lower_env
+
+__all__ = ["Runner"]
+
+
+class Runner:
+    """One of three inner loops; all give the same numbers.
+
+    ============== =============== ==============================================================
+    environment    policy          what a step costs on top of theirs
+    ============== =============== ==============================================================
+    leaf form      leaf form       dictionary operations (`path` is ``"leaves"``)
+    leaf form      any callable    one light TensorDict (``"leaves, TensorDict policy"``)
+    any            any             the environment's TensorDict step and copies (``"tensordict"``)
+    ============== =============== ==============================================================
+
+    Args:
+        env: the environment.
+        policy: a TensorDict module, any callable on TensorDicts, or None for random actions.
+        device: where the policy computes; None for where its parameters are.
+        debug: check every step, not only the first two.
+        clock: times policy and environment if given.
+
+    Raises:
+        SpecError: if the policy's parameters are not on `device`.
+    """
+
+    def __init__(
+        self, env: Env, policy: Any, device: torch.device | None, *, debug: bool = False, clock: Clock | None = None
+    ) -> None:
+        home = _home(env)
+        away = _away(policy, device, home)
+        leaf_env = lower_env(env) if DONE in env.full_done_spec.keys() else None
+        checks, draw = StepChecks(env, policy), RandomActions(env)
+        self._loop: Any
+        if leaf_env is None:
+            self.path = "tensordict"
+            self._loop = TensorDictLoop(env)
+            own: Any = None if policy is None else opaque_act(policy, away, home)
+            random: Any = draw.tensordict_act(own)
+            step: Any = env.step_and_maybe_reset
+            check_act, check_step, probe = checks.tensordict_act, checks.tensordict_step, None
+        else:
+            self._loop = LeafLoop(leaf_env, [unwrap(k) for k in env.full_reward_spec.keys(True, True)])
+            own, self.path = _leaf_policy(policy, away, home, env.batch_size)
+            random, step = draw.leaf_act(own), leaf_env.step_leaves
+            check_act, check_step, probe = checks.leaf_act, checks.leaf_step, ActProbe
+        first_step = step if probe is None else StepProbe(step, type(env).__name__)
+        around = (lambda _, function: function) if clock is None else clock.around
+        self._step = around("env", check_step(step) if debug else step)
+        self._first_step = around("env", check_step(first_step))
+        self._lanes = {
+            randomly: _Lane(act, probe, check_act, around, debug=debug)
+            for randomly, act in ((True, random), (False, random if own is None else own))
+        }
+
+    @property
+    def root(self) -> Leaves | None:
+        """What the coming step starts from; None if that is a reset."""
+        return self._loop.root
+
+    @root.setter
+    def root(self, leaves: Leaves | None) -> None:
+        self._loop.root = leaves
+
+    def run(self, steps: int, random: int) -> tuple[list[Leaves], list[Leaves]]:
+        """Take `steps` steps, the first `random` of them with random actions.
+
+        After an exception the loop starts from a reset: the environment may have moved on.
+
+        Returns:
+            One dict a step of root entries, and one of entries under ``next``.
+        """
+        roots: list[Leaves] = []
+        nexts: list[Leaves] = []
+        for randomly, count in ((True, random), (False, steps - random)):
+            lane = self._lanes[randomly]
+            left = count
+            while left and not lane.settled:
+                self._loop.run(1, lane.first_act, self._first_step, roots, nexts)
+                lane.settle()
+                left -= 1
+            if left:
+                self._loop.run(left, lane.act, self._step, roots, nexts)
+        return roots, nexts
+
+
+class _Lane:
+    """One way to choose actions: checked at its first two steps, then run as fast as it goes.
+
+    Args:
+        act: the policy, or random actions.
+        probe: `ActProbe` for the leaf loop, which keeps what the policy returns; None for the other.
+        check: puts checks around an act.
+        around: puts a clock around it.
+        debug: check every step.
+    """
+
+    def __init__(self, act: Any, probe: Any, check: Any, around: Any, *, debug: bool) -> None:
+        self._probe = None if probe is None else probe(act)
+        self._wrap: Any = (lambda a: around("policy", check(a))) if debug else (lambda a: around("policy", a))
+        self._seen = 0
+        self.settled = False
+        self.act: Any = self._wrap(act)
+        self.first_act: Any = around("policy", check(act if self._probe is None else self._probe))
+
+    def settle(self) -> None:
+        """A step was taken with `first_act`; after two, `act` is ready."""
+        self._seen += 1
+        self.settled = self._seen >= 2
+        if self.settled and self._probe is not None:
+            self.act = self._wrap(self._probe.settle())
+
+
+def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, size: torch.Size) -> tuple[Any, str]:
+    """The act of the leaf loop, and the name of the path; the act is None without a policy."""
+    lowered = None if policy is None else lower(policy)
+    if lowered is not None:
+        return lowered_policy(lowered, away, home), "leaves"
+    if policy is not None:
+        return opaque_policy(opaque_act(policy, away, home), size), "leaves, TensorDict policy"
+    return None, "leaves"
+
+
+def _home(env: Env) -> torch.device:
+    """Where the environment's tensors are, as its action specs say."""
+    spec = env.full_action_spec
+    for key in spec.keys(include_nested=True, leaves_only=True):
+        if spec[key].device is not None:
+            return spec[key].device
+    return torch.device("cpu")
+
+
+def _away(policy: Any, device: torch.device | None, home: torch.device) -> torch.device | None:
+    """Where the policy computes, if that is not where the environment's tensors are."""
+    parameter = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
+    own = None if parameter is None else parameter.device
+    target = own if device is None else _concrete(device)
+    if own is not None and target != own:
+        raise SpecError(
+            f"the policy's parameters are on {own} and the collector was given device={device}: call"
+            f" policy.to({str(device)!r}) first; the collector never copies a policy"
+        )
+    return None if target is None or target == _concrete(home) else target
+
+
+def _concrete(device: torch.device) -> torch.device:
+    """``cuda`` as ``cuda:0``, as tensors say it."""
+    return device if device.index is not None or device.type == "cpu" else torch.empty(0, device=device).device

@@ -1,0 +1,100 @@
+"""Which steps belong to which episode."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import ContractError
+from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str
+
+__all__ = ["number_trajectories", "split_trajectories"]
+
+
+def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tensor, Tensor, int]:
+    """Trajectory ids of a batch, from where its episodes ended.
+
+    Ids are handed out in the order in which episodes begin: by time, then by element. They grow along time, so
+    that a running maximum carries each one to the end of its episode.
+
+    Args:
+        done: bool ``[*B, T]``, the last step of an episode.
+        current: int64 ``[*B]``, ids of the episodes under way at the batch's first step.
+        free: the smallest id not used so far.
+
+    Returns:
+        Ids int64 ``[*B, T]``, the ids of the coming step ``[*B]``, and the smallest free id after that.
+
+    Example:
+        >>> done = torch.tensor([False, True, False])
+        >>> ids, coming, free = number_trajectories(done, torch.tensor(0), 1)
+        >>> ids.tolist(), coming.item(), free
+        ([0, 0, 1], 1, 2)
+    """
+    steps = done.shape[-1]
+    flat = done.reshape(-1, steps)
+    begun = flat.T.reshape(-1).cumsum(0)  # by time, then by element
+    fresh = (begun + (free - 1)).reshape(steps, -1).T
+    ids = torch.cat([current.reshape(-1, 1), torch.where(flat, fresh, -1)], dim=1).cummax(dim=1).values
+    ids = ids.reshape(*done.shape[:-1], steps + 1)
+    return ids[..., :-1].contiguous(), ids[..., -1].clone(), free + int(begun[-1])
+
+
+def split_trajectories(
+    batch: TensorDictBase, *, trajectory_key: NestedKey = TRAJ_IDS, done_key: NestedKey = (NEXT, DONE)
+) -> TensorDict:
+    """One row per trajectory, padded with zeros at the end.
+
+    Args:
+        batch: ``[*B, T]`` in time order, from a collector.
+        trajectory_key: int64 ``[*B, T]``; where it changes a trajectory ends. Without that entry, `done_key` is
+            read instead.
+        done_key: bool ``[*B, T, 1]``.
+
+    Returns:
+        ``[N, T_max]`` with ``("collector", "mask")`` bool ``[N, T_max]``, true where there is data. Rows are
+        ordered by element, then by time.
+
+    Raises:
+        ContractError: if neither entry is there.
+
+    Example:
+        >>> data = TensorDict({"x": torch.arange(3), ("collector", "traj_ids"): torch.tensor([0, 0, 1])}, [3])
+        >>> parts = split_trajectories(data)
+        >>> parts["x"].tolist(), parts["collector", "mask"].tolist()
+        ([[0, 1], [2, 0]], [[True, True], [True, False]])
+    """
+    steps = batch.batch_size[-1]
+    last = _last_steps(batch, trajectory_key, done_key).reshape(-1, steps).clone()
+    last[:, -1] = True
+    ends = last.reshape(-1).nonzero().squeeze(-1) + 1
+    lengths = torch.diff(ends, prepend=ends.new_zeros(1))
+    mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths.unsqueeze(-1)
+    rows = batch.reshape(-1)
+
+    def pad(leaf: Tensor) -> Tensor:
+        out = leaf.new_zeros((*mask.shape, *leaf.shape[1:]))
+        out[mask] = leaf
+        return out
+
+    padded = rows.apply(pad, batch_size=mask.shape)
+    if not isinstance(padded, TensorDict):
+        raise ContractError("split_trajectories got a batch without entries: pass what the collector yields")
+    return padded.set(("collector", "mask"), mask)
+
+
+def _last_steps(batch: TensorDictBase, trajectory_key: NestedKey, done_key: NestedKey) -> Tensor:
+    ids = batch.get(as_tuple(trajectory_key), None)
+    if ids is not None:
+        ids = ids.reshape(batch.batch_size)
+        change = ids[..., 1:] != ids[..., :-1]
+        return torch.cat([change, change.new_ones((*change.shape[:-1], 1))], dim=-1)
+    done = batch.get(as_tuple(done_key), None)
+    if done is None:
+        raise ContractError(
+            f"split_trajectories reads {key_str(trajectory_key)} or {key_str(done_key)}, and the batch has neither"
+            " (keys: " + ", ".join(".".join(as_tuple(k)) for k in batch.keys(True, True)) + "): collect with"
+            " track_traj_ids=True, or name the keys with trajectory_key= and done_key="
+        )
+    return done.reshape(batch.batch_size)

@@ -1,0 +1,68 @@
+"""New weights for a policy, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictParams
+from torch import nn
+
+from rl.core.errors import SpecError
+
+__all__ = ["load_weights"]
+
+
+def load_weights(policy: Any, source: Any) -> None:
+    """Copy the weights of `source` into `policy`; names and shapes are compared first.
+
+    Args:
+        policy: a module.
+        source: a module of the same structure, a ``state_dict()``, or a TensorDict of parameters.
+
+    Raises:
+        SpecError: if `policy` is no module, or `source` does not fit it. Nothing is written then.
+
+    Example:
+        >>> import torch
+        >>> one, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+        >>> load_weights(one, other)
+        >>> torch.equal(one.weight, other.weight)
+        True
+    """
+    if not isinstance(policy, nn.Module):
+        raise SpecError(
+            f"the policy is {type(policy).__name__} and has no weights to update: give the collector a module, or"
+            " make a new collector"
+        )
+    own, new = policy.state_dict(), _weights(source)
+    partial = isinstance(source, (TensorDictBase, TensorDictParams))  # parameters only: buffers may be left out
+    wanted = {name for name, _ in policy.named_parameters()} if partial else set(own)
+    problems = [f"{name} is missing" for name in sorted(wanted - set(new))]
+    problems += [f"{name} is unknown" for name in sorted(set(new) - set(own))]
+    problems += [
+        f"{name} has shape {tuple(value.shape)} instead of {tuple(own[name].shape)}"
+        for name, value in new.items()
+        if name in own and getattr(value, "shape", None) != getattr(own[name], "shape", None)
+    ]
+    if problems:
+        raise SpecError(
+            f"the weights do not fit the policy ({type(policy).__name__}): {', '.join(problems)}; pass a policy of"
+            " the same structure, or its state_dict()"
+        )
+    policy.load_state_dict(dict(new), strict=not partial)
+
+
+def _weights(source: Any) -> Mapping[str, Any]:
+    if isinstance(source, nn.Module) and not isinstance(source, TensorDictParams):
+        return source.state_dict()
+    if isinstance(source, (TensorDictBase, TensorDictParams)):
+        flat: TensorDict = source.data.flatten_keys(".")
+        return dict(flat.items())
+    if isinstance(source, Mapping):
+        return source
+    raise SpecError(
+        f"update_policy_weights_ got {type(source).__name__}, expected a policy, its state_dict(), or a TensorDict"
+        " of its parameters"
+    )

@@ -1,0 +1,9 @@
+"""The switch between exploring and acting for good: tensordict's, under the names that are used here."""
+
+from __future__ import annotations
+
+from tensordict.nn import InteractionType as ExplorationType
+from tensordict.nn import interaction_type as exploration_type
+from tensordict.nn import set_interaction_type as set_exploration_type
+
+__all__ = ["ExplorationType", "exploration_type", "set_exploration_type"]

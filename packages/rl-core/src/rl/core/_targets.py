@@ -1,0 +1,60 @@
+"""Import what a ``module:attribute`` string names, and say in words why that fails."""
+
+from __future__ import annotations
+
+from functools import reduce
+from importlib import import_module
+from typing import Any
+
+from rl.core import namespace
+from rl.core.errors import MissingExtraError, PluginError
+
+__all__ = ["import_target"]
+
+
+def import_target(target: str, what: str, distribution: str, extra: str | None = None) -> Any:
+    """The object that `target` names.
+
+    Args:
+        target: ``"module:attribute"``.
+        what: for messages: ``env 'gym'``.
+        distribution: that declared it.
+        extra: of the distribution, that brings what the target imports.
+
+    Raises:
+        MissingExtraError: if a library of somebody else is absent; holds the line that installs it.
+        PluginError: if the module or the attribute is not there, or the module raises.
+    """
+    module_name, _, attribute = target.partition(":")
+    try:
+        module = import_module(module_name)
+        return reduce(getattr, attribute.split("."), module)
+    except MissingExtraError:
+        raise
+    except ImportError as error:
+        raise _explained(error, module_name, what, distribution, extra) from error
+    except (Exception, SystemExit) as error:
+        raise PluginError(
+            f"{what} of {distribution} is broken: {target} gave {type(error).__name__}: {error}. "
+            f"Upgrade {distribution}, or report it there"
+        ) from error
+
+
+def _explained(
+    error: ImportError, module_name: str, what: str, distribution: str, extra: str | None
+) -> MissingExtraError | PluginError:
+    missing = error.name or ""
+    own = missing.partition(".")[0] in ("rl", module_name.partition(".")[0])
+    if own or (not isinstance(error, ModuleNotFoundError) and extra is None):
+        return PluginError(
+            f"{what} of {distribution} is broken: importing {module_name} gave {error}."
+            f" Upgrade or reinstall {distribution}, or report it there{namespace.hint(missing)}"
+        )
+    library = missing.partition(".")[0] or "a library"
+    absent = isinstance(error, ModuleNotFoundError)
+    state = "is not installed" if absent else f"does not import ({error})"
+    if extra is None:
+        remedy = f"install {library}; {distribution} names no extra for it"
+    else:
+        remedy = f'pip install "{distribution}[{extra}]"'
+    return MissingExtraError(f"{what} of {distribution} needs {library}, which {state}: {remedy}")

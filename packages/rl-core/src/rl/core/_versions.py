@@ -1,0 +1,82 @@
+"""Read and compare the versions of what is installed, without importing any of it."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
+
+__all__ = ["Requirement", "installed_version", "requirements", "satisfies"]
+
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?")
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
+_CLAUSE = re.compile(r"\s*(>=|<=|==|!=|<|>|~=)\s*([0-9][0-9.]*)")
+
+Requirement = tuple[str, str, str | None, bool]
+"""Name, version range, extra that asks for it or None, whether other conditions (a platform) go with it."""
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of a distribution, or None if it is not installed.
+
+    Example:
+        >>> installed_version("no-such-distribution") is None
+        True
+    """
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _release(text: str) -> tuple[int, ...]:
+    found = re.match(r"[0-9]+(?:\.[0-9]+)*", text)
+    numbers = [int(part) for part in found.group().split(".")] if found else [0]
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def satisfies(installed: str, wanted: str) -> bool:
+    """Whether a version lies in a range; compares release numbers only.
+
+    Args:
+        installed: ``2.13.0+cpu``.
+        wanted: ``>=2.11,<3``; what is not understood is taken as satisfied.
+
+    Example:
+        >>> satisfies("2.13.0+cpu", ">=2.11"), satisfies("4.0.0", ">=3.3,<4")
+        (True, False)
+    """
+    have = _release(installed)
+    for operator, number in _CLAUSE.findall(wanted):
+        bound = _release(number)
+        fits = {
+            ">=": have >= bound,
+            "<=": have <= bound,
+            "==": have == bound,
+            "!=": have != bound,
+            "<": have < bound,
+            ">": have > bound,
+            "~=": have >= bound,
+        }[operator]
+        if not fits:
+            return False
+    return True
+
+
+def requirements(distribution: str) -> list[Requirement]:
+    """What a distribution asks for; nothing if it is not installed."""
+    try:
+        lines = requires(distribution) or []
+    except PackageNotFoundError:
+        return []
+    found: list[Requirement] = []
+    for line in lines:
+        match = _REQUIREMENT.match(line)
+        if match is None:
+            continue
+        name, wanted, marker = match.group(1), match.group(2).strip(), match.group(3) or ""
+        extra = _EXTRA.search(marker)
+        rest = _EXTRA.sub("", marker).replace("(", "").replace(")", "").strip()
+        found.append((name, wanted, extra.group(1) if extra else None, bool(rest and rest != "and")))
+    return found

@@ -1,0 +1,154 @@
+"""The command ``rl``: its own subcommands, and those that plugins contribute.
+
+Nothing here imports torch or tensordict; a subcommand's module is imported when it is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import TextIO
+
+from rl.core.__about__ import __version__
+from rl.core._records import PluginRecord
+from rl.core._table import table
+from rl.core._targets import import_target
+from rl.core.components import Command
+from rl.core.errors import RLError
+from rl.core.registry import Registry, discovered
+from rl.core.settings import settings
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``rl ARGUMENTS``.
+
+    Args:
+        argv: the arguments; if None, those of the process.
+
+    Returns:
+        Exit status: 0 if it worked, 1 if it did not (one message on standard error; a traceback with
+        ``RL_DEBUG=1``), 2 if the command line makes no sense.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except RLError as error:
+        if _debug():
+            traceback.print_exc()
+        else:
+            sys.stderr.write(f"rl: {error}\n")
+        return 1
+    except SystemExit as error:  # argparse
+        if isinstance(error.code, str):
+            sys.stderr.write(f"rl: {error.code}\n")
+            return 1
+        return int(error.code or 0)
+    except BrokenPipeError:  # `rl plugins | head`
+        sys.stderr.close()
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("rl: interrupted\n")
+        return 130
+
+
+def _debug() -> bool:
+    try:
+        return settings().debug
+    except RLError:  # the message about the variable itself
+        return False
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        _write_help(discovered(), sys.stdout)
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name in ("-V", "--version"):
+        sys.stdout.write(f"rl-core {__version__}\n")
+        return 0
+    if name in _OWN:
+        return _OWN[name][0](rest)
+    offered = discovered().commands()
+    if name in offered:
+        command, record = offered[name]
+        function = import_target(command.target, f"command {name!r}", record.distribution)
+        return int(function(rest) or 0)
+    return _unknown(name, [*_OWN, *offered])
+
+
+def _unknown(name: str, known: list[str]) -> int:
+    what = "option" if name.startswith("-") else "subcommand"
+    close = get_close_matches(name, known, n=1)
+    hint = f" Did you mean `rl {close[0]}`?" if close else ""
+    left_out = [r.id for r in discovered().plugins if r.state != "loaded"]
+    more = f" Plugins that are left out: {', '.join(left_out)} (see `rl plugins`)." if left_out else ""
+    sys.stderr.write(f"rl: no {what} {name!r}.{hint}{more} `rl --help` lists what there is.\n")
+    return 2
+
+
+def _write_help(registry: Registry, out: TextIO) -> None:
+    offered: dict[str, tuple[Command, PluginRecord]] = registry.commands()
+    rows = [(name, summary, "") for name, (_, summary) in _OWN.items()]
+    rows += [(name, command.summary, record.distribution) for name, (command, record) in offered.items() if name not in _OWN]
+    out.write("usage: rl [--help] [--version] SUBCOMMAND [ARGUMENTS]\n\nSubcommands:\n")
+    for line in table(rows):
+        out.write(f"  {line}\n")
+    out.write("\n`rl SUBCOMMAND --help` explains one. RL_DEBUG=1 shows tracebacks.\n")
+
+
+def _plugins(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser("rl plugins", description="List the plugins that are installed, usable or not.")
+    parser.add_argument("--json", action="store_true", help="as JSON, with everything that is known")
+    parser.add_argument("--all", action="store_true", help="one line for each component, too")
+    options = parser.parse_args(arguments)
+    registry = discovered()
+    if options.json:
+        sys.stdout.write(json.dumps([record.as_dict() for record in registry.plugins], indent=2) + "\n")
+        return 0
+    head = ("distribution", "version", "plugin", "contracts", "components", "state", "reason")
+    for line in table([head, *map(_row, registry.plugins)], head=True):
+        sys.stdout.write(line + "\n")
+    if not registry.plugins:
+        sys.stdout.write("No plugin is installed: pip install rl-envs, for example.\n")
+    if options.all and registry.components():
+        rows = [("kind", "name", "distribution", "summary")]
+        rows += [
+            (c.kind, c.name, registry.owner(c.kind, c.name).distribution, c.summary) for c in registry.components()
+        ]
+        sys.stdout.write("\n" + "\n".join(table(rows, head=True)) + "\n")
+    return 0
+
+
+def _row(record: PluginRecord) -> tuple[str, ...]:
+    counts: dict[str, int] = {}
+    for component in record.components:
+        counts[component.kind] = counts.get(component.kind, 0) + 1
+    listed = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    reason = " ".join("; ".join([record.reason, *record.problems]).strip("; ").split())
+    return (
+        record.distribution,
+        record.version or "-",
+        record.name,
+        ", ".join(record.contracts) or "-",
+        listed or "-",
+        record.state,
+        reason,
+    )
+
+
+def _doctor(arguments: list[str]) -> int:
+    from rl.core import doctor
+
+    return doctor.main(arguments)
+
+
+_OWN: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "plugins": (_plugins, "List the plugins that are installed, usable or not."),
+    "doctor": (_doctor, "Look for what is broken or slower than it need be, and say what to do."),
+}

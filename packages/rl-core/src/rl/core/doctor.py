@@ -1,0 +1,323 @@
+"""``rl doctor``: what is installed, what is broken, who answers which hook, and the remedy for each problem."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rl.core import namespace
+from rl.core.__about__ import __version__
+from rl.core._records import PluginRecord
+from rl.core._table import table
+from rl.core._versions import installed_version, requirements, satisfies
+from rl.core.errors import RLError
+from rl.core.registry import Registry, discovered
+from rl.core.settings import normalized, settings
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Finding", "examine", "main"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Args:
+        section: heading.
+        name: what was looked at.
+        value: what was found.
+        state: ``ok``; ``note``: works, could be better; ``problem``: broken.
+        remedy: what to do, where there is something to do.
+    """
+
+    section: str
+    name: str
+    value: str
+    state: Literal["ok", "note", "problem"] = "ok"
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class _BadPair:
+    """Distributions in versions that do not work together, although an installer lets them in."""
+
+    first: str
+    first_range: str
+    second: str
+    second_range: str
+    problem: str
+    remedy: str
+
+
+_BAD_PAIRS = (
+    _BadPair(
+        "dm-control",
+        "",
+        "mujoco",
+        ">=4",
+        "dm_control reads a model field that MuJoCo 4 removed; every task fails",
+        'pip install "mujoco<4"',
+    ),
+    _BadPair(
+        "pygame",
+        "",
+        "pygame-ce",
+        "",
+        "both install the module pygame, and overwrite each other's files",
+        "pip uninstall pygame pygame-ce, then pip install pygame-ce",
+    ),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Run ``rl doctor``.
+
+    Returns:
+        1 if anything is broken, else 0.
+    """
+    parser = argparse.ArgumentParser(
+        "rl doctor",
+        description="Look for what is broken or slower than it need be, and say what to do. Exit status 1 if"
+        " anything is broken.",
+    )
+    parser.add_argument("--quick", action="store_true", help="import neither torch nor tensordict")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_args(arguments)
+    findings = examine(quick=options.quick)
+    problems = [finding for finding in findings if finding.state == "problem"]
+    if options.json:
+        report = {"ok": not problems, "findings": [asdict(finding) for finding in findings]}
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        sys.stdout.write("\n".join(_lines(findings, len(problems))) + "\n")
+    return 1 if problems else 0
+
+
+def _lines(findings: list[Finding], problems: int) -> Iterator[str]:
+    rows = [(f.name, " ".join(f.value.split())) for f in findings]
+    section = ""
+    for finding, line in zip(findings, table(rows), strict=True):
+        if finding.section != section:
+            yield ("\n" if section else "") + finding.section
+            section = finding.section
+        mark = {"ok": "      ", "note": "note  ", "problem": "WRONG "}[finding.state]
+        yield f"  {mark}{line}"
+        if finding.remedy:
+            yield f"        -> {finding.remedy}"
+    yield ""
+    yield "Nothing is broken." if not problems else f"{problems} problem{'s' if problems > 1 else ''}."
+
+
+def examine(*, quick: bool = False, registry: Registry | None = None) -> list[Finding]:
+    """Everything that ``rl doctor`` reports.
+
+    Args:
+        quick: import neither torch nor tensordict.
+        registry: the plugins to look at; if None, what is installed.
+    """
+    registry = discovered() if registry is None else registry
+    findings = [*_system(), *_libraries(), *_namespace()]
+    if not quick:
+        findings += [*_imports(), *_devices(), *_answers(registry)]
+    # Last, since asking the hooks may have brought up problems.
+    findings += [*_plugins(registry), *_settings(registry), *_bad_pairs(), *_extras(registry)]
+    return findings
+
+
+def _system() -> Iterator[Finding]:
+    yield Finding("system", "Python", f"{platform.python_version()} ({sys.executable})")
+    yield Finding("system", "platform", platform.platform())
+    yield Finding("system", "rl-core", __version__)
+
+
+def _libraries() -> Iterator[Finding]:
+    """What rl-core depends on, by its own metadata."""
+    names = {normalized(name): wanted for name, wanted, extra, _ in requirements("rl-core") if extra is None}
+    names.setdefault("numpy", "")
+    for name, wanted in names.items():
+        found = installed_version(name)
+        if found is None:
+            state = "problem" if wanted else "note"
+            yield Finding("libraries", name, "not installed", state, f'pip install "{name}{wanted}"')
+        elif not satisfies(found, wanted):
+            yield Finding(
+                "libraries", name, f"{found}, rl-core needs {wanted}", "problem", f'pip install "{name}{wanted}"'
+            )
+        else:
+            yield Finding("libraries", name, found)
+
+
+def _imports() -> Iterator[Finding]:
+    for name in ("torch", "tensordict"):
+        try:
+            __import__(name)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it is, it is reported
+            yield Finding(
+                "libraries",
+                f"import {name}",
+                f"{type(error).__name__}: {error}",
+                "problem",
+                f"pip install --force-reinstall {name}",
+            )
+
+
+def _namespace() -> Iterator[Finding]:
+    for found in namespace.intruders():
+        yield Finding("namespace", "rl", found.problem, "problem", found.remedy)
+
+
+def _devices() -> Iterator[Finding]:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    import os
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding("devices", "cpu", f"{cores} cores to use, torch uses {torch.get_num_threads()} threads")
+    if not torch.cuda.is_available():
+        why = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no usable CUDA device"
+        yield Finding("devices", "cuda", f"none: {why}")
+        return
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        memory = f"{properties.total_memory / 2**30:.0f} GiB"
+        yield Finding(
+            "devices",
+            f"cuda:{index}",
+            f"{properties.name}, {memory}, compute capability {properties.major}.{properties.minor}",
+        )
+
+
+def _answers(registry: Registry) -> Iterator[Finding]:
+    """Who computes what, where."""
+    if "torch" not in sys.modules or "tensordict" not in sys.modules:
+        return
+    import torch
+
+    kinds = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    for device in map(torch.device, kinds):
+        asked: list[tuple[str, str, dict[str, Any]]] = [
+            ("priority tree", "rl_priority_tree", {"capacity": 8, "device": device, "dtype": torch.float32}),
+            ("linear recurrence", "rl_linear_recurrence", {"device": device, "dtype": torch.float32}),
+        ]
+        for cell in ("lstm", "gru"):
+            asked.append((f"recurrent {cell}", "rl_recurrent_backend", {"cell": cell, "name": None, "device": device}))
+        for what, hook, arguments in asked:
+            yield _answer(registry, f"{what} on {device.type}", hook, arguments)
+
+
+def _answer(registry: Registry, what: str, hook: str, arguments: dict[str, Any]) -> Finding:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # failures are listed with the plugins
+        try:
+            found = registry.answer(hook, **arguments)
+        except RLError as error:
+            return Finding("back ends", what, str(error), "problem", "the message says what to do")
+    if found is None:
+        return Finding("back ends", what, "nobody answers; no installed plugin offers one", "note")
+    name = getattr(found.value, "name", None) or getattr(found.value, "__name__", None) or type(found.value).__name__
+    passed = f"; not for {', '.join(found.passed)}" if found.passed else ""
+    why = getattr(found.value, "why", "")
+    return Finding("back ends", what, f"{name} of {found.plugin.distribution}{passed}{f': {why}' if why else ''}")
+
+
+def _plugins(registry: Registry) -> Iterator[Finding]:
+    if not registry.plugins:
+        yield Finding("plugins", "none", "no plugin is installed", "note", "pip install rl-envs, for example")
+    for record in registry.plugins:
+        yield _plugin(record)
+        for problem in record.problems:
+            yield Finding(
+                "plugins",
+                record.id,
+                problem,
+                "problem",
+                f"upgrade {record.distribution}, or set RL_PLUGINS_DISABLE={record.name}",
+            )
+        yield from _wanted(record)
+
+
+def _plugin(record: PluginRecord) -> Finding:
+    if record.state == "loaded":
+        count = len(record.components)
+        return Finding("plugins", record.id, f"{record.version} {count} component{'' if count == 1 else 's'}".strip())
+    if record.state == "disabled":
+        return Finding("plugins", record.id, f"{record.version} disabled: {record.reason}", "note")
+    remedy = {
+        "incompatible": "bring rl-core and the plugin to versions that fit, as the reason says",
+        "broken": f"upgrade or uninstall {record.distribution}, or set RL_PLUGINS_DISABLE={record.name}",
+    }[record.state]
+    return Finding("plugins", record.id, f"{record.version} {record.state}: {record.reason}", "problem", remedy)
+
+
+def _wanted(record: PluginRecord) -> Iterator[Finding]:
+    """Requirements of a plugin's distribution that are absent or out of range."""
+    for name, wanted, extra, conditional in requirements(record.distribution):
+        if extra is not None or conditional:
+            continue
+        found = installed_version(name)
+        if found is None or not satisfies(found, wanted):
+            have = f"it is {found}" if found else "it is not installed"
+            yield Finding(
+                "plugins", record.id, f"needs {name}{wanted}; {have}", "problem", f'pip install "{name}{wanted}"'
+            )
+
+
+def _settings(registry: Registry) -> Iterator[Finding]:
+    try:
+        values = settings()
+    except RLError as error:
+        yield Finding("settings", "environment", str(error), "problem", "correct the variable, or unset it")
+        return
+    known = {"*"}.union(*({normalized(r.name), normalized(r.distribution)} for r in registry.plugins))
+    for name in values.plugins_disable:
+        if name not in known:
+            yield Finding(
+                "settings",
+                "RL_PLUGINS_DISABLE",
+                f"names {name!r}, which is no installed plugin",
+                "note",
+                "`rl plugins` lists distributions and plugins",
+            )
+    if values.native != "auto":
+        yield Finding("settings", "RL_NATIVE", values.native)
+
+
+def _bad_pairs(version: Callable[[str], str | None] = installed_version) -> Iterator[Finding]:
+    for pair in _BAD_PAIRS:
+        first, second = version(pair.first), version(pair.second)
+        if first is None or second is None:
+            continue
+        if satisfies(first, pair.first_range) and satisfies(second, pair.second_range):
+            yield Finding(
+                "known conflicts",
+                f"{pair.first} {first}, {pair.second} {second}",
+                pair.problem,
+                "problem",
+                pair.remedy,
+            )
+
+
+def _extras(registry: Registry) -> Iterator[Finding]:
+    """Extras whose libraries are absent: nothing is wrong, but their components do not load."""
+    for distribution in dict.fromkeys(r.distribution for r in registry.plugins if r.state == "loaded"):
+        absent: dict[str, list[str]] = {}
+        for name, _, extra, conditional in requirements(distribution):
+            if extra is not None and not conditional and installed_version(name) is None:
+                absent.setdefault(extra, []).append(name)
+        for extra, names in absent.items():
+            yield Finding(
+                "extras",
+                f"{distribution}[{extra}]",
+                f"not installed: {', '.join(names)}",
+                "note",
+                f'pip install "{distribution}[{extra}]", if you want it',
+            )

@@ -1,0 +1,74 @@
+"""Find what hides the namespace package ``rl``: somebody else's ``rl/__init__.py``, or the user's ``rl.py``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+
+__all__ = ["Intruder", "hint", "intruders"]
+
+
+@dataclass(frozen=True)
+class Intruder:
+    """A file that turns ``rl`` into something else than our namespace.
+
+    Args:
+        path: the file.
+        owner: the distribution that installed it, or None if none did.
+    """
+
+    path: Path
+    owner: str | None = None
+
+    @property
+    def problem(self) -> str:
+        """What is wrong."""
+        by = f" (installed by {self.owner})" if self.owner else ""
+        return f"{self.path}{by} hides packages of the namespace 'rl'"
+
+    @property
+    def remedy(self) -> str:
+        """What to do."""
+        if self.owner:
+            return f"pip uninstall {self.owner}, or use another environment for it"
+        if self.path.name == "__init__.py":
+            return f"delete {self.path}, or rename the folder {self.path.parent}"
+        return f"rename {self.path}"
+
+
+def _owner(path: Path) -> str | None:
+    wanted = "/".join(path.parts[-2:]) if path.name == "__init__.py" else path.name
+    for distribution in distributions():
+        for file in distribution.files or ():
+            if str(file).replace("\\", "/") == wanted and Path(str(file.locate())).resolve() == path.resolve():
+                return distribution.name
+    return None
+
+
+def intruders(paths: Iterable[str | Path] | None = None) -> list[Intruder]:
+    """Look for an ``rl.py`` or an ``rl/__init__.py`` in the folders that Python imports from.
+
+    Args:
+        paths: folders; if None, the current folder and `sys.path`.
+
+    Example:
+        >>> intruders([])
+        []
+    """
+    folders = [Path.cwd(), *map(Path, sys.path)] if paths is None else [Path(p) for p in paths]
+    seen: dict[Path, Path] = {}
+    for folder in folders:
+        for file in (folder / "rl" / "__init__.py", folder / "rl.py"):
+            if file.is_file():
+                seen.setdefault(file.resolve(), file)
+    return [Intruder(path, _owner(path)) for path in seen]
+
+
+def hint(missing: str) -> str:
+    """What to add to a message about the absent module `missing`: the intruder that hides it, or nothing."""
+    if missing.partition(".")[0] != "rl":
+        return ""
+    return "".join(f". {found.problem}: {found.remedy}" for found in intruders())

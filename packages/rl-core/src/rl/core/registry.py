@@ -1,0 +1,442 @@
+"""What is installed: plugins, their components, and who answers which hook.
+
+`default` reads the entry points of the group ``rl.plugins`` itself, so that a plugin that cannot be used is
+named and left out while the rest works. A `Registry` is an object: tests make their own.
+
+This module imports neither torch nor tensordict.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import pluggy
+
+from rl.core import hookspecs, namespace
+from rl.core.__about__ import __version__
+from rl.core._records import Answer, PluginRecord, in_order, record_of
+from rl.core._targets import import_target
+from rl.core.components import CONTRACTS, Command, Component
+from rl.core.errors import (
+    BackendError,
+    BrokenPluginWarning,
+    DuplicateComponentError,
+    PluginError,
+    RLError,
+    UnknownComponentError,
+)
+from rl.core.settings import settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend
+
+__all__ = ["GROUP", "Answer", "PluginRecord", "Registry", "components", "default", "load"]
+
+GROUP = "rl.plugins"
+
+
+class _IncompatiblePluginError(PluginError):
+    """Written for another rl-core; the plugin itself may be fine."""
+
+
+class Registry:
+    """Plugins and what they offer.
+
+    Args:
+        entries: entry points to import, each apart from the others; none for an empty registry.
+        disabled: entry points or distributions to leave out; ``*`` for all.
+
+    Example:
+        >>> registry = Registry()
+        >>> registry.add(Component("loss", "mine", "rl.core.testing:check_loss"))
+        >>> [component.name for component in registry.components("loss")]
+        ['mine']
+    """
+
+    def __init__(self, entries: Iterable[EntryPoint] = (), *, disabled: Iterable[str] = ()) -> None:
+        self._manager = pluggy.PluginManager("rl")
+        self._manager.add_hookspecs(hookspecs)
+        self._records: dict[str, PluginRecord] = {}
+        self._offers: dict[tuple[str, str], tuple[Component, PluginRecord]] = {}
+        self._warned: set[str] = set()
+        disabled = list(disabled)
+        for entry in in_order(entries):
+            self._discover(entry, record_of(entry, disabled))
+
+    @classmethod
+    def installed(cls) -> Registry:
+        """A new registry of everything in this environment, less what ``RL_PLUGINS_DISABLE`` names."""
+        return cls(entry_points(group=GROUP), disabled=settings().plugins_disable)
+
+    # ------------------------------------------------------------------ filling
+
+    def _discover(self, entry: EntryPoint, record: PluginRecord) -> None:
+        if record.id in self._records:  # two entry points of one name in one distribution
+            record.name = f"{record.name} ({record.value})"
+        self._records[record.id] = record
+        if record.state == "disabled":
+            return
+        try:
+            self._take(entry.load(), record)
+        except _IncompatiblePluginError as error:
+            record.state, record.reason = "incompatible", str(error)
+        except RLError as error:
+            record.state, record.reason = "broken", str(error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  one broken plugin must not hide the others
+            missing = (error.name or "") if isinstance(error, ImportError) else ""
+            record.state = "broken"
+            record.reason = f"{type(error).__name__}: {error}{namespace.hint(missing)}"
+
+    def register(self, plugin: object, name: str, distribution: str = "this program") -> PluginRecord:
+        """Add a plugin that is no entry point: any object or module with functions marked `hookimpl`.
+
+        Args:
+            plugin: holds the hook implementations.
+            name: for listings and messages.
+            distribution: likewise.
+
+        Raises:
+            PluginError: if it breaks a rule; nothing of it is taken then.
+            DuplicateComponentError: if one of its components exists.
+        """
+        record = PluginRecord(name, distribution)
+        if record.id in self._records:
+            raise PluginError(f"a plugin {record.id} is registered already: choose another name")
+        self._take(plugin, record)
+        self._records[record.id] = record
+        return record
+
+    def add(self, component: Component, distribution: str = "this program") -> None:
+        """Add a single component.
+
+        Raises:
+            PluginError: if its kind or its contract version is not served.
+            DuplicateComponentError: if there is one of that kind and name.
+        """
+        record = self._records.get(f"{distribution}:code") or PluginRecord("code", distribution)
+        self._check(component, record, self._offers)
+        record.components = (*record.components, component)
+        self._records[record.id] = record
+        self._offers[component.kind, component.name] = (component, record)
+
+    def _take(self, plugin: object, record: PluginRecord) -> None:
+        """Register a plugin and all its components, or nothing."""
+        try:
+            self._manager.register(plugin, name=record.id)
+            self._manager.check_pending()  # a hook name that we do not know
+            self._refuse_slips(plugin, record)
+            listed = self._listed(record)
+            staged = dict(self._offers)
+            for component in listed:
+                self._check(component, record, staged)
+                staged[component.kind, component.name] = (component, record)
+        except (Exception, SystemExit) as error:
+            if self._manager.has_plugin(record.id):
+                self._manager.unregister(name=record.id)
+            if isinstance(error, pluggy.PluginValidationError):
+                raise PluginError(_validation_message(error)) from error
+            raise
+        self._offers = staged
+
+    def _refuse_slips(self, plugin: object, record: PluginRecord) -> None:
+        """What pluggy accepts in silence: a hook without its mark, and wrappers, which we do not call."""
+        for hook in hookspecs.__all__:
+            if not hook.startswith("rl_") or not callable(getattr(plugin, hook, None)):
+                continue
+            impls = [i for i in getattr(self._manager.hook, hook).get_hookimpls() if i.plugin_name == record.id]
+            if not impls:
+                raise PluginError(f"{hook} is not marked: put @hookimpl of rl.core.hookspecs above it")
+            if any(i.hookwrapper or i.wrapper for i in impls):
+                raise PluginError(f"{hook} is a hook wrapper; only plain implementations are called")
+
+    def _listed(self, record: PluginRecord) -> list[Component]:
+        found: list[Component] = []
+        for impl in self._manager.hook.rl_components.get_hookimpls():
+            if impl.plugin_name == record.id:
+                found.extend(impl.function())
+        for item in found:
+            if not isinstance(item, Component):
+                raise PluginError(f"rl_components gave {item!r}; it lists objects of rl.core.components.Component")
+        record.components = tuple(found)
+        return found
+
+    def _check(
+        self,
+        component: Component,
+        record: PluginRecord,
+        taken: dict[tuple[str, str], tuple[Component, PluginRecord]],
+    ) -> None:
+        kind, what = component.kind, f"{component.kind} {component.name!r}"
+        if kind not in CONTRACTS:
+            raise _IncompatiblePluginError(
+                f"{what} is of a kind that rl-core {__version__} does not know{_did_you_mean(kind, CONTRACTS)}"
+                f" (kinds: {', '.join(CONTRACTS)}): correct the kind, or upgrade rl-core"
+            )
+        oldest, current = CONTRACTS[kind]
+        if not oldest <= component.contract <= current:
+            serves = f"{kind}/{current}" if oldest == current else f"{kind}/{oldest} to {kind}/{current}"
+            upgrade = "rl-core" if component.contract > current else record.distribution
+            raise _IncompatiblePluginError(
+                f"{what} was written for {kind}/{component.contract}, this rl-core {__version__} serves {serves}:"
+                f" upgrade {upgrade}"
+            )
+        if other := taken.get((kind, component.name)):
+            raise DuplicateComponentError(
+                f"{what} is offered twice: {other[0].target} by {other[1].distribution}, and {component.target} by"
+                f" {record.distribution}, which is left out. Rename one, uninstall one distribution, or name one"
+                " in RL_PLUGINS_DISABLE"
+            )
+
+    # ------------------------------------------------------------------ asking
+
+    @property
+    def plugins(self) -> list[PluginRecord]:
+        """Every plugin that was found, usable or not, in the order of registration."""
+        return list(self._records.values())
+
+    def warn(self) -> None:
+        """Issue a `BrokenPluginWarning` for each plugin that is broken or incompatible; once for each."""
+        for record in self.plugins:
+            if record.state in ("broken", "incompatible"):
+                self._warn_once(record.id, f"plugin {record.id} {record.version} is left out: {record.reason}")
+
+    def _warn_once(self, key: str, message: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(message, BrokenPluginWarning, stacklevel=4)
+
+    def components(self, kind: str | None = None) -> list[Component]:
+        """What is offered, sorted by kind and name.
+
+        Args:
+            kind: only this one.
+
+        Raises:
+            UnknownComponentError: if there is no such kind.
+        """
+        if kind is not None and kind not in CONTRACTS:
+            raise UnknownComponentError(
+                f"there is no kind {kind!r} of component{_did_you_mean(kind, CONTRACTS)}"
+                f" (kinds: {', '.join(CONTRACTS)})"
+            )
+        return [self._offers[key][0] for key in sorted(self._offers) if kind in (None, key[0])]
+
+    def owner(self, kind: str, name: str) -> PluginRecord:
+        """The plugin that offers a component.
+
+        Raises:
+            UnknownComponentError: if nobody does.
+        """
+        return self._offer(kind, name)[1]
+
+    def load(self, kind: str, name: str) -> Any:
+        """Import the component `name` and return it: a class or a function.
+
+        Raises:
+            UnknownComponentError: if nobody offers it.
+            MissingExtraError: if a library that it needs is absent; holds the line that installs it.
+            PluginError: if its module is broken.
+        """
+        component, record = self._offer(kind, name)
+        return import_target(component.target, f"{kind} {name!r}", record.distribution, component.extra)
+
+    def _offer(self, kind: str, name: str) -> tuple[Component, PluginRecord]:
+        if (kind, name) in self._offers:
+            return self._offers[kind, name]
+        known = [component.name for component in self.components(kind)]
+        left_out = [record.id for record in self.plugins if record.state != "loaded"]
+        more = f"; left out: {', '.join(left_out)} (see `rl plugins`)" if left_out else ""
+        raise UnknownComponentError(
+            f"no installed plugin offers {kind} {name!r}{_did_you_mean(name, known)}"
+            f" (known: {', '.join(known) or 'none'}{more})"
+        )
+
+    # ------------------------------------------------------------------ hooks
+
+    def answers(self, hook: str, /, **arguments: Any) -> list[Answer]:
+        """What all plugins answer, None left out, in the order of `rl.core.hookspecs`.
+
+        A plugin that raises is named in a `BrokenPluginWarning`; the others are still asked.
+        """
+        return list(self._ask(hook, arguments, first=False))
+
+    def answer(self, hook: str, /, **arguments: Any) -> Answer | None:
+        """The first answer that is not None, and who gave it; None if there is none.
+
+        An `RLError` of a plugin reaches the caller. Any other failure is treated as in `answers`.
+        """
+        found = self._ask(hook, arguments, first=True)
+        return found[0] if found else None
+
+    def _ask(self, hook: str, arguments: dict[str, Any], *, first: bool) -> list[Answer]:
+        found: list[Answer] = []
+        passed: list[str] = []
+        for impl in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
+            record = self._records[impl.plugin_name]
+            try:
+                value = impl.function(*(arguments[name] for name in impl.argnames))
+                if value is not None and not first and hook == "rl_commands":
+                    value = _as_commands(value)
+            except (Exception, SystemExit) as error:
+                if first and isinstance(error, RLError):
+                    raise  # refused on purpose
+                self._failed(record, hook, error)
+                value = None
+            if value is None:
+                passed.append(record.id)
+                continue
+            found.append(Answer(value, record, tuple(passed)))
+            if first:
+                break
+        return found
+
+    def _failed(self, record: PluginRecord, hook: str, error: BaseException) -> None:
+        problem = f"{hook} raised {type(error).__name__}: {error}"
+        if problem not in record.problems:
+            record.problems.append(problem)
+        self._warn_once(
+            f"{record.id} {problem}",
+            f"plugin {record.id} {record.version}: {problem}; the next plugin is asked instead. Upgrade"
+            f" {record.distribution}, or leave it out with RL_PLUGINS_DISABLE={record.name}",
+        )
+
+    def priority_tree(self, capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree:
+        """The best priority tree for a device and a type.
+
+        Raises:
+            BackendError: if nobody offers one.
+        """
+        found = self.answer("rl_priority_tree", capacity=capacity, device=device, dtype=dtype)
+        if found is None:
+            self._nobody(f"a priority tree for {device} and {dtype}", "rl_priority_tree", "rl-replay")
+        return found.value
+
+    def linear_recurrence(self, device: torch.device, dtype: torch.dtype) -> LinearRecurrence:
+        """The best reverse scan for a device and a type.
+
+        Raises:
+            BackendError: if nobody offers one.
+        """
+        found = self.answer("rl_linear_recurrence", device=device, dtype=dtype)
+        if found is None:
+            self._nobody(f"a linear recurrence for {device} and {dtype}", "rl_linear_recurrence", "rl-objectives")
+        return found.value
+
+    def recurrent_backend(
+        self, cell: Literal["lstm", "gru"], name: str | None, device: torch.device
+    ) -> RecurrentBackend:
+        """The recurrent back end `name` for a cell and a device, or the best one if `name` is None.
+
+        Raises:
+            BackendError: if nobody offers it.
+        """
+        found = self.answer("rl_recurrent_backend", cell=cell, name=name, device=device)
+        if found is None:
+            what = f"the recurrent back end {name!r}" if name else "a recurrent back end"
+            remedy = "rl-recurrent-triton" if name == "triton" else "rl-modules"
+            self._nobody(f"{what} for {cell} on {device}", "rl_recurrent_backend", remedy)
+        return found.value
+
+    def _nobody(self, what: str, hook: str, remedy: str) -> NoReturn:
+        failed = [f"{r.id}: {p}" for r in self.plugins for p in r.problems if p.startswith(hook)]
+        failed += [f"{r.id} is {r.state}: {r.reason}" for r in self.plugins if r.state != "loaded"]
+        more = f" ({'; '.join(failed)})" if failed else ""
+        raise BackendError(f"no installed plugin offers {what}{more}. {remedy} offers it: is it installed?")
+
+    def commands(self) -> dict[str, tuple[Command, PluginRecord]]:
+        """Subcommands of ``rl`` by name. Of two with one name the first plugin's is taken, with a warning."""
+        order = list(self._records)
+        answers = self.answers("rl_commands", registry=self)
+        found: dict[str, tuple[Command, PluginRecord]] = {}
+        for answer in sorted(answers, key=lambda answer: order.index(answer.plugin.id)):
+            for command in answer.value:
+                if command.name in found:
+                    problem = f"rl_commands: command {command.name!r} is already offered by {found[command.name][1].id}"
+                    answer.plugin.problems.append(problem)
+                    self._warn_once(f"{answer.plugin.id} {problem}", f"plugin {answer.plugin.id}: {problem}")
+                else:
+                    found[command.name] = (command, answer.plugin)
+        return found
+
+
+def _as_commands(value: Any) -> list[Command]:
+    found = [value] if isinstance(value, Command) else list(value)
+    for item in found:
+        if not isinstance(item, Command):
+            raise PluginError(f"{item!r} is no rl.core.components.Command")
+    return found
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _validation_message(error: pluggy.PluginValidationError) -> str:
+    text = " ".join(str(error).split())
+    return f"it does not fit the hooks of rl-core {__version__}: {text}. Upgrade rl-core, or correct the hook"
+
+
+_lock = threading.RLock()
+_default: list[Registry] = []
+_building: list[bool] = []
+
+
+def discovered() -> Registry:
+    """As `default`, without the warnings: for listings that show the same."""
+    with _lock:
+        if not _default:
+            if _building:
+                raise PluginError(
+                    "a plugin asked for the registry while it was being listed: ask on first use, not on import"
+                )
+            _building.append(True)
+            try:
+                _default.append(Registry.installed())
+            finally:
+                _building.clear()
+        return _default[0]
+
+
+def default() -> Registry:
+    """The registry of everything that is installed here; made once.
+
+    Each plugin that cannot be used is named in a `BrokenPluginWarning`, once.
+    """
+    registry = discovered()
+    registry.warn()
+    return registry
+
+
+def components(kind: str | None = None) -> list[Component]:
+    """What is installed, sorted by kind and name; imports none of it.
+
+    Args:
+        kind: only this one: ``"env"``, ``"loss"``, ...
+
+    Raises:
+        UnknownComponentError: if there is no such kind.
+
+    Example:
+        >>> all(component.kind == "env" for component in components("env"))
+        True
+    """
+    return default().components(kind)
+
+
+def load(kind: str, name: str) -> Any:
+    """Import an installed component and return it: a class or a function.
+
+    Raises:
+        UnknownComponentError: if nobody offers it; names the nearest one.
+        MissingExtraError: if a library that it needs is absent; holds the line that installs it.
+        PluginError: if its module is broken.
+    """
+    return default().load(kind, name)

@@ -1,0 +1,20 @@
+"""Specs: what shape, dtype and range the entries of a TensorDict have."""
+
+from rl.core.specs._base import TensorSpec
+from rl.core.specs._bounded import Bounded
+from rl.core.specs._boxes import CategoricalBox, ContinuousBox
+from rl.core.specs._composite import Composite
+from rl.core.specs._discrete import Binary, Categorical, OneHot
+from rl.core.specs._unbounded import Unbounded
+
+__all__ = [
+    "Binary",
+    "Bounded",
+    "Categorical",
+    "CategoricalBox",
+    "Composite",
+    "ContinuousBox",
+    "OneHot",
+    "TensorSpec",
+    "Unbounded",
+]

@@ -1,0 +1,183 @@
+"""What the specs of plain tensors share."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from textwrap import indent
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from rl.core.errors import SpecError
+from rl.core.specs._base import Device, Fault, Shape, TensorSpec
+from rl.core.specs._shape import as_size, take
+
+__all__ = ["LeafSpec", "as_tensor"]
+
+
+def as_tensor(value: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The value as a tensor; an array is copied, for a simulator may write into it again."""
+    if isinstance(value, np.ndarray):
+        tensor = torch.from_numpy(value.copy())
+        return tensor if tensor.dtype is dtype and device.type == "cpu" else tensor.to(device, dtype)
+    if isinstance(value, Tensor):
+        return value.to(device, dtype)
+    return torch.tensor(value, dtype=dtype, device=device)
+
+
+class LeafSpec(TensorSpec):
+    """A spec whose values are tensors.
+
+    A subclass names its parameter tensors, whose leading dimensions are those of the spec, in `_parameters`.
+
+    Args:
+        shape: shape of a value.
+        device: where values live; the CPU if None.
+        dtype: their dtype.
+    """
+
+    _parameters: ClassVar[tuple[str, ...]] = ()
+    _device: torch.device
+    _dtype: torch.dtype
+
+    def __init__(self, shape: Shape, device: Device, dtype: torch.dtype) -> None:
+        self._shape = as_size(shape)
+        self._device = torch.device("cpu" if device is None else device)
+        self._dtype = dtype
+        self._cache: dict[str, Any] = {}
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    @property
+    @abstractmethod
+    def space(self) -> Any:
+        """The domain."""
+
+    @abstractmethod
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        """Random values of the full shape `shape`."""
+
+    @abstractmethod
+    def _contains(self, value: Tensor) -> bool:
+        """Whether values of the right shape and dtype are in the domain."""
+
+    @abstractmethod
+    def _nearest(self, value: Tensor) -> Tensor:
+        """Values of the right shape and dtype, brought into the domain."""
+
+    def _domain_text(self) -> str:
+        """The domain in words, for messages."""
+        return f"values in {self.space!r}"
+
+    # ------------------------------------------------------------------ values
+
+    def _full(self, shape: Shape) -> torch.Size:
+        return as_size(shape) + self._shape
+
+    def rand(self, shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
+        return self._draw(self._full(shape), generator)
+
+    def zero(self, shape: Shape = ()) -> Tensor:
+        return torch.zeros(self._full(shape), dtype=self._dtype, device=self._device)
+
+    def one(self, shape: Shape = ()) -> Tensor:
+        return torch.ones(self._full(shape), dtype=self._dtype, device=self._device)
+
+    def _form_fault(self, value: Any, lead: torch.Size | None) -> Fault | None:
+        """What is wrong with type, dtype or shape."""
+        if not isinstance(value, Tensor):
+            return Fault((), "a tensor", f"{type(value).__name__} {value!r}"[:200])
+        if value.dtype is not self._dtype:
+            return Fault((), f"dtype {self._dtype}", f"{value.dtype}")
+        shape, own = value.shape, self._shape
+        if lead is None:
+            if shape == own or (len(shape) > len(own) and shape[len(shape) - len(own) :] == own):
+                return None
+            return Fault((), f"shape {tuple(own)}, or more leading dimensions", f"shape {tuple(shape)}")
+        if shape != lead + own:
+            return Fault((), f"shape {tuple(lead + own)}", f"shape {tuple(shape)}")
+        return None
+
+    def _fault(self, value: Any, lead: torch.Size | None) -> Fault | None:
+        fault = self._form_fault(value, lead)
+        if fault is not None:
+            return fault
+        if self._contains(value):
+            return None
+        return Fault((), self._domain_text(), f"{value.tolist()!r}"[:200])
+
+    def project(self, value: Tensor) -> Tensor:
+        fault = self._form_fault(value, None)
+        if fault is not None:
+            raise SpecError(f"{self._label} cannot project: expected {fault.expected}, got {fault.got}")
+        return value if self._contains(value) else self._nearest(value)
+
+    def encode(self, value: Any) -> Tensor:
+        tensor = as_tensor(value, self._dtype, self._device)
+        return tensor if tensor.shape == self._shape else self._check_encoded(tensor, self._shape)
+
+    def _check_encoded(self, tensor: Tensor, own: torch.Size) -> Tensor:
+        shape = tensor.shape
+        if len(shape) < len(own) or shape[len(shape) - len(own) :] != own:
+            raise SpecError(f"{self._label} cannot encode: expected shape {tuple(own)}, got {tuple(shape)}")
+        return tensor
+
+    def to_numpy(self, value: Tensor) -> Any:
+        value = value.detach().cpu()
+        return (value.float() if value.dtype is torch.bfloat16 else value).numpy()[()]
+
+    # ------------------------------------------------------------------ algebra
+
+    def _copy(self) -> Self:
+        new = copy.copy(self)
+        new._cache = {}  # noqa: SLF001  our own copy
+        return new
+
+    def _gather(self, positions: Tensor, ndim: int) -> Self:
+        new = self._copy()
+        new._shape = positions.shape + self._shape[ndim:]  # noqa: SLF001  our own copy
+        for name in self._parameters:
+            parameter = getattr(self, name)
+            if parameter is not None:
+                setattr(new, name, take(parameter, positions, ndim))
+        return new
+
+    def to(self, dest: torch.device | torch.dtype | str | int) -> Self:
+        new = self._copy()
+        if isinstance(dest, torch.dtype):
+            new._dtype = dest  # noqa: SLF001  our own copy
+            new._cast(dest)  # noqa: SLF001
+            return new
+        new._device = torch.device(dest)  # noqa: SLF001
+        for name in self._parameters:
+            parameter = getattr(self, name)
+            if parameter is not None:
+                setattr(new, name, parameter.to(new.device))
+        return new
+
+    def _cast(self, dtype: torch.dtype) -> None:
+        """Bring what has the values' dtype to `dtype`, in place."""
+
+    def _same(self, other: Any) -> bool:
+        for name in self._parameters:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if (mine is None) != (theirs is None) or (mine is not None and not torch.equal(mine, theirs)):
+                return False
+        return True
+
+    def __repr__(self) -> str:
+        rows = (
+            f"shape={self._shape},\nspace={self.space!r},\ndevice={self._device},\n"
+            f"dtype={self._dtype},\ndomain={self.domain}"
+        )
+        return f"{self._label}(\n{indent(rows, '    ')})"

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+from rl.core._explain import check_pipeline, explain
+from rl.core.contract import Contract, Key
+from rl.core.errors import ContractError
+from rl.core.testing import CountingEnv
+
+
+class Part:
+    """Something with a contract."""
+
+    def __init__(self, reads=(), writes=()):
+        self.contract = Contract(tuple(map(as_key, reads)), tuple(map(as_key, writes)))
+
+
+def as_key(key):
+    return key if isinstance(key, Key) else Key(key)
+
+
+def policy(in_key="observation", out_key="action"):
+    return TensorDictModule(nn.Identity(), in_keys=[in_key], out_keys=[out_key])
+
+
+def test_a_complete_pipeline_is_printed_key_by_key():
+    out = io.StringIO()
+    loss = Part(reads=[("next", "reward"), "action"], writes=["loss_objective"])
+    explain(CountingEnv(batch_size=(2,)), policy(), loss, file=out)
+    rows = {line.split()[0]: line.split("  ") for line in out.getvalue().splitlines()}
+    assert {"observation", "action", "next.reward", "next.done", "loss_objective"} <= set(rows)
+    reward = [cell.strip() for cell in rows["next.reward"] if cell.strip()]
+    assert reward == ["next.reward", "[*B, 1]", "float32", "CountingEnv.step", "Part"]
+
+
+def test_a_key_that_nobody_writes_names_reader_and_nearest():
+    with pytest.raises(ContractError, match=r"TensorDictModule reads 'observatoin'.*Did you mean 'observation'"):
+        check_pipeline(CountingEnv(), policy(in_key="observatoin"))
+
+
+def test_an_action_that_nobody_writes_is_the_environments_complaint():
+    with pytest.raises(ContractError, match=r"CountingEnv\.step reads 'action'"):
+        check_pipeline(CountingEnv(), policy(out_key="acton"))
+
+
+def test_what_the_step_writes_is_not_there_before_the_step():
+    early = Part(reads=[("next", "reward")], writes=["action"])
+    with pytest.raises(ContractError, match=r"Part reads \('next', 'reward'\)"):
+        check_pipeline(CountingEnv(), early)
+
+
+def test_an_optional_key_may_be_missing():
+    check_pipeline(CountingEnv(), policy(), Part(reads=[Key("priority_weight", optional=True)]))
+
+
+def test_the_table_is_printed_before_the_refusal():
+    out = io.StringIO()
+    with pytest.raises(ContractError):
+        explain(Part(reads=["nothing"]), file=out)
+    assert "NOBODY" in out.getvalue()
+
+
+def test_all_problems_are_told_at_once():
+    with pytest.raises(ContractError) as caught:
+        check_pipeline(Part(reads=["a", "b"]))
+    assert str(caught.value).count("which nothing in this pipeline wrote") == 2
+
+
+def test_a_component_without_keys_is_refused():
+    with pytest.raises(ContractError, match="Linear does not say what it reads"):
+        check_pipeline(torch.nn.Linear(1, 1))
+
+
+def test_shapes_of_the_environment_win_over_letters():
+    found = check_pipeline(CountingEnv(), Part(reads=[Key("observation", ("O",))], writes=["action"]))
+    assert found.uses["observation"].shape == (1,)

@@ -1,0 +1,1 @@
+"""Distributions over actions, cheap to build once per call of a policy."""

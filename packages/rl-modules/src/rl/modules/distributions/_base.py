@@ -1,0 +1,70 @@
+"""What our distributions share: cheap construction, and the fused call that samples and scores."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Size, Tensor
+from torch import distributions as torch_distributions
+
+from rl.core.errors import ShapeError
+
+__all__ = ["LeanDistribution", "split_shape", "sum_event"]
+
+
+class LeanDistribution(torch_distributions.Distribution):
+    """A `torch.distributions.Distribution` that does nothing at construction that it was not asked for.
+
+    A policy builds one per call, so arguments are checked only with ``validate_args=True``.
+
+    Attributes:
+        has_entropy: whether `entropy` has a closed form. Where it is False, ``entropy()`` raises
+            `NotImplementedError`; estimate it as ``-log_prob`` of a sample.
+    """
+
+    has_entropy: ClassVar[bool] = True
+    _validate_args = False
+
+    def _set_shapes(self, batch_shape: Size, event_shape: Size, *, validate_args: bool) -> None:
+        self._batch_shape = batch_shape
+        self._event_shape = event_shape
+        if validate_args:
+            super().__init__(batch_shape, event_shape, validate_args=True)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The value that stands for the distribution when nothing shall be random."""
+        return self.mode
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw without gradient, ``[*sample_shape, *batch_shape, *event_shape]``."""
+        with torch.no_grad():
+            return self.rsample(sample_shape)
+
+    def sample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
+        """Draw, and score what was drawn; the log-probability keeps its gradient."""
+        value = self.sample(sample_shape)
+        return value, self.log_prob(value)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)})"
+
+
+def sum_event(value: Tensor, event_dims: int) -> Tensor:
+    """Sum over the last `event_dims` dimensions."""
+    if event_dims == 1:
+        return value.sum(-1)
+    return value if event_dims == 0 else value.flatten(-event_dims).sum(-1)
+
+
+def split_shape(shape: Size, event_dims: int) -> tuple[Size, Size]:
+    """Batch shape and event shape of parameters.
+
+    Raises:
+        ShapeError: if there are fewer dimensions than `event_dims`.
+    """
+    cut = len(shape) - event_dims
+    if cut < 0:
+        raise ShapeError(f"event_dims={event_dims} of parameters with shape {tuple(shape)}: too few dimensions")
+    return shape[:cut], shape[cut:]

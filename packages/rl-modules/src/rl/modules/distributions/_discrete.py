@@ -1,0 +1,347 @@
+"""Distributions over a finite set of actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import constraints, register_kl
+
+from rl.core.errors import ShapeError, SpecError
+from rl.modules.distributions._base import LeanDistribution
+
+__all__ = ["Categorical", "MaskedCategorical", "MaskedOneHotCategorical", "OneHotCategorical"]
+
+
+class Categorical(LeanDistribution):
+    """Actions ``0 .. n-1`` as integers.
+
+    Samples are the index of the largest ``logits - log(e)`` with exponential noise `e`: exact, one pass, and an
+    action of probability zero is never drawn.
+
+    Args:
+        logits: unnormalized log-probabilities, ``[*B, n]``.
+        probs: unnormalized probabilities instead, ``[*B, n]``.
+        validate_args: check parameters and values; off, as a policy builds one per call.
+
+    Raises:
+        SpecError: unless exactly one of `logits` and `probs` is given.
+
+    Example:
+        >>> dist = Categorical(logits=torch.tensor([[0.0, 100.0]]))
+        >>> dist.sample(), dist.log_prob(torch.tensor([1]))
+        (tensor([1]), tensor([0.]))
+    """
+
+    arg_constraints = {"logits": constraints.real_vector, "probs": constraints.simplex}
+    has_enumerate_support = True
+
+    def __init__(
+        self, logits: Tensor | None = None, probs: Tensor | None = None, *, validate_args: bool = False
+    ) -> None:
+        if logits is None:
+            logits = _logits_of(probs, type(self).__name__)
+        elif probs is not None:
+            raise SpecError(f"{type(self).__name__} takes logits or probs, got both")
+        self._raw = logits
+        self._set_shapes(logits.shape[:-1], self._event_of(logits), validate_args=False)
+        if validate_args:
+            self._validate_args = True  # pyright: ignore[reportIncompatibleUnannotatedOverride]
+            self._check_parameters()
+
+    def _event_of(self, logits: Tensor) -> Size:  # noqa: ARG002  one-hot needs it
+        return Size()
+
+    def _check_parameters(self) -> None:
+        if self._raw.isnan().any() or (self._raw == torch.inf).any():
+            raise SpecError(f"{type(self).__name__} got logits that are not a number or infinite")
+        if (self._raw == -torch.inf).all(-1).any():
+            raise SpecError(f"{type(self).__name__} got a row in which every action has probability zero")
+
+    @property
+    def num_actions(self) -> int:
+        """How many actions there are."""
+        return self._raw.shape[-1]
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The integers below `num_actions`."""
+        return constraints.integer_interval(0, self.num_actions - 1)
+
+    @property
+    def logits(self) -> Tensor:
+        """Normalized log-probabilities, ``[*B, n]``."""
+        found = self.__dict__.get("_log_probs")
+        if found is None:
+            found = self.__dict__["_log_probs"] = self._raw.log_softmax(-1)
+        return found
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities, ``[*B, n]``."""
+        return self._raw.softmax(-1)
+
+    @property
+    def mode(self) -> Tensor:
+        """The most likely action; of equals the first."""
+        return self._encode(self._raw.argmax(-1))
+
+    @property
+    def mean(self) -> Tensor:
+        """Raises: numbers of actions have no order.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no mean: use mode")
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw actions, ``[*sample_shape, *B]`` int64."""
+        return self._encode(self._draw(sample_shape))
+
+    def sample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
+        """Draw actions, and score them, ``[*sample_shape, *B]``; the score keeps its gradient."""
+        index = self._draw(sample_shape)
+        return self._encode(index), self._score(index)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-probability of actions, ``[*B]``, nats.
+
+        Args:
+            value: integers, ``[*sample_shape, *B]``.
+
+        Raises:
+            SpecError: if `value` is outside, with ``validate_args=True``.
+        """
+        if self._validate_args:
+            self._check_value(value)
+        return self._score(value.long())
+
+    def entropy(self) -> Tensor:
+        """Entropy, ``[*B]``, nats; at most ``log(n)``."""
+        log_probs = self.logits
+        finite = log_probs.clamp_min(torch.finfo(log_probs.dtype).min)  # 0 * -inf is 0 here
+        return -(log_probs.exp() * finite).sum(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:  # noqa: FBT001, FBT002  torch's signature
+        """Every action, ``[n, *B]``, or ``[n, 1, ...]`` if not `expand`."""
+        index = torch.arange(self.num_actions, device=self._raw.device).view(-1, *[1] * len(self._batch_shape))
+        return self._encode(index.expand(-1, *self._batch_shape) if expand else index)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Categorical:
+        """The same distribution with a larger batch shape."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.__dict__.pop("_log_probs", None)
+        other._raw = self._raw.expand(Size(batch_shape) + self._raw.shape[-1:])
+        other._batch_shape = Size(batch_shape)
+        return other
+
+    def _check_value(self, value: Tensor) -> None:
+        if bool(((value < 0) | (value >= self.num_actions)).any()):
+            raise SpecError(f"{type(self).__name__} of {self.num_actions} actions got values outside 0..n-1")
+
+    def _encode(self, index: Tensor) -> Tensor:
+        return index
+
+    def _draw(self, sample_shape: Any) -> Tensor:
+        raw = self._raw.detach()
+        shape = (*sample_shape, *raw.shape) if sample_shape else raw.shape
+        noise = torch.empty(shape, dtype=raw.dtype, device=raw.device).exponential_()
+        return torch.sub(raw, noise.log_()).argmax(-1)
+
+    def _score(self, index: Tensor) -> Tensor:
+        log_probs = self.logits
+        if index.ndim != log_probs.ndim - 1 or index.shape != log_probs.shape[:-1]:
+            shape = torch.broadcast_shapes(index.shape, log_probs.shape[:-1])
+            index, log_probs = index.expand(shape), log_probs.expand(*shape, -1)
+        return log_probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+
+
+class OneHotCategorical(Categorical):
+    """Actions as one-hot vectors ``[*B, n]``.
+
+    Args:
+        logits: unnormalized log-probabilities, ``[*B, n]``.
+        probs: unnormalized probabilities instead, ``[*B, n]``.
+        dtype: of the samples.
+        validate_args: check parameters and values; off, as a policy builds one per call.
+
+    Example:
+        >>> dist = OneHotCategorical(logits=torch.tensor([0.0, 100.0, 0.0]))
+        >>> dist.sample()
+        tensor([0, 1, 0])
+    """
+
+    def __init__(
+        self,
+        logits: Tensor | None = None,
+        probs: Tensor | None = None,
+        *,
+        dtype: torch.dtype = torch.int64,
+        validate_args: bool = False,
+    ) -> None:
+        self.dtype = dtype
+        super().__init__(logits, probs, validate_args=validate_args)
+
+    def _event_of(self, logits: Tensor) -> Size:
+        return logits.shape[-1:]
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """One-hot vectors."""
+        return constraints.one_hot
+
+    @property
+    def mean(self) -> Tensor:
+        """The probabilities, ``[*B, n]``."""
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        """Of each entry, ``[*B, n]``."""
+        return self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw one-hot vectors, ``[*sample_shape, *B, n]`` of `dtype`."""
+        return self._encode(self._draw(sample_shape))
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw one-hot vectors ``[*sample_shape, *B, n]`` whose gradient is that of the probabilities.
+
+        Bengio et al., "Estimating or Propagating Gradients Through Stochastic Neurons for Conditional
+        Computation", 2013: the straight-through estimator. Floating point; policies use `sample`.
+        """
+        probs = self.probs
+        return self.sample(sample_shape).to(probs.dtype) + (probs - probs.detach())
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-probability of one-hot vectors, ``[*B]``, nats.
+
+        Args:
+            value: ``[*sample_shape, *B, n]``, of any dtype; of floating point, the largest entry counts.
+
+        Raises:
+            ShapeError: if the last dimension is not `num_actions`.
+            SpecError: if `value` is not one-hot, with ``validate_args=True``.
+        """
+        if value.shape[-1:] != self._event_shape:
+            raise ShapeError(
+                f"{type(self).__name__} of {self.num_actions} actions got values of shape {tuple(value.shape)}:"
+                " the last dimension must hold one-hot vectors; for integers use Categorical"
+            )
+        if self._validate_args:
+            self._check_value(value)
+        return self._score((value.byte() if value.dtype is torch.bool else value).argmax(-1))
+
+    def _check_value(self, value: Tensor) -> None:
+        if not bool(self.support.check(value.long()).all()):
+            raise SpecError(f"{type(self).__name__} got values that are not one-hot vectors")
+
+    def _encode(self, index: Tensor) -> Tensor:
+        shape = (*index.shape, self.num_actions)
+        return torch.zeros(shape, dtype=self.dtype, device=index.device).scatter_(-1, index.unsqueeze(-1), 1)
+
+
+class MaskedCategorical(Categorical):
+    """Actions ``0 .. n-1`` as integers, some of which are forbidden.
+
+    Args:
+        logits: unnormalized log-probabilities, ``[*B, n]``.
+        probs: unnormalized probabilities instead, ``[*B, n]``.
+        mask: bool, of the same shape or one that expands to it; True where an action is allowed.
+        neg_inf: log-probability of a forbidden action before normalization; it is never drawn if that is ``-inf``.
+        validate_args: check parameters and values; off, as a policy builds one per call.
+
+    Raises:
+        SpecError: if some row allows no action (on a CPU or with `validate_args`; a device is asked to assert it,
+            without waiting).
+
+    Example:
+        >>> dist = MaskedCategorical(logits=torch.zeros(3), mask=torch.tensor([True, False, False]))
+        >>> dist.sample(), dist.entropy()
+        (tensor(0), tensor(-0.))
+    """
+
+    def __init__(
+        self,
+        logits: Tensor | None = None,
+        probs: Tensor | None = None,
+        *,
+        mask: Tensor,
+        neg_inf: float = -torch.inf,
+        validate_args: bool = False,
+    ) -> None:
+        if logits is None:
+            logits, probs = _logits_of(probs, type(self).__name__), None
+        super().__init__(
+            _masked(logits, mask, neg_inf, type(self).__name__), probs, validate_args=validate_args
+        )
+        self.mask = mask
+
+
+class MaskedOneHotCategorical(OneHotCategorical):
+    """Actions as one-hot vectors ``[*B, n]``, some of which are forbidden.
+
+    Args:
+        logits: unnormalized log-probabilities, ``[*B, n]``.
+        probs: unnormalized probabilities instead, ``[*B, n]``.
+        mask: bool, of the same shape or one that expands to it; True where an action is allowed.
+        neg_inf: log-probability of a forbidden action before normalization; it is never drawn if that is ``-inf``.
+        dtype: of the samples.
+        validate_args: check parameters and values; off, as a policy builds one per call.
+
+    Raises:
+        SpecError: if some row allows no action (on a CPU or with `validate_args`; a device is asked to assert it,
+            without waiting).
+
+    Example:
+        >>> dist = MaskedOneHotCategorical(logits=torch.zeros(3), mask=torch.tensor([False, True, False]))
+        >>> dist.sample()
+        tensor([0, 1, 0])
+    """
+
+    def __init__(
+        self,
+        logits: Tensor | None = None,
+        probs: Tensor | None = None,
+        *,
+        mask: Tensor,
+        neg_inf: float = -torch.inf,
+        dtype: torch.dtype = torch.int64,
+        validate_args: bool = False,
+    ) -> None:
+        if logits is None:
+            logits, probs = _logits_of(probs, type(self).__name__), None
+        logits = _masked(logits, mask, neg_inf, type(self).__name__)
+        super().__init__(logits, probs, dtype=dtype, validate_args=validate_args)
+        self.mask = mask
+
+
+def _logits_of(probs: Tensor | None, owner: str) -> Tensor:
+    if probs is None:
+        raise SpecError(f"{owner} takes logits or probs, got neither")
+    # Zero must become -inf without making the gradient of the others not a number.
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log().masked_fill(probs <= 0, -torch.inf)
+
+
+def _masked(logits: Tensor, mask: Tensor, neg_inf: float, owner: str) -> Tensor:
+    if mask.dtype is not torch.bool:
+        raise SpecError(f"the mask of {owner} must be bool, got {mask.dtype}")
+    if mask.shape[-1:] != logits.shape[-1:]:
+        raise ShapeError(f"{owner} got logits {tuple(logits.shape)} and a mask {tuple(mask.shape)}")
+    allowed = mask.any(-1).all()
+    message = f"{owner} got a row whose mask allows no action: mask rows of finished episodes out, or allow one"
+    if mask.device.type != "cpu" or torch.compiler.is_compiling():
+        torch._assert_async(allowed, message)  # noqa: SLF001  the only check that does not wait for the device
+    elif not allowed:
+        raise SpecError(message)
+    return torch.where(mask, logits, neg_inf)
+
+
+@register_kl(Categorical, Categorical)
+def _kl_categorical(p: Categorical, q: Categorical) -> Tensor:
+    p_log, q_log = p.logits, q.logits
+    terms = p_log.exp() * (p_log - q_log)
+    return torch.where(p_log == -torch.inf, 0.0, terms).sum(-1)

@@ -1,0 +1,120 @@
+"""Normal distribution over action vectors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import constraints, register_kl
+
+from rl.modules.distributions._base import LeanDistribution, split_shape, sum_event
+
+__all__ = ["IndependentNormal"]
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class IndependentNormal(LeanDistribution):
+    """Independent normals, one per action dimension; log-probabilities are summed over them.
+
+    Args:
+        loc: means, ``[*B, A]``.
+        scale: standard deviations, > 0, of the same shape or one that expands to it.
+        upscale: with `tanh_loc`, the means stay within ``(-upscale, upscale)``.
+        tanh_loc: squash the means: ``upscale * tanh(loc / upscale)``.
+        event_dims: how many trailing dimensions make one action.
+        validate_args: check parameters and values; off, as a policy builds one per call.
+
+    Example:
+        >>> dist = IndependentNormal(torch.zeros(3, 2), torch.ones(3, 2))
+        >>> dist.sample().shape, dist.log_prob(torch.zeros(3, 2)).shape
+        (torch.Size([3, 2]), torch.Size([3]))
+    """
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    has_rsample = True
+
+    def __init__(
+        self,
+        loc: Tensor,
+        scale: Tensor,
+        upscale: float | Tensor = 5.0,
+        *,
+        tanh_loc: bool = False,
+        event_dims: int = 1,
+        validate_args: bool = False,
+    ) -> None:
+        if tanh_loc:
+            loc = (loc / upscale).tanh() * upscale
+        if loc.shape != scale.shape:
+            loc, scale = torch.broadcast_tensors(loc, scale)
+        self.loc, self.scale, self.event_dims = loc, scale, event_dims
+        self._set_shapes(*split_shape(loc.shape, event_dims), validate_args=validate_args)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """All real vectors."""
+        return constraints.independent(constraints.real, self.event_dims)
+
+    @property
+    def mean(self) -> Tensor:
+        """The means, ``[*B, A]``."""
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """The means, ``[*B, A]``."""
+        return self.loc
+
+    @property
+    def median(self) -> Tensor:
+        """The means, ``[*B, A]``."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """Squared standard deviations, ``[*B, A]``."""
+        return self.scale.square()
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw with gradient, ``[*sample_shape, *B, A]``."""
+        return torch.addcmul(self.loc, self._noise(sample_shape), self.scale)
+
+    def rsample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
+        """Draw with gradient, and score the draw, ``[*sample_shape, *B]``, in one go."""
+        noise = self._noise(sample_shape)
+        return torch.addcmul(self.loc, noise, self.scale), self._score(noise)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of `value`, summed over the action dimensions, ``[*B]``, nats."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self._score((value - self.loc) / self.scale)
+
+    def entropy(self) -> Tensor:
+        """Differential entropy, ``[*B]``, nats."""
+        constant = self._event_shape.numel() * (0.5 + _HALF_LOG_TWO_PI)
+        return sum_event(self.scale.log(), self.event_dims) + constant
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> IndependentNormal:
+        """The same distribution with a larger batch shape."""
+        shape = Size(batch_shape) + self._event_shape
+        return type(self)(self.loc.expand(shape), self.scale.expand(shape), event_dims=self.event_dims)
+
+    def _noise(self, sample_shape: Any) -> Tensor:
+        if sample_shape:
+            return torch.randn((*sample_shape, *self.loc.shape), dtype=self.loc.dtype, device=self.loc.device)
+        return torch.randn_like(self.loc)
+
+    def _score(self, z: Tensor) -> Tensor:
+        negative = torch.addcmul(self.scale.log(), z, z, value=0.5)
+        return -self._event_shape.numel() * _HALF_LOG_TWO_PI - sum_event(negative, self.event_dims)
+
+
+@register_kl(IndependentNormal, IndependentNormal)
+def _kl_normal(p: IndependentNormal, q: IndependentNormal) -> Tensor:
+    ratio = (p.scale / q.scale).square()
+    distance = ((p.loc - q.loc) / q.scale).square()
+    return sum_event(0.5 * (ratio + distance - 1 - ratio.log()), p.event_dims)

@@ -1,0 +1,132 @@
+"""Convolutional network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl.core.errors import ShapeError, SpecError
+
+__all__ = ["ConvNet"]
+
+Maker = Any  # a class of modules, called with arguments that differ from class to class
+Size2d = int | tuple[int, int]
+
+
+class ConvNet(nn.Sequential):
+    """Two-dimensional convolutions with activations, and one flat feature vector in the end.
+
+    Args:
+        in_features: channels of the input; found out at the first call if None.
+        depth: number of convolutions, if it follows from no list.
+        num_cells: channels of each convolution.
+        kernel_sizes: of each, or one for all.
+        strides: of each, or one for all.
+        paddings: of each, or one for all.
+        activation_class: behind each convolution.
+        activation_kwargs: its arguments.
+        norm_class: before each activation, made with the number of channels; none if None.
+        norm_kwargs: its further arguments.
+        bias_last_layer: whether the last convolution has a bias.
+        aggregator_class: from ``[N, C, H, W]`` to ``[N, F]``; flattens if None.
+        aggregator_kwargs: its arguments.
+        device: where the parameters are made.
+
+    Shapes: floating-point pixels ``[*B, C, H, W]`` to ``[*B, F]``, whatever the number of batch dimensions.
+
+    Raises:
+        SpecError: if the lists differ in length.
+
+    Example:
+        >>> net = ConvNet(num_cells=[32, 64], kernel_sizes=[8, 4], strides=[4, 2])
+        >>> net(torch.zeros(4, 3, 84, 84)).shape
+        torch.Size([4, 5184])
+    """
+
+    def __init__(
+        self,
+        in_features: int | None = None,
+        depth: int | None = None,
+        num_cells: int | Sequence[int] | None = None,
+        kernel_sizes: Size2d | Sequence[Size2d] = 3,
+        strides: Size2d | Sequence[Size2d] = 1,
+        paddings: Size2d | Sequence[Size2d] = 0,
+        activation_class: Maker = nn.ELU,
+        activation_kwargs: dict[str, Any] | None = None,
+        *,
+        norm_class: Maker | None = None,
+        norm_kwargs: dict[str, Any] | None = None,
+        bias_last_layer: bool = True,
+        aggregator_class: Maker | None = None,
+        aggregator_kwargs: dict[str, Any] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        lists = {
+            "num_cells": [32, 32, 32] if num_cells is None and depth is None else 32 if num_cells is None else num_cells,
+            "kernel_sizes": kernel_sizes,
+            "strides": strides,
+            "paddings": paddings,
+        }
+        cells, kernels, steps, pads = _aligned(lists, depth)
+        layers: list[nn.Module] = []
+        channels = in_features
+        for place, width in enumerate(cells):
+            bias = bias_last_layer or place < len(cells) - 1
+            options: Any = {
+                "kernel_size": kernels[place],
+                "stride": steps[place],
+                "padding": pads[place],
+                "bias": bias,
+                "device": device,
+            }
+            layers.append(
+                nn.LazyConv2d(width, **options) if channels is None else nn.Conv2d(channels, width, **options)
+            )
+            if norm_class is not None:
+                layers.append(norm_class(width, **(norm_kwargs or {})).to(device))
+            layers.append(activation_class(**(activation_kwargs or {})))
+            channels = width
+        flatten = nn.Flatten(-3, -1) if aggregator_class is None else aggregator_class(**(aggregator_kwargs or {}))
+        super().__init__(*layers, flatten)
+        self.in_features = in_features
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Features of images.
+
+        Raises:
+            ShapeError: if there are fewer than three dimensions, the channels are not `in_features`, or the
+                pixels are integers.
+        """
+        if pixels.ndim < 3 or (self.in_features is not None and pixels.shape[-3] != self.in_features):
+            channels = "C" if self.in_features is None else self.in_features
+            raise ShapeError(f"ConvNet expects pixels [*B, {channels}, H, W], got {tuple(pixels.shape)}")
+        if not pixels.is_floating_point():
+            raise ShapeError(f"ConvNet expects floating-point pixels, got {pixels.dtype}: scale them, as by x / 255")
+        batch = pixels.shape[:-3]
+        x = pixels if len(batch) == 1 else pixels.reshape(-1, *pixels.shape[-3:])
+        for layer in self:
+            x = layer(x)
+        return x if len(batch) == 1 else x.reshape(*batch, *x.shape[1:])
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """One layer, or some of them as a plain `torch.nn.Sequential`."""
+        layers = list(self)
+        return nn.Sequential(*layers[index]) if isinstance(index, slice) else layers[index]
+
+
+def _aligned(lists: dict[str, Any], depth: int | None) -> list[list[Any]]:
+    """Each as a list of one length: a pair is a list of values only where pairs are not asked for."""
+    lengths = {name: len(value) for name, value in lists.items() if _is_list(value)}
+    if depth is not None:
+        lengths["depth"] = depth
+    if len(set(lengths.values())) > 1:
+        raise SpecError(f"ConvNet: one entry per convolution is needed, got {lengths}")
+    count = next(iter(lengths.values()), 3)
+    return [list(value) if _is_list(value) else [value] * count for value in lists.values()]
+
+
+def _is_list(value: Any) -> bool:
+    return not isinstance(value, (int, str, tuple))

@@ -1,0 +1,46 @@
+"""Initial weights."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+from torch import nn
+
+__all__ = ["orthogonal_init"]
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def orthogonal_init(module: Net, gain: float = math.sqrt(2), last_gain: float | None = None) -> Net:
+    """Set the weights of linear and convolutional layers orthogonal and their biases zero, in place.
+
+    Saxe et al., "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks", 2014. For
+    policy gradients, a hidden gain of sqrt(2), 0.01 in the policy's last layer and 1 in the critic's are customary.
+
+    Args:
+        module: the network; lazy layers must have seen an input.
+        gain: scale of the weights.
+        last_gain: that of the last layer in order of registration; `gain` if None.
+
+    Returns:
+        `module` itself.
+
+    Raises:
+        ValueError: if a layer is lazy and has not seen an input.
+
+    Example:
+        >>> net = orthogonal_init(nn.Linear(4, 4), gain=2.0)
+        >>> (net.weight @ net.weight.T).diag()
+        tensor([4.0000, 4.0000, 4.0000, 4.0000], grad_fn=...)
+    """
+    layers = [m for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))]
+    for layer in layers:
+        if nn.parameter.is_lazy(layer.weight):
+            raise ValueError(f"orthogonal_init: {layer} does not know its width yet; call the network once before")
+    for place, layer in enumerate(layers):
+        last = last_gain is not None and place == len(layers) - 1
+        nn.init.orthogonal_(layer.weight, last_gain if last and last_gain is not None else gain)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return module

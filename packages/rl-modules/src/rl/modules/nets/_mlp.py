@@ -1,0 +1,125 @@
+"""Multi-layer perceptron."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl.core.errors import ShapeError, SpecError
+
+__all__ = ["MLP"]
+
+Maker = Any  # a class of modules, called with arguments that differ from class to class
+
+
+class MLP(nn.Sequential):
+    """Linear layers with activations between them.
+
+    Args:
+        in_features: width of the input; found out at the first call if None.
+        out_features: width of the output, or its shape; the last of `num_cells` if None.
+        num_cells: widths of the hidden layers, or one width for all `depth` of them.
+        depth: number of hidden layers; 3 if neither it nor a list of `num_cells` is given.
+        activation_class: between layers.
+        activation_kwargs: its arguments.
+        activate_last_layer: put normalization, activation and dropout behind the last layer, too.
+        norm_class: before each activation, made with the layer's width; none if None.
+        norm_kwargs: its further arguments.
+        dropout: probability of dropping a hidden feature.
+        bias_last_layer: whether the last layer has a bias.
+        layer_class: makes the layers, called like `torch.nn.Linear`.
+        layer_kwargs: its further arguments.
+        device: where the parameters are made.
+
+    Shapes: ``[*B, in_features]`` to ``[*B, out_features]``; several inputs are concatenated on the last dimension.
+
+    Raises:
+        SpecError: if arguments contradict each other.
+
+    Example:
+        >>> MLP(64, 10, num_cells=[128, 128])(torch.zeros(4, 64)).shape
+        torch.Size([4, 10])
+        >>> MLP(out_features=(2, 3), depth=1)(torch.zeros(5), torch.zeros(2)).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        in_features: int | None = None,
+        out_features: int | Sequence[int] | None = None,
+        num_cells: int | Sequence[int] | None = None,
+        depth: int | None = None,
+        activation_class: Maker = nn.Tanh,
+        activation_kwargs: dict[str, Any] | None = None,
+        *,
+        activate_last_layer: bool = False,
+        norm_class: Maker | None = None,
+        norm_kwargs: dict[str, Any] | None = None,
+        dropout: float | None = None,
+        bias_last_layer: bool = True,
+        layer_class: Maker = nn.Linear,
+        layer_kwargs: dict[str, Any] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        hidden = _widths(num_cells, depth)
+        if out_features is None:
+            if not hidden:
+                raise SpecError("MLP needs out_features or at least one hidden layer")
+            out_features = hidden.pop()
+        shape = None if isinstance(out_features, int) else tuple(out_features)
+        if in_features is None and layer_class is not nn.Linear:
+            raise SpecError(f"MLP finds out in_features for torch.nn.Linear only: give it for {layer_class.__name__}")
+        widths = [in_features, *hidden, out_features if shape is None else math.prod(shape)]
+        layers: list[nn.Module] = []
+        for place, (width_in, width_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+            last = place == len(widths) - 2
+            kwargs: dict[str, Any] = {"device": device, **(layer_kwargs or {})}
+            if last and not bias_last_layer:
+                kwargs["bias"] = False
+            layers.append(
+                nn.LazyLinear(width_out, **kwargs) if width_in is None else layer_class(width_in, width_out, **kwargs)
+            )
+            if last and not activate_last_layer:
+                continue
+            if norm_class is not None:
+                layers.append(norm_class(width_out, **(norm_kwargs or {})).to(device))
+            layers.append(activation_class(**(activation_kwargs or {})))
+            if dropout is not None:
+                layers.append(nn.Dropout(dropout))
+        super().__init__(*layers)
+        self.in_features, self.out_features = in_features, out_features
+        self._out_shape = shape
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Concatenate the inputs and run the layers.
+
+        Raises:
+            ShapeError: if there is no input, or the width is not `in_features`.
+        """
+        if not inputs:
+            raise ShapeError("MLP got no input")
+        x = inputs[0] if len(inputs) == 1 else torch.cat(inputs, -1)
+        if self.in_features is not None and x.shape[-1] != self.in_features:
+            shapes = ", ".join(str(tuple(one.shape)) for one in inputs)
+            raise ShapeError(f"MLP was made for in_features={self.in_features}, got inputs of shape {shapes}")
+        for layer in self:
+            x = layer(x)
+        return x if self._out_shape is None else x.unflatten(-1, self._out_shape)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """One layer, or some of them as a plain `torch.nn.Sequential`."""
+        layers = list(self)
+        return nn.Sequential(*layers[index]) if isinstance(index, slice) else layers[index]
+
+
+def _widths(num_cells: int | Sequence[int] | None, depth: int | None) -> list[int]:
+    if num_cells is None or isinstance(num_cells, int):
+        width = 32 if num_cells is None else num_cells
+        return [width] * (3 if depth is None else depth)
+    if depth is not None and depth != len(num_cells):
+        raise SpecError(f"MLP got depth={depth} and {len(num_cells)} num_cells: leave one of them out")
+    return list(num_cells)

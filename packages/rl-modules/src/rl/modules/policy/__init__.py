@@ -1,0 +1,1 @@
+"""Actors and value operators."""

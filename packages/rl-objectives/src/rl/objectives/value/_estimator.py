@@ -1,0 +1,282 @@
+"""What all value estimators share: keys, values of both states in one forward pass, time order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from rl.core.contract import Contract, Key
+from rl.core.errors import ContractError, ShapeError
+from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
+from rl.objectives._networks import NetworkCall
+from rl.objectives.value._order import find_time_dim, refuse_shuffled
+
+__all__ = ["TDEstimatorBase", "ValueEstimatorBase"]
+
+_KEYS: dict[str, NestedKey] = {
+    "value": "state_value",
+    "reward": "reward",
+    "done": "done",
+    "terminated": "terminated",
+    "advantage": "advantage",
+    "value_target": "value_target",
+}
+
+
+class ValueEstimatorBase(nn.Module, ABC):
+    """Adds ``advantage`` and ``value_target`` to a batch; subclasses say by which formula.
+
+    Args:
+        gamma: discount, in [0, 1].
+        value_network: writes ``state_value`` ``[*B, 1]``; if None, the batch already holds it, and ``("next",
+            "state_value")``.
+        differentiable: whether gradients flow into the values.
+        shifted: promises that ``("next", observation)`` at a step is the observation at the following one, unless the
+            episode ended: the network is then evaluated on ``T + 1`` states and on those where an episode was
+            truncated, not on ``2 T``. Results are the same; networks with memory need the default.
+        time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
+
+    Raises:
+        ContractError: if the network does not write the value's key.
+    """
+
+    needs_time = True
+
+    def __init__(
+        self,
+        *,
+        gamma: float | Tensor = 0.99,
+        value_network: nn.Module | None = None,
+        differentiable: bool = False,
+        shifted: bool = False,
+        time_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._hold("gamma", gamma)
+        self.value_network = value_network
+        self.differentiable, self.shifted, self.time_dim = differentiable, shifted, time_dim
+        self._keys = dict(_KEYS)
+        self._prepare()
+
+    def _hold(self, name: str, value: float | Tensor) -> None:
+        if isinstance(value, Tensor):
+            self.register_buffer(name, value)
+            return
+        if not 0 <= value <= 1:
+            raise ValueError(f"{type(self).__name__} got {name}={value}; it must be in [0, 1]")
+        setattr(self, name, float(value))
+
+    def _prepare(self) -> None:
+        keys = self._keys
+        network = self.value_network
+        self._call = None if network is None else NetworkCall(network, [keys["value"]])
+        if self._call is None:
+            given = "; give the estimator a value_network, or write it before"
+            inputs = [
+                Key(keys["value"], (1,), "value of the state, units of return", remedy=given[2:].capitalize()),
+                Key(next_key(keys["value"]), (1,), "value of the state that the step reached"),
+            ]
+        else:
+            inputs = [Key(key, doc="input of the value network") for key in self._call.in_keys]
+            inputs += [
+                Key(next_key(key), doc="the same after the step", remedy="Collect with the next observations.")
+                for key in self._call.in_keys
+            ]
+        reads = (
+            *inputs,
+            Key(next_key(keys["reward"]), (1,), "reward of the step"),
+            Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
+            Key(next_key(keys["terminated"]), (1,), "whether it ended for good; done if absent", torch.bool, optional=True),
+        )
+        writes = [
+            Key(keys["advantage"], (1,), "advantage of the action, units of return"),
+            Key(keys["value_target"], (1,), "target of the critic, units of return"),
+        ]
+        if self._call is not None:
+            writes.append(Key(keys["value"], (1,), "value of the state, units of return"))
+        self.contract = Contract(reads, tuple(writes))
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Keys that are read."""
+        return self.contract.in_keys
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Keys that are written."""
+        return self.contract.out_keys
+
+    def set_keys(self, **names: NestedKey) -> None:
+        """Read or write other keys than the usual ones.
+
+        Args:
+            names: of ``value``, ``reward``, ``done``, ``terminated``, ``advantage``, ``value_target``; those of a step's
+                outcome without their ``next``.
+
+        Raises:
+            ContractError: if a name is none of these, or starts with ``next``.
+
+        Example:
+            >>> from rl.objectives.value import GAE
+            >>> gae = GAE()
+            >>> gae.set_keys(reward=("agents", "reward"))
+            >>> gae.in_keys[2]
+            ('next', 'agents', 'reward')
+        """
+        for name, key in names.items():
+            if name not in self._keys:
+                close = nearest(name, self._keys)
+                hint = f"; did you mean {close!r}?" if close is not None else ""
+                raise ContractError(f"{type(self).__name__} has no key {name!r}; it has {', '.join(self._keys)}{hint}")
+            if as_tuple(key)[0] == NEXT:
+                raise ContractError(
+                    f"{type(self).__name__} adds 'next' itself: give {name}={key_str(unwrap(as_tuple(key)[1:]))}"
+                )
+        before = self._keys
+        self._keys = {**before, **{name: unwrap(key) for name, key in names.items()}}
+        try:
+            self._prepare()
+        except ContractError:
+            self._keys = before
+            raise
+
+    @abstractmethod
+    def estimate(
+        self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
+    ) -> tuple[Tensor, Tensor]:
+        """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
+
+    def find_time(self, td: TensorDictBase, done: Tensor) -> int:
+        """Which batch dimension is time.
+
+        Raises:
+            ContractError: if none can be, or the steps are not in time order.
+        """
+        if not self.needs_time:
+            return 0
+        dim = find_time_dim(td, self.time_dim, type(self).__name__)
+        refuse_shuffled(td, dim, done, type(self).__name__)
+        return dim
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the estimates into the batch and return it.
+
+        Args:
+            tensordict: batch ``[*B, T]`` in time order.
+
+        Raises:
+            ContractError: if a key that is read is absent, or the batch is not in time order.
+            ShapeError: if shapes do not agree.
+        """
+        *inputs, reward, done = self.contract.read(tensordict, self)
+        ended = tensordict.get(next_key(self._keys["terminated"]), None)
+        terminated = done if ended is None else ended
+        dim = self.find_time(tensordict, done)
+        with nullcontext() if self.differentiable else torch.no_grad():
+            if self._call is None:
+                value, next_value = inputs
+            else:
+                value, next_value = self._evaluate(inputs, done & ~terminated, tensordict.batch_size, dim)
+            advantage, target = self.estimate(value, next_value, reward, done, terminated, dim)
+        if self._call is not None:
+            tensordict.set(self._keys["value"], value)
+        tensordict.set(self._keys["advantage"], advantage)
+        return tensordict.set(self._keys["value_target"], target)
+
+    def _evaluate(
+        self, inputs: Sequence[Tensor], truncated: Tensor, batch_size: torch.Size, time_dim: int
+    ) -> tuple[Tensor, Tensor]:
+        """Values of the states before and after each step."""
+        count = len(inputs) // 2
+        root, following = inputs[:count], inputs[count:]
+        for key, before, after in zip(self.in_keys, root, following, strict=False):
+            if before.shape != after.shape:
+                raise ShapeError(
+                    f"{key_str(key)} has shape {tuple(before.shape)} and {key_str(next_key(key))}"
+                    f" {tuple(after.shape)}; both describe a state, so they are to agree"
+                )
+        if self.shifted and self.needs_time and not torch.compiler.is_compiling():
+            return self._evaluate_shifted(root, following, truncated, batch_size, time_dim)
+        return self._evaluate_both(root, following, batch_size, time_dim)
+
+    def _network(self, leaves: Sequence[Tensor], batch_size: Sequence[int]) -> Tensor:
+        assert self._call is not None
+        return self._call(leaves, torch.Size(batch_size))[0]
+
+    def _evaluate_both(
+        self, root: Sequence[Tensor], following: Sequence[Tensor], batch_size: torch.Size, time_dim: int
+    ) -> tuple[Tensor, Tensor]:
+        # Joined along a dimension that is not time, so that a network with memory sees whole sequences.
+        dim = next((i for i in range(len(batch_size)) if i != time_dim or not self.needs_time), None)
+        if dim is None:
+            both = [torch.stack(pair) for pair in zip(root, following, strict=True)]
+            value, next_value = self._network(both, (2, *batch_size)).unbind(0)
+            return value, next_value
+        both = [torch.cat(pair, dim) for pair in zip(root, following, strict=True)]
+        size = list(batch_size)
+        size[dim] *= 2
+        value, next_value = self._network(both, size).chunk(2, dim) if size[dim] else (root[0], root[0])
+        return value, next_value
+
+    def _evaluate_shifted(
+        self,
+        root: Sequence[Tensor],
+        following: Sequence[Tensor],
+        truncated: Tensor,
+        batch_size: torch.Size,
+        time_dim: int,
+    ) -> tuple[Tensor, Tensor]:
+        steps = batch_size[time_dim]
+        rows = [
+            torch.cat((before, after.narrow(time_dim, steps - 1, 1)), time_dim)
+            for before, after in zip(root, following, strict=True)
+        ]
+        size = list(batch_size)
+        size[time_dim] += 1
+        values = self._network(rows, size)
+        value, next_value = values.narrow(time_dim, 0, steps), values.narrow(time_dim, 1, steps)
+        inside = truncated.flatten(len(batch_size)).any(-1)
+        inside.select(time_dim, steps - 1).fill_(False)
+        if bool(inside.any()):
+            # Behind a truncation the following row is another episode: these final states are evaluated themselves.
+            final = self._network([leaf[inside] for leaf in following], (int(inside.sum()),))
+            next_value = next_value.clone()
+            next_value[inside] = final
+        return value, next_value
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was derived from the network would still call the original one from a copy.
+        state = dict(super().__getstate__())
+        del state["_call"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._prepare()
+
+
+class TDEstimatorBase(ValueEstimatorBase):
+    """An estimator whose target needs the values of the next states only; the advantage is that less the value."""
+
+    @abstractmethod
+    def returns(
+        self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
+    ) -> Tensor:
+        """The target, ``[*B, T, F]`` as all arguments are."""
+
+    def estimate(
+        self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
+    ) -> tuple[Tensor, Tensor]:
+        """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
+        if value.shape != reward.shape:
+            raise ShapeError(
+                f"state_value has shape {tuple(value.shape)} and reward {tuple(reward.shape)}: they would broadcast"
+            )
+        target = self.returns(next_value, reward, done, terminated, time_dim)
+        return target - value, target

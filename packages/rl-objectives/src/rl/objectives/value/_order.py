@@ -1,0 +1,91 @@
+"""Where time is in a batch, and whether the batch can be in time order at all."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import ContractError
+from rl.core.keys import INDEX, TRAJ_IDS, key_str
+
+__all__ = ["find_time_dim", "refuse_shuffled"]
+
+_REMEDY = (
+    "run the estimator on the batch as it was collected, before it is shuffled; of sampled slices, mark the last step"
+    " of each as truncated and done"
+)
+
+
+def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
+    """The batch dimension that is time: the one asked for, else the one named ``time``, else the last one.
+
+    Args:
+        td: the batch.
+        time_dim: as counted in ``td.batch_size``; None if it is not known.
+        owner: for the message.
+
+    Raises:
+        ContractError: if there is none, or its name says that it is something else.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> find_time_dim(TensorDict(batch_size=[3, 5]), None, "GAE")
+        1
+        >>> find_time_dim(TensorDict(batch_size=[5, 3], names=["time", None]), None, "GAE")
+        0
+    """
+    if td.ndim == 0:
+        raise ContractError(f"{owner} got a batch without dimensions; it needs one that is time")
+    names = td.names
+    named = names.index("time") if "time" in names else None
+    if time_dim is None and named is not None:
+        return named
+    if time_dim is not None and not -td.ndim <= time_dim < td.ndim:
+        raise ContractError(f"{owner} has time_dim={time_dim}, which a batch of shape {tuple(td.shape)} does not have")
+    dim = td.ndim - 1 if time_dim is None else time_dim % td.ndim
+    if named is not None and named != dim:
+        raise ContractError(
+            f"{owner} has time_dim={time_dim}, but dimension {named} of the batch (names: {names}) is the one named"
+            " 'time': leave time_dim out, or name the dimensions as they are"
+        )
+    if time_dim is None and names[dim] is not None:
+        raise ContractError(
+            f"{owner} needs steps in time order, but the last dimension of the batch (names: {names}) is"
+            f" {names[dim]!r}: name the one that is time 'time', or give time_dim. If none is, {_REMEDY}"
+        )
+    return dim
+
+
+def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> None:
+    """Raise if what the batch says of its steps shows that neighbours in it were none in time.
+
+    A replay buffer's ``index`` [*B] may go up by one, wrap to 0 or stay the same along time, and a collector's
+    ``("collector", "traj_ids")`` [*B] may stay the same; anything else needs an end of episode in between.
+    Nothing is checked while `torch.compile` traces.
+
+    Args:
+        td: the batch.
+        dim: where time is.
+        done: bool, ``[*B, ...]``.
+        owner: for the message.
+
+    Raises:
+        ContractError: if steps follow each other that did not.
+    """
+    if torch.compiler.is_compiling() or td.shape[dim] < 2:
+        return
+    size = td.shape[dim] - 1
+    for key in (INDEX, TRAJ_IDS):
+        mark = td.get(key, None)
+        if mark is None or mark.shape != td.shape:
+            continue
+        now, then = mark.narrow(dim, 0, size), mark.narrow(dim, 1, size)
+        broken = now != then
+        if key == INDEX:
+            broken = broken & (then != now + 1) & (then != 0)
+        if bool((broken & ~done.flatten(td.ndim).any(-1).narrow(dim, 0, size)).any()):
+            raise ContractError(
+                f"{owner} needs steps in time order, but {key_str(key)} jumps along dimension {dim} without a done in"
+                f" between, so this batch is not: {_REMEDY}"
+            )

@@ -1,0 +1,66 @@
+"""What the returns have in common: checks that refuse to broadcast, flags, weights, and the loop over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import ShapeError
+
+__all__ = ["Coefficient", "Recurrence", "check_shapes", "ended", "loop", "time_index", "weight"]
+
+Recurrence = Callable[[Tensor, Tensor, int], Tensor]
+Coefficient = float | Tensor
+
+
+def loop(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
+    """``x_t = d_t + c_t * x_{t+1}``, written as it is said."""
+    following = torch.zeros_like(d.select(time_dim, 0))
+    rows: list[Tensor] = []
+    for d_t, c_t in zip(reversed(d.unbind(time_dim)), reversed(c.unbind(time_dim)), strict=True):
+        following = d_t + c_t * following
+        rows.append(following)
+    return torch.stack(rows[::-1], time_dim)
+
+
+def check_shapes(reward: Tensor, **others: Tensor | float | None) -> None:
+    """Refuse what would broadcast."""
+    for name, other in others.items():
+        if not isinstance(other, Tensor) or other.shape == reward.shape:
+            continue
+        if name in ("gamma", "lmbda"):
+            if other.ndim == 0:
+                continue
+            raise ShapeError(
+                f"{name} has shape {tuple(other.shape)} and reward {tuple(reward.shape)}: give a number, or a tensor"
+                " of the reward's shape"
+            )
+        raise ShapeError(
+            f"{name} has shape {tuple(other.shape)} and reward {tuple(reward.shape)}: they would broadcast; values,"
+            " rewards and flags are [*B, T, F] alike, F = 1 included"
+        )
+
+
+def ended(done: Tensor, terminated: Tensor | None) -> tuple[Tensor, Tensor]:
+    done = done if done.dtype is torch.bool else done.bool()
+    if terminated is None:
+        return done, done
+    return done, terminated if terminated.dtype is torch.bool else terminated.bool()
+
+
+def weight(value: Coefficient, like: Tensor, cut: Tensor) -> Tensor:
+    """`value` in the shape of `like`, zero where `cut`."""
+    if not isinstance(value, Tensor):
+        return torch.full_like(like, value).masked_fill_(cut, 0)
+    return value.to(like.dtype).expand(like.shape).masked_fill(cut, 0)
+
+
+def time_index(time_dim: int, reward: Tensor) -> int:
+    if not -reward.ndim <= time_dim < reward.ndim:
+        raise ShapeError(
+            f"time_dim is {time_dim}, which a reward of shape {tuple(reward.shape)} does not have: rewards are"
+            " [*B, T, F], with the feature dimension"
+        )
+    return time_dim % reward.ndim

@@ -1,0 +1,97 @@
+"""Uniform sampling and extending of a replay buffer, against bare `index_select` and `index_copy_` on the same tensors.
+
+Both sides run in turns in one process, so that they meet the same machine. Medians of wall time and of the
+thread's CPU time, and the ratio of the medians. One thread.
+
+    python benchmarks/uniform.py [--rows 1000000] [--batch 256] [--calls 3000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from tensordict import TensorDict
+
+from rl.replay import LazyTensorStorage, ReplayBuffer
+
+Times = dict[str, list[tuple[float, float]]]
+
+
+def batch(rows: int) -> TensorDict:
+    return TensorDict(
+        observation=torch.randn(rows, 17),
+        action=torch.randn(rows, 6),
+        next=TensorDict(
+            observation=torch.randn(rows, 17),
+            reward=torch.randn(rows, 1),
+            done=torch.zeros(rows, 1, dtype=torch.bool),
+            terminated=torch.zeros(rows, 1, dtype=torch.bool),
+            batch_size=[rows],
+        ),
+        batch_size=[rows],
+    )
+
+
+def in_turns(sides: dict[str, Callable[[], object]], calls: int) -> Times:
+    times: Times = {name: [] for name in sides}
+    for turn in range(calls + 100):
+        for name, call in sides.items():
+            wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+            call()
+            spent = (time.perf_counter_ns() - wall, time.thread_time_ns() - cpu)
+            if turn >= 100:
+                times[name].append((spent[0] / 1e3, spent[1] / 1e3))
+    return times
+
+
+def report(title: str, times: Times) -> None:
+    medians = {name: [statistics.median(column) for column in zip(*t, strict=True)] for name, t in times.items()}
+    print(title)
+    for name, (wall, cpu) in medians.items():
+        print(f"  {name:12s} {wall:8.1f} us wall  {cpu:8.1f} us CPU")
+    (bare_wall, bare_cpu), (own_wall, own_cpu) = medians["bare"], medians["rl-replay"]
+    print(f"  ratio        {own_wall / bare_wall:8.2f}          {own_cpu / bare_cpu:8.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--calls", type=int, default=3000)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rows, size = options.rows, options.batch
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(rows), batch_size=size)
+    data = batch(rows)
+    buffer.extend(data)
+    leaves = [data[key].clone() for key in data.keys(include_nested=True, leaves_only=True)]
+
+    def bare_sample() -> list[torch.Tensor]:
+        index = torch.randint(rows, (size,))
+        return [leaf.index_select(0, index) for leaf in leaves]
+
+    print(f"torch {torch.__version__}, {rows} rows of {len(leaves)} keys, batches of {size}, {options.calls} calls")
+    report("sample", in_turns({"bare": bare_sample, "rl-replay": buffer.sample}, options.calls))
+
+    new = batch(size)
+    parts = [new[key] for key in new.keys(include_nested=True, leaves_only=True)]
+    cursor = 0
+
+    def bare_extend() -> None:
+        nonlocal cursor
+        index = torch.arange(cursor, cursor + size).remainder_(rows)
+        cursor = (cursor + size) % rows
+        for leaf, part in zip(leaves, parts, strict=True):
+            leaf.index_copy_(0, index, part)
+
+    report("extend", in_turns({"bare": bare_extend, "rl-replay": lambda: buffer.extend(new)}, options.calls))
+
+
+if __name__ == "__main__":
+    main()

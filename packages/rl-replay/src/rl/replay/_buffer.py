@@ -1,0 +1,366 @@
+"""The replay buffer: a storage, a sampler and a writer that work together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import BackendError, CheckpointError, ContractError
+from rl.core.interfaces import Sampler, Storage, Writer
+from rl.replay._checkpoint import read_state, write_state
+from rl.replay._collate import collate
+from rl.replay._flight import Batch, Flight
+from rl.replay._list import ListStorage
+from rl.replay._plain import pack, unpack
+from rl.replay._random import RandomSampler
+from rl.replay._round_robin import RoundRobinWriter
+from rl.replay._tensor import TensorRows
+
+__all__ = ["ReplayBuffer"]
+
+
+class ReplayBuffer:
+    """Keeps experience and hands out batches of it.
+
+    Args:
+        storage: where rows are kept; ``ListStorage(1000)`` if None.
+        sampler: which rows make a batch; `RandomSampler` if None.
+        writer: where new rows go; `RoundRobinWriter` if None.
+        batch_size: rows in a batch when `sample` is not told; needed for iteration and `prefetch`.
+        transform: applied to every sampled batch, any callable from TensorDict to TensorDict; with
+            `prefetch` it runs in other threads.
+        collate_fn: makes a batch of what the storage returns; a list of TensorDicts or tensors is stacked if
+            None.
+        prefetch: how many batches are prepared ahead, in as many threads; 0 or None for none.
+        pin_memory: put batches into page-locked memory, for copies to a CUDA device.
+        generator: source of randomness; the global one if None. Its state is part of `state_dict`.
+
+    Rows, keys, shapes and dtypes are fixed by the first batch. All methods may be called from several threads.
+    With `prefetch`, a batch is drawn when the one `prefetch` places before it is taken, and holds the rows as
+    they were then: `extend` waits until batches on their way have read theirs.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rl.replay.storages import LazyTensorStorage
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
+        >>> index = buffer.extend(TensorDict(obs=torch.randn(100, 4), batch_size=[100]))
+        >>> len(buffer), buffer.sample()["obs"].shape
+        (100, torch.Size([32, 4]))
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Storage | None = None,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        batch_size: int | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        who = type(self).__name__
+        if batch_size is not None and batch_size < 1:
+            raise ContractError(f"{who}: batch_size must be at least 1, got {batch_size}")
+        if prefetch is not None and prefetch < 0:
+            raise ContractError(f"{who}: prefetch must be at least 0, got {prefetch}")
+        if prefetch and batch_size is None:
+            raise ContractError(f"{who}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
+        if pin_memory and not torch.cuda.is_available():
+            raise BackendError(f"{who}: pin_memory=True needs a CUDA device, and none is available; leave it out")
+        self.storage: Final[Storage] = ListStorage() if storage is None else storage
+        self.sampler: Final[Sampler] = RandomSampler() if sampler is None else sampler
+        self.writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
+        self.batch_size: Final = batch_size
+        self.generator: Final = generator
+        self._transform = transform
+        self._collate = collate if collate_fn is None else collate_fn
+        self._pin_memory = pin_memory
+        self._flight = Flight(prefetch or 0)
+        self._lock = threading.RLock()
+        self._write_count = 0
+
+    @property
+    def write_count(self) -> int:
+        """Number of rows written since the buffer was made or emptied; overwritten ones count."""
+        return self._write_count
+
+    @property
+    def prefetch(self) -> int:
+        """How many batches are prepared ahead."""
+        return self._flight.depth
+
+    def __len__(self) -> int:
+        return len(self.storage)
+
+    def __repr__(self) -> str:
+        lines = [f"{name}={value!r}" for name, value in self._described()]
+        return f"{type(self).__name__}(\n    " + ",\n    ".join(lines) + ",\n)"
+
+    def add(self, data: Any) -> Tensor:
+        """Write one row; returns its index, int64 ``[]``.
+
+        Raises:
+            ContractError: if a key is missing or new.
+            SpecError: if a dtype differs from the first row.
+            ShapeError: if a shape differs from the first row.
+        """
+        index = self.extend(data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data])
+        return index[0] if index.numel() == 1 else index
+
+    def extend(self, data: Any) -> Tensor:
+        """Write the rows of a batch ``[n, ...]``; returns their indices, int64 ``[n]``.
+
+        A batch ``[B, T]`` makes B rows of T steps, in a storage with ``ndim=2`` ``B * T`` elements. When the
+        storage is full, the oldest rows are overwritten.
+
+        Raises:
+            ContractError: if a key is missing or new, or the writer refuses.
+            SpecError: if a dtype differs from the first batch.
+            ShapeError: if a shape differs from the first batch, or the batch has no rows or more than the
+                storage can hold.
+        """
+        with self._lock:
+            count = self._check(data)
+            index = self.writer.claim(self.storage, count)
+            self._flight.wait_gathered()
+            self.storage.set(index, data)
+            self._write_count += count
+            self.sampler.extended(index, data)
+        return index
+
+    def sample(self, batch_size: int | None = None, *, return_info: bool = False) -> Any:
+        """Draw a batch.
+
+        Args:
+            batch_size: number of rows; the buffer's own if None. Another than the buffer's own passes by the
+                batches that are prepared ahead.
+            return_info: also return a dict with ``index`` (int64 ``[n]``) and what the sampler adds.
+
+        Returns:
+            The batch ``[n, ...]``, or the pair of batch and info.
+
+        Raises:
+            ContractError: if the buffer is empty, or nobody gave a batch size.
+        """
+        size = self._size(batch_size)
+        if size == self.batch_size and (self._flight.depth or len(self._flight)):
+            data, info = self._next(size, within_pass=False)[0].result()
+        else:
+            with self._lock:
+                index, info = self.sampler.sample(self.storage, size, generator=self.generator)
+                rows = self.storage.get(index)
+            data, info = self._finish(rows, index, info)
+        return (data, info) if return_info else data
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches of one new pass, each row exactly once; without end if the sampler draws with replacement.
+
+        Batches on their way are given up. Rows that are written meanwhile begin a new pass.
+
+        Raises:
+            ContractError: if the buffer is empty or has no batch size.
+        """
+        size = self._size(None)
+        with self._lock:
+            self._flight.clear()
+            self.sampler.restart()
+        last = False
+        while not last:
+            future, last = self._next(size, within_pass=True)
+            yield future.result()[0]
+
+    def __getitem__(self, index: int | slice | list[int] | Tensor) -> Any:
+        """Stored rows as they are, without `transform`: one for an int, a batch otherwise. A copy.
+
+        Raises:
+            IndexError: if an index is outside of what is stored.
+        """
+        if isinstance(index, list):
+            index = torch.tensor(index, dtype=torch.int64)
+        if isinstance(index, Tensor) and index.dtype is torch.bool:
+            if index.shape != (len(self),):
+                raise IndexError(f"{type(self).__name__}: a mask of shape {list(index.shape)} for {len(self)} rows")
+            index = index.nonzero().squeeze(-1)
+        with self._lock:
+            rows = self.storage.get(index)
+        return rows if isinstance(index, int) else self._collate(rows)
+
+    def empty(self) -> None:
+        """Forget all rows and batches on their way; keys, shapes and dtypes stay fixed.
+
+        Raises:
+            ContractError: if the writer refuses.
+        """
+        with self._lock:
+            self.writer.empty()
+            self._flight.clear()
+            self.storage.empty()
+            self.sampler.empty()
+            self._write_count = 0
+
+    def update_priority(self, index: Tensor, priority: Tensor) -> None:
+        """Tell the sampler the priorities ``[n]`` of rows ``[n]``.
+
+        Raises:
+            ContractError: if the sampler has no priorities.
+        """
+        with self._lock:
+            self.sampler.update_priority(index, priority)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs; tensors are copies, the rest are plain containers.
+
+        That is rows, cursor, order of the pass, state of the generator, and batches on their way.
+
+        Raises:
+            CheckpointError: if something stored is neither tensor nor plain data.
+        """
+        with self._lock:
+            return self._state(self.storage.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken.
+
+        Raises:
+            CheckpointError: if `state` does not fit the parts of this buffer. Nothing is changed then.
+        """
+        with self._lock:
+            self._fit(state)
+            parts: list[tuple[Writer | Sampler, str]] = [(self.writer, "writer"), (self.sampler, "sampler")]
+            before = [part.state_dict() for part, _ in parts]
+            try:
+                for part, name in parts:
+                    part.load_state_dict(state[name])
+                self._flight.clear()
+                self.storage.load_state_dict(state["storage"])  # refuses before it writes
+            except Exception:
+                for (part, _), old in zip(parts, before, strict=True):
+                    part.load_state_dict(old)
+                raise
+            self._write_count = int(state["write_count"])
+            if self.generator is not None:
+                self.generator.set_state(state["generator"])
+            for item in state["in_flight"]:
+                data, info = unpack(item["data"]), unpack(item["info"])
+                self._flight.land((data, info), last=item["last"])
+
+    def dumps(self, path: str | Path) -> None:
+        """Write a checkpoint into the folder `path`: JSON and raw tensors, no pickle.
+
+        An older checkpoint there stays valid until the new one is complete.
+
+        Raises:
+            CheckpointError: if something stored is neither tensor nor plain data.
+        """
+        with self._lock:
+            rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
+            write_state(Path(path), self._state(rows))
+
+    def loads(self, path: str | Path) -> None:
+        """Continue from the checkpoint in the folder `path`.
+
+        Raises:
+            CheckpointError: if there is none, it is damaged, or it does not fit this buffer.
+        """
+        self.load_state_dict(read_state(Path(path)))
+
+    def _described(self) -> list[tuple[str, Any]]:
+        options: list[tuple[str, Any]] = [
+            ("storage", self.storage),
+            ("sampler", self.sampler),
+            ("writer", self.writer),
+            ("batch_size", self.batch_size),
+        ]
+        if self._transform is not None:
+            options.append(("transform", self._transform))
+        if self.prefetch:
+            options.append(("prefetch", self.prefetch))
+        return options
+
+    def _size(self, batch_size: int | None) -> int:
+        size = self.batch_size if batch_size is None else batch_size
+        if size is None:
+            who = type(self).__name__
+            raise ContractError(f"{who}: no batch size: call sample(n), or make the buffer with batch_size=n")
+        return size
+
+    def _check(self, data: Any) -> int:
+        return self.storage.check(data)
+
+    def _next(self, size: int, *, within_pass: bool) -> tuple[Future[Batch], bool]:
+        with self._lock:
+            while self._flight.wants_more(within_pass=within_pass):
+                self._submit(size)
+            return self._flight.take()
+
+    def _submit(self, size: int) -> None:
+        # Drawn here and not in the thread: the order of draws, hence the randomness, is the caller's.
+        index, info = self.sampler.sample(self.storage, size, generator=self.generator)
+        self._flight.submit(
+            lambda: self.storage.get(index),
+            lambda rows: self._finish(rows, index, info),
+            last=self.sampler.ran_out,
+        )
+
+    def _finish(self, rows: Any, index: Tensor, info: dict[Any, Any]) -> Batch:
+        info = {"index": index, **info}
+        data = self._annotate(self._collate(rows), info)
+        if self._transform is not None:
+            data = self._transform(data)
+        if self._pin_memory:
+            data = data.pin_memory()
+        return data, info
+
+    def _annotate(self, data: Any, info: dict[Any, Any]) -> Any:  # noqa: ARG002  buffers of TensorDicts use it
+        return data
+
+    def _state(self, storage: dict[str, Any]) -> dict[str, Any]:
+        who = type(self).__name__
+        in_flight = [
+            {"data": pack(data, f"{who}: a prefetched batch"), "info": pack(info, f"{who}: its info"), "last": last}
+            for (data, info), last in self._flight.results()
+        ]
+        return {
+            "types": self._types(),
+            "storage": storage,
+            "sampler": self.sampler.state_dict(),
+            "writer": self.writer.state_dict(),
+            "write_count": self._write_count,
+            "batch_size": self.batch_size,
+            "generator": None if self.generator is None else self.generator.get_state(),
+            "in_flight": in_flight,
+        }
+
+    def _types(self) -> dict[str, str]:
+        parts = {"storage": self.storage, "sampler": self.sampler, "writer": self.writer}
+        return {name: type(part).__name__ for name, part in parts.items()}
+
+    def _fit(self, state: Mapping[str, Any]) -> None:
+        who = type(self).__name__
+        wanted = ("types", "storage", "sampler", "writer", "write_count", "batch_size", "generator", "in_flight")
+        missing = [name for name in wanted if name not in state]
+        if missing:
+            raise CheckpointError(f"{who}: this state lacks {', '.join(missing)}; it is not the state of a buffer")
+        for name, own in self._types().items():
+            if state["types"][name] != own:
+                raise CheckpointError(f"{who}: its {name} is a {own}, the state is of a {state['types'][name]}")
+        if (state["generator"] is None) != (self.generator is None):
+            has, lacks = ("buffer", "state") if state["generator"] is None else ("state", "buffer")
+            raise CheckpointError(
+                f"{who}: the {has} has a generator, the {lacks} has none; the continuation would draw other batches"
+            )
+        if state["in_flight"] and state["batch_size"] != self.batch_size:
+            raise CheckpointError(
+                f"{who}: the state holds prefetched batches of {state['batch_size']} rows, this buffer has "
+                f"batch_size={self.batch_size}"
+            )

@@ -1,0 +1,160 @@
+"""A state on disk: a JSON manifest and one file of raw tensors. No pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import CheckpointError
+
+__all__ = ["read_state", "write_state"]
+
+_MANIFEST = "manifest.json"
+_FORMAT = 1
+_ALIGN = 64  # any dtype can be viewed at such an offset
+_CHUNK = 1 << 26
+
+
+def write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write `state` into `folder`; a checkpoint that is there stays valid until the new one is complete.
+
+    Raises:
+        CheckpointError: if `state` holds something else than tensors and plain containers.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     write_state(Path(name), {"steps": 3, "rows": torch.arange(4)})
+        ...     read_state(Path(name))
+        {'steps': 3, 'rows': tensor([0, 1, 2, 3])}
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    data = folder / f"tensors-{secrets.token_hex(6)}.bin"
+    manifest = folder / f"{_MANIFEST}.{secrets.token_hex(6)}"
+    try:
+        with data.open("xb") as file:
+            writer = _Writer(file)
+            encoded = writer.encode(state)
+            _flush(file)
+        content = {
+            "format": _FORMAT,
+            "data": data.name,
+            "bytes": writer.offset,
+            "crc32": writer.crc,
+            "state": encoded,
+        }
+        with manifest.open("x", encoding="utf-8") as text:
+            json.dump(content, text)
+            _flush(text)
+        manifest.replace(folder / _MANIFEST)
+    except BaseException:
+        data.unlink(missing_ok=True)
+        manifest.unlink(missing_ok=True)
+        raise
+    for old in folder.glob("tensors-*.bin"):
+        if old != data:
+            old.unlink(missing_ok=True)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The state in `folder`; tensors are mapped from the file, so that rows are read once.
+
+    Raises:
+        CheckpointError: if there is no checkpoint, it is damaged, or a later version wrote it.
+    """
+    path = folder / _MANIFEST
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} holds no checkpoint: {_MANIFEST} is missing") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        found = content.get("format") if isinstance(content, dict) else None
+        raise CheckpointError(f"{path} has format {found!r}, expected {_FORMAT}: upgrade rl-replay, or it is damaged")
+    data = folder / str(content["data"])
+    size = int(content["bytes"])
+    if not data.is_file() or data.stat().st_size != size:
+        raise CheckpointError(f"{data} is missing or damaged: expected {size} bytes")
+    if _checksum(data) != content["crc32"]:
+        raise CheckpointError(f"{data} is damaged: its checksum differs from the manifest")
+    raw = torch.from_file(str(data), shared=False, size=size, dtype=torch.uint8) if size else torch.empty(0)
+    try:
+        return _decode(content["state"], raw)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+class _Writer:
+    """Turns a state into JSON, tensors going to a file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.offset, self.crc = file, 0, 0
+
+    def encode(self, value: Any) -> Any:
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, Tensor):
+            return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape), self._put(value)]}
+        if isinstance(value, Mapping):
+            return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
+        if isinstance(value, (list, tuple)):
+            return {"list" if isinstance(value, list) else "tuple": [self.encode(item) for item in value]}
+        raise CheckpointError(f"a checkpoint holds tensors and plain containers, got a {type(value).__name__}")
+
+    def _put(self, value: Tensor) -> int:
+        self._write(bytes(-self.offset % _ALIGN))
+        start = self.offset
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        for part in flat.split(_CHUNK):
+            self._write(memoryview(part.numpy()))
+        return start
+
+    def _write(self, part: bytes | memoryview) -> None:
+        self.file.write(part)
+        self.crc = zlib.crc32(part, self.crc)
+        self.offset += len(part)
+
+
+def _decode(value: Any, raw: Tensor) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        name, shape, start = content
+        dtype = getattr(torch, name)
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"{name!r} is no dtype")
+        size = torch.Size(shape).numel() * torch.empty((), dtype=dtype).element_size()
+        if size == 0:
+            return torch.empty(shape, dtype=dtype)
+        return raw[start : start + size].view(dtype).reshape(shape)
+    items = [_decode(item, raw) for item in content] if kind != "dict" else []
+    if kind == "list":
+        return items
+    if kind == "tuple":
+        return tuple(items)
+    if kind == "dict":
+        return {_decode(key, raw): _decode(item, raw) for key, item in content}
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def _flush(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _checksum(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while part := file.read(_CHUNK):
+            crc = zlib.crc32(part, crc)
+    return crc

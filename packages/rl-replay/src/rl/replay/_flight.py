@@ -1,0 +1,97 @@
+"""Batches on their way: drawn in the caller's thread, gathered and transformed in another."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+__all__ = ["Batch", "Flight"]
+
+Batch = tuple[Any, dict[Any, Any]]
+"""What `sample` returns: data and info."""
+
+
+class _InFlight:
+    """One batch on its way.
+
+    Args:
+        last: whether the draw ended a pass of the sampler.
+    """
+
+    def __init__(self, *, last: bool) -> None:
+        self.last = last
+        self.gathered = threading.Event()
+        self.future: Future[Batch] = Future()
+
+
+class Flight:
+    """Batches in order of their draw, at most `depth` of them ahead of the consumer.
+
+    Args:
+        depth: how many batches stay on their way after one was taken; as many threads work on them.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self._queue: deque[_InFlight] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def wants_more(self, *, within_pass: bool) -> bool:
+        """Whether another batch is to be drawn before one is taken."""
+        if within_pass and self._queue and self._queue[-1].last:
+            return False
+        return len(self._queue) <= self.depth
+
+    def submit(self, gather: Callable[[], Any], finish: Callable[[Any], Batch], *, last: bool) -> None:
+        """Start on a batch: `gather` reads the storage, `finish` no longer does."""
+        item = _InFlight(last=last)
+
+        def work() -> None:
+            try:
+                try:
+                    rows = gather()
+                finally:
+                    item.gathered.set()
+                item.future.set_result(finish(rows))
+            except BaseException as error:  # noqa: BLE001  it is raised again where the batch is taken
+                item.future.set_exception(error)
+
+        if self.depth == 0:
+            work()
+        else:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.depth, thread_name_prefix="rl-replay")
+            self._pool.submit(work)
+        self._queue.append(item)
+
+    def land(self, batch: Batch, *, last: bool) -> None:
+        """Append a batch that is ready."""
+        item = _InFlight(last=last)
+        item.gathered.set()
+        item.future.set_result(batch)
+        self._queue.append(item)
+
+    def take(self) -> tuple[Future[Batch], bool]:
+        """The oldest batch, and whether it ended a pass."""
+        item = self._queue.popleft()
+        return item.future, item.last
+
+    def wait_gathered(self) -> None:
+        """Return when no batch on its way needs the storage any more."""
+        for item in self._queue:
+            item.gathered.wait()
+
+    def results(self) -> list[tuple[Batch, bool]]:
+        """All batches on their way, waited for; they stay."""
+        return [(item.future.result(), item.last) for item in self._queue]
+
+    def clear(self) -> None:
+        """Give up the batches on their way."""
+        self.wait_gathered()
+        self._queue.clear()

@@ -1,0 +1,54 @@
+"""Writer for data that does not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, final
+
+from rl.core.errors import ContractError
+from rl.core.interfaces import Storage
+
+__all__ = ["ImmutableDatasetWriter"]
+
+
+@final
+class ImmutableDatasetWriter:
+    """Refuses every write: for a buffer over a dataset, whose storage is filled beforehand.
+
+    Example:
+        >>> import torch
+        >>> from rl.replay.storages import TensorStorage
+        >>> ImmutableDatasetWriter().claim(TensorStorage(torch.arange(3)), 1)
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.ContractError: ImmutableDatasetWriter: this buffer holds a fixed dataset, ...
+    """
+
+    def claim(self, storage: Storage, count: int) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ContractError: always.
+        """
+        raise ContractError(
+            f"ImmutableDatasetWriter: this buffer holds a fixed dataset, of {len(storage)} rows; {count} more cannot "
+            "be written. Use a RoundRobinWriter for a buffer that grows"
+        )
+
+    def empty(self) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ContractError: always.
+        """
+        raise ContractError("ImmutableDatasetWriter: this buffer holds a fixed dataset; it cannot be emptied")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to take over."""
+
+    def __repr__(self) -> str:
+        return "ImmutableDatasetWriter()"

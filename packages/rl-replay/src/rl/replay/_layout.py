@@ -1,0 +1,256 @@
+"""The layout of stored rows: which keys, of which shape and dtype, and how a batch is put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
+from torch import Tensor
+
+from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.keys import NestedKey, key_str, nearest
+
+__all__ = ["Cells", "Column", "Layout", "Node", "flatten"]
+
+Cells = dict[NestedKey, Any]
+"""Columns by flat key: a tensor ``[n, ...]``, or a list of n Python objects for non-tensor data."""
+
+TENSOR: NestedKey = ()
+"""Key of the only column when rows are plain tensors."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Shape of one row and dtype; the dtype is None for Python objects."""
+
+    shape: torch.Size
+    dtype: torch.dtype | None
+
+    def __str__(self) -> str:
+        if self.dtype is None:
+            return "non-tensor data"
+        return f"{str(self.dtype).removeprefix('torch.')} {list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A TensorDict in the tree: its batch dimensions behind the row's, their names, and what is in it."""
+
+    tail: torch.Size
+    names: tuple[str | None, ...] | None
+    columns: tuple[tuple[str, NestedKey], ...]
+    children: tuple[tuple[str, Node], ...]
+
+    def build(self, cells: Mapping[NestedKey, Any], lead: torch.Size, device: Any) -> TensorDict:
+        """The TensorDict with batch ``[*lead, *tail]`` whose columns are `cells`."""
+        content: dict[str, Any] = {name: cells[key] for name, key in self.columns}
+        for name, child in self.children:
+            content[name] = child.build(cells, lead, device)
+        names = None if self.names is None else [None] * len(lead) + list(self.names)
+        return TensorDict(content, batch_size=lead + self.tail, names=names, device=device)
+
+
+def flatten(data: TensorDictBase | Tensor, dims: int) -> Cells:
+    """Columns of a batch whose first `dims` dimensions count rows, merged into one.
+
+    Raises:
+        ShapeError: if `data` has fewer batch dimensions.
+    """
+    batch = data.shape if isinstance(data, Tensor) else data.batch_size
+    if len(batch) < dims:
+        raise ShapeError(
+            f"expected a batch with at least {dims} leading dimension(s), got batch size {list(batch)}; "
+            "`add` takes a single row, `extend` a batch of rows"
+        )
+    if isinstance(data, Tensor):
+        return {TENSOR: data.detach().flatten(0, dims - 1)}
+    cells: Cells = {}
+    _walk(data, dims, (), cells)
+    return cells
+
+
+def _walk(td: TensorDictBase, dims: int, prefix: tuple[str, ...], out: Cells) -> None:
+    for name, value in td.items():
+        key = (*prefix, name) if prefix else name
+        if isinstance(value, Tensor):
+            cell = value.detach() if value.requires_grad else value
+            out[key] = cell if dims == 1 else cell.flatten(0, dims - 1)
+        elif is_non_tensor(value):
+            out[key] = _objects(value, dims)
+        else:
+            _walk(value, dims, (*prefix, name), out)
+
+
+def _objects(value: Any, dims: int) -> list[Any]:
+    rows: list[Any] = value.tolist()
+    for _ in range(dims - 1):
+        rows = [item for row in rows for item in row]
+    return rows
+
+
+class Layout:
+    """What every row of a storage looks like; fixed by the first batch.
+
+    Args:
+        columns: shape and dtype of one row, by flat key.
+        root: the tree of TensorDicts, or None if rows are plain tensors.
+
+    Example:
+        >>> batch = TensorDict({"a": torch.zeros(5, 3), "next": {"b": torch.ones(5)}}, batch_size=[5])
+        >>> layout = Layout.of(batch)
+        >>> [(key, str(column)) for key, column in layout.columns.items()]
+        [('a', 'float32 [3]'), (('next', 'b'), 'float32 []')]
+    """
+
+    def __init__(self, columns: Mapping[NestedKey, Column], root: Node | None) -> None:
+        self.columns = dict(columns)
+        self.root = root
+        self._objects = [(key, len(column.shape)) for key, column in self.columns.items() if column.dtype is None]
+
+    @classmethod
+    def of(cls, data: TensorDictBase | Tensor, dims: int = 1) -> Layout:
+        """The layout of a batch whose first `dims` dimensions count rows."""
+        if isinstance(data, Tensor):
+            return cls({TENSOR: Column(data.shape[dims:], data.dtype)}, None)
+        columns: dict[NestedKey, Column] = {}
+        root = _node(data, dims, (), columns)
+        return cls(columns, root)
+
+    def check(self, cells: Cells, owner: str) -> int:
+        """Number of rows in `cells`, having compared them with the layout.
+
+        Raises:
+            ContractError: if a key is missing or was not there in the first batch.
+            SpecError: if a dtype differs, or one side is a tensor and the other is not.
+            ShapeError: if the shape of a row differs.
+        """
+        if cells.keys() != self.columns.keys():
+            self._refuse_keys(cells, owner)
+        for key, column in self.columns.items():
+            cell = cells[key]
+            if column.dtype is None:
+                if isinstance(cell, Tensor):
+                    self._refuse(key, column, cell, owner)
+            elif not isinstance(cell, Tensor) or cell.dtype is not column.dtype or cell.shape[1:] != column.shape:
+                self._refuse(key, column, cell, owner)
+        return len(next(iter(cells.values()))) if cells else 0
+
+    def build(self, cells: Cells, lead: Sequence[int], device: torch.device | None = None) -> Any:
+        """The TensorDict (or tensor) whose columns are `cells` ``[*lead, ...]``.
+
+        Lists of objects become `NonTensorStack`; with an empty `lead` the cell is the object itself.
+        """
+        if self.root is None:
+            return cells[TENSOR]
+        size = torch.Size(lead)
+        for key, depth in self._objects:
+            cells[key] = _non_tensor(cells[key], len(size) + depth)
+        return self.root.build(cells, size, device)
+
+    def state(self) -> dict[str, Any]:
+        """The layout as plain containers."""
+        columns = [[key, list(c.shape), None if c.dtype is None else str(c.dtype)] for key, c in self.columns.items()]
+        return {"columns": columns, "root": None if self.root is None else _node_state(self.root)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Layout:
+        """The layout that `state` was made from."""
+        columns = {
+            _key(key): Column(torch.Size(shape), None if dtype is None else _dtype(dtype))
+            for key, shape, dtype in state["columns"]
+        }
+        root = state["root"]
+        return cls(columns, None if root is None else _node_from_state(root))
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{key_str(key) if key else 'tensor'}: {c}" for key, c in self.columns.items())
+
+    def _refuse_keys(self, cells: Cells, owner: str) -> None:
+        present, expected = list(cells), list(self.columns)
+        if TENSOR in cells or TENSOR in self.columns:
+            kinds = {True: "plain tensors", False: "TensorDicts"}
+            raise SpecError(
+                f"{owner} holds {kinds[TENSOR in self.columns]}, got {kinds[TENSOR in cells]}: the first batch "
+                "decides; use another buffer for the other kind"
+            )
+        missing = [key for key in expected if key not in cells]
+        extra = [key for key in present if key not in self.columns]
+        parts: list[str] = []
+        if missing:
+            parts.append(f"misses {', '.join(map(key_str, missing))}")
+        if extra:
+            parts.append(f"has {', '.join(map(key_str, extra))}, which the first batch did not have")
+        close = nearest(missing[0], extra) if missing and extra else None
+        hint = "" if close is None else f" ({key_str(close)} may stand for {key_str(missing[0])})"
+        raise ContractError(
+            f"{owner}: the batch {' and '.join(parts)}{hint}; expected the keys "
+            f"{', '.join(map(key_str, expected))}; nothing was written. "
+            "Bring the batch to these keys with `select`, `exclude` or `set`, or use a new buffer"
+        )
+
+    @staticmethod
+    def _refuse(key: NestedKey, column: Column, cell: Any, owner: str) -> None:
+        name = key_str(key) if key else "the tensor"
+        got = Column(cell.shape[1:], cell.dtype) if isinstance(cell, Tensor) else "non-tensor data"
+        what = f"{owner}: {name} was {column} per row in the first batch, got {got}; nothing was written. "
+        remedy = "Convert the batch, or use a new buffer"
+        if isinstance(cell, Tensor) and cell.dtype is column.dtype:
+            raise ShapeError(what + remedy)
+        raise SpecError(what + remedy)
+
+
+def _node(td: TensorDictBase, dims: int, prefix: tuple[str, ...], found: dict[NestedKey, Column]) -> Node:
+    columns: list[tuple[str, NestedKey]] = []
+    children: list[tuple[str, Node]] = []
+    tail = torch.Size(td.batch_size[dims:])
+    for name, value in td.items():
+        key = (*prefix, name) if prefix else name
+        if isinstance(value, Tensor):
+            found[key] = Column(value.shape[dims:], value.dtype)
+            columns.append((name, key))
+        elif is_non_tensor(value):
+            found[key] = Column(tail, None)
+            columns.append((name, key))
+        else:
+            children.append((name, _node(value, dims, (*prefix, name), found)))
+    names: tuple[str | None, ...] = tuple(td.names)[dims:]
+    return Node(tail, names if any(names) else None, tuple(columns), tuple(children))
+
+
+def _non_tensor(value: Any, depth: int) -> Any:
+    """`value`, lists nested `depth` deep, as the non-tensor entry of a TensorDict."""
+    if depth == 0:
+        return NonTensorData(value)
+    return NonTensorStack(*[_non_tensor(item, depth - 1) for item in value])
+
+
+def _node_state(node: Node) -> dict[str, Any]:
+    return {
+        "tail": list(node.tail),
+        "names": None if node.names is None else list(node.names),
+        "columns": [[name, key] for name, key in node.columns],
+        "children": [[name, _node_state(child)] for name, child in node.children],
+    }
+
+
+def _node_from_state(state: Mapping[str, Any]) -> Node:
+    return Node(
+        tail=torch.Size(state["tail"]),
+        names=None if state["names"] is None else tuple(state["names"]),
+        columns=tuple((name, _key(key)) for name, key in state["columns"]),
+        children=tuple((name, _node_from_state(child)) for name, child in state["children"]),
+    )
+
+
+def _key(key: Any) -> NestedKey:
+    return key if isinstance(key, str) else tuple(key)
+
+
+def _dtype(name: str) -> torch.dtype:
+    value = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(value, torch.dtype):
+        raise SpecError(f"the stored layout names {name!r}, which is no dtype of this torch")
+    return value

@@ -1,0 +1,174 @@
+"""Storage in a Python list, for rows of any type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import CheckpointError, ContractError, ShapeError
+from rl.replay._layout import Layout, flatten
+from rl.replay._plain import pack, unpack
+from rl.replay._tensor import grown
+
+__all__ = ["ListStorage"]
+
+
+@final
+class ListStorage:
+    """Rows in a list: TensorDicts, tensors or any object.
+
+    Args:
+        max_size: capacity in rows.
+        ragged: rows may differ in keys, shapes and dtypes. Otherwise the first row fixes them, and a row that
+            differs is refused before anything is written.
+
+    A batch is a TensorDict or a tensor ``[n, ...]``, which is cut into n rows, or a list of n rows. `get`
+    returns a list for a tensor or a slice; the buffer's `collate_fn` makes a batch of it.
+
+    Example:
+        >>> storage = ListStorage(10)
+        >>> storage.set(torch.arange(2), ["left", "right"])
+        >>> storage.get(torch.tensor([1, 1, 0]))
+        ['right', 'right', 'left']
+    """
+
+    def __init__(self, max_size: int = 1000, *, ragged: bool = False) -> None:
+        if max_size < 1:
+            raise ShapeError(f"ListStorage: max_size must be at least 1, got {max_size}")
+        self.max_size: Final = max_size
+        self.ragged: Final = ragged
+        self._layout: Layout | None = None
+        self._rows: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        kind = type(self._rows[0]).__name__ if self._rows else "nothing yet"
+        return f"ListStorage({len(self)} of {self.max_size} rows of {self._layout or kind})"
+
+    def check(self, data: Any) -> int:
+        """Number of rows in `data`, having compared each with the first row; writes nothing.
+
+        Raises:
+            ContractError: if a key is missing or new, or `data` is neither list, TensorDict nor tensor.
+            SpecError: if a dtype differs.
+            ShapeError: if a shape differs, or there are no rows.
+        """
+        return len(self._checked(data)[0])
+
+    def get(self, index: Tensor | int | slice) -> Any:
+        """A list of copies of the rows under `index`, or one row for an int.
+
+        Raises:
+            IndexError: if an index is outside of what is stored.
+        """
+        if isinstance(index, slice):
+            return [_copy(row) for row in self._rows[index]]
+        if isinstance(index, int):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"ListStorage: index {index} is outside [0, {len(self)})")
+            return _copy(self._rows[index])
+        rows: list[int] = index.reshape(-1).tolist()
+        for row in rows:
+            if not 0 <= row < len(self):
+                raise IndexError(f"ListStorage: index {row} is outside [0, {len(self)})")
+        return [_copy(self._rows[row]) for row in rows]
+
+    def set(self, index: Tensor | int | slice, data: Any) -> None:
+        """Write rows. Everything is checked before anything is written.
+
+        Raises:
+            ContractError: if a key is missing or new.
+            SpecError: if a dtype differs.
+            ShapeError: if a shape differs, or there are not as many rows as indices.
+            IndexError: if an index is negative, beyond the capacity or would leave a gap.
+        """
+        if isinstance(index, int):
+            index, data = torch.tensor([index]), [data]
+        elif isinstance(index, slice):
+            index = torch.arange(*index.indices(self.max_size))
+        rows, layout = self._checked(data)
+        if index.numel() != len(rows):
+            raise ShapeError(f"ListStorage: {index.numel()} indices for {len(rows)} rows")
+        length = grown("ListStorage", index, len(self), self.max_size)
+        self._layout = layout
+        self._rows.extend([None] * (length - len(self._rows)))
+        where: list[int] = index.reshape(-1).tolist()
+        for position, row in zip(where, rows, strict=True):
+            self._rows[position] = _copy(row)
+
+    def empty(self) -> None:
+        """Forget the rows; what a row looks like stays fixed."""
+        self._rows.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows, as tensors and plain containers.
+
+        Raises:
+            CheckpointError: if a row is neither TensorDict nor plain data.
+        """
+        rows = pack(self._rows, "ListStorage: a row")
+        layout = None if self._layout is None else self._layout.state()
+        return {"max_size": self.max_size, "ragged": self.ragged, "rows": rows, "layout": layout}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the rows.
+
+        Raises:
+            CheckpointError: if `state` is of a storage made with other arguments.
+        """
+        for name, own in (("max_size", self.max_size), ("ragged", self.ragged)):
+            if state[name] != own:
+                raise CheckpointError(
+                    f"ListStorage has {name}={own}, the state {name}={state[name]}: make the storage with the "
+                    "same arguments"
+                )
+        self._rows = [_copy(row) for row in unpack(state["rows"])]
+        self._layout = None if state["layout"] is None else Layout.from_state(state["layout"])
+
+    def _checked(self, data: Any) -> tuple[list[Any], Layout | None]:
+        if not isinstance(data, (TensorDictBase, Tensor, list, tuple)):
+            raise ContractError(
+                f"ListStorage takes a batch of rows (list, TensorDict or tensor), got {type(data).__name__}; "
+                "`add` takes a single row"
+            )
+        if isinstance(data, (TensorDictBase, Tensor)) and not data.shape:
+            raise ShapeError("ListStorage: a batch needs a leading dimension; `add` takes a single row")
+        rows: list[Any] = list(data.unbind(0)) if isinstance(data, (TensorDictBase, Tensor)) else list(data)
+        if not rows:
+            raise ShapeError("ListStorage: a batch without rows")
+        layout = self._layout
+        if self.ragged:
+            return rows, layout
+        for row in rows:
+            layout = self._check_row(row, layout)
+        return rows, layout
+
+    def _check_row(self, row: Any, layout: Layout | None) -> Layout | None:
+        if not isinstance(row, (TensorDictBase, Tensor)):
+            if layout is not None:
+                raise ContractError(
+                    f"ListStorage holds TensorDicts or tensors, got {type(row).__name__}; use ListStorage("
+                    "ragged=True) for rows that differ"
+                )
+            return None
+        if layout is None and self._rows:
+            raise ContractError(
+                f"ListStorage holds objects such as {type(self._rows[0]).__name__}, got {type(row).__name__}; "
+                "use ListStorage(ragged=True) for rows that differ"
+            )
+        batch = row.unsqueeze(0)
+        layout = layout or Layout.of(batch)
+        layout.check(flatten(batch, 1), "ListStorage")
+        return layout
+
+
+def _copy(row: Any) -> Any:
+    if isinstance(row, TensorDictBase):
+        return row.detach().clone()
+    return row.detach().clone() if isinstance(row, Tensor) else row

@@ -1,0 +1,91 @@
+"""Uniform sampling with replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import ContractError
+from rl.core.interfaces import Storage
+
+__all__ = ["RandomSampler", "refuse_empty", "refuse_priority"]
+
+
+def refuse_empty(who: str, storage: Storage, batch_size: int) -> int:
+    """Number of rows of `storage`.
+
+    Raises:
+        ContractError: if there are none, or `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        raise ContractError(f"{who}: batch_size must be at least 1, got {batch_size}")
+    rows = len(storage)
+    if rows == 0:
+        raise ContractError(f"{who}: the buffer is empty; write rows with `add` or `extend` before sampling")
+    return rows
+
+
+def refuse_priority(who: str) -> None:
+    """Say that a sampler has no priorities.
+
+    Raises:
+        ContractError: always.
+    """
+    raise ContractError(f"{who} has no priorities to update: use a prioritized sampler")
+
+
+@final
+class RandomSampler:
+    """Every stored row with the same probability, independently for each place in the batch.
+
+    Example:
+        >>> from rl.replay.storages import TensorStorage
+        >>> index, info = RandomSampler().sample(TensorStorage(torch.arange(5)), 100)
+        >>> index.shape, bool((index < 5).all()), info
+        (torch.Size([100]), True, {})
+    """
+
+    ran_out = False
+
+    def sample(
+        self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Draw indices ``[batch_size]`` int64.
+
+        Raises:
+            ContractError: if the storage is empty or `batch_size` is below 1.
+        """
+        rows = refuse_empty("RandomSampler", storage, batch_size)
+        if generator is None:
+            return torch.randint(rows, (batch_size,)), {}
+        return torch.randint(rows, (batch_size,), generator=generator, device=generator.device), {}
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Nothing to note: all rows are equal."""
+
+    def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
+        """Refuse: there are no priorities.
+
+        Raises:
+            ContractError: always.
+        """
+        refuse_priority("RandomSampler")
+
+    def restart(self) -> None:
+        """Nothing to do: there are no passes."""
+
+    def empty(self) -> None:
+        """Nothing to forget."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: the random state is the generator's."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to take over."""
+
+    def __repr__(self) -> str:
+        return "RandomSampler()"

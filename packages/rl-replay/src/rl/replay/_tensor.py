@@ -1,0 +1,326 @@
+"""Storages that keep each key in one preallocated tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import CheckpointError, ContractError, ShapeError
+from rl.core.keys import NestedKey
+from rl.replay._layout import Cells, Column, Layout, flatten
+from rl.replay._plain import require_plain
+
+__all__ = ["LazyTensorStorage", "TensorRows", "TensorStorage"]
+
+
+class TensorRows:
+    """Base of the storages that keep each key in one tensor ``[max_size, ...]``.
+
+    Args:
+        max_size: capacity in rows; with ``ndim > 1`` in elements.
+        device: where the tensors live; batches are moved there.
+        ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
+            steps; with 2 it makes ``B * T`` elements, numbered row by row.
+    """
+
+    def __init__(self, max_size: int, *, device: torch.device | str | None = "cpu", ndim: int = 1) -> None:
+        if max_size < 1:
+            raise ShapeError(f"{type(self).__name__}: max_size must be at least 1, got {max_size}")
+        if ndim < 1:
+            raise ShapeError(f"{type(self).__name__}: ndim must be at least 1, got {ndim}")
+        self.max_size: Final = max_size
+        self.ndim: Final = ndim
+        self.device: Final = None if device is None else torch.device(device)
+        self._layout: Layout | None = None
+        self._cells: Cells = {}
+        self._tensors: list[tuple[NestedKey, Tensor]] = []
+        self._lists: list[tuple[NestedKey, list[Any]]] = []
+        self._views: tuple[int, list[tuple[NestedKey, Tensor]]] = (-1, [])
+        self._on_cpu = self.device is None or self.device.type == "cpu"
+        self._len = 0
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __repr__(self) -> str:
+        rows = f"{self._len} of {self.max_size} rows"
+        return f"{type(self).__name__}({rows}, device={self.device}, {self._layout or 'no layout yet'})"
+
+    @property
+    def layout(self) -> Layout | None:
+        """Keys, shapes and dtypes of a row; None before the first batch."""
+        return self._layout
+
+    def check(self, data: TensorDictBase | Tensor) -> int:
+        """Number of rows in `data`, having compared it with the layout; writes nothing.
+
+        Raises:
+            ContractError: if a key is missing or new, or `data` is neither TensorDict nor tensor.
+            SpecError: if a dtype differs from the first batch.
+            ShapeError: if a shape differs from the first batch, or there are no rows.
+        """
+        return self._checked(data)[1]
+
+    def get(self, index: Tensor | int | slice) -> Any:
+        """The rows under `index`, ``[n, ...]``; one row without that dimension for an int. A copy.
+
+        Raises:
+            IndexError: if an index is outside of what is stored.
+        """
+        layout = self._layout
+        if layout is None:
+            raise ContractError(f"{type(self).__name__} is empty: write rows with `extend` before reading")
+        if isinstance(index, Tensor):
+            return self._gather(layout, index)
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._len)
+            return self._gather(layout, torch.arange(start, stop, step))
+        row = self._row(index)
+        cells = {key: cell[row] for key, cell in self._cells.items()}
+        return layout.build(
+            {key: cell.clone() if isinstance(cell, Tensor) else cell for key, cell in cells.items()},
+            (),
+            self.device,
+        )
+
+    def set(self, index: Tensor | int | slice, data: TensorDictBase | Tensor) -> None:
+        """Write the rows of `data` under `index`. Everything is checked before anything is written.
+
+        Rows behind the last one may be written only without leaving a gap.
+
+        Raises:
+            ContractError: if a key is missing or new.
+            SpecError: if a dtype differs from the first batch.
+            ShapeError: if a shape differs, or there are not as many rows as indices.
+            IndexError: if an index is negative, beyond the capacity or would leave a gap.
+        """
+        if isinstance(index, int):
+            self.set(torch.tensor([index]), data.unsqueeze(0))
+            return
+        if isinstance(index, slice):
+            self.set(torch.arange(*index.indices(self.max_size)), data)
+            return
+        cells, count, layout = self._checked(data)
+        if index.numel() != count:
+            raise ShapeError(f"{type(self).__name__}: {index.numel()} indices for {count} rows")
+        length = grown(type(self).__name__, index, self._len, self.max_size)
+        if self._layout is None:
+            self._allocate(layout)
+        index = index.reshape(-1)
+        if not self._on_cpu:
+            index = index.to(self.device)
+        for key, tensor in self._tensors:
+            cell: Tensor = cells[key]
+            tensor.index_copy_(0, index, cell if cell.device == tensor.device else cell.to(tensor.device))
+        if self._lists:
+            rows: list[int] = index.tolist()
+            for key, values in self._lists:
+                for row, value in zip(rows, cells[key], strict=True):
+                    values[row] = value
+        self._len = length
+
+    def empty(self) -> None:
+        """Forget the rows; the layout and its memory stay."""
+        self._len = 0
+        for _, values in self._lists:
+            values[:] = [None] * self.max_size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Layout and rows, copied.
+
+        Raises:
+            CheckpointError: if non-tensor data holds more than numbers, strings, None and containers of them.
+        """
+        return self.view_state(copy=True)
+
+    def view_state(self, *, copy: bool = False) -> dict[str, Any]:
+        """As `state_dict`, but the tensors are views of the storage unless `copy`."""
+        cells: list[Any] = []
+        for key, cell in self._cells.items():
+            part = cell[: self._len]
+            if isinstance(part, Tensor):
+                part = part.clone() if copy else part
+            else:
+                require_plain(part, f"{type(self).__name__}: the non-tensor data under {key!r}")
+            cells.append([key, part])
+        layout = None if self._layout is None else self._layout.state()
+        return {"max_size": self.max_size, "ndim": self.ndim, "len": self._len, "layout": layout, "cells": cells}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over layout and rows.
+
+        Raises:
+            CheckpointError: if `state` is of a storage with another capacity or `ndim`.
+        """
+        for name, own in (("max_size", self.max_size), ("ndim", self.ndim)):
+            if state[name] != own:
+                raise CheckpointError(
+                    f"{type(self).__name__} has {name}={own}, the state {name}={state[name]}: make the storage "
+                    "with the same arguments"
+                )
+        if state["layout"] is None:
+            self._layout, self._len = None, 0
+            self._cells, self._tensors, self._lists, self._views = {}, [], [], (-1, [])
+            return
+        layout = Layout.from_state(state["layout"])
+        if self._layout is None or self._layout.state() != layout.state():
+            self._allocate(layout)
+        length: int = state["len"]
+        for key, part in state["cells"]:
+            self._cells[key if isinstance(key, str) else tuple(key)][:length] = part
+        self._len = length
+
+    def _new_tensor(self, key: NestedKey, column: Column) -> Tensor:  # noqa: ARG002  file-backed storages name files by it
+        """Memory for one column, ``[max_size, ...]``."""
+        return torch.empty((self.max_size, *column.shape), dtype=column.dtype, device=self.device)
+
+    def _allocate(self, layout: Layout) -> None:
+        cells: Cells = {}
+        for key, column in layout.columns.items():
+            cells[key] = [None] * self.max_size if column.dtype is None else self._new_tensor(key, column)
+        self._adopt(layout, cells)
+
+    def _adopt(self, layout: Layout, cells: Cells) -> None:
+        self._layout, self._cells = layout, cells
+        self._tensors = [(key, cell) for key, cell in cells.items() if isinstance(cell, Tensor)]
+        self._lists = [(key, cell) for key, cell in cells.items() if not isinstance(cell, Tensor)]
+        self._views = (-1, [])
+
+    def _checked(self, data: Any) -> tuple[Cells, int, Layout]:
+        who = type(self).__name__
+        if not isinstance(data, (TensorDictBase, Tensor)):
+            raise ContractError(
+                f"{who} stores TensorDicts and tensors, got {type(data).__name__}; use ListStorage for other objects"
+            )
+        cells = flatten(data, self.ndim)
+        layout = self._layout
+        if layout is None:
+            layout = Layout.of(data, self.ndim)
+            self._check_first(layout, data)
+        count = layout.check(cells, who)
+        if count == 0:
+            raise ShapeError(f"{who}: a batch without rows, batch size {list(data.shape)}")
+        return cells, count, layout
+
+    def _check_first(self, layout: Layout, data: TensorDictBase | Tensor) -> None:
+        who = type(self).__name__
+        if not layout.columns:
+            raise ContractError(f"{who}: the first batch has no entries; a row needs at least one key")
+        row = torch.Size(data.shape[1 : self.ndim]).numel()
+        if row and self.max_size % row:
+            raise ShapeError(
+                f"{who} of max_size={self.max_size} elements cannot hold whole rows of {row}: choose "
+                f"{self.max_size // row * row or row} or {(self.max_size // row + 1) * row}"
+            )
+
+    def _gather(self, layout: Layout, index: Tensor) -> Any:
+        flat = index if index.dim() == 1 else index.reshape(-1)
+        if not self._on_cpu:
+            # A kernel that runs out of bounds would end the process' use of the device.
+            if flat.numel():
+                self._refuse_outside(flat)
+            flat = flat.to(self.device)
+        try:
+            cells: Cells = {key: tensor.index_select(0, flat) for key, tensor in self._stored()}
+        except IndexError:
+            self._refuse_outside(flat)
+            raise
+        if self._lists:
+            if not self._tensors and flat.numel():
+                self._refuse_outside(flat)
+            rows: list[int] = flat.tolist()
+            for key, values in self._lists:
+                cells[key] = [values[row] for row in rows]
+        built = layout.build(cells, flat.shape, self.device)
+        return built if flat is index else built.reshape(*index.shape, *built.shape[1:])
+
+    def _stored(self) -> list[tuple[NestedKey, Tensor]]:
+        """The written part of each tensor, so that torch itself checks bounds; made once for each length."""
+        length, views = self._views
+        if length != self._len:
+            length = self._len
+            views = [(key, tensor[:length]) for key, tensor in self._tensors]
+            self._views = (length, views)
+        return views
+
+    def _refuse_outside(self, index: Tensor) -> None:
+        low, high = (int(bound) for bound in index.aminmax())
+        if low < 0 or high >= self._len:
+            wrong = low if low < 0 else high
+            raise IndexError(f"{type(self).__name__}: index {wrong} is outside [0, {self._len})")
+
+    def _row(self, index: int) -> int:
+        row = index + self._len if index < 0 else index
+        if not 0 <= row < self._len:
+            raise IndexError(f"{type(self).__name__}: index {index} is outside [0, {self._len})")
+        return row
+
+
+def grown(who: str, index: Tensor, length: int, max_size: int) -> int:
+    """Number of rows after writing at `index`.
+
+    Raises:
+        IndexError: if an index is outside ``[0, max_size)`` or rows between would stay unwritten.
+    """
+    low, high = (int(bound) for bound in index.aminmax())
+    if low < 0 or high >= max_size:
+        raise IndexError(f"{who}: index {low if low < 0 else high} is outside [0, {max_size})")
+    if high < length:
+        return length
+    # A contiguous run is the common case; anything else is counted.
+    if (low > length or high + 1 - low > index.numel()) and int(
+        index[index >= length].unique().numel()
+    ) != high + 1 - length:
+        raise IndexError(f"{who}: writing at {high} would leave a gap behind row {length - 1}")
+    return high + 1
+
+
+@final
+class LazyTensorStorage(TensorRows):
+    """Rows in memory that is allocated by the first batch.
+
+    Args:
+        max_size: capacity in rows; with ``ndim > 1`` in elements (a multiple of the row length).
+        device: where the rows live; batches are moved there, samples come from there.
+        ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
+            steps each; with 2, ``B * T`` elements, numbered row by row.
+
+    The first batch fixes keys, shapes and dtypes; a batch that differs is refused before anything is written.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> storage = LazyTensorStorage(100)
+        >>> storage.set(torch.arange(3), TensorDict({"obs": torch.eye(3)}, batch_size=[3]))
+        >>> len(storage), storage.get(1)["obs"]
+        (3, tensor([0., 1., 0.]))
+    """
+
+
+@final
+class TensorStorage(TensorRows):
+    """Rows in tensors that exist already: a dataset, say. They are used as they are, not copied.
+
+    Args:
+        data: a TensorDict or a tensor, ``[max_size, ...]``; every row counts as written.
+        ndim: how many leading dimensions count rows; see `LazyTensorStorage`.
+
+    Example:
+        >>> storage = TensorStorage(torch.arange(10))
+        >>> storage.get(torch.tensor([7, 2]))
+        tensor([7, 2])
+    """
+
+    def __init__(self, data: TensorDictBase | Tensor, *, ndim: int = 1) -> None:
+        if not isinstance(data, (TensorDictBase, Tensor)):
+            raise ContractError(f"TensorStorage takes a TensorDict or a tensor, got {type(data).__name__}")
+        cells = flatten(data, ndim)
+        layout = Layout.of(data, ndim)
+        count = torch.Size(data.shape[:ndim]).numel()
+        super().__init__(count, device=data.device, ndim=ndim)
+        self._check_first(layout, data)
+        self._adopt(layout, cells)
+        self._len = count

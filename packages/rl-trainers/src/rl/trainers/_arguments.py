@@ -1,0 +1,210 @@
+"""From the words after ``rl train`` to a config. Imports no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+
+from rl.core.errors import RLError, SpecError
+from rl.core.registry import components, load
+from rl.trainers._fields import ConfigField, config_fields
+from rl.trainers._recipe import Recipe
+from rl.trainers._run_config import RunConfig
+from rl.trainers._run_folder import RunFolder
+
+__all__ = ["TrainArguments", "UsageError", "parse_train", "usage"]
+
+
+class UsageError(RLError, ValueError):
+    """The command line cannot be understood; exit status 2."""
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """What ``rl train`` was asked for."""
+
+    recipe: Recipe
+    config: RunConfig
+    out: str | None
+    resume: str | None
+    display: Any
+
+
+_CONTROL = (
+    ConfigField("out", str | None, None, "the run folder, which must not exist [runs/RECIPE-ENV-SEED-COUNTER]"),
+    ConfigField("resume", str | None, None, "an earlier run's folder; it goes on where its last checkpoint was saved"),
+    ConfigField("config", str | None, None, "a YAML file with settings, for example another run's config.yaml"),
+    ConfigField("display", str, "auto", "progress as a live panel (rich), lines (plain), not at all (none), or auto"),
+)
+
+
+def usage() -> str:
+    """The page of ``rl train --help``."""
+    lines = ["usage: rl train [RECIPE] [--env ID] [--total-frames N] [--seed S] [--out DIR] ...", "", "Recipes:"]
+    lines += [f"  {component.name:<12}{component.summary}" for component in components("recipe")]
+    lines += ["", "Without arguments: ppo on CartPole-v1. All settings of a recipe: rl train RECIPE --help"]
+    return "\n".join(lines) + "\n"
+
+
+def parse_train(argv: Sequence[str]) -> TrainArguments | str:
+    """Understand the arguments, or return the help page that they ask for.
+
+    Raises:
+        UsageError: if an argument cannot be understood.
+        RLError: if a file that is named cannot be read.
+
+    Example:
+        >>> parse_train(["ppo", "--total-frames", "1000"]).config.total_frames
+        1000
+    """
+    words = list(argv)
+    named = bool(words) and not words[0].startswith("-")
+    if not named and {"-h", "--help"} & set(words):
+        return usage()
+    given = _dashes_to_underscores(words[1:] if named else words)
+    name = words[0] if named else _recipe_of_files(given)
+    recipe = _recipe(name)
+    parser = _parser(recipe)
+    if {"-h", "--help"} & set(given):
+        return _help_page(parser, recipe)
+    values = _parse(parser, given)
+    control = {field.name: values.pop(field.name) for field in _CONTROL}
+    if control["resume"] and control["out"]:
+        raise UsageError("--resume goes on in the folder that it names: leave --out away")
+    try:
+        config = recipe.config(**values)
+    except SpecError as error:
+        raise UsageError(str(error)) from error
+    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"])
+
+
+def _recipe(name: str) -> Recipe:
+    known = [component.name for component in components("recipe")]
+    if name not in known:
+        close = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise UsageError(f"there is no recipe {name!r}{hint} (recipes: {', '.join(known)})")
+    return load("recipe", name)
+
+
+def _recipe_of_files(given: Sequence[str]) -> str:
+    """The recipe that ``--resume`` or ``--config`` implies; ppo without them."""
+    for option in ("--resume", "--config"):
+        value = _value_of(option, given)
+        if value is None:
+            continue
+        if option == "--resume":
+            return str(RunFolder.open(value).read_config()["recipe"])
+        return str(_read_yaml(value).get("recipe", "ppo"))
+    return "ppo"
+
+
+def _value_of(option: str, given: Sequence[str]) -> str | None:
+    for i, word in enumerate(given):
+        if word.startswith(option + "="):
+            return word.split("=", 1)[1]
+        if word == option and i + 1 < len(given):
+            return given[i + 1]
+    return None
+
+
+def _dashes_to_underscores(words: Sequence[str]) -> list[str]:
+    """Both ``--total-frames`` and ``--total_frames`` are understood."""
+    out: list[str] = []
+    for word in words:
+        option, sign, value = word.partition("=")
+        if re.fullmatch(r"--[A-Za-z][\w-]*", option):
+            option = "--" + option[2:].replace("-", "_")
+        out.append(option + sign + value)
+    return out
+
+
+def _parser(recipe: Recipe) -> ArgumentParser:
+    parser = ArgumentParser(prog=f"rl train {recipe.name}", exit_on_error=False, add_help=False)
+    run, algorithm = parser.add_argument_group("run"), parser.add_argument_group(f"settings of {recipe.name}")
+    common = {field.name for field in dataclasses.fields(RunConfig)}
+    for field in _CONTROL:
+        run.add_argument(f"--{field.name}", type=field.type, default=field.default, help=field.doc)
+    for field in config_fields(recipe.config):
+        group = run if field.name in common else algorithm
+        group.add_argument(f"--{field.name}", type=field.type, default=field.default, help=_escaped(field.doc))
+    return parser
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _help_page(parser: ArgumentParser, recipe: Recipe) -> str:
+    title = (recipe.config.__doc__ or "").partition("\n    Args:")[0].strip()
+    page = re.sub(r"--\w*_\w*", lambda match: match[0].replace("_", "-"), parser.format_help())
+    return f"{page}\n{title}\n"
+
+
+def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
+    """Values of all options: from the command line, else from the files it names, else the defaults."""
+    options = [action.dest for action in parser._actions]  # noqa: SLF001 - argparse has no other list
+    for word in given:
+        option = word.partition("=")[0]
+        if option.startswith("--") and option[2:] not in options:
+            raise UsageError(_unknown("option", option[2:], options, dashed=True))
+    try:
+        files = _file_values(parser, given, options)
+        namespace = parser.parse_object(files) if files else parser.get_defaults()
+        return dict(vars(parser.parse_args(list(given), namespace=namespace)))
+    except ArgumentError as error:
+        raise UsageError(_one_line(str(error))) from error
+    except SystemExit as error:
+        raise UsageError(f"cannot understand: {' '.join(given)}") from error
+
+
+def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for option, path in (("--resume", _value_of("--resume", given)), ("--config", _value_of("--config", given))):
+        if path is None:
+            continue
+        part = RunFolder.open(path).read_config() if option == "--resume" else _read_yaml(path)
+        recipe = part.pop("recipe", None)
+        mine = parser.prog.rpartition(" ")[2]
+        if recipe not in (None, mine):
+            raise UsageError(f"{path} is about the recipe {recipe!r}: type rl train {recipe} {option} {path}")
+        for name in part:
+            if name not in options:
+                raise UsageError(f"{path}: {_unknown('setting', name, options)}")
+        values |= part
+    return values
+
+
+def _read_yaml(path: str) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"the config file {path} cannot be read: {error.strerror}; name a YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"the config file {path} is not YAML: {_one_line(str(error))}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UsageError(f"the config file {path} holds {type(values).__name__}; write lines like 'gamma: 0.98'")
+    return {str(name).replace("-", "_"): value for name, value in values.items()}
+
+
+def _unknown(what: str, name: str, options: Sequence[str], *, dashed: bool = False) -> str:
+    close = get_close_matches(name, options, n=1)
+    shown, near = (f"--{name}", f"--{close[0]}") if dashed and close else (name, close[0] if close else "")
+    if dashed:
+        shown, near = f"--{name}".replace("_", "-"), near.replace("_", "-")
+    hint = f"; did you mean {near}?" if near else ""
+    return f"there is no {what} {shown}{hint} All of them: rl train RECIPE --help"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

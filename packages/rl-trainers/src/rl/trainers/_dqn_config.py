@@ -1,0 +1,98 @@
+"""Settings of the recipe ``dqn``. Imports no torch, so that --help is fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rl.trainers._fields import check, in_range, one_of, positive
+from rl.trainers._recipe import Recipe
+from rl.trainers._run_config import RunConfig
+
+__all__ = ["DQN", "DQNConfig"]
+
+
+@dataclass(frozen=True)
+class DQNConfig(RunConfig):
+    """Deep Q-learning: replay buffer, target network, epsilon-greedy exploration; discrete actions only.
+
+    Mnih et al., "Human-level control through deep reinforcement learning", 2015; double Q-learning after
+    van Hasselt et al., 2016. The defaults solve CartPole-v1.
+
+    Args:
+        frames_per_batch: frames collected between two rounds of updates; `num_envs` divides it.
+        updates_per_batch: gradient steps of one round.
+        minibatch_size: transitions of one gradient step.
+        buffer_size: transitions that the replay buffer keeps.
+        learning_starts: frames before the first update.
+        learning_rate: of Adam.
+        anneal: let the learning rate fall linearly to 0 at `total_frames`.
+        gamma: discount of the return, per step.
+        double: choose the next action with the online network (double Q-learning).
+        target_tau: the target network moves this far towards the online one after every gradient step; 0
+            copies it whole every `target_every` frames instead.
+        target_every: frames between two copies, if `target_tau` is 0.
+        epsilon_start: share of random actions at the beginning.
+        epsilon_end: share of random actions after annealing.
+        epsilon_frames: frames over which it falls linearly.
+        max_grad_norm: gradients are scaled down to this norm.
+        hidden: widths of the hidden layers.
+        activation: tanh or relu.
+    """
+
+    total_frames: int = 50_000
+    num_envs: int = 1
+    frames_per_batch: int = 128
+    updates_per_batch: int = 64
+    minibatch_size: int = 64
+    buffer_size: int = 50_000
+    learning_starts: int = 1_000
+    learning_rate: float = 1e-3
+    anneal: bool = False
+    gamma: float = 0.99
+    double: bool = True
+    target_tau: float = 0.005
+    target_every: int = 500
+    epsilon_start: float = 1.0
+    epsilon_end: float = 0.05
+    epsilon_frames: int = 10_000
+    max_grad_norm: float = 10.0
+    hidden: tuple[int, ...] = (128, 128)
+    activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        above_zero = (positive, "above 0")
+        check(
+            self,
+            {
+                "frames_per_batch": (
+                    lambda n: n > 0 and n % self.num_envs == 0,
+                    f"a multiple of num_envs ({self.num_envs})",
+                ),
+                "updates_per_batch": above_zero,
+                "minibatch_size": above_zero,
+                "buffer_size": (
+                    lambda n: n >= max(self.minibatch_size, self.frames_per_batch),
+                    "at least minibatch_size and frames_per_batch",
+                ),
+                "learning_starts": (lambda n: n >= 0, "0 or more"),
+                "learning_rate": above_zero,
+                "gamma": in_range(0, 1),
+                "target_tau": in_range(0, 1),
+                "target_every": above_zero,
+                "epsilon_start": in_range(0, 1),
+                "epsilon_end": in_range(0, 1),
+                "epsilon_frames": above_zero,
+                "max_grad_norm": above_zero,
+                "hidden": (lambda sizes: all(n > 0 for n in sizes), "widths above 0"),
+                "activation": one_of("tanh", "relu"),
+            },
+        )
+
+
+DQN = Recipe(
+    name="dqn",
+    config=DQNConfig,
+    train="rl.trainers._dqn:train_dqn",
+    policy="rl.trainers._dqn:dqn_policy",
+)

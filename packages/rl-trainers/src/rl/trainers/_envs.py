@@ -1,0 +1,120 @@
+"""From the name of an environment to the environment."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from rl.core.components import Component
+from rl.core.errors import RLError, UnknownComponentError
+from rl.core.interfaces import Env
+from rl.core.registry import components, load
+
+__all__ = ["make_env"]
+
+Make = Callable[..., Any]
+
+
+def make_env(env: str, num_envs: int, *, seed: int, max_episode_steps: int = 0, **options: Any) -> Env:
+    """`num_envs` copies of an environment as one, seeded, in this process.
+
+    Args:
+        env: in this order: the name of an installed env component; COMPONENT/ID, where the component takes an
+            id; a Gymnasium id.
+        num_envs: batch size; an environment with a batch of its own keeps that.
+        seed: of the environment.
+        max_episode_steps: episodes end as truncated after so many steps; 0 for no limit.
+        options: for the environment, for example ``render_mode="rgb_array"``.
+
+    Raises:
+        UnknownComponentError: if there is no such environment; the message names the nearest.
+
+    Example:
+        >>> make_env("CartPole-v1", 2, seed=0).batch_size
+        torch.Size([2])
+    """
+    make, arguments = _resolve(env)
+    made = _batched(make, arguments, num_envs, options)
+    if max_episode_steps:
+        from rl.envs import StepCounter, TransformedEnv
+
+        made = TransformedEnv(made, StepCounter(max_steps=max_episode_steps))
+    made.set_seed(seed)
+    return made
+
+
+def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
+    """The callable that makes the environment, and its positional arguments."""
+    known = {component.name: component for component in components("env")}
+    prefix, _, rest = env.partition("/")
+    if env in known and not _takes_id(load("env", env)):
+        return load("env", env), ()
+    if prefix in known and rest:
+        if prefix == "gym":
+            _check_gymnasium_id(rest, known)
+        return load("env", prefix), (rest,)
+    if env in known:
+        raise UnknownComponentError(
+            f"the environment component {env!r} takes an id: write {env}/ID, for example gym/CartPole-v1"
+        )
+    _check_gymnasium_id(env, known)
+    return load("env", "gym"), (env,)
+
+
+def _check_gymnasium_id(env: str, known: dict[str, Component]) -> None:
+    """Raise, with the nearest name there is, unless Gymnasium knows `env`."""
+    import gymnasium
+
+    if ":" in env:  # module:id, which gymnasium imports
+        return
+    try:
+        gymnasium.spec(env)
+    except gymnasium.error.Error as error:
+        names = [*gymnasium.registry, *known]
+        close = get_close_matches(env, names, n=1, cutoff=0.5) or [
+            name for name in names if name.lower() == env.lower()
+        ]
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise UnknownComponentError(
+            f"no environment is called {env!r}{hint} It is neither an installed env component"
+            f" ({', '.join(sorted(known)) or 'none'}) nor an id that Gymnasium knows ({error})"
+        ) from error
+
+
+def _takes_id(make: Make) -> bool:
+    """Whether `make` has a required positional argument."""
+    return any(
+        parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        for parameter in _parameters(make).values()
+    )
+
+
+def _parameters(make: Make) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(make).parameters)
+    except (TypeError, ValueError):  # a callable that does not say
+        return {}
+
+
+def _batched(make: Make, arguments: tuple[str, ...], num_envs: int, options: dict[str, Any]) -> Any:
+    names = _parameters(make)
+    options = dict(options)
+    if "categorical_action_encoding" in names:
+        options.setdefault("categorical_action_encoding", True)
+    if "num_envs" in names:
+        return make(*arguments, num_envs=num_envs, **options)
+    one = make(*arguments, **options)
+    if len(one.batch_size) == 1 and one.batch_size.numel() == num_envs:
+        return one
+    if len(one.batch_size):
+        raise RLError(
+            f"{type(one).__name__} has the batch size {tuple(one.batch_size)} and takes no num_envs; set num_envs="
+            f"{one.batch_size.numel()}, or give its constructor the argument num_envs"
+        )
+    from rl.envs import SerialEnv
+
+    first = [one]  # the one that was made to look at it is the first of the batch
+    return SerialEnv(num_envs, lambda: first.pop() if first else make(*arguments, **options))

@@ -1,0 +1,141 @@
+"""A trained policy, from its run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from rl.core.errors import CheckpointError
+from rl.core.interfaces import Env
+from rl.core.registry import load
+from rl.trainers._checkpoint import load_checkpoint
+from rl.trainers._envs import make_env
+from rl.trainers._evaluation import Evaluator
+from rl.trainers._recipe import Recipe
+from rl.trainers._rng import preserved_rng
+from rl.trainers._run_config import RunConfig
+from rl.trainers._run_folder import RunFolder
+
+__all__ = ["TrainedRun", "evaluate", "load_config", "load_policy", "load_run"]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What a run folder holds, ready for use.
+
+    Args:
+        recipe: what was run.
+        config: its settings.
+        policy: with the weights of the checkpoint, on ``config.device``.
+        frames: frames that the policy was trained for.
+    """
+
+    recipe: Recipe
+    config: RunConfig
+    policy: Any
+    frames: int
+
+    def make_env(self, num_envs: int, seed: int, **options: Any) -> Env:
+        """The environment that the policy was trained on."""
+        return make_env(
+            self.config.env,
+            num_envs,
+            seed=seed,
+            max_episode_steps=self.config.max_episode_steps,
+            device=self.config.device,
+            **options,
+        )
+
+
+def load_config(run: str | Path) -> tuple[Recipe, RunConfig]:
+    """Recipe and settings of a run folder.
+
+    Raises:
+        CheckpointError: if there is no run in it, or its config does not fit this version.
+    """
+    folder = RunFolder.open(run)
+    values = folder.read_config()
+    recipe: Recipe = load("recipe", str(values.pop("recipe")))
+    try:
+        return recipe, recipe.config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    except TypeError as error:
+        raise CheckpointError(
+            f"{folder.config} does not fit the recipe {recipe.name!r} of this version ({error}); use the version"
+            " in its summary.json"
+        ) from error
+
+
+def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", device: str | None = None) -> TrainedRun:
+    """Build the policy of a run and load its weights.
+
+    Args:
+        run: the run folder.
+        checkpoint: ``best``, or ``last``; a run that was stopped before its first evaluation has no best one.
+        device: instead of the one that it was trained on.
+
+    Raises:
+        CheckpointError: if there is no such checkpoint, or it is damaged.
+    """
+    from dataclasses import replace
+
+    recipe, config = load_config(run)
+    config = replace(config, device=device) if device else config
+    folder = RunFolder(run)
+    path = folder.best if checkpoint == "best" and folder.best.is_file() else folder.last
+    state = load_checkpoint(path)
+    with preserved_rng():
+        env = make_env(
+            config.env, 1, seed=0, max_episode_steps=config.max_episode_steps, device=config.device
+        )
+        policy = recipe.load_policy()(config, env)
+        env.close()
+    try:
+        policy.load_state_dict(state["policy"])
+    except (RuntimeError, KeyError) as error:
+        raise CheckpointError(
+            f"{path} does not fit the policy of {recipe.name!r} on {config.env!r} ({error}); was config.yaml"
+            " changed, or the environment?"
+        ) from error
+    frames = state["frames"] if "frames" in state else state["run"]["frames"]
+    return TrainedRun(recipe, config, policy, frames)
+
+
+def load_policy(run: str | Path, checkpoint: Literal["best", "last"] = "best", device: str | None = None) -> Any:
+    """The trained policy of a run folder: reads observations from a TensorDict, writes actions.
+
+    Args:
+        run: the run folder.
+        checkpoint: ``best`` or ``last``.
+        device: instead of the one that it was trained on.
+
+    Raises:
+        CheckpointError: if there is no such checkpoint, or it is damaged.
+    """
+    return load_run(run, checkpoint, device).policy
+
+
+def evaluate(
+    run: str | Path, *, episodes: int = 20, seed: int | None = None, deterministic: bool = True
+) -> Tensor:
+    """Returns ``[episodes]`` of a run's best policy on fresh episodes.
+
+    Args:
+        run: the run folder.
+        episodes: how many.
+        seed: of the environments; one that training has not used if None.
+        deterministic: act for good, or draw actions as in training.
+
+    Raises:
+        CheckpointError: if there is no run in the folder, or its checkpoint is damaged.
+    """
+    trained = load_run(run)
+    if seed is None:
+        seed = trained.config.seed + 3_000_017
+    with preserved_rng():
+        evaluator = Evaluator(trained.make_env, trained.policy, deterministic=deterministic)
+        returns = evaluator.run(episodes, seed=seed)
+        evaluator.close()
+    return returns

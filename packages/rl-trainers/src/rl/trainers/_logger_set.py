@@ -1,0 +1,38 @@
+"""All loggers of a run as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rl.core.interfaces import Logger
+from rl.core.registry import load
+
+__all__ = ["LoggerSet"]
+
+
+class LoggerSet:
+    """Hands each row to several loggers.
+
+    Args:
+        names: logger components, for example csv.
+        folder: the run folder.
+        resume_step: frames at which a resumed run goes on; None for a new one.
+
+    Raises:
+        UnknownComponentError: if there is no such logger.
+    """
+
+    def __init__(self, names: Sequence[str], folder: Path, *, resume_step: int | None = None) -> None:
+        kinds = [load("logger", name) for name in names]
+        self._loggers: list[Logger] = [kind(folder, resume_step=resume_step) for kind in kinds]
+
+    def log_scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Record values at `step` everywhere."""
+        for logger in self._loggers:
+            logger.log_scalars(values, step)
+
+    def close(self) -> None:
+        """Close all. May be called twice."""
+        for logger in self._loggers:
+            logger.close()

@@ -1,0 +1,93 @@
+"""Episode statistics and the rows of metrics."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["EpisodeStats"]
+
+
+class EpisodeStats:
+    """Returns and lengths of finished episodes, from rewards and done flags alone.
+
+    Works for every environment, whatever it reports about itself.
+
+    Args:
+        num_envs: environments that run side by side.
+        window: episodes over which means are taken.
+
+    Example:
+        >>> stats = EpisodeStats(num_envs=1)
+        >>> stats.update(torch.ones(1, 3, 1), torch.tensor([False, True, False]).view(1, 3, 1))
+        >>> stats.episodes, stats.return_mean
+        (1, 2.0)
+    """
+
+    def __init__(self, num_envs: int, window: int = 100) -> None:
+        self.episodes = 0
+        self._running = torch.zeros(num_envs, dtype=torch.float64)
+        self._steps = torch.zeros(num_envs, dtype=torch.float64)
+        self._returns: deque[float] = deque(maxlen=window)
+        self._lengths: deque[float] = deque(maxlen=window)
+
+    def update(self, reward: Tensor, done: Tensor) -> None:
+        """Take a batch in time order.
+
+        Args:
+            reward: ``[num_envs, T, 1]``.
+            done: bool ``[num_envs, T, 1]``.
+        """
+        rewards = reward.squeeze(-1).to("cpu", torch.float64)
+        ends = done.squeeze(-1).cpu()
+        time = torch.arange(1, rewards.shape[1] + 1, dtype=torch.float64)
+        total = torch.cumsum(rewards, dim=1) + self._running[:, None]
+        steps = time + self._steps[:, None]
+        finished: list[tuple[int, float, float]] = []
+        for env in ends.any(dim=1).nonzero().flatten().tolist():
+            before, before_steps = 0.0, 0.0
+            for t in ends[env].nonzero().flatten().tolist():
+                here, here_steps = float(total[env, t]), float(steps[env, t])
+                finished.append((t, here - before, here_steps - before_steps))
+                before, before_steps = here, here_steps
+            total[env, -1] -= before
+            steps[env, -1] -= before_steps
+        self._running, self._steps = total[:, -1].clone(), steps[:, -1].clone()
+        for _, episode_return, length in sorted(finished, key=lambda item: item[0]):
+            self.episodes += 1
+            self._returns.append(episode_return)
+            self._lengths.append(length)
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return of the last episodes; not a number before the first has ended."""
+        return _mean(self._returns)
+
+    @property
+    def length_mean(self) -> float:
+        """Mean length of the last episodes; not a number before the first has ended."""
+        return _mean(self._lengths)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "episodes": self.episodes,
+            "running": self._running,
+            "steps": self._steps,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.episodes = state["episodes"]
+        self._running, self._steps = state["running"].clone(), state["steps"].clone()
+        self._returns = deque(state["returns"], maxlen=self._returns.maxlen)
+        self._lengths = deque(state["lengths"], maxlen=self._lengths.maxlen)
+
+
+def _mean(values: deque[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

@@ -1,0 +1,303 @@
+"""One training run: its folder, clock, metrics, evaluations, checkpoints, and its end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from rl.core.errors import CheckpointError, RLError
+from rl.trainers._checkpoint import load_checkpoint, save_checkpoint
+from rl.trainers._display import DisplayMode, make_display
+from rl.trainers._evaluation import Evaluator
+from rl.trainers._logger_set import LoggerSet
+from rl.trainers._metrics import EpisodeStats
+from rl.trainers._plot import plot_learning_curve
+from rl.trainers._recipe import Recipe
+from rl.trainers._resume import check_resume
+from rl.trainers._rng import load_rng_state, preserved_rng, rng_state, seed_everything
+from rl.trainers._run_config import RunConfig
+from rl.trainers._run_folder import RunFolder, config_yaml
+from rl.trainers._schedule import Every
+from rl.trainers._signals import StopSignals
+from rl.trainers._versions import package_versions
+
+__all__ = ["Run", "Stateful", "TrainResult"]
+
+
+class Stateful(Protocol):
+    """Anything whose state a checkpoint holds."""
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended.
+
+    Args:
+        folder: the run folder.
+        train_frames: frames trained for, those before a resume included.
+        train_seconds: wall time of the training loop, its evaluations included.
+        eval_return_mean: mean return of the best policy on fresh episodes; not a number if interrupted.
+        eval_return_std: standard deviation of these returns.
+        interrupted: the run was stopped before `total_frames` and can be resumed.
+    """
+
+    folder: Path
+    train_frames: int
+    train_seconds: float
+    eval_return_mean: float = math.nan
+    eval_return_std: float = math.nan
+    interrupted: bool = False
+
+
+class Run:
+    """What all recipes share. A recipe builds its parts, then loops while `going` says so.
+
+    Creating a run seeds everything and checks that it can begin; it writes nothing. `training` creates the
+    folder or restores the checkpoint.
+
+    Args:
+        recipe: what is run.
+        config: its settings.
+        out: the run folder, which must not exist; the next free one under ``runs/`` if None.
+        resume: the folder of an earlier run, which is continued.
+        display: how progress is shown.
+        should_stop: called with the frames so far after each iteration; true ends the run as Ctrl-C does.
+
+    Raises:
+        RLError: if the folder exists already, or there is nothing to resume.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        config: RunConfig,
+        *,
+        out: str | Path | None = None,
+        resume: str | Path | None = None,
+        display: DisplayMode = "auto",
+        should_stop: Callable[[int], bool] | None = None,
+    ) -> None:
+        if out is not None and resume is not None:
+            raise RLError("out and resume exclude each other: a resumed run goes on in its own folder")
+        self.recipe, self.config = recipe, config
+        self.frames = 0
+        self.episodes = EpisodeStats(config.num_envs)
+        self._out, self._should_stop = out, should_stop
+        self._display = make_display(display)
+        self._signals = StopSignals()
+        self._times: dict[str, float] = {}
+        self._seconds = 0.0
+        self._since = time.perf_counter()
+        self._best = -math.inf
+        self._best_frames = 0
+        self._log = Every(config.log_every)
+        self._eval = Every(config.eval_every)
+        self._checkpoint = Every(config.checkpoint_every)
+        self._saved: dict[str, Any] | None = None
+        self.folder: RunFolder | None = None
+        if resume is not None:
+            self.folder = RunFolder.open(resume)
+            self._saved = load_checkpoint(self.folder.last)
+            check_resume(self.folder, recipe, config, self._saved)
+        elif out is not None and Path(out).exists():
+            RunFolder.create(out, recipe, config)  # raises the error about it
+        seed_everything(config.seed)
+
+    @contextmanager
+    def training(
+        self, *, evaluator: Evaluator, parts: Mapping[str, Stateful], metrics: tuple[str, ...], phases: tuple[str, ...]
+    ) -> Iterator[Run]:
+        """The time between the first and the last iteration: folder, loggers, display, signals are there.
+
+        Args:
+            evaluator: holds the policy that is trained; ``parts["policy"]`` is its state.
+            parts: everything whose state an exact continuation needs, by name.
+            metrics: names of the figures that `end_iteration` gets, columns of metrics.csv.
+            phases: what `timed` is called with, in the order in which it is shown.
+        """
+        self._evaluator, self._parts = evaluator, parts
+        self._columns = ("return_mean", "length_mean", "episodes", "eval_return_mean", *metrics)
+        self._times = dict.fromkeys((*phases, "evaluate"), 0.0)
+        resume_step = self._restore() if self._saved is not None else None
+        folder = self.folder = self.folder or RunFolder.create(self._out, self.recipe, self.config)
+        with ExitStack() as stack:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            if self.config.threads:
+                torch.set_num_threads(self.config.threads)
+            self._loggers = LoggerSet(self.config.loggers, folder.path, resume_step=resume_step)
+            stack.callback(self._loggers.close)
+            stack.callback(self._display.stop)
+            self._display.start(
+                f"{self.recipe.name} on {self.config.env}, seed {self.config.seed}: {folder.path}",
+                self.config.total_frames,
+                self.frames,
+            )
+            stack.enter_context(self._signals)
+            self._since = time.perf_counter()
+            yield self
+
+    @property
+    def progress(self) -> float:
+        """Share of the run that is done, in [0, 1]."""
+        return min(self.frames / self.config.total_frames, 1.0)
+
+    @property
+    def going(self) -> bool:
+        """Whether another iteration follows."""
+        return self.frames < self.config.total_frames and not self._signals.stop
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Count the block's wall time under `name`."""
+        begin = time.perf_counter()
+        yield
+        self._times[name] += time.perf_counter() - begin
+
+    def end_iteration(self, frames: int, values: Callable[[], Mapping[str, float]]) -> None:
+        """Count frames; log, evaluate and save where it is time to.
+
+        Args:
+            frames: that this iteration added.
+            values: gives the iteration's figures; called only when a row is written, so that nothing waits
+                for the device before.
+
+        Raises:
+            RLError: if a loss is not finite.
+        """
+        self.frames += frames
+        last = not self.going
+        log, evaluate = self._log.due(self.frames, last=last), self._eval.due(self.frames, last=last)
+        if log or evaluate:
+            self._write_row(values(), evaluate=evaluate)
+        if self._checkpoint.due(self.frames):
+            self._save_last()
+        if self._should_stop is not None and self._should_stop(self.frames):
+            self._signals.stop = True
+
+    def finish(self) -> TrainResult:
+        """Save, and if all frames are done evaluate the best policy on fresh episodes.
+
+        Call it inside `training`, after the loop.
+        """
+        assert self.folder is not None
+        self._save_last()
+        seconds = self._elapsed()
+        if self.frames < self.config.total_frames:
+            self._display.stop()
+            self._display.note(
+                f"stopped after {self.frames} frames; everything is saved. Continue with:\n"
+                f"  rl train {self.recipe.name} --resume {self.folder.path}"
+            )
+            return TrainResult(self.folder.path, self.frames, seconds, interrupted=True)
+        self._parts["policy"].load_state_dict(load_checkpoint(self.folder.best)["policy"])
+        episodes = self.config.final_eval_episodes
+        with preserved_rng():
+            returns = self._evaluator.run(episodes, seed=self.config.seed + FINAL_SEED)
+        mean, std = float(returns.mean()), float(returns.std(correction=0))
+        self.folder.write_summary(self._summary(mean, std, seconds))
+        if self.folder.metrics.is_file():
+            title = f"{self.recipe.name} on {self.config.env}, seed {self.config.seed}"
+            plot_learning_curve(self.folder.metrics, self.folder.curve, title)
+        self._display.stop()
+        self._display.note(
+            f"trained {self.frames} frames in {seconds:.1f} s; best policy ({self._best_frames} frames): mean return"
+            f" {mean:.1f} ± {std:.1f} over {episodes} fresh episodes\nrun folder: {self.folder.path}"
+        )
+        return TrainResult(self.folder.path, self.frames, seconds, mean, std)
+
+    def _summary(self, mean: float, std: float, seconds: float) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe.name,
+            "env": self.config.env,
+            "seed": self.config.seed,
+            "train_frames": self.frames,
+            "train_seconds": round(seconds, 3),
+            "eval_return_mean": mean,
+            "eval_return_std": std,
+            "eval_episodes": self.config.final_eval_episodes,
+            "best_frames": self._best_frames,
+            "versions": package_versions(),
+        }
+
+    def _elapsed(self) -> float:
+        return self._seconds + time.perf_counter() - self._since
+
+    def _write_row(self, values: Mapping[str, float], *, evaluate: bool) -> None:
+        for name, value in values.items():
+            if name.startswith("loss") and not math.isfinite(value):
+                raise RLError(
+                    f"{name} became {value} after {self.frames} frames; resume from an earlier run with a lower"
+                    " learning_rate or max_grad_norm, or look at the rewards of the environment"
+                )
+        row = dict.fromkeys(self._columns, math.nan)
+        row["return_mean"], row["length_mean"] = self.episodes.return_mean, self.episodes.length_mean
+        row["episodes"] = self.episodes.episodes
+        row |= values
+        row["eval_return_mean"] = self._evaluate() if evaluate else math.nan
+        self._display.update(self.frames, row, self._times)
+        seconds = self._elapsed()
+        timing = {"seconds": seconds, "frames_per_second": self.frames / max(seconds, 1e-9)}
+        times = {f"time_{name}": spent for name, spent in self._times.items()}
+        self._loggers.log_scalars({**row, **timing, **times}, self.frames)
+
+    def _evaluate(self) -> float:
+        assert self.folder is not None
+        with self.timed("evaluate"), preserved_rng():
+            returns = self._evaluator.run(self.config.eval_episodes, seed=self.config.seed + EVAL_SEED)
+        mean = float(returns.mean())
+        if mean >= self._best:  # of equals the later one: it has seen more
+            self._best, self._best_frames = mean, self.frames
+            best = {"policy": self._parts["policy"].state_dict(), "frames": self.frames, "eval_return_mean": mean}
+            save_checkpoint(self.folder.best, best)
+        return mean
+
+    def _save_last(self) -> None:
+        assert self.folder is not None
+        state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
+        state["run"] = {
+            "recipe": self.recipe.name,
+            "frames": self.frames,
+            "seconds": self._elapsed(),
+            "times": self._times,
+            "best": self._best,
+            "best_frames": self._best_frames,
+            "episodes": self.episodes.state_dict(),
+            "schedules": [self._log.next, self._eval.next, self._checkpoint.next],
+            "rng": rng_state(),
+        }
+        save_checkpoint(self.folder.last, state)
+
+    def _restore(self) -> int:
+        """Put the saved state into every part; the frames at which it was saved."""
+        assert self._saved is not None
+        assert self.folder is not None
+        missing = {"run", *self._parts} - self._saved.keys()
+        if missing:
+            raise CheckpointError(f"{self.folder.last} lacks {sorted(missing)}; it was written by another recipe")
+        for name, part in self._parts.items():
+            part.load_state_dict(self._saved[name])
+        run = self._saved["run"]
+        self.frames, self._seconds, self._times = run["frames"], run["seconds"], dict(run["times"])
+        self._best, self._best_frames = run["best"], run["best_frames"]
+        self.episodes.load_state_dict(run["episodes"])
+        self._log.next, self._eval.next, self._checkpoint.next = run["schedules"]
+        load_rng_state(run["rng"])
+        write = config_yaml(self.recipe.name, self.config)
+        if self.folder.config.read_text(encoding="utf-8") != write:
+            self.folder.update_config(write)
+        self._saved = None
+        return self.frames
+
+
+#: evaluations during training see the same start states each time; the final one sees others
+EVAL_SEED, FINAL_SEED = 1_000_003, 2_000_003

@@ -1,0 +1,72 @@
+"""The settings that every recipe has. Imports no torch, so that --help is fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rl.trainers._fields import check, in_range, positive
+
+__all__ = ["RunConfig"]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What is trained on, for how long, and how often the policy is looked at.
+
+    Args:
+        env: what to train on: the name of an installed env component (see `rl plugins`), COMPONENT/ID for
+            one that takes an id (gym/CartPole-v1), else a Gymnasium id.
+        total_frames: environment steps to train for, counted over all parallel environments.
+        seed: of networks, environments and exploration.
+        device: where networks live and learn, for example cpu or cuda:0.
+        num_envs: environments that are stepped together, in this process.
+        eval_every: frames between two evaluations of the policy on environments of its own; the policy with
+            the best mean return becomes the best checkpoint.
+        eval_episodes: episodes of each of these evaluations.
+        final_eval_episodes: fresh episodes on which the best policy is evaluated at the end; this is the
+            result in summary.json.
+        max_episode_steps: end episodes as truncated after so many steps; 0 leaves that to the environment.
+        log_every: frames between two rows of metrics.
+        checkpoint_every: frames between two saves of the last checkpoint; it is also saved at the end and on
+            Ctrl-C.
+        threads: torch threads while training; small networks are fastest with 1. 0 leaves torch's setting.
+        loggers: logger components that get every row of metrics.
+    """
+
+    env: str = "CartPole-v1"
+    total_frames: int = 100_000
+    seed: int = 0
+    device: str = "cpu"
+    num_envs: int = 1
+    eval_every: int = 5_000
+    eval_episodes: int = 10
+    final_eval_episodes: int = 20
+    max_episode_steps: int = 0
+    log_every: int = 1_000
+    checkpoint_every: int = 50_000
+    threads: int = 1
+    loggers: tuple[str, ...] = ("csv", "tensorboard")
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SpecError: if one is out of its range.
+        """
+        above_zero = (positive, "above 0")
+        check(
+            self,
+            {
+                "env": (bool, "the name of an environment"),
+                "total_frames": above_zero,
+                "seed": in_range(0, 2**31 - 1),
+                "num_envs": above_zero,
+                "eval_every": above_zero,
+                "eval_episodes": above_zero,
+                "final_eval_episodes": above_zero,
+                "max_episode_steps": (lambda n: n >= 0, "0 or more"),
+                "log_every": above_zero,
+                "checkpoint_every": above_zero,
+                "threads": (lambda n: n >= 0, "0 or more"),
+            },
+        )

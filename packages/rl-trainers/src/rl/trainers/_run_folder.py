@@ -1,0 +1,118 @@
+"""The folder of one run: where everything is, and that nothing in it is overwritten."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rl.core.errors import CheckpointError, RLError
+from rl.trainers._files import write_atomic
+from rl.trainers._recipe import Recipe
+from rl.trainers._run_config import RunConfig
+
+__all__ = ["RunFolder", "config_yaml"]
+
+
+class RunFolder:
+    """Paths inside a run folder.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.summary = self.path / "summary.json"
+        self.metrics = self.path / "metrics.csv"
+        self.curve = self.path / "learning_curve.png"
+        self.best = self.path / "checkpoints" / "best.safetensors"
+        self.last = self.path / "checkpoints" / "last.safetensors"
+
+    @classmethod
+    def create(cls, path: str | Path | None, recipe: Recipe, config: RunConfig) -> RunFolder:
+        """A new folder that holds the config, and nothing else yet.
+
+        Args:
+            path: where; ``runs/RECIPE-ENV-SEED-COUNTER`` if None.
+            recipe: what is run.
+            config: its settings.
+
+        Raises:
+            RLError: if the folder is there already.
+        """
+        folder = cls(path if path is not None else _next_free(recipe.name, config))
+        try:
+            folder.path.mkdir(parents=True, exist_ok=False)
+        except FileExistsError:
+            raise RLError(
+                f"the run folder {folder.path} exists already and is not overwritten; name another one with"
+                f" --out, or continue the run in it with --resume {folder.path}"
+            ) from None
+        write_atomic(folder.config, config_yaml(recipe.name, config))
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """The folder of an earlier run.
+
+        Raises:
+            CheckpointError: if there is no run in it.
+        """
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise CheckpointError(
+                f"{folder.path} is not a run folder: it has no config.yaml; name the folder that `rl train`"
+                " printed, for example runs/ppo-CartPole-v1-0-1"
+            )
+        return folder
+
+    def read_config(self) -> dict[str, Any]:
+        """``config.yaml`` as a dict: ``recipe`` and the settings.
+
+        Raises:
+            CheckpointError: if it cannot be read.
+        """
+        try:
+            values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{self.config} is damaged: {error}") from error
+        if not isinstance(values, dict) or "recipe" not in values:
+            raise CheckpointError(f"{self.config} is damaged: it names no recipe; add the line 'recipe: ppo'")
+        return values
+
+    def update_config(self, text: str) -> None:
+        """Replace ``config.yaml``: a resumed run may last longer than it was meant to."""
+        write_atomic(self.config, text)
+
+    def write_summary(self, values: Mapping[str, Any]) -> None:
+        """Write ``summary.json``."""
+        write_atomic(self.summary, json.dumps(values, indent=2) + "\n")
+
+
+def config_yaml(recipe: str, config: RunConfig) -> str:
+    """A config as ``config.yaml`` holds it and ``--config`` reads it.
+
+    Example:
+        >>> from rl.trainers._ppo_config import PPOConfig
+        >>> print(config_yaml("ppo", PPOConfig()).splitlines()[0])
+        recipe: ppo
+    """
+    values: dict[str, Any] = {"recipe": recipe}
+    for name, value in dataclasses.asdict(config).items():
+        values[name] = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(values, sort_keys=False, default_flow_style=None)
+
+
+def _next_free(recipe: str, config: RunConfig) -> Path:
+    env = re.sub(r"[^A-Za-z0-9_.-]+", "-", config.env)
+    count = 1
+    while (path := Path("runs") / f"{recipe}-{env}-{config.seed}-{count}").exists():
+        count += 1
+    return path

@@ -1,0 +1,84 @@
+"""The commands ``rl train`` and ``rl eval``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from rl.trainers._arguments import UsageError, parse_train
+
+__all__ = ["evaluate", "train"]
+
+
+def train(argv: Sequence[str]) -> int:
+    """Run ``rl train ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, 2 if the arguments make no sense, 130 if the run was interrupted and saved.
+
+    Raises:
+        RLError: about everything else; nothing has been overwritten.
+    """
+    try:
+        asked = parse_train(argv)
+    except UsageError as error:
+        sys.stderr.write(f"rl train: {error}\n")
+        return 2
+    if isinstance(asked, str):
+        sys.stdout.write(asked)
+        return 0
+    run = asked.recipe.load_train()
+    result = run(asked.config, out=asked.out, resume=asked.resume, display=asked.display)
+    return 130 if result.interrupted else 0
+
+
+def evaluate(argv: Sequence[str]) -> int:
+    """Run ``rl eval ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments make no sense.
+
+    Raises:
+        RLError: if there is no such run, its checkpoint is damaged, or the video cannot be written.
+    """
+    options = _eval_parser().parse_args(list(argv))
+    if options.episodes < 1:
+        sys.stderr.write(f"rl eval: --episodes must be above 0, got {options.episodes}\n")
+        return 2
+
+    from rl.trainers._loading import evaluate as returns_of
+    from rl.trainers._loading import load_run
+    from rl.trainers._video import check_video, record_video
+
+    if options.video:
+        check_video(options.video)
+    returns = returns_of(
+        options.run, episodes=options.episodes, seed=options.seed, deterministic=options.deterministic
+    )
+    mean, std = float(returns.mean()), float(returns.std(correction=0))
+    sys.stdout.write(f"return {mean:.2f} ± {std:.2f} over {options.episodes} episodes\n")
+    if options.video:
+        trained = load_run(options.run)
+        seed = trained.config.seed if options.seed is None else options.seed
+        count = record_video(trained, options.video, seed=seed, deterministic=options.deterministic)
+        sys.stdout.write(f"{options.video}: {count} pictures\n")
+    return 0
+
+
+def _eval_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "rl eval", description="Play episodes with the best policy of a run; print mean and deviation of returns."
+    )
+    parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed")
+    parser.add_argument("--episodes", type=int, default=20, help="how many (default: 20)")
+    parser.add_argument("--seed", type=int, help="of the environments (default: one that training has not used)")
+    parser.add_argument("--video", metavar="FILE", help="write one episode to this .mp4 or .gif")
+    parser.add_argument(
+        "--deterministic",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="take the best action, or draw it as in training (default: take the best)",
+    )
+    parser.add_argument("--stochastic", action="store_false", dest="deterministic", help="same as --no-deterministic")
+    return parser

@@ -1,0 +1,107 @@
+"""Each package, alone with rl-core in a fresh environment, does its smallest real job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fresh_env import CORE_NEEDS, FreshEnv, fresh_env
+
+pytestmark = pytest.mark.xdist_group("wheels")
+
+SMALLEST_USE = {
+    "core": """
+from rl.core import Bounded, Composite
+spec = Composite(action=Bounded(-1.0, 1.0, (2,)), shape=(3,))
+assert spec.is_in(spec.rand())
+""",
+    "envs": """
+from rl.envs import PendulumEnv, StepCounter, TransformedEnv
+rollout = TransformedEnv(PendulumEnv(), StepCounter(max_steps=5)).rollout(8)
+assert rollout.batch_size == (5,) and rollout["next", "truncated"][-1]
+""",
+    "modules": """
+import torch
+from tensordict import TensorDict
+from rl.core import Categorical
+from rl.modules import MLP, QValueActor
+actor = QValueActor(MLP(in_features=4, out_features=2, num_cells=[8]), in_keys=["observation"], spec=Categorical(2))
+td = actor(TensorDict(observation=torch.zeros(3, 4), batch_size=[3]))
+assert td["action"].shape == (3,) and td["chosen_action_value"].shape == (3, 1)
+""",
+    "collectors": """
+from rl.core.testing import CountingEnv
+from rl.collectors import Collector
+collector = Collector(CountingEnv(length=3), frames_per_batch=4, total_frames=8)
+batches = list(collector)
+assert [tuple(b.batch_size) for b in batches] == [(4,), (4,)]
+""",
+    "replay": """
+import torch
+from tensordict import TensorDict
+from rl.replay import LazyTensorStorage, ReplayBuffer
+buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=8)
+buffer.extend(TensorDict(observation=torch.arange(20.0)[:, None], batch_size=[20]))
+assert buffer.sample()["observation"].shape == (8, 1)
+""",
+    "objectives": """
+import torch
+from rl.objectives.value.functional import generalized_advantage_estimate
+zeros, done = torch.zeros(1, 3, 1), torch.tensor([[[False], [False], [True]]])
+advantage, target = generalized_advantage_estimate(0.5, 1.0, zeros, zeros, torch.ones(1, 3, 1), done)
+assert advantage.flatten().tolist() == [1.75, 1.5, 1.0]
+""",
+}
+SIBLINGS = sorted([*SMALLEST_USE, "trainers"])
+
+
+@pytest.fixture(scope="module", params=sorted(SMALLEST_USE))
+def alone(request, wheels: Path, tmp_path_factory) -> tuple[str, FreshEnv]:
+    """The name of a package and an environment that holds it, rl-core and rl-core's needs."""
+    env = fresh_env(tmp_path_factory.mktemp(request.param), CORE_NEEDS)
+    env.install(wheels, f"rl-{request.param}")
+    return request.param, env
+
+
+def test_it_does_its_smallest_job(alone):
+    name, env = alone
+    env.script(SMALLEST_USE[name])
+
+
+def test_it_lists_its_components_and_nobody_elses(alone):
+    name, env = alone
+    done = env.rl("plugins", "--json")
+    assert done.returncode == 0, done.stderr
+    plugins = {record["distribution"]: record for record in json.loads(done.stdout)}
+    assert set(plugins) == ({f"rl-{name}"} if name != "core" else set())
+    if name != "core":
+        assert plugins[f"rl-{name}"]["state"] == "loaded"
+        assert plugins[f"rl-{name}"]["components"]
+
+
+def test_no_sibling_and_no_simulator_came_along(alone):
+    name, env = alone
+    installed = env.script("from importlib.metadata import distributions as d; print(*(x.name for x in d()))").split()
+    ours = {dist for dist in installed if dist.startswith("rl-")}
+    assert ours == {"rl-core", f"rl-{name}"}
+    assert not {"gymnasium", "pytest", "rich", "jsonargparse"} & set(installed)
+
+
+def test_doctor_is_content(alone):
+    _, env = alone
+    done = env.rl("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_importing_it_imports_no_torch(alone):
+    name, env = alone
+    env.script(f"import rl.{name}, sys; assert 'torch' not in sys.modules")
+
+
+def test_a_missing_simulator_is_named_with_its_install_line(wheels, tmp_path):
+    env = fresh_env(tmp_path / "env", CORE_NEEDS)
+    env.install(wheels, "rl-envs")
+    done = env.run("-c", "from rl.core import load; load('env', 'gym')")
+    assert done.returncode == 1
+    assert 'pip install "rl-envs[gym]"' in done.stderr

@@ -1,0 +1,73 @@
+"""The shape of the repository: one namespace, one folder form, one public name for each thing."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from fresh_env import ROOT
+
+PACKAGES = sorted(path.parent for path in (ROOT / "packages").glob("*/pyproject.toml"))
+BY_NAME = pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+
+
+def short(package):
+    return package.name.removeprefix("rl-").replace("-", "_")
+
+
+@BY_NAME
+def test_no_package_owns_the_namespace(package):
+    assert not (package / "src" / "rl" / "__init__.py").exists()
+    assert not (package / "src" / "rl" / "plugins" / "__init__.py").exists()
+
+
+@BY_NAME
+def test_each_package_is_complete(package):
+    for name in ("README.md", "CHANGELOG.md", "LICENSE", f"src/rl/{short(package)}/py.typed"):
+        assert (package / name).is_file(), f"{package.name} lacks {name}"
+    if short(package) != "core":
+        assert (package / "src" / "rl" / "plugins" / f"{short(package)}.py").is_file()
+
+
+@BY_NAME
+def test_the_changelog_starts_with_the_present_version(package):
+    module = importlib.import_module(f"rl.{short(package)}.__about__")
+    first = next(line for line in (package / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
+    assert first.split()[1] == module.__version__
+
+
+@BY_NAME
+def test_every_public_name_resolves(package):
+    module = importlib.import_module(f"rl.{short(package)}")
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    assert set(module.__all__) <= set(dir(module))
+
+
+@BY_NAME
+def test_importing_a_package_imports_no_torch(package):
+    code = f"import sys, rl.{short(package)}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@BY_NAME
+def test_only_the_trainers_depend_on_siblings(package):
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    ours = {need.split(">")[0].split("[")[0] for need in project["dependencies"] if need.startswith("rl-")}
+    if package.name == "rl-core":
+        assert ours == set()
+    elif package.name != "rl-trainers":
+        assert ours == {"rl-core"}
+
+
+@BY_NAME
+def test_a_sibling_is_required_by_range_never_by_equality(package):
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    for need in project["dependencies"]:
+        assert "==" not in need, f"{package.name} pins {need}"
+        if need.startswith("rl-"):
+            assert ">=" in need
+            assert "<" in need
