@@ -9,17 +9,25 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.errors import ContractError, ShapeError
 from rl.core.interfaces import Leaves
-from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, next_key, unwrap
+from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
 
-__all__ = ["Assembler"]
+__all__ = ["CHUNK", "Assembler", "place"]
+
+CHUNK = 64
+"""Steps that are kept as single tensors before they go into the batch: so few that memory is used again while it
+is warm. Measured on CartPole: 44 microseconds a step with 64, 56 with 512."""
+
+_LARGE = 4096  # elements from which writing with a stride beats an intermediate copy
 
 
 class Assembler:
-    """Stacks the steps, each entry once, and nests the result once.
+    """Takes steps in chunks, and hands out one batch.
 
-    Stacking a list of small tensors costs 0.1 microseconds per tensor, writing each into a prepared batch 1.2.
+    Stacking small tensors costs 0.1 microseconds each, writing each into a prepared batch 1.2: so steps are kept
+    for a while and each entry of a chunk is stacked into the batch at once.
+
     The entries of the very first step are the entries of every batch: a key that comes or goes later is an error.
 
     Args:
@@ -30,42 +38,80 @@ class Assembler:
         self.root_keys: list[NestedKey] | None = None
         self.next_keys: list[NestedKey] = []
         self._batch_size = batch_size
+        self._dim = len(batch_size)
+        self.begin(0)
 
-    def freeze(self, root: Leaves, nxt: Leaves) -> None:
-        """Take the entries of the first step as those of every batch; private ones (``_x``) are left out."""
-        self.root_keys = _public(root)
-        self.next_keys = _public(nxt)
+    def begin(self, steps: int) -> None:
+        """Start a batch of `steps` steps."""
+        self._steps = steps
+        self._at = 0
+        self._columns: dict[tuple[str, ...], Any] = {}
 
-    def __call__(self, roots: Sequence[Leaves], nexts: Sequence[Leaves]) -> dict[str, Any]:
-        """The batch as nested dictionaries of tensors ``[*B, T, ...]``.
+    def add(self, roots: Sequence[Leaves], nexts: Sequence[Leaves]) -> None:
+        """Append steps: root entries, and entries under ``next``.
 
         Raises:
             ContractError: if a step lacks an entry that the first one had, or has one that it had not.
+            ShapeError: if an entry does not begin with the environment's batch size, or changes its shape.
         """
         if self.root_keys is None:
-            self.freeze(roots[0], nexts[0])
-        out: dict[str, Any] = {}
-        for key in self.root_keys or ():
-            place(out, key, self._stack(roots, key, under=""))
-        for key in self.next_keys:
-            place(out, next_key(key), self._stack(nexts, key, under=" under 'next'"))
+            self.root_keys, self.next_keys = _public(roots[0]), _public(nexts[0])
+        for rows, keys, under in ((roots, self.root_keys, ()), (nexts, self.next_keys, ("next",))):
+            for key in keys:
+                self._append((*under, *as_tuple(key)), self._column(rows, key, under))
         self._refuse_new_keys(roots[-1], nexts[-1])
+        self._at += len(roots)
+
+    def entries(self) -> dict[str, Any]:
+        """The batch as nested dictionaries of ``[*B, T, ...]``."""
+        out: dict[str, Any] = {}
+        for path, column in self._columns.items():
+            place(out, path, torch.stack(column, self._dim) if isinstance(column, list) else column)
+        self._columns = {}
         return out
 
-    def tensordict(self, entries: dict[str, Any], steps: int) -> TensorDict:
+    def tensordict(self, entries: dict[str, Any]) -> TensorDict:
         """The batch ``[*B, T]`` with the last dimension named ``time``."""
-        size = (*self._batch_size, steps)
-        return TensorDict(entries, batch_size=size, names=[*[None] * len(self._batch_size), "time"])
+        names: Any = [*[None] * self._dim, "time"]
+        return TensorDict(entries, batch_size=(*self._batch_size, self._steps), names=names)
 
-    def _stack(self, rows: Sequence[Leaves], key: NestedKey, under: str) -> Tensor:
+    def _column(self, rows: Sequence[Leaves], key: NestedKey, under: tuple[str, ...]) -> list[Tensor]:
         try:
-            return torch.stack([row[key] for row in rows], len(self._batch_size))
+            return [row[key] for row in rows]
         except KeyError:
             at = next(i for i, row in enumerate(rows) if key not in row)
             raise ContractError(
-                f"step {at} of this batch lacks {key_str(key)}{under}, which the first step of this collector had:"
-                " a policy and an environment must write the same entries at every step"
+                f"step {self._at + at} of this batch lacks {key_str((*under, *as_tuple(key)))}, which the first step"
+                " of this collector had: a policy and an environment must write the same entries at every step"
             ) from None
+
+    def _append(self, path: tuple[str, ...], leaves: list[Any]) -> None:
+        first, dim = leaves[0], self._dim
+        if not isinstance(first, Tensor):  # strings and the like
+            self._columns.setdefault(path, []).extend(leaves)
+            return
+        column = self._columns.get(path)
+        if column is None:
+            if first.shape[:dim] != self._batch_size:
+                raise ShapeError(
+                    f"{key_str(path)} has shape {tuple(first.shape)}, expected one that begins with the"
+                    f" environment's batch size {tuple(self._batch_size)}: one row for each environment"
+                )
+            if len(leaves) == self._steps:
+                self._columns[path] = torch.stack(leaves, dim)
+                return
+            column = first.new_empty((*self._batch_size, self._steps, *first.shape[dim:]))
+            self._columns[path] = column
+        if first.shape[dim:] != column.shape[dim + 1 :] or first.dtype != column.dtype:
+            raise ShapeError(
+                f"{key_str(path)} became {tuple(first.shape)} {first.dtype} at step {self._at}, after"
+                f" {(*column.shape[:dim], *column.shape[dim + 1 :])} {column.dtype}: shapes and dtypes stay as they are"
+            )
+        place_ = column.narrow(dim, self._at, len(leaves))
+        if dim == 0 or first.numel() >= _LARGE:
+            torch.stack(leaves, dim, out=place_)
+        else:
+            place_.copy_(torch.stack(leaves, dim))
 
     def _refuse_new_keys(self, root: Leaves, nxt: Leaves) -> None:
         # entries that a policy writes under next reach the root from the second step on: not new
@@ -88,4 +134,5 @@ def place(tree: dict[str, Any], key: NestedKey, value: Any) -> None:
 
 
 def _public(leaves: Iterable[NestedKey]) -> list[NestedKey]:
+    """All keys but those whose last part begins with an underscore."""
     return [unwrap(key) for key in leaves if not as_tuple(key)[-1].startswith("_")]

@@ -15,7 +15,7 @@ from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT, NestedKey, key_str, next_key, unwrap
 
-__all__ = ["StepChecks"]
+__all__ = ["StepChecks", "flat_keys"]
 
 
 class StepChecks:
@@ -140,8 +140,13 @@ class StepChecks:
             )
 
 
+def flat_keys(composite: Any) -> list[NestedKey]:
+    """The leaf keys of a `Composite`."""
+    return [unwrap(key) for key in composite.keys(include_nested=True, leaves_only=True)]
+
+
 def _specs(composite: Any) -> list[tuple[NestedKey, Any]]:
-    return [(unwrap(key), composite[key]) for key in composite.keys(include_nested=True, leaves_only=True)]
+    return [(key, composite[key]) for key in flat_keys(composite)]
 
 
 def _shape_hint(value: Tensor, spec: Any) -> str:

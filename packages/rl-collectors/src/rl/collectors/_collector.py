@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from math import ceil
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
-from typing_extensions import Self
 
 from rl.collectors._assemble import Assembler, place
 from rl.collectors._clock import Clock
@@ -146,18 +146,16 @@ class Collector:
         ids, self._ids = self._ids, None  # whatever interrupts a batch, the next one starts anew
         left = max(0, self._random_frames - self._frames)
         random = min(self._steps, ceil(left / self._elements))
-        if self._exploration is None:
-            roots, nexts = self._runner.run(self._steps, random)
-        else:
-            with set_interaction_type(self._exploration):
-                roots, nexts = self._runner.run(self._steps, random)
-        entries = self._assemble(roots, nexts)
+        self._assemble.begin(self._steps)
+        with nullcontext() if self._exploration is None else set_interaction_type(self._exploration):
+            self._runner.run(self._steps, random, self._assemble.add)
+        entries = self._assemble.entries()
         if self._track:
             self._number(entries, ids)
         if self._cut:
             _truncate_last(entries[NEXT], len(self._batch_size))
         self._frames += self.frames_per_batch
-        return self._assemble.tensordict(entries, self._steps)
+        return self._assemble.tensordict(entries)
 
     def _number(self, entries: dict[str, Any], ids: Tensor | None) -> None:
         done = entries[NEXT][DONE].reshape(*self._batch_size, self._steps)
@@ -293,8 +291,8 @@ class Collector:
 
 
 def _make_env(create_env_fn: Any) -> Any:
-    env = create_env_fn if not isinstance(create_env_fn, type) and isinstance(create_env_fn, Env) else None
-    if env is None and callable(create_env_fn):
+    env = create_env_fn
+    if isinstance(env, type) or (callable(env) and not isinstance(env, Env)):
         env = create_env_fn()
     if not isinstance(env, Env):
         wanted = ("batch_size", "observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec",

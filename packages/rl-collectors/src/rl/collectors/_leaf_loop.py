@@ -19,7 +19,7 @@ LeafStep = Callable[[Leaves], Leaves]
 
 
 class LeafLoop:
-    """Drives a `LeafEnv` and keeps the root of the coming step.
+    """Drives a `LeafEnv` and keeps the root of the coming step; None there stands for a reset.
 
     Args:
         env: the environment's leaf form.
@@ -33,10 +33,6 @@ class LeafLoop:
         # reading one flag is eight times cheaper than a reduction
         self._any: Callable[[Tensor], Tensor] = _itself if env.batch_size.numel() == 1 else Tensor.any
 
-    def reset(self) -> None:
-        """Start all episodes anew."""
-        self.root = self._env.reset_leaves()
-
     def run(self, steps: int, act: LeafAct, step: LeafStep, roots: list[Leaves], nexts: list[Leaves]) -> None:
         """Take `steps` steps and append to `roots` and `nexts` what they read and wrote.
 
@@ -47,9 +43,8 @@ class LeafLoop:
             roots: gets one dict a step: observations, flags, policy outputs.
             nexts: gets one dict a step: what belongs under ``next``.
         """
-        if self.root is None:
-            self.reset()
-        root: Leaves = self.root  # pyright: ignore[reportAssignmentType]  # reset() has just filled it
+        root = self._env.reset_leaves() if self.root is None else self.root
+        self.root = None  # whatever interrupts the loop, the environment has moved on
         rewards, any_of, reset = self._rewards, self._any, self._env.reset_leaves
         known, constants = list(root), None
         for _ in range(steps):

@@ -7,6 +7,8 @@ steps show whether it does; what it reuses is then copied at every step.
 
 from __future__ import annotations
 
+import torch
+
 from rl.collectors._leaf_loop import LeafAct, LeafStep
 from rl.core.errors import ContractError
 from rl.core.interfaces import Leaves
@@ -64,16 +66,19 @@ class StepProbe:
     def __init__(self, step: LeafStep, who: str) -> None:
         self._step, self._who = step, who
         self._last: Leaves = {}
+        self._copies: Leaves = {}
 
     def __call__(self, root: Leaves) -> Leaves:
         nxt = self._step(root)
-        reused = _same_memory(self._last, nxt)
+        kept = self._last
+        # constants (flags that are rarely set) may share memory: what counts is that kept values stay
+        reused = [key for key in _same_memory(kept, nxt) if not torch.equal(kept[key], self._copies[key])]
         if reused:
             raise ContractError(
                 f"{self._who}.step_leaves returned {', '.join(map(key_str, reused))} in the memory of the step before,"
                 " which the collector still keeps: return fresh tensors (clone them), or offer no lowered()"
             )
-        self._last = nxt
+        self._last, self._copies = nxt, {key: leaf.clone() for key, leaf in nxt.items()}
         return nxt
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tensordict import TensorDictBase
 
+from rl.collectors._checks import flat_keys
 from rl.collectors._leaf_loop import LeafAct
 from rl.collectors._tensordict_loop import TensorDictAct
 from rl.core.interfaces import Env, Leaves
-from rl.core.keys import unwrap
 
 __all__ = ["RandomActions"]
 
@@ -23,7 +23,7 @@ class RandomActions:
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self._keys = [unwrap(key) for key in env.full_action_spec.keys(include_nested=True, leaves_only=True)]
+        self._keys = flat_keys(env.full_action_spec)
 
     def draw(self) -> Leaves:
         """One action for each element of the environment, by key."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from rl.collectors._checks import StepChecks
+from rl.collectors._assemble import CHUNK
+from rl.collectors._checks import StepChecks, flat_keys
 from rl.collectors._clock import Clock
 from rl.collectors._leaf_loop import LeafLoop
 from rl.collectors._lowered_policy import lowered_policy
@@ -17,7 +19,7 @@ from rl.collectors._random_policy import RandomActions
 from rl.collectors._tensordict_loop import TensorDictLoop
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env, Leaves
-from rl.core.keys import DONE, unwrap
+from rl.core.keys import DONE
 from rl.core.lowering import lower, lower_env
 
 __all__ = ["Runner"]
@@ -61,11 +63,11 @@ class Runner:
             step: Any = env.step_and_maybe_reset
             check_act, check_step, probe = checks.tensordict_act, checks.tensordict_step, None
         else:
-            self._loop = LeafLoop(leaf_env, [unwrap(k) for k in env.full_reward_spec.keys(True, True)])
+            self._loop = LeafLoop(leaf_env, flat_keys(env.full_reward_spec))
             own, self.path = _leaf_policy(policy, away, home, env.batch_size)
             random, step = draw.leaf_act(own), leaf_env.step_leaves
             check_act, check_step, probe = checks.leaf_act, checks.leaf_step, ActProbe
-        first_step = step if probe is None else StepProbe(step, type(env).__name__)
+        first_step: Any = step if probe is None else StepProbe(step, type(env).__name__)
         around = (lambda _, function: function) if clock is None else clock.around
         self._step = around("env", check_step(step) if debug else step)
         self._first_step = around("env", check_step(first_step))
@@ -83,26 +85,29 @@ class Runner:
     def root(self, leaves: Leaves | None) -> None:
         self._loop.root = leaves
 
-    def run(self, steps: int, random: int) -> tuple[list[Leaves], list[Leaves]]:
+    def run(self, steps: int, random: int, take: Callable[[list[Leaves], list[Leaves]], None]) -> None:
         """Take `steps` steps, the first `random` of them with random actions.
 
         After an exception the loop starts from a reset: the environment may have moved on.
 
-        Returns:
-            One dict a step of root entries, and one of entries under ``next``.
+        Args:
+            steps: how many.
+            random: how many of them, from the first on, are random.
+            take: gets the steps in chunks: one dict a step of root entries, and one of entries under ``next``.
         """
-        roots: list[Leaves] = []
-        nexts: list[Leaves] = []
         for randomly, count in ((True, random), (False, steps - random)):
-            lane = self._lanes[randomly]
-            left = count
-            while left and not lane.settled:
-                self._loop.run(1, lane.first_act, self._first_step, roots, nexts)
-                lane.settle()
-                left -= 1
-            if left:
-                self._loop.run(left, lane.act, self._step, roots, nexts)
-        return roots, nexts
+            lane, left = self._lanes[randomly], count
+            while left:
+                roots: list[Leaves] = []
+                nexts: list[Leaves] = []
+                length = min(left, CHUNK) if lane.settled else 1
+                if lane.settled:
+                    self._loop.run(length, lane.act, self._step, roots, nexts)
+                else:
+                    self._loop.run(1, lane.first_act, self._first_step, roots, nexts)
+                    lane.settle()
+                left -= length
+                take(roots, nexts)
 
 
 class _Lane:
@@ -145,7 +150,7 @@ def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, siz
 def _home(env: Env) -> torch.device:
     """Where the environment's tensors are, as its action specs say."""
     spec = env.full_action_spec
-    for key in spec.keys(include_nested=True, leaves_only=True):
+    for key in flat_keys(spec):
         if spec[key].device is not None:
             return spec[key].device
     return torch.device("cpu")
@@ -166,4 +171,4 @@ def _away(policy: Any, device: torch.device | None, home: torch.device) -> torch
 
 def _concrete(device: torch.device) -> torch.device:
     """``cuda`` as ``cuda:0``, as tensors say it."""
-    return device if device.index is not None or device.type == "cpu" else torch.empty(0, device=device).device
+    return device if device.type == "cpu" or ":" in str(device) else torch.empty(0, device=device).device

@@ -55,16 +55,12 @@ class TensorDictLoop:
 
     @property
     def root(self) -> Leaves | None:
-        """The entries that the coming step starts from; None before the first reset."""
+        """The entries that the coming step starts from; None for a reset."""
         return None if self._td is None else leaves_of(self._td)
 
     @root.setter
     def root(self, leaves: Leaves | None) -> None:
         self._td = None if leaves is None else tensordict_of(leaves, self._env.batch_size)
-
-    def reset(self) -> None:
-        """Start all episodes anew."""
-        self._td = self._env.reset()
 
     def run(
         self, steps: int, act: TensorDictAct, step: TensorDictStep, roots: list[Leaves], nexts: list[Leaves]
@@ -78,9 +74,8 @@ class TensorDictLoop:
             roots: gets one dict a step: observations, flags, policy outputs.
             nexts: gets one dict a step: what belongs under ``next``.
         """
-        if self._td is None:
-            self.reset()
-        td: TensorDictBase = self._td  # pyright: ignore[reportAssignmentType]  # reset() has just filled it
+        td = self._env.reset() if self._td is None else self._td
+        self._td = None  # whatever interrupts the loop, the environment has moved on
         for _ in range(steps):
             acted = act(td)
             root = leaves_of(acted.exclude(NEXT).clone())

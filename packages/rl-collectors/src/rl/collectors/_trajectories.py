@@ -92,9 +92,9 @@ def _last_steps(batch: TensorDictBase, trajectory_key: NestedKey, done_key: Nest
         return torch.cat([change, change.new_ones((*change.shape[:-1], 1))], dim=-1)
     done = batch.get(as_tuple(done_key), None)
     if done is None:
+        keys = ", ".join(".".join(as_tuple(key)) for key in batch.keys(include_nested=True, leaves_only=True))
         raise ContractError(
             f"split_trajectories reads {key_str(trajectory_key)} or {key_str(done_key)}, and the batch has neither"
-            " (keys: " + ", ".join(".".join(as_tuple(k)) for k in batch.keys(True, True)) + "): collect with"
-            " track_traj_ids=True, or name the keys with trajectory_key= and done_key="
+            f" (keys: {keys}): collect with track_traj_ids=True, or name the keys with trajectory_key= and done_key="
         )
     return done.reshape(batch.batch_size)

@@ -39,8 +39,8 @@ class WarmedUp(Generic[P, R]):
             out = self._model(*args, **kwargs)
             vars(self)["_calls"] += 1
             return out
-        vars(self)["_compiled"] = torch.compile(self._model, **self._options)
-        return self._compiled(*args, **kwargs)
+        compiled = vars(self)["_compiled"] = torch.compile(self._model, **self._options)
+        return compiled(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name in WarmedUp._own or (name.startswith("__") and name.endswith("__")):

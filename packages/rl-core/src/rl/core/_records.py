@@ -60,6 +60,11 @@ class PluginRecord:
         return f"{self.distribution}:{self.name}"
 
     @property
+    def label(self) -> str:
+        """The id and the version, for messages."""
+        return f"{self.id} {self.version}".rstrip()
+
+    @property
     def contracts(self) -> tuple[str, ...]:
         """The contract versions that its components were written for: ``env/1``, ``loss/1``."""
         return tuple(sorted({f"{c.kind}/{c.contract}" for c in self.components}))

@@ -95,10 +95,11 @@ def _unknown(name: str, known: list[str]) -> int:
 def _write_help(registry: Registry, out: TextIO) -> None:
     offered: dict[str, tuple[Command, PluginRecord]] = registry.commands()
     rows = [(name, summary, "") for name, (_, summary) in _OWN.items()]
-    rows += [(name, command.summary, record.distribution) for name, (command, record) in offered.items() if name not in _OWN]
+    rows += [
+        (name, command.summary, record.distribution) for name, (command, record) in offered.items() if name not in _OWN
+    ]
     out.write("usage: rl [--help] [--version] SUBCOMMAND [ARGUMENTS]\n\nSubcommands:\n")
-    for line in table(rows):
-        out.write(f"  {line}\n")
+    out.writelines(f"  {line}\n" for line in table(rows))
     out.write("\n`rl SUBCOMMAND --help` explains one. RL_DEBUG=1 shows tracebacks.\n")
 
 

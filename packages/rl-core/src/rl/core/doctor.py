@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rl.core import namespace
 from rl.core.__about__ import __version__
@@ -19,9 +20,6 @@ from rl.core._versions import installed_version, requirements, satisfies
 from rl.core.errors import RLError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import normalized, settings
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["Finding", "examine", "main"]
 
@@ -178,13 +176,15 @@ def _devices() -> Iterator[Finding]:
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    import os
-
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Finding("devices", "cpu", f"{cores} cores to use, torch uses {torch.get_num_threads()} threads")
-    if not torch.cuda.is_available():
+    with warnings.catch_warnings(record=True) as said:  # a driver that is too old
+        warnings.simplefilter("always")
+        available = torch.cuda.is_available()
+    if not available:
+        heard = "; ".join(str(warning.message) for warning in said)
         why = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no usable CUDA device"
-        yield Finding("devices", "cuda", f"none: {why}")
+        yield Finding("devices", "cuda", f"none: {why}{f' ({heard})' if heard else ''}")
         return
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
@@ -198,8 +198,8 @@ def _devices() -> Iterator[Finding]:
 
 def _answers(registry: Registry) -> Iterator[Finding]:
     """Who computes what, where."""
-    if "torch" not in sys.modules or "tensordict" not in sys.modules:
-        return
+    if sys.modules.get("torch") is None or sys.modules.get("tensordict") is None:
+        return  # reported already: they do not import
     import torch
 
     kinds = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -208,8 +208,10 @@ def _answers(registry: Registry) -> Iterator[Finding]:
             ("priority tree", "rl_priority_tree", {"capacity": 8, "device": device, "dtype": torch.float32}),
             ("linear recurrence", "rl_linear_recurrence", {"device": device, "dtype": torch.float32}),
         ]
-        for cell in ("lstm", "gru"):
-            asked.append((f"recurrent {cell}", "rl_recurrent_backend", {"cell": cell, "name": None, "device": device}))
+        asked += [
+            (f"recurrent {cell}", "rl_recurrent_backend", {"cell": cell, "name": None, "device": device})
+            for cell in ("lstm", "gru")
+        ]
         for what, hook, arguments in asked:
             yield _answer(registry, f"{what} on {device.type}", hook, arguments)
 

@@ -6,15 +6,23 @@ up to three flags, ``done = terminated | truncated``, and a mask ``_reset`` of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
-from torch import Tensor
 
-from rl.core.errors import ContractError, ShapeError
-from rl.core.keys import ACTION, DONE, NEXT, RESET, REWARD, TERMINATED, TRUNCATED, NestedKey, as_tuple, key_str, unwrap
+from rl.core._done import (
+    FLAGS,
+    Keys,
+    any_done,
+    complete_done,
+    done_levels,
+    key_list,
+    terminated_or_truncated,
+)
+from rl.core._partial_reset import apply_reset_mask, merge_reset, reset_masks, where_reset
+from rl.core.errors import ContractError
+from rl.core.keys import ACTION, DONE, NEXT, RESET, REWARD, NestedKey, as_tuple, unwrap
 
 if TYPE_CHECKING:
     from rl.core.interfaces import Env, Leaves
@@ -33,19 +41,7 @@ __all__ = [
     "where_reset",
 ]
 
-FLAGS = (DONE, TERMINATED, TRUNCATED)
-"""The flags of one level."""
-
-Keys = NestedKey | Iterable[NestedKey]
-Level = tuple[str, ...]
 _Tree = dict[str, Any]  # what to leave out: the key itself (None), or a tree of what to leave out below it
-
-
-def _key_list(keys: Keys) -> list[NestedKey]:
-    """One key or several, as a list; a tuple of strings is one key."""
-    if isinstance(keys, str) or (isinstance(keys, tuple) and keys and all(isinstance(k, str) for k in keys)):
-        return [keys]  # pyright: ignore[reportReturnType]  # checked
-    return list(keys)  # pyright: ignore[reportReturnType]  # a collection of keys
 
 
 def _tree(keys: Iterable[NestedKey]) -> _Tree:
@@ -109,13 +105,14 @@ class StepMDP:
 
     Example:
         >>> step = StepMDP()
+        >>> import torch
         >>> td = TensorDict(observation=torch.zeros(1), action=torch.ones(1), next={"observation": torch.ones(1)})
         >>> root = step(td)
         >>> root["observation"], root["action"]
         (tensor([1.]), tensor([1.]))
     """
 
-    def __init__(  # noqa: PLR0913  the arguments of step_mdp
+    def __init__(
         self,
         *,
         reward_keys: Keys = REWARD,
@@ -127,10 +124,10 @@ class StepMDP:
         exclude_done: bool = False,
         exclude_action: bool = False,
     ) -> None:
-        state = {unwrap(key) for key in _key_list(state_keys)}
-        rewards = [unwrap(key) for key in _key_list(reward_keys)]
-        dones = [unwrap(key) for key in _key_list(done_keys)]
-        self._actions = [unwrap(key) for key in _key_list(action_keys)]
+        state = {unwrap(key) for key in key_list(state_keys)}
+        rewards = [unwrap(key) for key in key_list(reward_keys)]
+        dones = [unwrap(key) for key in key_list(done_keys)]
+        self._actions = [unwrap(key) for key in key_list(action_keys)]
         masks = [unwrap((*level, RESET)) for level in done_levels(dones)]
         dropped = [key for key in rewards if key not in state] if exclude_reward else []
         dropped += dones if exclude_done else []
@@ -172,7 +169,7 @@ class StepMDP:
         if self._keep_other:
             _put(entries, tensordict, self._root_drop)
         _put(entries, following, self._next_drop)
-        names = tensordict.names if tensordict._has_names() else None  # noqa: SLF001  else `names` costs more than the step
+        names: Any = tensordict.names if tensordict._has_names() else None  # noqa: SLF001  else `names` costs more than the step
         out = TensorDict(entries, batch_size=tensordict.batch_size, device=tensordict.device, names=names)
         if self._keep_action:
             for key in self._actions:
@@ -192,7 +189,7 @@ class StepMDP:
         return out
 
 
-def step_mdp(  # noqa: PLR0913  one switch for each kind of entry
+def step_mdp(
     tensordict: TensorDictBase,
     next_tensordict: TensorDictBase | None = None,
     *,
@@ -223,6 +220,7 @@ def step_mdp(  # noqa: PLR0913  one switch for each kind of entry
         ContractError: if there is no ``next``.
 
     Example:
+        >>> import torch
         >>> td = TensorDict(observation=torch.zeros(1), action=torch.ones(1), next={"observation": torch.ones(1)})
         >>> sorted(step_mdp(td).keys())
         ['observation']
@@ -238,258 +236,3 @@ def step_mdp(  # noqa: PLR0913  one switch for each kind of entry
     )
     out = stepper(tensordict)
     return out if next_tensordict is None else next_tensordict.update(out)
-
-
-# ---------------------------------------------------------------------- done flags
-
-
-def done_levels(done_keys: Keys) -> list[Level]:
-    """Where flags stand, outermost first.
-
-    Example:
-        >>> done_levels(["done", "terminated", ("agents", "done")])
-        [(), ('agents',)]
-    """
-    return sorted({as_tuple(key)[:-1] for key in _key_list(done_keys)}, key=lambda level: (len(level), level))
-
-
-def _flag(td: Any, key: NestedKey, shape: Sequence[int] | None) -> Tensor | None:
-    """A flag as bool of the right shape; None if it is absent."""
-    value = td.get(key, None)
-    if value is None:
-        return None
-    if value.dtype is not torch.bool:
-        value = value.bool()
-    if shape is not None and value.shape != torch.Size(shape):
-        if value.numel() != torch.Size(shape).numel():
-            raise ShapeError(f"flag {key_str(key)} must have shape {tuple(shape)}, got {tuple(value.shape)}")
-        value = value.reshape(torch.Size(shape))
-    return value
-
-
-def complete_done(
-    tensordict: Any, *, level: Level = (), flags: Iterable[str] = FLAGS, shape: Sequence[int] | None = None
-) -> Any:
-    """Fill in the flags of one level, in place: ``done = terminated | truncated``.
-
-    With ``terminated`` (and perhaps ``truncated``) alone, ``done`` is either; with ``done`` alone, it counts as
-    ``terminated``; with ``truncated`` alone, ``done`` is the same and nothing is terminated; a missing ``truncated``
-    is what is done but not terminated. Without any flag all are false.
-
-    Args:
-        tensordict: a TensorDict, or leaves by flat key.
-        level: where the flags stand.
-        flags: those that shall be there in the end.
-        shape: of a flag, ``[*B, 1]``; flags of another shape are reshaped; that of the flags found if None.
-
-    Raises:
-        ContractError: if ``done`` and ``truncated`` are there without ``terminated``: it is not known which ends are
-            terminal.
-        ShapeError: if a flag does not fit `shape`, or there is no flag and no shape.
-
-    Example:
-        >>> td = complete_done(TensorDict(terminated=torch.tensor([True])))
-        >>> td["done"], td["truncated"]
-        (tensor([True]), tensor([False]))
-    """
-    names: list[NestedKey] = [unwrap((*level, flag)) for flag in FLAGS]
-    done, terminated, truncated = (_flag(tensordict, name, shape) for name in names)
-    if done is not None and truncated is not None and terminated is None:
-        raise ContractError(
-            f"flags {key_str(names[0])} and {key_str(names[2])} came without {key_str(names[1])}:"
-            " say which ends are terminal"
-        )
-    if terminated is None:
-        if done is not None:
-            terminated = done.clone()
-        elif truncated is not None:
-            terminated = torch.zeros_like(truncated)
-        elif shape is not None:
-            device = getattr(tensordict, "device", None)
-            terminated = torch.zeros(torch.Size(shape), dtype=torch.bool, device=device)
-        else:
-            raise ShapeError(f"no flag among {[key_str(name) for name in names]}, and no shape to make one of")
-    if done is None:
-        done = terminated.clone() if truncated is None else terminated | truncated
-    if truncated is None:
-        truncated = done & ~terminated
-    wanted = set(flags)
-    for flag, name, value in zip(FLAGS, names, (done, terminated, truncated), strict=True):
-        if flag in wanted and tensordict.get(name, None) is not value:
-            tensordict[name] = value
-    return tensordict
-
-
-def _level_done(td: Any, level: Level) -> Tensor | None:
-    """The union of the flags of a level."""
-    found = [td.get(unwrap((*level, flag)), None) for flag in FLAGS]
-    present = [flag for flag in found if flag is not None]
-    if not present:
-        return None
-    union = present[0]
-    for flag in present[1:]:
-        union = union | flag
-    return union
-
-
-def any_done(tensordict: Any, done_keys: Keys = DONE) -> bool:
-    """Whether any flag of any level is set.
-
-    Args:
-        tensordict: with the flags at its root: ``td`` after a reset, ``td["next"]`` after a step; leaves also do.
-        done_keys: their levels are looked at, with all three flags.
-    """
-    unions = (_level_done(tensordict, level) for level in done_levels(done_keys))
-    return any(bool(union.any()) for union in unions if union is not None)
-
-
-def terminated_or_truncated(tensordict: Any, done_keys: Keys = DONE, *, write_full_false: bool = False) -> bool:
-    """Write, beside the flags of each level, the mask ``_reset`` of what has ended, in place.
-
-    Args:
-        tensordict: as for `any_done`.
-        done_keys: as for `any_done`.
-        write_full_false: write masks even if nothing has ended.
-
-    Returns:
-        Whether anything has ended.
-
-    Raises:
-        ContractError: if a level has no flag.
-
-    Example:
-        >>> td = TensorDict(done=torch.tensor([[True], [False]]), batch_size=[2])
-        >>> terminated_or_truncated(td), td["_reset"].flatten()
-        (True, tensor([ True, False]))
-    """
-    unions: dict[Level, Tensor] = {}
-    for level in done_levels(done_keys):
-        union = _level_done(tensordict, level)
-        if union is None:
-            raise ContractError(
-                f"no done flag at level {level!r}: expected one of {[key_str((*level, flag)) for flag in FLAGS]}"
-            )
-        unions[level] = union
-    ended = any(bool(union.any()) for union in unions.values())
-    if ended or write_full_false:
-        for level, union in unions.items():
-            tensordict[unwrap((*level, RESET))] = union.clone()
-    return ended
-
-
-# ---------------------------------------------------------------------- partial resets
-
-
-def reset_masks(tensordict: Any, done_keys: Keys = DONE) -> dict[Level, Tensor]:
-    """The masks ``_reset`` by level; a mask at the root overrides those below. No mask means: all of that level."""
-    root = tensordict.get(RESET, None)
-    if root is not None:
-        return {(): root}
-    found = {level: tensordict.get(unwrap((*level, RESET)), None) for level in done_levels(done_keys)}
-    return {level: mask for level, mask in found.items() if mask is not None}
-
-
-def where_reset(mask: Tensor, fresh: Any, current: Any) -> Any:
-    """`fresh` where the mask is set, else `current`.
-
-    Args:
-        mask: bool ``[*B, 1]``.
-        fresh: ``[*B, ...]``, a tensor or non-tensor data.
-        current: the same shape.
-
-    Raises:
-        ShapeError: if the shapes do not agree.
-    """
-    mask = mask.squeeze(-1)
-    if fresh.shape != current.shape or fresh.shape[: mask.ndim] != mask.shape:
-        raise ShapeError(
-            f"a partial reset with a mask of shape {(*mask.shape, 1)} meets fresh data of shape {tuple(fresh.shape)}"
-            f" and current data of shape {tuple(current.shape)}"
-        )
-    if isinstance(fresh, Tensor):
-        return torch.where(mask.reshape(mask.shape + (1,) * (fresh.ndim - mask.ndim)), fresh, current)
-    if not mask.ndim:
-        return (fresh if bool(mask) else current).clone()
-    rows = [where_reset(m.unsqueeze(-1), f, c) for m, f, c in zip(mask, fresh, current, strict=True)]
-    return torch.stack(rows)
-
-
-def merge_reset(current: Mapping[Any, Any], fresh: Mapping[Any, Any], masks: Mapping[Level, Tensor]) -> dict[Any, Any]:
-    """Fresh leaves where masks are set, current ones elsewhere: what a partial reset returns, on leaves.
-
-    Args:
-        current: leaves by flat key, with the data of all that is not reset.
-        fresh: leaves by flat key, as a full reset gives them.
-        masks: by level, from `reset_masks`; an entry obeys the mask of the innermost level that holds it.
-
-    Raises:
-        ContractError: if an entry is absent in `current` though not everything is reset.
-    """
-    partial = {level: mask for level, mask in masks.items() if not bool(mask.all())}
-    out: dict[Any, Any] = {}
-    for key, value in fresh.items():
-        path = as_tuple(key)
-        levels = [level for level in masks if path[: len(level)] == level and len(path) > len(level)]
-        level = max(levels, key=len, default=None)
-        if level not in partial:
-            out[key] = value
-            continue
-        old = current.get(key, None)
-        if old is None:
-            raise ContractError(
-                f"a partial reset reads {key_str(key)} of what is not reset, which is not in the input"
-                f" (keys: {list(current.keys())}); pass the data of the last step along with '_reset'"
-            )
-        out[key] = where_reset(partial[level], value, old)
-    return out
-
-
-def apply_reset_mask(tensordict: TensorDictBase, fresh: TensorDictBase, done_keys: Keys = DONE) -> TensorDictBase:
-    """Finish a partial reset: update `tensordict` with `fresh` where its masks ``_reset`` are set, and erase them.
-
-    Args:
-        tensordict: the last root with masks; updated in place (its tensors are not) and returned.
-        fresh: what a full reset gave.
-        done_keys: their levels are where masks stand.
-
-    Raises:
-        ContractError: if an entry that is not reset everywhere is absent in `tensordict`.
-
-    Example:
-        >>> td = TensorDict(x=torch.tensor([5, 6]), _reset=torch.tensor([[True], [False]]), batch_size=[2])
-        >>> apply_reset_mask(td, TensorDict(x=torch.tensor([0, 0]), batch_size=[2]))["x"]
-        tensor([0, 6])
-    """
-    masks = reset_masks(tensordict, done_keys)
-    leaves = dict(fresh.items(include_nested=True, leaves_only=True, is_leaf=_is_leaf))
-    merged = merge_reset(_Flat(tensordict), leaves, masks)
-    for level in {(), *done_levels(done_keys)}:
-        key = unwrap((*level, RESET))
-        if tensordict.get(key, None) is not None:
-            del tensordict[key]
-    for key, value in merged.items():
-        tensordict.set(key, value)
-    return tensordict
-
-
-def _is_leaf(kind: type) -> bool:
-    return not issubclass(kind, TensorDictBase) or is_non_tensor(kind)
-
-
-class _Flat(Mapping[Any, Any]):
-    """A TensorDict as a mapping from flat keys."""
-
-    def __init__(self, tensordict: TensorDictBase) -> None:
-        self._td = tensordict
-
-    def __getitem__(self, key: NestedKey) -> Any:
-        value = self._td.get(key, None)
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def __iter__(self) -> Any:
-        return iter(self._td.keys(include_nested=True, leaves_only=True, is_leaf=_is_leaf))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))

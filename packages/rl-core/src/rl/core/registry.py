@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import pluggy
 
@@ -160,7 +160,7 @@ class Registry:
         found: list[Component] = []
         for impl in self._manager.hook.rl_components.get_hookimpls():
             if impl.plugin_name == record.id:
-                found.extend(impl.function())
+                found.extend(cast("Iterable[Component]", impl.function()))
         for item in found:
             if not isinstance(item, Component):
                 raise PluginError(f"rl_components gave {item!r}; it lists objects of rl.core.components.Component")
@@ -205,7 +205,7 @@ class Registry:
         """Issue a `BrokenPluginWarning` for each plugin that is broken or incompatible; once for each."""
         for record in self.plugins:
             if record.state in ("broken", "incompatible"):
-                self._warn_once(record.id, f"plugin {record.id} {record.version} is left out: {record.reason}")
+                self._warn_once(record.id, f"plugin {record.label} is left out: {record.reason}")
 
     def _warn_once(self, key: str, message: str) -> None:
         if key not in self._warned:
@@ -298,14 +298,14 @@ class Registry:
         return found
 
     def _failed(self, record: PluginRecord, hook: str, error: BaseException) -> None:
+        remedy = f"Upgrade {record.distribution}, or leave it out with RL_PLUGINS_DISABLE={record.name}"
         problem = f"{hook} raised {type(error).__name__}: {error}"
+        self._note(record, problem, f"{problem}; the other plugins are asked instead. {remedy}")
+
+    def _note(self, record: PluginRecord, problem: str, message: str) -> None:
         if problem not in record.problems:
             record.problems.append(problem)
-        self._warn_once(
-            f"{record.id} {problem}",
-            f"plugin {record.id} {record.version}: {problem}; the next plugin is asked instead. Upgrade"
-            f" {record.distribution}, or leave it out with RL_PLUGINS_DISABLE={record.name}",
-        )
+        self._warn_once(f"{record.id} {problem}", f"plugin {record.label}: {message}")
 
     def priority_tree(self, capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree:
         """The best priority tree for a device and a type.
@@ -358,9 +358,9 @@ class Registry:
         for answer in sorted(answers, key=lambda answer: order.index(answer.plugin.id)):
             for command in answer.value:
                 if command.name in found:
-                    problem = f"rl_commands: command {command.name!r} is already offered by {found[command.name][1].id}"
-                    answer.plugin.problems.append(problem)
-                    self._warn_once(f"{answer.plugin.id} {problem}", f"plugin {answer.plugin.id}: {problem}")
+                    first = found[command.name][1].id
+                    problem = f"rl_commands: command {command.name!r} is already offered by {first}"
+                    self._note(answer.plugin, problem, problem)
                 else:
                     found[command.name] = (command, answer.plugin)
         return found

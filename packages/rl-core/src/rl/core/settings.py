@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from rl.core.errors import RLError
 
@@ -72,6 +72,6 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     names = (normalized(name) for name in env.get("RL_PLUGINS_DISABLE", "").split(","))
     return Settings(
         plugins_disable=tuple(dict.fromkeys(name for name in names if name)),
-        native=cast("Literal['auto', 'off', 'require']", native),
+        native=native,
         debug=_flag("RL_DEBUG", env.get("RL_DEBUG", "")),
     )

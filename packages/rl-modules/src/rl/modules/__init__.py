@@ -1,1 +1,87 @@
-"""rl-modules."""
+"""Networks, distributions, actors, critics and exploration, all with keys that they state."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.core._exploration import ExplorationType, exploration_type, set_exploration_type
+    from rl.modules.__about__ import __version__
+    from rl.modules.distributions._delta import Delta
+    from rl.modules.distributions._discrete import (
+        Categorical,
+        MaskedCategorical,
+        MaskedOneHotCategorical,
+        OneHotCategorical,
+    )
+    from rl.modules.distributions._normal import IndependentNormal
+    from rl.modules.distributions._params import NormalParamExtractor
+    from rl.modules.distributions._tanh_normal import TanhNormal
+    from rl.modules.explore._egreedy import EGreedyModule
+    from rl.modules.explore._gaussian import AdditiveGaussianModule
+    from rl.modules.nets._conv import ConvNet
+    from rl.modules.nets._heads import CategoricalHead, NormalHead
+    from rl.modules.nets._init import orthogonal_init
+    from rl.modules.nets._mlp import MLP
+    from rl.modules.policy._actor import Actor, ProbabilisticActor
+    from rl.modules.policy._qvalue import QValueActor, QValueModule
+    from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
+    from rl.modules.policy._value import ValueOperator
+
+__all__ = [
+    "MLP",
+    "Actor",
+    "ActorCriticOperator",
+    "ActorCriticWrapper",
+    "ActorValueOperator",
+    "AdditiveGaussianModule",
+    "Categorical",
+    "CategoricalHead",
+    "ConvNet",
+    "Delta",
+    "EGreedyModule",
+    "ExplorationType",
+    "IndependentNormal",
+    "MaskedCategorical",
+    "MaskedOneHotCategorical",
+    "NormalHead",
+    "NormalParamExtractor",
+    "OneHotCategorical",
+    "ProbabilisticActor",
+    "QValueActor",
+    "QValueModule",
+    "TanhNormal",
+    "ValueOperator",
+    "__version__",
+    "exploration_type",
+    "orthogonal_init",
+    "set_exploration_type",
+]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.core._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
+        "rl.modules.__about__": ["__version__"],
+        "rl.modules.distributions._delta": ["Delta"],
+        "rl.modules.distributions._discrete": [
+            "Categorical",
+            "MaskedCategorical",
+            "MaskedOneHotCategorical",
+            "OneHotCategorical",
+        ],
+        "rl.modules.distributions._normal": ["IndependentNormal"],
+        "rl.modules.distributions._params": ["NormalParamExtractor"],
+        "rl.modules.distributions._tanh_normal": ["TanhNormal"],
+        "rl.modules.explore._egreedy": ["EGreedyModule"],
+        "rl.modules.explore._gaussian": ["AdditiveGaussianModule"],
+        "rl.modules.nets._conv": ["ConvNet"],
+        "rl.modules.nets._heads": ["CategoricalHead", "NormalHead"],
+        "rl.modules.nets._init": ["orthogonal_init"],
+        "rl.modules.nets._mlp": ["MLP"],
+        "rl.modules.policy._actor": ["Actor", "ProbabilisticActor"],
+        "rl.modules.policy._qvalue": ["QValueActor", "QValueModule"],
+        "rl.modules.policy._shared": ["ActorCriticOperator", "ActorCriticWrapper", "ActorValueOperator"],
+        "rl.modules.policy._value": ["ValueOperator"],
+    },
+)

@@ -249,7 +249,8 @@ class ReplayBuffer:
                 raise
             self._write_count = int(state["write_count"])
             if self.generator is not None:
-                self.generator.set_state(state["generator"])
+                # A copy: torch reads the state from where its memory begins, also if the tensor begins later.
+                self.generator.set_state(state["generator"].clone())
             for item in state["in_flight"]:
                 data, info = unpack(item["data"]), unpack(item["info"])
                 self._flight.land((data, info), last=item["last"])
@@ -358,6 +359,11 @@ class ReplayBuffer:
             has, lacks = ("buffer", "state") if state["generator"] is None else ("state", "buffer")
             raise CheckpointError(
                 f"{who}: the {has} has a generator, the {lacks} has none; the continuation would draw other batches"
+            )
+        if self.generator is not None and state["generator"].shape != self.generator.get_state().shape:
+            raise CheckpointError(
+                f"{who}: its generator is of device {self.generator.device}, the state is of a generator of another "
+                "kind; make the buffer with a generator of the same device"
             )
         if state["in_flight"] and state["batch_size"] != self.batch_size:
             raise CheckpointError(

@@ -115,7 +115,8 @@ class _Writer:
         start = self.offset
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         for part in flat.split(_CHUNK):
-            self._write(memoryview(part.numpy()))
+            array: Any = part.numpy()
+            self._write(memoryview(array))
         return start
 
     def _write(self, part: bytes | memoryview) -> None:

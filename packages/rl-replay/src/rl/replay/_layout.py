@@ -49,7 +49,7 @@ class Node:
         content: dict[str, Any] = {name: cells[key] for name, key in self.columns}
         for name, child in self.children:
             content[name] = child.build(cells, lead, device)
-        names = None if self.names is None else [None] * len(lead) + list(self.names)
+        names: Any = None if self.names is None else [None] * len(lead) + list(self.names)
         return TensorDict(content, batch_size=lead + self.tail, names=names, device=device)
 
 
@@ -73,6 +73,7 @@ def flatten(data: TensorDictBase | Tensor, dims: int) -> Cells:
 
 
 def _walk(td: TensorDictBase, dims: int, prefix: tuple[str, ...], out: Cells) -> None:
+    value: Any  # an entry may be any collection, not only the kinds that tensordict's types name
     for name, value in td.items():
         key = (*prefix, name) if prefix else name
         if isinstance(value, Tensor):
@@ -206,6 +207,7 @@ def _node(td: TensorDictBase, dims: int, prefix: tuple[str, ...], found: dict[Ne
     columns: list[tuple[str, NestedKey]] = []
     children: list[tuple[str, Node]] = []
     tail = torch.Size(td.batch_size[dims:])
+    value: Any  # an entry may be any collection, not only the kinds that tensordict's types name
     for name, value in td.items():
         key = (*prefix, name) if prefix else name
         if isinstance(value, Tensor):

@@ -224,6 +224,8 @@ class TensorRows:
             if flat.numel():
                 self._refuse_outside(flat)
             flat = flat.to(self.device)
+        elif not flat.is_cpu:
+            flat = flat.cpu()
         try:
             cells: Cells = {key: tensor.index_select(0, flat) for key, tensor in self._stored()}
         except IndexError:

@@ -8,6 +8,7 @@ from rl.core.hookspecs import hookimpl
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
+    """Recipes and loggers."""
     yield Component(
         kind="recipe",
         name="ppo",
@@ -36,5 +37,6 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl
 def rl_commands() -> Iterator[Command]:
+    """``rl train`` and ``rl eval``."""
     yield Command(name="train", target="rl.trainers.cli:train", summary="Train an agent.")
     yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")

@@ -42,7 +42,7 @@ def config_fields(config: type) -> list[ConfigField]:
 
 def _args_section(docstring: str) -> dict[str, str]:
     """Name to sentence, from a Google-style ``Args`` section."""
-    section = re.search(r"^[ \t]*Args:\n(.*?)(?=\n[ \t]*\w+:\n|\n[ \t]*\n|\Z)", docstring, re.M | re.S)
+    section = re.search(r"^[ \t]*Args:\n(.*?)(?=\n[ \t]*\w+:\n|\n[ \t]*\n|\Z)", docstring, re.MULTILINE | re.DOTALL)
     if section is None:
         return {}
     lines = section.group(1).splitlines()

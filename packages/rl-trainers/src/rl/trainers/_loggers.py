@@ -15,7 +15,7 @@ __all__ = ["CSVLogger", "TensorBoardLogger", "read_metrics"]
 
 
 class CSVLogger:
-    """``metrics.csv``: one line for each row of metrics, first column ``frames``.
+    r"""``metrics.csv``: one line for each row of metrics, first column ``frames``.
 
     The first row decides the columns; a value that a later row lacks stays empty.
 
@@ -31,7 +31,7 @@ class CSVLogger:
         ...     logger.log_scalars({"loss": 0.5}, step=10)
         ...     logger.close()
         ...     (Path(folder) / "metrics.csv").read_text()
-        'frames,loss\\n10,0.5\\n'
+        'frames,loss\n10,0.5\n'
     """
 
     def __init__(self, folder: Path, *, resume_step: int | None = None) -> None:
@@ -47,27 +47,25 @@ class CSVLogger:
         Raises:
             CheckpointError: if a value has no column: the file was begun by another recipe or version.
         """
-        if self._file is None:
-            self._open(["frames", *values])
-        unknown = values.keys() - set(self._columns)
+        columns = self._columns or ["frames", *values]
+        unknown = values.keys() - set(columns)
         if unknown:
             raise CheckpointError(
                 f"{self.path} has no column for {sorted(unknown)}: it was begun with other metrics; train"
                 " into a new folder"
             )
-        cells = [str(step), *(_cell(values.get(name, math.nan)) for name in self._columns[1:])]
-        file = self._file
-        assert file is not None
+        file = self._file or self._open(columns)
+        cells = [str(step), *(_cell(values.get(name, math.nan)) for name in columns[1:])]
         file.write(",".join(cells) + "\n")
         file.flush()
 
-    def _open(self, columns: list[str]) -> None:
-        new = not self._columns
-        self._columns = self._columns or columns
+    def _open(self, columns: list[str]) -> TextIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("a", encoding="utf-8")
-        if new:
-            self._file.write(",".join(self._columns) + "\n")
+        self._file = file = self.path.open("a", encoding="utf-8")
+        if not self._columns:
+            file.write(",".join(columns) + "\n")
+        self._columns = columns
+        return file
 
     def close(self) -> None:
         """Close the file. May be called twice."""

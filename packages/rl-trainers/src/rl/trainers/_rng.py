@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,7 +47,7 @@ def load_rng_state(state: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def preserved_rng() -> Iterator[None]:
+def preserved_rng() -> Generator[None]:
     """Whatever the block draws, the generators afterwards are as before."""
     state = rng_state()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,10 @@ from typing import Any, Protocol
 import torch
 
 from rl.core.errors import CheckpointError, RLError
+from rl.core.interfaces import Env
 from rl.trainers._checkpoint import load_checkpoint, save_checkpoint
 from rl.trainers._display import DisplayMode, make_display
+from rl.trainers._envs import make_env
 from rl.trainers._evaluation import Evaluator
 from rl.trainers._logger_set import LoggerSet
 from rl.trainers._metrics import EpisodeStats
@@ -116,7 +118,7 @@ class Run:
     @contextmanager
     def training(
         self, *, evaluator: Evaluator, parts: Mapping[str, Stateful], metrics: tuple[str, ...], phases: tuple[str, ...]
-    ) -> Iterator[Run]:
+    ) -> Generator[Run]:
         """The time between the first and the last iteration: folder, loggers, display, signals are there.
 
         Args:
@@ -146,6 +148,13 @@ class Run:
             self._since = time.perf_counter()
             yield self
 
+    def make_env(self, num_envs: int, seed: int) -> Env:
+        """The environment of the run."""
+        config = self.config
+        return make_env(
+            config.env, num_envs, seed=seed, max_episode_steps=config.max_episode_steps, device=config.device
+        )
+
     @property
     def progress(self) -> float:
         """Share of the run that is done, in [0, 1]."""
@@ -157,7 +166,7 @@ class Run:
         return self.frames < self.config.total_frames and not self._signals.stop
 
     @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
+    def timed(self, name: str) -> Generator[None]:
         """Count the block's wall time under `name`."""
         begin = time.perf_counter()
         yield

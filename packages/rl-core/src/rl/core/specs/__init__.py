@@ -5,6 +5,9 @@ from rl.core.specs._bounded import Bounded
 from rl.core.specs._boxes import CategoricalBox, ContinuousBox
 from rl.core.specs._composite import Composite
 from rl.core.specs._discrete import Binary, Categorical, OneHot
+from rl.core.specs._multi import MultiCategorical, MultiOneHot
+from rl.core.specs._nontensor import Choice, NonTensor
+from rl.core.specs._stacked import Stacked
 from rl.core.specs._unbounded import Unbounded
 
 __all__ = [
@@ -12,9 +15,14 @@ __all__ = [
     "Bounded",
     "Categorical",
     "CategoricalBox",
+    "Choice",
     "Composite",
     "ContinuousBox",
+    "MultiCategorical",
+    "MultiOneHot",
+    "NonTensor",
     "OneHot",
+    "Stacked",
     "TensorSpec",
     "Unbounded",
 ]

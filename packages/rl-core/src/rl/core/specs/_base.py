@@ -1,15 +1,16 @@
 """The abstract spec: what each one answers, and the shape algebra of all of them."""
 
+# ruff: noqa: ARG002  what only some specs can do is declared here for all
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from rl.core.errors import SpecError
 from rl.core.keys import key_str
@@ -41,8 +42,8 @@ class TensorSpec(ABC):
     """
 
     _shape: torch.Size
-    _device: torch.device | None
-    _dtype: torch.dtype | None
+    _device: Any  # a torch.device, or None; some subclasses rule None out
+    _dtype: Any  # a torch.dtype, or None; likewise
     domain: ClassVar[str | None] | property = None
 
     @property
@@ -223,9 +224,7 @@ class TensorSpec(ABC):
         try:
             positions = operation(flat_positions(self._shape[:ndim]))
         except (RuntimeError, IndexError) as error:
-            raise SpecError(
-                f"{what} does not fit {self._label} of shape {tuple(self._shape)}: {error}"
-            ) from error
+            raise SpecError(f"{what} does not fit {self._label} of shape {tuple(self._shape)}: {error}") from error
         if isinstance(positions, Tensor):
             return self._gather(positions, ndim)
         return tuple(self._gather(part, ndim) for part in positions)
@@ -273,6 +272,8 @@ class TensorSpec(ABC):
 
     def reshape(self, *shape: Any) -> Self:
         """The elements in row-major order in another shape."""
+        if -1 in self._shape:
+            self._cannot("is ragged and cannot be reshaped")
         sizes = resolve_sizes(as_size(*shape), self.numel())
         if prod(sizes) != self.numel():
             raise SpecError(f"cannot reshape {self._label} of shape {tuple(self._shape)} to {tuple(sizes)}")
@@ -294,9 +295,7 @@ class TensorSpec(ABC):
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
         """Dimension `dim` as several."""
         place = self._dim(dim)
-        return self._touch(
-            place + 1, lambda i: i.unflatten(place, tuple(sizes)), f"unflatten({dim}, {tuple(sizes)})"
-        )
+        return self._touch(place + 1, lambda i: i.unflatten(place, tuple(sizes)), f"unflatten({dim}, {tuple(sizes)})")
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
         """The specs of the slices along `dim`."""

@@ -101,9 +101,7 @@ class Bounded(LeafSpec):
             return self._draw_uniform(shape, generator)
         if kind == "same":
             low, high = self._cache["ends"]
-            return torch.randint(
-                low, high + 1, shape, dtype=self._dtype, device=self._device, generator=generator
-            )
+            return torch.randint(low, high + 1, shape, dtype=self._dtype, device=self._device, generator=generator)
         if kind == "integers":
             return self._draw_integers(shape, generator)
         return self._draw_partly_infinite(shape, generator)
@@ -140,9 +138,7 @@ class Bounded(LeafSpec):
         return torch.clamp(drawn, low, high)
 
     def _draw_integers(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-        raw = torch.randint(
-            _INT64_MIN, _INT64_MAX, shape, dtype=torch.int64, device=self._device, generator=generator
-        )
+        raw = torch.randint(_INT64_MIN, _INT64_MAX, shape, dtype=torch.int64, device=self._device, generator=generator)
         low, high = self.low.long(), self.high.long()
         count = high - low + 1  # not positive where it overflows: there, nearly every integer will do
         within = low + raw.remainder(count.clamp(min=1))

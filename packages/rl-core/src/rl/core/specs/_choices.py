@@ -25,8 +25,7 @@ def check_count(spec: TensorSpec) -> int:
     count = spec.cardinality()
     if count > _MOST:
         raise SpecError(
-            f"{type(spec).__name__} of shape {tuple(spec.shape)} has {count} values: at most {_MOST} can be"
-            " enumerated"
+            f"{type(spec).__name__} of shape {tuple(spec.shape)} has {count} values: at most {_MOST} can be enumerated"
         )
     return int(count)
 

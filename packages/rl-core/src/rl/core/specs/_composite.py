@@ -1,17 +1,18 @@
 """`Composite`: a tree of specs, the spec of a TensorDict."""
 
+# ruff: noqa: SLF001  specs work on each other's private parts
+
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
 from math import prod
 from textwrap import indent
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
-from typing_extensions import Self
 
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
@@ -245,7 +246,7 @@ class Composite(TensorSpec):
             return Fault((), "a TensorDict", f"{type(value).__name__} {value!r}"[:200])
         if lead is None:
             size = value.batch_size
-            lead = size[: max(len(size) - len(self._shape), 0)]
+            lead = torch.Size(size[: max(len(size) - len(self._shape), 0)])
             if size != lead + self._shape:
                 return Fault((), f"batch size {tuple(self._shape)}", f"batch size {tuple(size)}")
         for key, spec in self._specs.items():

@@ -15,7 +15,17 @@ from rl.core.specs._choices import all_values
 from rl.core.specs._leaf import LeafSpec, as_tensor
 from rl.core.specs._shape import as_size
 
-__all__ = ["Binary", "Categorical", "ClassSpec", "OneHot", "check_mask", "draw_codes", "nearest_codes"]
+__all__ = [
+    "Binary",
+    "Categorical",
+    "ClassSpec",
+    "OneHot",
+    "best_classes",
+    "check_mask",
+    "draw_codes",
+    "nearest_codes",
+    "require_choice",
+]
 
 
 def check_mask(owner: LeafSpec, mask: Any, shape: torch.Size) -> Tensor | None:
@@ -68,6 +78,15 @@ def nearest_codes(codes: Tensor, n: int, mask: Tensor | None) -> Tensor:
     return distance.masked_fill(~mask.to(codes.device), n).argmin(-1)
 
 
+def best_classes(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """The allowed classes of the highest scores, the lowest of equal ones; NaN is the lowest score. int64 ``[*B]``."""
+    lowest = torch.finfo(torch.double).min
+    scores = scores.double().nan_to_num(lowest, neginf=lowest)
+    if mask is not None:
+        scores = scores.masked_fill(~mask.to(scores.device), -torch.inf)
+    return scores.argmax(-1)
+
+
 class ClassSpec(LeafSpec):
     """A spec whose values choose one of `n` classes.
 
@@ -97,7 +116,7 @@ class ClassSpec(LeafSpec):
 
     @property
     def _mask_shape(self) -> torch.Size:
-        return self._shape + (self.n,)
+        return torch.Size((*self._shape, self.n))
 
     def update_mask(self, mask: Any) -> None:
         checked = check_mask(self, mask, self._mask_shape)
@@ -254,13 +273,7 @@ class OneHot(ClassSpec):
         return self.mask is None or not bool((one & ~self.mask.to(value.device)).any())
 
     def _nearest(self, value: Tensor) -> Tensor:
-        scores = value.double().nan_to_num(-torch.inf, neginf=-torch.finfo(torch.double).max)
-        if self.mask is not None:
-            scores = scores.masked_fill(~self.mask.to(value.device), -torch.inf)
-            scores = torch.where(  # where nothing allowed has a score, the first that is allowed
-                torch.isneginf(scores).all(-1, keepdim=True), self.mask.to(scores), scores
-            )
-        return self._one_hot(scores.argmax(-1))
+        return self._one_hot(best_classes(value, self.mask))
 
     def encode(self, value: Any) -> Tensor:
         """The classes' numbers as one-hot vectors; a tensor is taken as what it is, a value of this spec."""

@@ -1,16 +1,17 @@
 """What the specs of plain tensors share."""
 
+# ruff: noqa: SLF001  specs work on each other's private parts
+
 from __future__ import annotations
 
 import copy
 from abc import abstractmethod
 from textwrap import indent
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from rl.core.errors import SpecError
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec
@@ -140,12 +141,12 @@ class LeafSpec(TensorSpec):
 
     def _copy(self) -> Self:
         new = copy.copy(self)
-        new._cache = {}  # noqa: SLF001  our own copy
+        new._cache = {}
         return new
 
     def _gather(self, positions: Tensor, ndim: int) -> Self:
         new = self._copy()
-        new._shape = positions.shape + self._shape[ndim:]  # noqa: SLF001  our own copy
+        new._shape = positions.shape + self._shape[ndim:]
         for name in self._parameters:
             parameter = getattr(self, name)
             if parameter is not None:
@@ -155,10 +156,10 @@ class LeafSpec(TensorSpec):
     def to(self, dest: torch.device | torch.dtype | str | int) -> Self:
         new = self._copy()
         if isinstance(dest, torch.dtype):
-            new._dtype = dest  # noqa: SLF001  our own copy
-            new._cast(dest)  # noqa: SLF001
+            new._dtype = dest
+            new._cast(dest)
             return new
-        new._device = torch.device(dest)  # noqa: SLF001
+        new._device = torch.device(dest)
         for name in self._parameters:
             parameter = getattr(self, name)
             if parameter is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -31,7 +31,7 @@ class Delta(LeanDistribution):
         tensor([-inf])
     """
 
-    arg_constraints = {"param": constraints.real}
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"param": constraints.real}
     has_rsample = True
     has_entropy = False
 

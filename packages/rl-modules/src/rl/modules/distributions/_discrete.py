@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -11,7 +12,7 @@ from torch.distributions import constraints, register_kl
 from rl.core.errors import ShapeError, SpecError
 from rl.modules.distributions._base import LeanDistribution
 
-__all__ = ["Categorical", "MaskedCategorical", "MaskedOneHotCategorical", "OneHotCategorical"]
+__all__ = ["Categorical", "MaskedCategorical", "MaskedOneHotCategorical", "OneHotCategorical", "require_allowed"]
 
 
 class Categorical(LeanDistribution):
@@ -34,7 +35,10 @@ class Categorical(LeanDistribution):
         (tensor([1]), tensor([0.]))
     """
 
-    arg_constraints = {"logits": constraints.real_vector, "probs": constraints.simplex}
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "logits": constraints.real_vector,
+        "probs": constraints.simplex,
+    }
     has_enumerate_support = True
 
     def __init__(
@@ -275,9 +279,7 @@ class MaskedCategorical(Categorical):
     ) -> None:
         if logits is None:
             logits, probs = _logits_of(probs, type(self).__name__), None
-        super().__init__(
-            _masked(logits, mask, neg_inf, type(self).__name__), probs, validate_args=validate_args
-        )
+        super().__init__(_masked(logits, mask, neg_inf, type(self).__name__), probs, validate_args=validate_args)
         self.mask = mask
 
 
@@ -326,17 +328,28 @@ def _logits_of(probs: Tensor | None, owner: str) -> Tensor:
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log().masked_fill(probs <= 0, -torch.inf)
 
 
-def _masked(logits: Tensor, mask: Tensor, neg_inf: float, owner: str) -> Tensor:
+def require_allowed(mask: Tensor, owner: str, group_sizes: Sequence[int] | None = None) -> None:
+    """Refuse a mask that allows no action somewhere.
+
+    Raises:
+        SpecError: if the mask is not bool, or allows nothing in some row (on a CPU; another device is asked to
+            assert it, without waiting).
+    """
     if mask.dtype is not torch.bool:
         raise SpecError(f"the mask of {owner} must be bool, got {mask.dtype}")
+    for part in (mask,) if group_sizes is None else mask.split(list(group_sizes), -1):
+        allowed = part.any(-1).all()
+        message = f"{owner} got a mask with a row that allows no action"
+        if mask.device.type != "cpu" or torch.compiler.is_compiling():
+            torch._assert_async(allowed, message)  # noqa: SLF001  the only check that does not wait for the device
+        elif not allowed:
+            raise SpecError(f"{message}: allow at least one, also in states that end an episode")
+
+
+def _masked(logits: Tensor, mask: Tensor, neg_inf: float, owner: str) -> Tensor:
     if mask.shape[-1:] != logits.shape[-1:]:
         raise ShapeError(f"{owner} got logits {tuple(logits.shape)} and a mask {tuple(mask.shape)}")
-    allowed = mask.any(-1).all()
-    message = f"{owner} got a row whose mask allows no action: mask rows of finished episodes out, or allow one"
-    if mask.device.type != "cpu" or torch.compiler.is_compiling():
-        torch._assert_async(allowed, message)  # noqa: SLF001  the only check that does not wait for the device
-    elif not allowed:
-        raise SpecError(message)
+    require_allowed(mask, owner)
     return torch.where(mask, logits, neg_inf)
 
 

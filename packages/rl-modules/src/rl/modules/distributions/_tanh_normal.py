@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -58,7 +58,10 @@ class TanhNormal(LeanDistribution):
         (torch.Size([3, 2]), torch.Size([3]), True)
     """
 
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "loc": constraints.real,
+        "scale": constraints.positive,
+    }
     has_rsample = True
     has_entropy = False
 
@@ -212,9 +215,15 @@ def _all_below(low: float | Tensor, high: float | Tensor) -> bool:
     return bool(below.all()) if isinstance(below, Tensor) else below
 
 
+def _same(a: float | Tensor, b: float | Tensor) -> bool:
+    return a is b or bool(torch.as_tensor(a == b).all())
+
+
 @register_kl(TanhNormal, TanhNormal)
 def _kl_tanh_normal(p: TanhNormal, q: TanhNormal) -> Tensor:
     # The same bijection on both sides leaves the divergence of the normals.
+    if not _same(p.low, q.low) or not _same(p.high, q.high):
+        raise SpecError("the divergence of TanhNormals with different bounds has no closed form")
     ratio = (p.scale / q.scale).square()
     distance = ((p.loc - q.loc) / q.scale).square()
     return sum_event(0.5 * (ratio + distance - 1 - ratio.log()), p.event_dims)

@@ -46,7 +46,7 @@ class ConvNet(nn.Sequential):
         torch.Size([4, 5184])
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  the names that users of TorchRL know
         self,
         in_features: int | None = None,
         depth: int | None = None,
@@ -64,8 +64,10 @@ class ConvNet(nn.Sequential):
         aggregator_kwargs: dict[str, Any] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
+        if num_cells is None:
+            num_cells = [32, 32, 32] if depth is None else 32
         lists = {
-            "num_cells": [32, 32, 32] if num_cells is None and depth is None else 32 if num_cells is None else num_cells,
+            "num_cells": num_cells,
             "kernel_sizes": kernel_sizes,
             "strides": strides,
             "paddings": paddings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class MLP(nn.Sequential):
         torch.Size([2, 3])
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  the names that users of TorchRL know
         self,
         in_features: int | None = None,
         out_features: int | Sequence[int] | None = None,
@@ -75,7 +76,7 @@ class MLP(nn.Sequential):
             raise SpecError(f"MLP finds out in_features for torch.nn.Linear only: give it for {layer_class.__name__}")
         widths = [in_features, *hidden, out_features if shape is None else math.prod(shape)]
         layers: list[nn.Module] = []
-        for place, (width_in, width_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for place, (width_in, width_out) in enumerate(pairwise(widths)):
             last = place == len(widths) - 2
             kwargs: dict[str, Any] = {"device": device, **(layer_kwargs or {})}
             if last and not bias_last_layer:

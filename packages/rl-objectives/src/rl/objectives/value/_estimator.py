@@ -46,6 +46,7 @@ class ValueEstimatorBase(nn.Module, ABC):
         ContractError: if the network does not write the value's key.
     """
 
+    gamma: float | Tensor
     needs_time = True
 
     def __init__(
@@ -92,7 +93,13 @@ class ValueEstimatorBase(nn.Module, ABC):
             *inputs,
             Key(next_key(keys["reward"]), (1,), "reward of the step"),
             Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
-            Key(next_key(keys["terminated"]), (1,), "whether it ended for good; done if absent", torch.bool, optional=True),
+            Key(
+                next_key(keys["terminated"]),
+                (1,),
+                "whether it ended for good; done if absent",
+                torch.bool,
+                optional=True,
+            ),
         )
         writes = [
             Key(keys["advantage"], (1,), "advantage of the action, units of return"),
@@ -116,8 +123,8 @@ class ValueEstimatorBase(nn.Module, ABC):
         """Read or write other keys than the usual ones.
 
         Args:
-            names: of ``value``, ``reward``, ``done``, ``terminated``, ``advantage``, ``value_target``; those of a step's
-                outcome without their ``next``.
+            names: of ``value``, ``reward``, ``done``, ``terminated``, ``advantage``, ``value_target``; those
+                of a step's outcome without their ``next``.
 
         Raises:
             ContractError: if a name is none of these, or starts with ``next``.
@@ -221,8 +228,8 @@ class ValueEstimatorBase(nn.Module, ABC):
         both = [torch.cat(pair, dim) for pair in zip(root, following, strict=True)]
         size = list(batch_size)
         size[dim] *= 2
-        value, next_value = self._network(both, size).chunk(2, dim) if size[dim] else (root[0], root[0])
-        return value, next_value
+        values = self._network(both, size)
+        return values.narrow(dim, 0, batch_size[dim]), values.narrow(dim, batch_size[dim], batch_size[dim])
 
     def _evaluate_shifted(
         self,
@@ -242,7 +249,7 @@ class ValueEstimatorBase(nn.Module, ABC):
         values = self._network(rows, size)
         value, next_value = values.narrow(time_dim, 0, steps), values.narrow(time_dim, 1, steps)
         inside = truncated.flatten(len(batch_size)).any(-1)
-        inside.select(time_dim, steps - 1).fill_(False)
+        inside.select(time_dim, steps - 1).zero_()
         if bool(inside.any()):
             # Behind a truncation the following row is another episode: these final states are evaluated themselves.
             final = self._network([leaf[inside] for leaf in following], (int(inside.sum()),))
@@ -265,9 +272,7 @@ class TDEstimatorBase(ValueEstimatorBase):
     """An estimator whose target needs the values of the next states only; the advantage is that less the value."""
 
     @abstractmethod
-    def returns(
-        self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
-    ) -> Tensor:
+    def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:
         """The target, ``[*B, T, F]`` as all arguments are."""
 
     def estimate(

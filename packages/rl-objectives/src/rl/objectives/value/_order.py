@@ -37,7 +37,7 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
     """
     if td.ndim == 0:
         raise ContractError(f"{owner} got a batch without dimensions; it needs one that is time")
-    names = td.names
+    names: list[str | None] = list(td.names)
     named = names.index("time") if "time" in names else None
     if time_dim is None and named is not None:
         return named

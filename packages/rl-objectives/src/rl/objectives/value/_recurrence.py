@@ -23,8 +23,9 @@ _SCAN_STEP, _SCAN_ELEMENT = 25.0, 0.0024
 
 
 def scan_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
-    """The recurrence in ``ceil(log2 T)`` steps over the whole tensor (Hillis and Steele, "Data parallel algorithms",
-    1986).
+    """The recurrence in ``ceil(log2 T)`` steps over the whole tensor.
+
+    Hillis and Steele, "Data parallel algorithms", 1986.
 
     Args:
         d: what each step adds, ``[*B, T, F]``.

@@ -7,8 +7,8 @@ Ends: ``done`` cuts the accumulation, ``terminated`` cuts the bootstrap, which i
 step still counts the value of the state that it reached. The last step of the batch is cut too, and bootstraps unless
 it is terminated.
 
-The functions whose names start with ``vec_``, and `reward2go`, go through the back end of `rl_linear_recurrence`; the others are
-the same formulas as a loop over time, to read and to compare with. Both are differentiable.
+The functions whose names start with ``vec_``, and `reward2go`, go through the back end of `rl_linear_recurrence`;
+the others are the same formulas as a loop over time, to read and to compare with. Both are differentiable.
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ def generalized_advantage_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> value, reward = torch.zeros(1, 3, 1), torch.ones(1, 3, 1)
         >>> done = torch.zeros(1, 3, 1, dtype=torch.bool)
         >>> advantage, target = generalized_advantage_estimate(0.5, 1.0, value, value, reward, done)
@@ -103,6 +104,7 @@ def vec_generalized_advantage_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> value, reward = torch.zeros(1, 3, 1), torch.ones(1, 3, 1)
         >>> done = torch.zeros(1, 3, 1, dtype=torch.bool)
         >>> advantage, target = vec_generalized_advantage_estimate(0.5, 1.0, value, value, reward, done)

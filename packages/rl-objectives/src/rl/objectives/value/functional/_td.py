@@ -58,6 +58,7 @@ def td0_return_estimate(
         ValueError: if neither flag is given.
 
     Example:
+        >>> import torch
         >>> td0_return_estimate(0.9, torch.ones(2, 1), torch.ones(2, 1), torch.tensor([[False], [True]])).flatten()
         tensor([1.9000, 1.0000])
     """
@@ -83,6 +84,7 @@ def td0_advantage_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> flag = torch.zeros(1, 1, dtype=torch.bool)
         >>> td0_advantage_estimate(0.9, torch.ones(1, 1), torch.ones(1, 1), torch.ones(1, 1), flag)
         tensor([[0.9000]])
@@ -144,6 +146,7 @@ def td_lambda_return_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> value, reward = torch.zeros(1, 3, 1), torch.ones(1, 3, 1)
         >>> done = torch.zeros(1, 3, 1, dtype=torch.bool)
         >>> td_lambda_return_estimate(0.5, 1.0, value, reward, done).flatten()
@@ -168,6 +171,7 @@ def vec_td_lambda_return_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> value, reward = torch.zeros(1, 3, 1), torch.ones(1, 3, 1)
         >>> done = torch.zeros(1, 3, 1, dtype=torch.bool)
         >>> vec_td_lambda_return_estimate(0.5, 1.0, value, reward, done).flatten()
@@ -193,15 +197,14 @@ def td_lambda_advantage_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> value, reward = torch.ones(1, 2, 1), torch.ones(1, 2, 1)
         >>> done = torch.ones(1, 2, 1, dtype=torch.bool)
         >>> td_lambda_advantage_estimate(0.5, 1.0, value, value, reward, done).flatten()
         tensor([0., 0.])
     """
     check_shapes(reward, state_value=state_value)
-    returns = td_lambda_return_estimate(
-        gamma, lmbda, next_state_value, reward, done, terminated, time_dim=time_dim
-    )
+    returns = td_lambda_return_estimate(gamma, lmbda, next_state_value, reward, done, terminated, time_dim=time_dim)
     return returns - state_value
 
 
@@ -225,6 +228,7 @@ def td1_return_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> value, reward = torch.full((1, 2, 1), 4.0), torch.ones(1, 2, 1)
         >>> done = torch.zeros(1, 2, 1, dtype=torch.bool)
         >>> td1_return_estimate(0.5, value, reward, done).flatten()
@@ -249,6 +253,7 @@ def td1_advantage_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> value, reward = torch.full((1, 2, 1), 4.0), torch.ones(1, 2, 1)
         >>> done = torch.zeros(1, 2, 1, dtype=torch.bool)
         >>> td1_advantage_estimate(0.5, value, value, reward, done).flatten()
@@ -275,15 +280,14 @@ def vec_td_lambda_advantage_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> value, reward = torch.ones(1, 2, 1), torch.ones(1, 2, 1)
         >>> done = torch.ones(1, 2, 1, dtype=torch.bool)
         >>> vec_td_lambda_advantage_estimate(0.5, 1.0, value, value, reward, done).flatten()
         tensor([0., 0.])
     """
     check_shapes(reward, state_value=state_value)
-    returns = vec_td_lambda_return_estimate(
-        gamma, lmbda, next_state_value, reward, done, terminated, time_dim=time_dim
-    )
+    returns = vec_td_lambda_return_estimate(gamma, lmbda, next_state_value, reward, done, terminated, time_dim=time_dim)
     return returns - state_value
 
 
@@ -296,7 +300,7 @@ def vec_td1_return_estimate(
     *,
     time_dim: int = -2,
 ) -> Tensor:
-    """All rewards to the end of the episode or batch, and the value of what comes behind, through the installed back end.
+    """All rewards to the end of the episode or batch and the value of what comes behind, through the back end.
 
     `td_lambda_return_estimate` with ``lmbda = 1``, where the arguments are explained.
 
@@ -307,6 +311,7 @@ def vec_td1_return_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> value, reward = torch.full((1, 2, 1), 4.0), torch.ones(1, 2, 1)
         >>> done = torch.zeros(1, 2, 1, dtype=torch.bool)
         >>> vec_td1_return_estimate(0.5, value, reward, done).flatten()
@@ -331,6 +336,7 @@ def vec_td1_advantage_estimate(
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> value, reward = torch.full((1, 2, 1), 4.0), torch.ones(1, 2, 1)
         >>> done = torch.zeros(1, 2, 1, dtype=torch.bool)
         >>> vec_td1_advantage_estimate(0.5, value, value, reward, done).flatten()
@@ -341,7 +347,7 @@ def vec_td1_advantage_estimate(
 
 
 def reward2go(reward: Tensor, done: Tensor, gamma: Coefficient = 1.0, *, time_dim: int = -2) -> Tensor:
-    """The discounted sum of rewards to the end of the episode or batch, through the installed back end; nothing is bootstrapped.
+    """The discounted sum of rewards to the end of the episode or batch; nothing is bootstrapped.
 
     Args:
         reward: of each step, ``[*B, T, F]``.
@@ -356,6 +362,7 @@ def reward2go(reward: Tensor, done: Tensor, gamma: Coefficient = 1.0, *, time_di
         ShapeError: if shapes differ.
 
     Example:
+        >>> import torch
         >>> done = torch.tensor([[[False], [True], [False]]])
         >>> reward2go(torch.ones(1, 3, 1), done, 0.5).flatten()
         tensor([1.5000, 1.0000, 1.0000])

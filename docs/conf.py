@@ -1,0 +1,12 @@
+"""Sphinx configuration. The docs build without torch and without a network: see make_reference.py."""
+
+project = "rl"
+author = "the rl maintainers"
+copyright = "2026, the rl maintainers"  # noqa: A001  Sphinx wants this name
+extensions = ["myst_parser"]
+exclude_patterns = ["_build", "conftest.py"]
+myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+myst_heading_anchors = 3
+html_theme = "furo"
+html_title = "rl"
+nitpicky = False

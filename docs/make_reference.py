@@ -1,0 +1,158 @@
+"""Write one reference page per package from the sources, read with griffe and never imported.
+
+A page lists what stands in the package's `__all__`, each with its signature and docstring, and links the source file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "docs" / "reference" / "api"
+EXTRA_MODULES = {
+    "rl.core": ["rl.core.interfaces", "rl.core.hookspecs", "rl.core.keys", "rl.core.mdp", "rl.core.testing"],
+    "rl.objectives": ["rl.objectives.value", "rl.objectives.value.functional"],
+}
+
+
+def package_page(package: Path) -> str:
+    """The Markdown of one package."""
+    short = package.name.removeprefix("rl-").replace("-", "_")
+    root = f"rl.{short}"
+    module = load(root, package)
+    lines = [f"# {root}", "", (module.docstring.value if module.docstring else ""), ""]
+    lines += [f"Distribution `{package.name}`: `pip install {package.name}`.", ""]
+    lines += members(module)
+    for name in EXTRA_MODULES.get(root, []):
+        sub = module[name.removeprefix(root + ".")]
+        sub = sub.final_target if sub.is_alias else sub
+        lines += [f"## {name}", "", (sub.docstring.value if sub.docstring else ""), "", *members(sub, name)]
+    return "\n".join(lines) + "\n"
+
+
+def load(name: str, package: Path) -> griffe.Module:
+    """A module with its re-exports resolved."""
+    loader = griffe.GriffeLoader(search_paths=[package / "src"], allow_inspection=False, docstring_parser="google")
+    module = loader.load(name)
+    loader.resolve_aliases(implicit=True, external=False)
+    assert isinstance(module, griffe.Module)
+    return module
+
+
+def members(module: Any, prefix: str | None = None) -> Iterator[str]:
+    """The entries of what a module exports, sorted by name."""
+    prefix = prefix or module.path
+    for name in sorted(map(str, module.exports or ())):
+        member = module.members.get(name)
+        if member is None or name == "__version__":
+            continue
+        try:
+            target = member.final_target if member.is_alias else member
+        except griffe.AliasResolutionError:
+            yield from block("py:data", f"{prefix}.{name}", ["Re-exported from a third-party package."])
+            continue
+        yield from entry(target, f"{prefix}.{name}")
+
+
+def entry(target: Any, path: str) -> Iterator[str]:
+    """One class, function, or value."""
+    if target.is_class:
+        body = [*docstring(target), *methods(target)]
+        yield from block("py:class", path + signature(target), body)
+    elif target.is_function:
+        yield from block("py:function", path + signature(target), list(docstring(target)))
+    elif not target.is_module:
+        yield from block("py:data", path, list(docstring(target)))
+
+
+def methods(target: Any) -> list[str]:
+    """The public methods and properties of a class that say something about themselves."""
+    lines: list[str] = []
+    for name, member in target.members.items():
+        if name.startswith("_") or member.is_alias or not member.docstring:
+            continue
+        kind = "py:method" if member.is_function else "py:attribute"
+        title = name + (signature(member) if member.is_function else "")
+        lines += block(kind, title, list(docstring(member)), fence=":::")
+    return lines
+
+
+def signature(target: Any) -> str:
+    """Parameters with defaults, without self and without types, which would not fit a line."""
+    words: list[str] = []
+    star = False
+    for parameter in target.parameters:
+        if parameter.name in ("self", "cls"):
+            continue
+        kind = parameter.kind.value if parameter.kind else ""
+        if kind == "keyword-only" and not star:
+            words.append("*")
+            star = True
+        star = star or kind == "variadic positional"
+        text = {"variadic positional": "*", "variadic keyword": "**"}.get(kind, "") + parameter.name
+        words.append(text + (f"={parameter.default}" if parameter.default is not None and "*" not in text else ""))
+    return "(" + ", ".join(words).replace("\n", " ") + ")"
+
+
+def docstring(target: Any) -> Iterator[str]:
+    """A docstring's sections as Markdown."""
+    if not target.docstring:
+        return
+    for section in target.docstring.parse("google", warnings=False):
+        kind = section.kind.value
+        if kind == "text":
+            yield from (escape(section.value), "")
+        elif kind in ("parameters", "attributes", "raises", "returns", "yields"):
+            yield from items(kind, section.value)
+        elif kind == "examples":
+            yield from code("\n".join(text for _, text in section.value))
+        elif kind == "admonition":
+            title, text = section.title or section.value.kind, section.value.contents
+            if ">>>" in text:
+                yield from code(text)
+            else:
+                yield from (f"**{title}.** {escape(text)}", "")
+
+
+def items(kind: str, values: Any) -> Iterator[str]:
+    """A list of parameters, results or errors."""
+    yield from (f"**{kind.capitalize()}**", "")
+    for value in values:
+        name = getattr(value, "name", "") or (str(value.annotation) if value.annotation else "")
+        text = " ".join(str(value.description).split())
+        yield f"- `{name}`: {escape(text)}" if name else f"- {escape(text)}"
+    yield ""
+
+
+def code(text: str) -> list[str]:
+    """A block of Python."""
+    return ["````python", text, "````", ""]
+
+
+def escape(text: str) -> str:
+    """Docstrings write code in double backquotes and use `*` in shapes: Markdown must not see emphasis."""
+    return text.replace("``", "`").replace("[*B", "[\\*B").replace("**kwargs", "\\*\\*kwargs")
+
+
+def block(kind: str, title: str, body: list[str], fence: str = "::::") -> list[str]:
+    """A MyST directive."""
+    return [f"{fence}{{{kind}}} {title}", *body, fence, ""]
+
+
+def main() -> None:
+    """Write every page and the list of them."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    names = []
+    for package in sorted(path.parent for path in (ROOT / "packages").glob("*/pyproject.toml")):
+        (OUT / f"{package.name}.md").write_text(package_page(package))
+        names.append(package.name)
+    toc = "\n".join(names)
+    (OUT / "index.md").write_text(f"# Reference\n\nOne page per package.\n\n```{{toctree}}\n{toc}\n```\n")
+
+
+if __name__ == "__main__":
+    main()

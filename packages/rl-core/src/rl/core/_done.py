@@ -1,0 +1,163 @@
+"""Done flags: ``done = terminated | truncated`` at each level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import ContractError, ShapeError
+from rl.core.keys import DONE, RESET, TERMINATED, TRUNCATED, NestedKey, as_tuple, key_str, unwrap
+
+__all__ = ["FLAGS", "Keys", "Level", "any_done", "complete_done", "done_levels", "key_list", "terminated_or_truncated"]
+
+FLAGS = (DONE, TERMINATED, TRUNCATED)
+"""The flags of one level."""
+
+Keys = NestedKey | Iterable[NestedKey]
+Level = tuple[str, ...]
+
+
+def key_list(keys: Keys) -> list[NestedKey]:
+    """One key or several, as a list; a tuple of strings is one key."""
+    if isinstance(keys, str) or (isinstance(keys, tuple) and keys and all(isinstance(k, str) for k in keys)):
+        return [keys]  # pyright: ignore[reportReturnType]  # checked
+    return list(keys)  # pyright: ignore[reportReturnType]  # a collection of keys
+
+
+def done_levels(done_keys: Keys) -> list[Level]:
+    """Where flags stand, outermost first.
+
+    Example:
+        >>> done_levels(["done", "terminated", ("agents", "done")])
+        [(), ('agents',)]
+    """
+    return sorted({as_tuple(key)[:-1] for key in key_list(done_keys)}, key=lambda level: (len(level), level))
+
+
+def _flag(td: Any, key: NestedKey, shape: Sequence[int] | None) -> Tensor | None:
+    """A flag as bool of the right shape; None if it is absent."""
+    value = td.get(key, None)
+    if value is None:
+        return None
+    if value.dtype is not torch.bool:
+        value = value.bool()
+    if shape is not None and value.shape != torch.Size(shape):
+        if value.numel() != torch.Size(shape).numel():
+            raise ShapeError(f"flag {key_str(key)} must have shape {tuple(shape)}, got {tuple(value.shape)}")
+        value = value.reshape(torch.Size(shape))
+    return value
+
+
+def complete_done(
+    tensordict: Any, *, level: Level = (), flags: Iterable[str] = FLAGS, shape: Sequence[int] | None = None
+) -> Any:
+    """Fill in the flags of one level, in place: ``done = terminated | truncated``.
+
+    With ``terminated`` (and perhaps ``truncated``) alone, ``done`` is either; with ``done`` alone, it counts as
+    ``terminated``; with ``truncated`` alone, ``done`` is the same and nothing is terminated; a missing ``truncated``
+    is what is done but not terminated. Without any flag all are false.
+
+    Args:
+        tensordict: a TensorDict, or leaves by flat key.
+        level: where the flags stand.
+        flags: those that shall be there in the end.
+        shape: of a flag, ``[*B, 1]``; flags of another shape are reshaped; that of the flags found if None.
+
+    Raises:
+        ContractError: if ``done`` and ``truncated`` are there without ``terminated``: it is not known which ends are
+            terminal.
+        ShapeError: if a flag does not fit `shape`, or there is no flag and no shape.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> td = complete_done(TensorDict(terminated=torch.tensor([True])))
+        >>> td["done"], td["truncated"]
+        (tensor([True]), tensor([False]))
+    """
+    names: list[NestedKey] = [unwrap((*level, flag)) for flag in FLAGS]
+    done, terminated, truncated = (_flag(tensordict, name, shape) for name in names)
+    if done is not None and truncated is not None and terminated is None:
+        raise ContractError(
+            f"flags {key_str(names[0])} and {key_str(names[2])} came without {key_str(names[1])}:"
+            " say which ends are terminal"
+        )
+    if terminated is None:
+        if done is not None:
+            terminated = done.clone()
+        elif truncated is not None:
+            terminated = torch.zeros_like(truncated)
+        elif shape is not None:
+            device = getattr(tensordict, "device", None)
+            terminated = torch.zeros(torch.Size(shape), dtype=torch.bool, device=device)
+        else:
+            raise ShapeError(f"no flag among {[key_str(name) for name in names]}, and no shape to make one of")
+    if done is None:
+        done = terminated.clone() if truncated is None else terminated | truncated
+    if truncated is None:
+        truncated = done & ~terminated
+    wanted = set(flags)
+    for flag, name, value in zip(FLAGS, names, (done, terminated, truncated), strict=True):
+        if flag in wanted and tensordict.get(name, None) is not value:
+            tensordict[name] = value
+    return tensordict
+
+
+def _level_done(td: Any, level: Level) -> Tensor | None:
+    """The union of the flags of a level."""
+    found = [td.get(unwrap((*level, flag)), None) for flag in FLAGS]
+    present = [flag for flag in found if flag is not None]
+    if not present:
+        return None
+    union = present[0]
+    for flag in present[1:]:
+        union = union | flag
+    return union
+
+
+def any_done(tensordict: Any, done_keys: Keys = DONE) -> bool:
+    """Whether any flag of any level is set.
+
+    Args:
+        tensordict: with the flags at its root: ``td`` after a reset, ``td["next"]`` after a step; leaves also do.
+        done_keys: their levels are looked at, with all three flags.
+    """
+    unions = (_level_done(tensordict, level) for level in done_levels(done_keys))
+    return any(bool(union.any()) for union in unions if union is not None)
+
+
+def terminated_or_truncated(tensordict: Any, done_keys: Keys = DONE, *, write_full_false: bool = False) -> bool:
+    """Write, beside the flags of each level, the mask ``_reset`` of what has ended, in place.
+
+    Args:
+        tensordict: as for `any_done`.
+        done_keys: as for `any_done`.
+        write_full_false: write masks even if nothing has ended.
+
+    Returns:
+        Whether anything has ended.
+
+    Raises:
+        ContractError: if a level has no flag.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict(done=torch.tensor([[True], [False]]), batch_size=[2])
+        >>> terminated_or_truncated(td), td["_reset"].flatten()
+        (True, tensor([ True, False]))
+    """
+    unions: dict[Level, Tensor] = {}
+    for level in done_levels(done_keys):
+        union = _level_done(tensordict, level)
+        if union is None:
+            raise ContractError(
+                f"no done flag at level {level!r}: expected one of {[key_str((*level, flag)) for flag in FLAGS]}"
+            )
+        unions[level] = union
+    ended = any(bool(union.any()) for union in unions.values())
+    if ended or write_full_false:
+        for level, union in unions.items():
+            tensordict[unwrap((*level, RESET))] = union.clone()
+    return ended

@@ -1,0 +1,201 @@
+"""Conformance of a `rl.core.interfaces.PriorityTree`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, floor, sqrt
+
+import torch
+from torch import Tensor
+
+from rl.core.interfaces import PriorityTree
+
+__all__ = ["check_priority_tree"]
+
+Make = Callable[[int, torch.dtype], PriorityTree]
+
+_CAPACITIES = (1, 2, 3, 7, 64, 65, 1000)
+
+
+def check_priority_tree(make: Make, *, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)) -> None:
+    """Compare a priority tree with a plain array.
+
+    Covers updates (the last of a repeated index counts), get, total, min, max, that what is zero is never
+    drawn, that draws are in proportion (chi-square, one false alarm in a million), that a generator makes
+    them repeatable, stratified draws, and that a refused update writes nothing.
+
+    Args:
+        make: called with a capacity and a dtype; gives a new, empty tree.
+        dtypes: to be checked.
+
+    Raises:
+        AssertionError: with what is wrong.
+
+    Example:
+        >>> from rl.core.testing import ToyPriorityTree
+        >>> check_priority_tree(lambda capacity, dtype: ToyPriorityTree(capacity, dtype=dtype))
+    """
+    for dtype in dtypes:
+        for capacity in _CAPACITIES:
+            _check_empty(make, capacity, dtype)
+            _check_against_array(make, capacity, dtype)
+        _check_zero_is_never_drawn(make, dtype)
+        _check_proportions(make, dtype)
+        _check_generator(make, dtype)
+        _check_stratified(make, dtype)
+        _check_refusals(make, dtype)
+
+
+def _filled(make: Make, dtype: torch.dtype, priority: Tensor) -> PriorityTree:
+    tree = make(len(priority), dtype)
+    tree.update(torch.arange(len(priority), device=tree.device), priority.to(tree.device, dtype))
+    return tree
+
+
+def _rng(tree: PriorityTree, seed: int) -> torch.Generator:
+    return torch.Generator(tree.device).manual_seed(seed)
+
+
+def _check_empty(make: Make, capacity: int, dtype: torch.dtype) -> None:
+    tree = make(capacity, dtype)
+    what = f"an empty tree of capacity {capacity} and {dtype}"
+    assert tree.capacity == capacity, f"{what} says capacity {tree.capacity}"
+    assert tree.dtype == dtype, f"{what} says dtype {tree.dtype}"
+    assert tree.total().item() == 0, f"{what} has the total {tree.total().item()}, expected 0"
+    assert tree.max().item() == 0, f"{what} has the maximum {tree.max().item()}, expected 0"
+    assert tree.min().item() == float("inf"), f"{what} has the minimum {tree.min().item()}, expected infinity"
+    _refused(lambda: tree.sample(1), ValueError, f"sampling from {what}")
+
+
+def _check_against_array(make: Make, capacity: int, dtype: torch.dtype) -> None:
+    """Random updates with repeated indices, zeros and magnitudes from 1e-6 to 1e6."""
+    rng = torch.Generator().manual_seed(capacity)
+    tree, array = make(capacity, dtype), torch.zeros(capacity, dtype=dtype)
+    for round_ in range(25):
+        n = int(torch.randint(0, 2 * capacity + 1, (), generator=rng))
+        index = torch.randint(0, capacity, (n,), generator=rng)
+        priority = (10 ** (12 * torch.rand(n, generator=rng, dtype=torch.float64) - 6)).to(dtype)
+        priority[torch.rand(n, generator=rng) < 0.2] = 0
+        given = index.to(tree.device), priority.to(tree.device)
+        before = given[0].clone(), given[1].clone()
+        tree.update(*given)
+        assert torch.equal(given[0], before[0]), "update changed the indices that it was given"
+        assert torch.equal(given[1], before[1]), "update changed the priorities that it was given"
+        for i, p in zip(index.tolist(), priority.tolist(), strict=True):
+            array[i] = p
+        _compare(tree, array, f"capacity {capacity}, {dtype}, after {round_ + 1} updates")
+
+
+def _compare(tree: PriorityTree, array: Tensor, where: str) -> None:
+    stored = tree.get(torch.arange(len(array), device=tree.device))
+    assert stored.dtype == array.dtype, f"{where}: get gave {stored.dtype}, expected {array.dtype}"
+    different = (stored.cpu() != array).nonzero().flatten().tolist()
+    assert not different, (
+        f"{where}: index {different[0]} holds {stored[different[0]].item()}, expected {array[different[0]].item()}"
+        " (of a repeated index the last priority counts)"
+    )
+    total, expected = tree.total(), array.double().sum().item()
+    assert total.dtype == torch.float64, f"{where}: total is {total.dtype}, expected torch.float64"
+    slack = (1e-5 if array.dtype == torch.float32 else 1e-12) * expected
+    assert abs(total.item() - expected) <= slack, f"{where}: the total is {total.item()}, expected {expected}"
+    assert tree.max().item() == array.max().item(), (
+        f"{where}: the maximum is {tree.max().item()}, expected {array.max().item()}"
+    )
+    positive = array[array > 0]
+    smallest = positive.min().item() if len(positive) else float("inf")
+    assert tree.min().item() == smallest, f"{where}: the minimum above zero is {tree.min().item()}, expected {smallest}"
+
+
+def _check_zero_is_never_drawn(make: Make, dtype: torch.dtype) -> None:
+    for live in ([0], [99], [3, 4], [0, 50, 99], list(range(1, 100, 2))):
+        priority = torch.zeros(100, dtype=dtype)
+        priority[live] = torch.logspace(-4, 4, len(live), dtype=torch.float64).to(dtype)
+        tree = _filled(make, dtype, priority)
+        for stratified in (False, True):
+            index, drawn = tree.sample(3000, generator=_rng(tree, 1), stratified=stratified)
+            assert index.shape == drawn.shape == (3000,), f"sample(3000) gave shapes {index.shape} and {drawn.shape}"
+            assert index.dtype == torch.int64, f"sample gave indices of {index.dtype}, expected torch.int64"
+            wrong = set(index.tolist()) - set(live)
+            assert not wrong, f"{sorted(wrong)} were drawn, whose priority is zero (stratified={stratified}, {dtype})"
+            assert torch.equal(drawn, tree.get(index)), "sample gave other priorities than get does for its indices"
+
+
+def _chi_square_bound(degrees: int) -> float:
+    """The value that chi-square exceeds once in a million (Wilson and Hilferty, 1931)."""
+    a = 2 / (9 * degrees)
+    return degrees * (1 - a + 4.753 * sqrt(a)) ** 3
+
+
+def _check_proportions(make: Make, dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(7)
+    for leaves in (2, 5, 64, 100):
+        weight = torch.rand(leaves, generator=rng) + 0.05
+        tree = _filled(make, dtype, weight)
+        n = 400 * leaves
+        index, _ = tree.sample(n, generator=_rng(tree, leaves))
+        expected = weight.double() / weight.double().sum() * n
+        counts = torch.bincount(index.cpu(), minlength=leaves).double()
+        statistic = ((counts - expected) ** 2 / expected).sum().item()
+        bound = _chi_square_bound(leaves - 1)
+        assert statistic < bound, (
+            f"{n} draws from {leaves} leaves ({dtype}) are not in proportion to priority: chi-square {statistic:.1f},"
+            f" which exceeds {bound:.1f} once in a million"
+        )
+
+
+def _check_generator(make: Make, dtype: torch.dtype) -> None:
+    tree = _filled(make, dtype, torch.rand(200, generator=torch.Generator().manual_seed(3)) + 0.1)
+    for stratified in (False, True):
+
+        def draw(generator: torch.Generator, stratified: bool = stratified) -> list[int]:  # noqa: FBT001
+            return tree.sample(64, generator=generator, stratified=stratified)[0].tolist()
+
+        first, second = draw(_rng(tree, 5)), draw(_rng(tree, 5))
+        assert first == second, f"two generators of one seed gave different draws (stratified={stratified})"
+        running = _rng(tree, 5)
+        draw(running)
+        assert draw(running) != first, f"sample does not advance its generator (stratified={stratified})"
+        assert draw(_rng(tree, 6)) != first, f"two seeds gave the same draws (stratified={stratified})"
+
+
+def _check_stratified(make: Make, dtype: torch.dtype) -> None:
+    """Of n equal parts of the total, each gives one draw: how often a leaf is drawn hardly varies."""
+    weight = torch.rand(30, generator=torch.Generator().manual_seed(11)) + 0.01
+    tree = _filled(make, dtype, weight)
+    for n in (1, 10, 512):
+        index, _ = tree.sample(n, generator=_rng(tree, n), stratified=True)
+        counts = torch.bincount(index.cpu(), minlength=30).tolist()
+        for leaf, share in enumerate((weight.double() / weight.double().sum() * n).tolist()):
+            low, high = max(floor(share) - 1, 0), ceil(share) + 1
+            assert low <= counts[leaf] <= high, (
+                f"stratified draws: leaf {leaf} was drawn {counts[leaf]} times of {n}, expected {low} to {high}"
+            )
+
+
+def _check_refusals(make: Make, dtype: torch.dtype) -> None:
+    array = torch.tensor([1.0, 0.0, 2.0, 4.0], dtype=dtype)
+    tree = _filled(make, dtype, array)
+    cases: list[tuple[str, list[int], list[float], type[Exception]]] = [
+        ("an index of -1", [0, -1], [9, 9], IndexError),
+        ("an index equal to the capacity", [0, 4], [9, 9], IndexError),
+        ("a negative priority", [0, 1], [9, -1], ValueError),
+        ("a priority that is not a number", [0, 1], [9, float("nan")], ValueError),
+        ("an infinite priority", [0, 1], [9, float("inf")], ValueError),
+        ("more priorities than indices", [0], [9, 9], ValueError),
+    ]
+    for what, index, priority, error in cases:
+        arguments = torch.tensor(index, device=tree.device), torch.tensor(priority, dtype=dtype, device=tree.device)
+        _refused(lambda given=arguments: tree.update(*given), error, f"an update with {what}")
+        _compare(tree, array, f"after a refused update with {what}")
+
+
+def _refused(call: Callable[[], object], error: type[Exception], what: str) -> None:
+    try:
+        call()
+    except error:
+        return
+    except Exception as other:
+        raise AssertionError(
+            f"{what} must raise {error.__name__}, it raised {type(other).__name__}: {other}"
+        ) from other
+    raise AssertionError(f"{what} must raise {error.__name__}, it was accepted")

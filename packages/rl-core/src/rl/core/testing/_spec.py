@@ -1,0 +1,136 @@
+"""Conformance of a spec."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import torch
+from tensordict import is_non_tensor, is_tensor_collection
+from torch import Tensor
+
+from rl.core.specs import TensorSpec
+
+__all__ = ["check_spec"]
+
+
+def check_spec(spec: TensorSpec, *, draws: int = 3) -> None:
+    """Show that a spec keeps to what every spec promises.
+
+    Draws are in the spec and of its shape; projecting and encoding leave them as they are; the shape algebra agrees
+    with torch on draws; copies are equal; discrete specs list all their values.
+
+    Args:
+        spec: any spec; left as it is.
+        draws: how many random values are tried.
+
+    Raises:
+        AssertionError: a sentence that says what is wrong.
+
+    Example:
+        >>> from rl.core.specs import Bounded
+        >>> check_spec(Bounded(-1, 1, shape=(2,)))
+    """
+    for _ in range(draws):
+        _check_values(spec)
+    _check_copies(spec)
+    _check_algebra(spec)
+    if spec.cardinality() <= 1000:
+        _check_enumerate(spec)
+
+
+def _shape(value: Any) -> torch.Size:
+    if is_tensor_collection(value):
+        return value.batch_size
+    return value.shape if isinstance(value, Tensor) else torch.Size(())
+
+
+def _fits(shape: torch.Size, expected: torch.Size) -> bool:
+    return len(shape) == len(expected) and all(
+        b in {-1, a} or not isinstance(a, int) for a, b in zip(shape, expected, strict=True)
+    )
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two values are the same, NaN included."""
+    if is_non_tensor(a):
+        return is_non_tensor(b) and a.tolist() == b.tolist()
+    if is_tensor_collection(a):
+        keys = set(a.keys())
+        return keys == set(b.keys()) and all(_equal(a.get(key), b.get(key)) for key in keys)
+    if not isinstance(a, Tensor):
+        return bool(a == b)
+    if a.is_nested:
+        return all(_equal(x, y) for x, y in zip(a.unbind(), b.unbind(), strict=True))
+    return a.dtype is b.dtype and torch.equal(a, b)
+
+
+def _check_values(spec: TensorSpec) -> None:
+    name = repr(spec)
+    value = spec.rand()
+    assert _fits(_shape(value), spec.shape), f"rand() has shape {_shape(value)}, not that of {name}"
+    assert spec.is_in(value), f"rand() gave {value!r}, which is not in {name}"
+    spec.assert_is_in(value)
+    assert _equal(spec.project(value), value), f"project() changed {value!r}, which is in {name}"
+    there_and_back = spec.encode(spec.to_numpy(value))
+    assert _equal(there_and_back, value), f"encode(to_numpy(x)) is {there_and_back!r} for x = {value!r} of {name}"
+    assert not spec.is_in(object()) or spec.dtype is None, f"an object() is in {name}"
+    for make in (spec.zero, spec.one):
+        form = make()
+        assert _fits(_shape(form), spec.shape), f"{make.__name__}() has shape {_shape(form)}, not that of {name}"
+    if -1 not in spec.shape:
+        many = spec.rand((2, 1))
+        expected = torch.Size((2, 1)) + spec.shape
+        assert _shape(many) == expected, f"rand((2, 1)) has shape {_shape(many)}, not {expected}"
+        assert spec.is_in(many), f"rand((2, 1)) gave {many!r}, which is not in {name}"
+
+
+def _check_copies(spec: TensorSpec) -> None:
+    copies = {"clone()": spec.clone(), "deepcopy": copy.deepcopy(spec), "pickle": pickle.loads(pickle.dumps(spec))}
+    for how, other in copies.items():
+        assert other == spec, f"{how} of {spec!r} is not equal to it: {other!r}"
+    assert spec != object(), f"{spec!r} is equal to an object()"
+    if spec.device is not None:
+        assert spec.to(spec.device) == spec, f"to({spec.device}) changed {spec!r}"
+
+
+def _agree(spec: TensorSpec, changed: TensorSpec, expected: torch.Size, what: str) -> None:
+    assert changed.shape == expected, f"{what} of {spec!r} has shape {changed.shape}, torch gives {expected}"
+    value = changed.rand()
+    assert changed.is_in(value), f"after {what}, rand() gave {value!r}, which is not in {changed!r}"
+
+
+def _check_algebra(spec: TensorSpec) -> None:
+    stacked: Any = torch.stack([spec, spec, spec], 0)  # pyright: ignore[reportArgumentType, reportCallIssue]  # specs are stacked as tensors are
+    parts = stacked.unbind(0)
+    assert all(part == spec for part in parts), f"unbind(stack) of {spec!r} gave {parts!r}"
+    assert stacked[1] == spec, f"stack(...)[1] of {spec!r} gave {stacked[1]!r}"
+    if -1 in spec.shape:
+        return
+    value = spec.rand()
+    if is_non_tensor(value) or not hasattr(value, "shape"):
+        carrier = torch.zeros(spec.shape)
+    else:
+        carrier = torch.zeros(_shape(value))
+    lead = carrier.unsqueeze(0).expand(3, *carrier.shape)
+    _agree(spec, stacked, lead.shape, "stack")
+    _agree(spec, spec.expand(3, *spec.shape), lead.shape, "expand")
+    _agree(spec, spec.unsqueeze(0), carrier.unsqueeze(0).shape, "unsqueeze(0)")
+    assert spec.unsqueeze(0).squeeze(0) == spec, f"squeeze(unsqueeze) of {spec!r} is not equal to it"
+    six = spec.expand(2, 3, *spec.shape)
+    grid = carrier.expand(2, 3, *carrier.shape)
+    _agree(spec, six.flatten(0, 1), grid.flatten(0, 1).shape, "flatten(0, 1)")
+    _agree(spec, six.reshape(3, 2, *spec.shape), grid.reshape(3, 2, *carrier.shape).shape, "reshape")
+    assert six.flatten(0, 1).unflatten(0, (2, 3)) == six, f"unflatten(flatten) of {six!r} is not equal to it"
+    _agree(spec, six[:, 1:], grid[:, 1:].shape, "[:, 1:]")
+    _agree(spec, six[0, [2, 0]], grid[0, [2, 0]].shape, "[0, [2, 0]]")
+
+
+def _check_enumerate(spec: TensorSpec) -> None:
+    values = spec.enumerate()
+    assert len(values) == spec.cardinality(), (
+        f"enumerate() of {spec!r} gave {len(values)} values, the cardinality is {spec.cardinality()}"
+    )
+    for value in values.unbind(0):
+        assert spec.is_in(value), f"enumerate() gave {value!r}, which is not in {spec!r}"

@@ -1,0 +1,187 @@
+"""The command ``rl``."""
+
+import json
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from rl.core import cli
+from rl.core.__about__ import __version__
+from rl.core.components import Command, Component
+from rl.core.errors import RLError
+from rl.core.hookspecs import hookimpl
+from rl.core.registry import Registry
+
+calls = []
+
+
+def run_it(arguments):
+    calls.append(arguments)
+    return 7 if "--seven" in arguments else None
+
+
+def fail_it(arguments):
+    raise RLError("no such environment: install it")
+
+
+def crash_it(arguments):
+    raise ZeroDivisionError("a bug")
+
+
+class Plugin:
+    @hookimpl
+    def rl_components(self):
+        yield Component("loss", "mine", "m:A", "A loss.")
+
+    @hookimpl
+    def rl_commands(self, registry):
+        yield Command("play", "rlt_commands:run_it", "Play a game.")
+        yield Command("fail", "rlt_commands:fail_it")
+        yield Command("crash", "rlt_commands:crash_it")
+        yield Command("gone", "no_such_module_x:main")
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    made = Registry()
+    made.register(Plugin(), "mine", "acme")
+    monkeypatch.setattr(cli, "discovered", lambda: made)
+    commands = ModuleType("rlt_commands")
+    vars(commands).update(run_it=run_it, fail_it=fail_it, crash_it=crash_it)
+    monkeypatch.setitem(sys.modules, "rlt_commands", commands)
+    monkeypatch.delenv("RL_DEBUG", raising=False)
+    calls.clear()
+    return made
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_own_and_contributed_subcommands(capsys, arguments):
+    assert cli.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: rl")
+    for part in ("plugins", "doctor", "play", "Play a game.", "acme"):
+        assert part in out
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"rl-core {__version__}\n"
+
+
+def test_a_contributed_command_gets_the_remaining_arguments():
+    assert cli.main(["play", "--seven", "x"]) == 7
+    assert cli.main(["play"]) == 0
+    assert calls == [["--seven", "x"], []]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        pytest.param("plugns", "Did you mean `rl plugins`?", id="own"),
+        pytest.param("pley", "Did you mean `rl play`?", id="contributed"),
+        pytest.param("qqqqq", "`rl --help` lists what there is", id="nothing-close"),
+        pytest.param("--verbose", "no option '--verbose'", id="option"),
+    ],
+)
+def test_an_unknown_subcommand_is_answered_with_a_close_match_and_status_2(capsys, name, hint):
+    assert cli.main([name]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert repr(name) in err
+    assert hint in err
+
+
+def test_an_error_of_ours_is_one_message_without_a_traceback(capsys):
+    assert cli.main(["fail"]) == 1
+    assert capsys.readouterr().err == "rl: no such environment: install it\n"
+
+
+def test_the_traceback_is_there_on_demand(capsys, monkeypatch):
+    monkeypatch.setenv("RL_DEBUG", "1")
+    assert cli.main(["fail"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_bug_is_not_hidden():
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["crash"])
+
+
+def test_a_command_whose_library_is_absent_says_so(capsys):
+    assert cli.main(["gone"]) == 1
+    assert "command 'gone' of acme" in capsys.readouterr().err
+
+
+def test_a_wrong_setting_is_one_message(capsys, monkeypatch):
+    def refused():
+        raise RLError("RL_NATIVE is 'x'")
+
+    monkeypatch.setattr(cli, "discovered", refused)
+    assert cli.main(["plugins"]) == 1
+    assert capsys.readouterr().err == "rl: RL_NATIVE is 'x'\n"
+
+
+def test_plugins_is_an_aligned_table(capsys):
+    assert cli.main(["plugins"]) == 0
+    head, line, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["distribution", "version", "plugin", "contracts", "components", "state", "reason"]
+    assert set(line) == {"-", " "}
+    assert row.split() == ["acme", "-", "mine", "loss/1", "1", "loss", "loaded"]
+    assert head.index("state") == row.index("loaded")
+
+
+def test_plugins_can_list_every_component(capsys):
+    assert cli.main(["plugins", "--all"]) == 0
+    assert "loss  mine  acme          A loss." in capsys.readouterr().out
+
+
+def test_plugins_as_json(capsys):
+    assert cli.main(["plugins", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["distribution"] == "acme"
+    assert record["components"] == [{"kind": "loss", "name": "mine", "summary": "A loss."}]
+
+
+def test_plugins_shows_the_reason_of_a_broken_one(capsys, registry):
+    record = registry.plugins[0]
+    record.state, record.reason = "broken", "ValueError: two\nlines"
+    assert cli.main(["plugins"]) == 0
+    assert "broken  ValueError: two lines" in capsys.readouterr().out
+
+
+def test_no_plugin_at_all(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "discovered", Registry)
+    assert cli.main(["plugins"]) == 0
+    assert "No plugin is installed" in capsys.readouterr().out
+
+
+def test_a_wrong_option_is_status_2(capsys):
+    assert cli.main(["plugins", "--jsn"]) == 2
+    assert "usage: rl plugins" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plugins"], ["plugins", "--json"], ["doctor", "--quick"]])
+def test_listing_imports_neither_torch_nor_tensordict(arguments):
+    code = (
+        "import sys\nfrom rl.core.cli import main\n"
+        f"main({arguments!r})\n"
+        "heavy = {'torch', 'tensordict', 'numpy', 'gymnasium', 'jsonargparse', 'rich'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_m_is_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "rl.core", "no-such-thing"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "RL_PLUGINS_DISABLE": "*"},
+    )
+    assert done.returncode == 2
+    assert "no subcommand 'no-such-thing'" in done.stderr

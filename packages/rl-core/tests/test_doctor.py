@@ -1,0 +1,217 @@
+"""``rl doctor``."""
+
+import json
+import sys
+
+import pytest
+
+from rl.core import doctor
+from rl.core._versions import requirements, satisfies
+from rl.core.components import Component
+from rl.core.errors import BackendError
+from rl.core.hookspecs import hookimpl
+from rl.core.registry import Registry
+from rl.core.testing import ToyPriorityTree
+
+
+def of(findings, section):
+    return [finding for finding in findings if finding.section == section]
+
+
+def problems(findings):
+    return [finding for finding in findings if finding.state == "problem"]
+
+
+class Trees:
+    @hookimpl
+    def rl_priority_tree(self, capacity, device, dtype):
+        return ToyPriorityTree(capacity, device, dtype)
+
+
+class Crashes:
+    @hookimpl
+    def rl_linear_recurrence(self):
+        raise OSError("libfast.so: cannot open")
+
+
+class Refuses:
+    @hookimpl
+    def rl_recurrent_backend(self, cell):
+        raise BackendError("install the driver")
+
+
+def registry(*plugins):
+    made = Registry()
+    for plugin in plugins:
+        made.register(plugin, type(plugin).__name__.lower())
+    return made
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """The outcome does not depend on the folder that tests are started in, nor on the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RL_PLUGINS_DISABLE", "RL_NATIVE", "RL_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_sound_system_has_no_problem():
+    findings = doctor.examine(registry=registry(Trees()))
+    assert problems(findings) == []
+    assert {"system", "libraries", "devices", "back ends", "plugins"} <= {f.section for f in findings}
+    assert {"torch", "tensordict", "pluggy", "numpy"} <= {f.name for f in of(findings, "libraries")}
+    assert any(f.name == "cpu" and "cores" in f.value for f in of(findings, "devices"))
+
+
+def test_who_answers_which_hook():
+    found = {f.name: f for f in of(doctor.examine(registry=registry(Trees())), "back ends")}
+    assert found["priority tree on cpu"].value == "ToyPriorityTree of this program"
+    assert found["linear recurrence on cpu"].state == "note"
+    assert "nobody answers" in found["recurrent gru on cpu"].value
+
+
+def test_a_hook_that_crashes_is_a_problem_with_a_remedy():
+    (found,) = problems(doctor.examine(registry=registry(Trees(), Crashes())))
+    assert "libfast.so: cannot open" in found.value
+    assert "RL_PLUGINS_DISABLE=crashes" in found.remedy
+
+
+def test_a_refusal_is_a_problem():
+    found = problems(doctor.examine(registry=registry(Refuses())))
+    assert {f.name for f in found} == {"recurrent lstm on cpu", "recurrent gru on cpu"}
+    assert found[0].value == "install the driver"
+
+
+@pytest.mark.parametrize("state", ["broken", "incompatible"])
+def test_a_plugin_that_is_left_out_is_a_problem(state):
+    made = registry(Trees())
+    made.plugins[0].state, made.plugins[0].reason = state, "because"
+    (found,) = problems(doctor.examine(quick=True, registry=made))
+    assert "because" in found.value
+    assert found.remedy
+
+
+def test_a_disabled_plugin_is_not_a_problem(monkeypatch):
+    made = registry(Trees())
+    made.plugins[0].state = "disabled"
+    monkeypatch.setenv("RL_PLUGINS_DISABLE", "trees,typo")
+    findings = doctor.examine(quick=True, registry=made)
+    assert problems(findings) == []
+    (note,) = of(findings, "settings")
+    assert "'typo', which is no installed plugin" in note.value
+
+
+def test_a_wrong_setting_is_a_problem(monkeypatch):
+    monkeypatch.setenv("RL_NATIVE", "perhaps")
+    (found,) = problems(doctor.examine(quick=True, registry=Registry()))
+    assert "RL_NATIVE" in found.value
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Pretend that these versions are installed, and these requirements declared."""
+
+    def pretend(versions, wanted=None):
+        monkeypatch.setattr(doctor, "installed_version", versions.get)
+        monkeypatch.setattr(doctor, "requirements", lambda name: (wanted or {}).get(name, []))
+        monkeypatch.setattr(doctor._bad_pairs, "__defaults__", (versions.get,))
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("versions", "remedy"),
+    [
+        pytest.param({"dm-control": "1.0.50", "mujoco": "4.0.0"}, "mujoco<4", id="mujoco-4"),
+        pytest.param({"pygame": "2.6.1", "pygame-ce": "2.5.5"}, "pygame-ce", id="pygame-twice"),
+        pytest.param({"dm-control": "1.0.50", "mujoco": "3.9.0"}, None, id="mujoco-3"),
+        pytest.param({"mujoco": "4.0.0"}, None, id="mujoco-alone"),
+        pytest.param({"pygame-ce": "2.5.5"}, None, id="pygame-once"),
+    ],
+)
+def test_pairs_that_do_not_work_together(installed, versions, remedy):
+    installed({"numpy": "2.4", **versions})
+    found = problems(doctor.examine(quick=True, registry=Registry()))
+    assert len(found) == (remedy is not None)
+    assert all(remedy in f.remedy for f in found)
+
+
+def test_a_library_that_is_too_old_or_absent_is_a_problem(installed):
+    wanted = {"rl-core": [("torch", ">=2.11", None, False), ("pluggy", ">=1.5,<2", None, False)]}
+    installed({"torch": "2.9.1+cpu", "numpy": "2.4"}, wanted)
+    old, absent = problems(doctor.examine(quick=True, registry=Registry()))
+    assert old.value == "2.9.1+cpu, rl-core needs >=2.11"
+    assert absent.remedy == 'pip install "pluggy>=1.5,<2"'
+
+
+def test_a_plugin_whose_requirement_is_out_of_range_is_a_problem(installed):
+    made = Registry()
+    made.add(Component("loss", "x", "m:A"), distribution="acme")
+    installed({"rl-core": "0.3.0", "numpy": "2.4"}, {"acme": [("rl-core", ">=0.1,<0.2", None, False)]})
+    (found,) = problems(doctor.examine(quick=True, registry=made))
+    assert found.value == "needs rl-core>=0.1,<0.2; it is 0.3.0"
+
+
+def test_an_absent_extra_is_a_hint(installed):
+    made = Registry()
+    made.add(Component("env", "gym", "m:A", extra="gym"), distribution="rl-envs")
+    installed({"numpy": "2.4"}, {"rl-envs": [("gymnasium", ">=1.1,<2", "gym", False)]})
+    findings = doctor.examine(quick=True, registry=made)
+    assert problems(findings) == []
+    (hint,) = of(findings, "extras")
+    assert hint.state == "note"
+    assert hint.remedy.startswith('pip install "rl-envs[gym]"')
+
+
+def test_a_torch_that_does_not_import_is_a_problem(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensordict", None)
+    findings = doctor.examine(registry=Registry())
+    (found,) = problems(findings)
+    assert found.name == "import tensordict"
+    assert of(findings, "back ends") == []
+
+
+def test_exit_status_and_text(monkeypatch, capsys):
+    made = registry(Trees())
+    monkeypatch.setattr(doctor, "discovered", lambda: made)
+    assert doctor.main(["--quick"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("Nothing is broken.")
+    made.plugins[0].state, made.plugins[0].reason = "broken", "because"
+    assert doctor.main(["--quick"]) == 1
+    out = capsys.readouterr().out
+    assert "WRONG this program:trees" in out
+    assert "        -> upgrade or uninstall" in out
+    assert out.rstrip().endswith("1 problem.")
+
+
+def test_json(monkeypatch, capsys):
+    made = registry(Trees())
+    made.plugins[0].state = "broken"
+    monkeypatch.setattr(doctor, "discovered", lambda: made)
+    assert doctor.main(["--quick", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is False
+    assert {"section", "name", "value", "state", "remedy"} == set(report["findings"][0])
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "fits"),
+    [
+        ("2.13.0+cpu", ">=2.11", True),
+        ("2.9", ">=2.11", False),
+        ("0.1.0", ">=0.1,<0.2", True),
+        ("0.2", ">=0.1,<0.2", False),
+        ("1.0.0", "==1.0", True),
+        ("1.0.1", "!=1.0.1", False),
+        ("4.0.0rc1", ">=4", True),
+        ("1", "", True),
+    ],
+)
+def test_version_ranges(version, wanted, fits):
+    assert satisfies(version, wanted) is fits
+
+
+def test_requirements_are_read_from_metadata():
+    found = {name: (wanted, extra) for name, wanted, extra, _ in requirements("rl-core")}
+    assert found["torch"] == (">=2.11", None)
+    assert requirements("no-such-distribution") == []

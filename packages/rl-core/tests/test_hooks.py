@@ -1,0 +1,217 @@
+"""The hooks: who is asked first, what None means, and what happens when an answer fails."""
+
+import inspect
+
+import pytest
+import torch
+
+from rl.core import hookspecs
+from rl.core.components import Command
+from rl.core.errors import BackendError, BrokenPluginWarning
+from rl.core.hookspecs import hookimpl
+from rl.core.registry import Registry
+from rl.core.testing import (
+    ToyPriorityTree,
+    ToyRecurrentBackend,
+    check_linear_recurrence,
+    check_priority_tree,
+    check_recurrent_backend,
+    toy_linear_recurrence,
+)
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+
+
+class Fallback:
+    """Answers for everything, last."""
+
+    @hookimpl(trylast=True)
+    def rl_priority_tree(self, capacity, device, dtype):
+        return ToyPriorityTree(capacity, device, dtype)
+
+    @hookimpl(trylast=True)
+    def rl_linear_recurrence(self):
+        return toy_linear_recurrence
+
+    @hookimpl(trylast=True)
+    def rl_recurrent_backend(self, cell, name, device):
+        return ToyRecurrentBackend() if name in (None, "toy") else None
+
+
+class FastTree(ToyPriorityTree):
+    pass
+
+
+class Accelerator:
+    """Answers for one device only."""
+
+    @hookimpl
+    def rl_priority_tree(self, capacity, device, dtype):
+        return FastTree(capacity, "cpu", dtype) if device.type == "meta" else None
+
+    @hookimpl
+    def rl_recurrent_backend(self, cell, name):
+        return ToyRecurrentBackend("fast") if name == "fast" and cell == "gru" else None
+
+
+def registry(*plugins: object) -> Registry:
+    made = Registry()
+    for plugin in plugins:
+        made.register(plugin, type(plugin).__name__.lower())
+    return made
+
+
+@pytest.mark.parametrize("plugins", [(Fallback(), Accelerator()), (Accelerator(), Fallback())], ids=["a", "b"])
+def test_an_accelerator_answers_for_its_device_and_the_fallback_for_the_rest(plugins):
+    found = registry(*plugins)
+    assert type(found.priority_tree(4, META, torch.float32)) is FastTree
+    tree = found.priority_tree(4, CPU, torch.float64)
+    assert type(tree) is ToyPriorityTree
+    assert (tree.capacity, tree.dtype) == (4, torch.float64)
+    assert found.recurrent_backend("gru", "fast", CPU).name == "fast"
+    assert found.recurrent_backend("gru", None, CPU).name == "toy"
+    assert found.linear_recurrence(CPU, torch.float32) is toy_linear_recurrence
+
+
+def test_an_answer_says_who_gave_it_and_who_passed():
+    found = registry(Fallback(), Accelerator()).answer(
+        "rl_priority_tree", capacity=2, device=CPU, dtype=torch.float32
+    )
+    assert found.plugin.name == "fallback"
+    assert found.passed == ("this program:accelerator",)
+
+
+def test_the_toys_that_come_through_hooks_pass_the_conformance_kit():
+    found = registry(Fallback())
+    check_priority_tree(lambda capacity, dtype: found.priority_tree(capacity, CPU, dtype))
+    check_linear_recurrence(found.linear_recurrence(CPU, torch.float32))
+    check_recurrent_backend(found.recurrent_backend("gru", "toy", CPU), "gru")
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        pytest.param(
+            lambda r: r.priority_tree(2, CPU, torch.float32), "a priority tree for cpu and torch.float32", id="tree"
+        ),
+        pytest.param(lambda r: r.linear_recurrence(CPU, torch.float32), "a linear recurrence for cpu", id="scan"),
+        pytest.param(
+            lambda r: r.recurrent_backend("gru", "fast", CPU), "the recurrent back end 'fast' for gru on cpu", id="rnn"
+        ),
+        pytest.param(lambda r: r.recurrent_backend("gru", None, CPU), "a recurrent back end for gru", id="any-rnn"),
+    ],
+)
+def test_when_nobody_answers_the_error_says_what_was_asked(ask, message):
+    with pytest.raises(BackendError, match=f"no installed plugin offers {message}.*is it installed"):
+        ask(Registry())
+
+
+class Crashes:
+    @hookimpl
+    def rl_priority_tree(self):
+        raise OSError("libfast.so: cannot open")
+
+    @hookimpl
+    def rl_commands(self):
+        raise SystemExit(3)
+
+
+def test_a_plugin_that_raises_is_named_and_the_next_one_is_asked():
+    found = registry(Fallback(), Crashes())
+    with pytest.warns(BrokenPluginWarning, match=r"crashes.*rl_priority_tree raised OSError: libfast.so.*DISABLE=crashes"):
+        tree = found.priority_tree(2, CPU, torch.float32)
+    assert type(tree) is ToyPriorityTree
+    found.priority_tree(2, CPU, torch.float32)  # the warning came once
+    (problem,) = next(r for r in found.plugins if r.name == "crashes").problems
+    assert "libfast.so" in problem
+
+
+def test_when_the_only_one_raises_the_error_repeats_why():
+    found = registry(Crashes())
+    with pytest.warns(BrokenPluginWarning), pytest.raises(BackendError, match=r"crashes: .*libfast.so"):
+        found.priority_tree(2, CPU, torch.float32)
+
+
+def test_a_refusal_on_purpose_reaches_the_caller():
+    class Refuses:
+        @hookimpl
+        def rl_recurrent_backend(self, name):
+            if name == "fast":
+                raise BackendError("fast needs a GPU with 8 arms")
+
+    with pytest.raises(BackendError, match="8 arms"):
+        registry(Fallback(), Refuses()).recurrent_backend("gru", "fast", CPU)
+
+
+def test_tryfirst_comes_before_those_without_a_mark_and_later_ones_before_earlier():
+    def plugin(name, **options):
+        class Plugin:
+            @hookimpl(**options)
+            def rl_linear_recurrence(self):
+                asked.append(name)
+
+        Plugin.__name__ = name
+        return Plugin()
+
+    asked = []
+    found = registry(plugin("last", trylast=True), plugin("a"), plugin("first", tryfirst=True), plugin("b"))
+    assert found.answer("rl_linear_recurrence", device=CPU, dtype=torch.float32) is None
+    assert asked == ["first", "b", "a", "last"]
+
+
+class Commands:
+    def __init__(self, *names, target="json:loads"):
+        self.names, self.target = names, target
+
+    @hookimpl
+    def rl_commands(self, registry):
+        assert isinstance(registry, Registry)
+        return [Command(name, self.target) for name in self.names]
+
+
+def test_commands_come_from_all_plugins_and_failures_are_isolated():
+    found = Registry()
+    found.register(Commands("train", "eval"), "one")
+    found.register(Crashes(), "crashes")
+    found.register(Commands("play"), "two")
+    with pytest.warns(BrokenPluginWarning, match="rl_commands raised SystemExit"):
+        commands = found.commands()
+    assert sorted(commands) == ["eval", "play", "train"]
+    assert commands["play"][1].name == "two"
+
+
+def test_one_command_may_be_given_without_a_list():
+    class Single:
+        @hookimpl
+        def rl_commands(self):
+            return Command("solo", "json:loads")
+
+    assert list(registry(Single()).commands()) == ["solo"]
+
+
+def test_what_is_no_command_is_named():
+    class Wrong:
+        @hookimpl
+        def rl_commands(self):
+            yield "train"
+
+    with pytest.warns(BrokenPluginWarning, match="'train' is no rl.core.components.Command"):
+        assert registry(Wrong()).commands() == {}
+
+
+def test_of_two_commands_with_one_name_the_first_plugins_is_taken():
+    found = Registry()
+    found.register(Commands("train", target="json:loads"), "one")
+    found.register(Commands("train", target="json:dumps"), "two")
+    with pytest.warns(BrokenPluginWarning, match=r"two: .*'train' is already offered by this program:one"):
+        commands = found.commands()
+    assert commands["train"][0].target == "json:loads"
+
+
+def test_every_hook_is_documented():
+    for name in hookspecs.__all__:
+        if name.startswith("rl_"):
+            text = inspect.getdoc(getattr(hookspecs, name))
+            assert "Called" in text, f"{name} does not say who calls it"
+            for argument in inspect.signature(getattr(hookspecs, name)).parameters:
+                assert f"{argument}:" in text, f"{name} does not explain {argument}"

@@ -1,0 +1,340 @@
+"""`rl.core.registry`: discovery, isolation of broken plugins, look-up."""
+
+import subprocess
+import sys
+import textwrap
+import warnings
+from importlib.metadata import EntryPoint
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from rl.core import registry as registry_module
+from rl.core.components import CONTRACTS, Component
+from rl.core.errors import (
+    BrokenPluginWarning,
+    DuplicateComponentError,
+    MissingExtraError,
+    PluginError,
+    UnknownComponentError,
+)
+from rl.core.hookspecs import hookimpl
+from rl.core.registry import Registry
+
+
+def entry(module: str, dist: str | None = "acme", name: str | None = None, version: str = "1.2") -> EntryPoint:
+    found = EntryPoint(name or module, module, "rl.plugins")
+    return found if dist is None else found._for(SimpleNamespace(name=dist, version=version))
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module that can be imported; its name is returned."""
+    monkeypatch.syspath_prepend(tmp_path)
+    made = []
+
+    def write(name: str, text: str) -> str:
+        head = "from rl.core.components import Component, Command\nfrom rl.core.hookspecs import hookimpl\n"
+        (tmp_path / f"{name}.py").write_text(head + textwrap.dedent(text))
+        made.append(name)
+        return name
+
+    yield write
+    for name in made:
+        sys.modules.pop(name, None)
+
+
+def declares(*components: str) -> str:
+    lines = "\n".join(f"    yield Component({c})" for c in components)
+    return f"@hookimpl\ndef rl_components():\n{lines}\n"
+
+
+GOOD = declares('"loss", "good", "json:loads", "A good one."')
+
+
+@pytest.fixture
+def good(module):
+    return entry(module("rlt_good", GOOD), dist="zzz-good")
+
+
+def state(registry: Registry, plugin: str):
+    return next(record for record in registry.plugins if record.name == plugin)
+
+
+BROKEN = {
+    "missing-module": ("import no_such_module_at_all", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+    "raises": ("raise ValueError('boom')", "ValueError: boom"),
+    "exits": ("raise SystemExit(3)", "SystemExit: 3"),
+    "syntax": ("def", "SyntaxError"),
+    "unknown-hook": ("@hookimpl\ndef rl_componets(): ...", "unknown hook 'rl_componets'"),
+    "wrong-argument": ("@hookimpl\ndef rl_priority_tree(size): ...", "size"),
+    "no-mark": ("def rl_components(): return []", "not marked: put @hookimpl"),
+    "wrapper": ("@hookimpl(wrapper=True)\ndef rl_components(): yield", "hook wrapper"),
+    "no-component": ("@hookimpl\ndef rl_components(): return ['gym']", "rl_components gave 'gym'"),
+    "not-iterable": ("@hookimpl\ndef rl_components(): return 3", "TypeError"),
+    "bad-name": (declares('"loss", "Bad Name", "m:A"'), "lower case"),
+    "generator-fails": (
+        declares('"loss", "half", "m:A"') + "    raise RuntimeError('half way')\n",
+        "RuntimeError: half way",
+    ),
+    "duplicate-in-itself": (declares('"loss", "x", "m:A"', '"loss", "x", "m:B"'), "m:A by acme, and m:B by acme"),
+    "future-argument": (declares('"loss", "x", "m:A", colour="red"'), "colour"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_plugin_is_named_and_the_rest_works(module, good, text, reason):
+    registry = Registry([entry(module("rlt_broken", text)), good])
+    record = state(registry, "rlt_broken")
+    assert record.state == "broken"
+    assert reason in record.reason
+    assert [c.name for c in registry.components()] == ["good"]
+    assert registry.load("loss", "good")("1") == 1
+    assert registry.answers("rl_commands", registry=registry) == []
+
+
+def test_a_broken_plugin_warns_once(module, good):
+    registry = Registry([entry(module("rlt_broken", "raise ValueError('boom')")), good])
+    with pytest.warns(BrokenPluginWarning, match=r"plugin acme:rlt_broken 1.2 is left out: ValueError: boom") as seen:
+        registry.warn()
+        registry.warn()
+    assert len(seen) == 1
+
+
+def test_an_attribute_that_is_not_there_breaks_only_its_plugin(module, good):
+    name = module("rlt_plain", "")
+    registry = Registry([EntryPoint("x", f"{name}:nothing", "rl.plugins"), good])
+    assert state(registry, "x").state == "broken"
+    assert state(registry, "x").distribution == "?"
+    assert len(registry.components()) == 1
+
+
+@pytest.mark.parametrize(
+    ("component", "reason"),
+    [
+        pytest.param(
+            '"env", "x", "m:A", contract=3',
+            "env 'x' was written for env/3, this rl-core 0.1.0 serves env/1: upgrade rl-core",
+            id="newer",
+        ),
+        pytest.param('"agent", "x", "m:A"', "of a kind that rl-core 0.1.0 does not know", id="unknown-kind"),
+        pytest.param('"envs", "x", "m:A"', "did you mean 'env'?", id="misspelt-kind"),
+    ],
+)
+def test_what_cannot_be_served_is_incompatible(module, good, component, reason):
+    text = declares('"loss", "first", "m:A"', component)
+    registry = Registry([entry(module("rlt_future", text)), good])
+    record = state(registry, "rlt_future")
+    assert record.state == "incompatible"
+    assert reason in record.reason
+    assert [c.name for c in record.components] == ["first", "x"]  # known, and not offered
+    assert [c.name for c in registry.components()] == ["good"]
+
+
+def test_an_older_contract_says_to_upgrade_the_plugin(module, monkeypatch):
+    monkeypatch.setitem(CONTRACTS, "env", (2, 3))
+    registry = Registry([entry(module("rlt_old", declares('"env", "x", "m:A"')))])
+    (record,) = registry.plugins
+    assert "written for env/1" in record.reason
+    assert "serves env/2 to env/3: upgrade acme" in record.reason
+
+
+def test_of_two_plugins_with_one_name_the_second_is_left_out(module, good):
+    other = entry(module("rlt_other", declares('"loss", "other", "m:B"', '"loss", "good", "m:C"')), dist="aaa")
+    registry = Registry([good, other])
+    assert state(registry, "rlt_other").state == "loaded"  # 'aaa' sorts before 'zzz-good'
+    record = state(registry, "rlt_good")
+    assert record.state == "broken"
+    for part in ("loss 'good'", "m:C by aaa", "json:loads by zzz-good", "RL_PLUGINS_DISABLE"):
+        assert part in record.reason
+    assert registry.owner("loss", "good").distribution == "aaa"
+
+
+def test_nobody_takes_a_name_of_ours_by_sorting_first(module):
+    ours = entry(module("rlt_ours", GOOD), dist="rl-replay")
+    theirs = entry(module("rlt_theirs", GOOD), dist="aaa")
+    fake = entry(module("rlt_fake", GOOD), dist="rl-aaa")
+    registry = Registry([theirs, fake, ours])
+    assert [record.name for record in registry.plugins] == ["rlt_ours", "rlt_theirs", "rlt_fake"]
+    assert [record.state for record in registry.plugins] == ["loaded", "broken", "broken"]
+
+
+def test_two_distributions_may_name_their_entry_point_alike(module):
+    one = entry(module("rlt_one", declares('"loss", "one", "m:A"')), dist="one", name="plugin")
+    two = entry(module("rlt_two", declares('"loss", "two", "m:A"')), dist="two", name="plugin")
+    registry = Registry([two, one])
+    assert [record.id for record in registry.plugins] == ["one:plugin", "two:plugin"]
+    assert len(registry.components("loss")) == 2
+
+
+@pytest.mark.parametrize("name", ["rlt_good", "rlt-good", "zzz_good", "ZZZ-Good", "*"])
+def test_a_disabled_plugin_is_not_imported(good, name):
+    registry = Registry([good], disabled=[name])
+    (record,) = registry.plugins
+    assert record.state == "disabled"
+    assert "RL_PLUGINS_DISABLE" in record.reason
+    assert "rlt_good" not in sys.modules
+    assert registry.components() == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        registry.warn()
+
+
+def test_add_in_code():
+    registry = Registry()
+    registry.add(Component("loss", "one", "json:loads"))
+    registry.add(Component("loss", "two", "json:dumps"), distribution="mine")
+    with pytest.raises(DuplicateComponentError, match="json:loads by this program, and json:x by other"):
+        registry.add(Component("loss", "one", "json:x"), distribution="other")
+    with pytest.raises(PluginError, match="env/9"):
+        registry.add(Component("env", "one", "json:x", contract=9))
+    assert [c.name for c in registry.components("loss")] == ["one", "two"]
+    assert registry.components("env") == []
+    assert [record.distribution for record in registry.plugins] == ["this program", "mine"]
+
+
+def test_register_in_code_takes_all_or_nothing():
+    class Plugin:
+        @hookimpl
+        def rl_components(self):
+            yield Component("loss", "new", "json:loads")
+            yield Component("loss", "taken", "json:loads")
+
+    registry = Registry()
+    registry.add(Component("loss", "taken", "json:dumps"))
+    with pytest.raises(DuplicateComponentError):
+        registry.register(Plugin(), "mine")
+    assert [c.name for c in registry.components()] == ["taken"]
+    fresh = Registry()
+    record = fresh.register(Plugin(), "mine")
+    assert record.contracts == ("loss/1",)
+    with pytest.raises(PluginError, match="registered already"):
+        fresh.register(Plugin(), "mine")
+    assert len(fresh.components()) == 2
+
+
+def test_components_are_sorted_and_kinds_are_checked():
+    registry = Registry()
+    for kind, name in (("loss", "b"), ("env", "z"), ("loss", "a")):
+        registry.add(Component(kind, name, "m:A"))
+    assert [(c.kind, c.name) for c in registry.components()] == [("env", "z"), ("loss", "a"), ("loss", "b")]
+    with pytest.raises(UnknownComponentError, match=r"no kind 'lose' of component; did you mean 'loss'\?.*kinds: "):
+        registry.components("lose")
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(module):
+    registry = Registry([entry(module("rlt_broken", "raise ValueError"))])
+    registry.add(Component("loss", "ppo-clip", "m:A"))
+    with pytest.raises(UnknownComponentError) as seen:
+        registry.load("loss", "ppo-clp")
+    text = str(seen.value)
+    for part in ("loss 'ppo-clp'", "did you mean 'ppo-clip'?", "known: ppo-clip", "left out: acme:rlt_broken"):
+        assert part in text
+    with pytest.raises(UnknownComponentError, match=r"known: none"):
+        registry.load("env", "gym")
+
+
+def loads(module, text: str, extra: str | None) -> Registry:
+    registry = Registry()
+    registry.add(Component("env", "x", f"{module('rlt_target', text)}:Thing", extra=extra), distribution="rl-envs")
+    return registry
+
+
+def test_a_missing_library_is_answered_with_the_line_that_installs_it(module):
+    with pytest.raises(MissingExtraError, match=r"env 'x' of rl-envs needs no_such_lib.*pip install \"rl-envs\[gym\]\""):
+        loads(module, "import no_such_lib.part", "gym").load("env", "x")
+    with pytest.raises(MissingExtraError, match=r"install no_such_lib; rl-envs names no extra"):
+        loads(module, "import no_such_lib", None).load("env", "x")
+
+
+def test_a_library_that_does_not_import_is_told_apart_from_an_absent_one(module):
+    with pytest.raises(MissingExtraError, match=r"does not import .*cannot import name 'nothing'.*rl-envs\[gym\]"):
+        loads(module, "from json import nothing", "gym").load("env", "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("import rl.nothing_here", "rl.nothing_here", id="own-module-missing"),
+        pytest.param("from json import nothing", "cannot import name", id="no-extra-to-blame"),
+        pytest.param("raise RuntimeError('boom')", "RuntimeError: boom", id="raises"),
+        pytest.param("raise SystemExit(1)", "SystemExit", id="exits"),
+        pytest.param("Other = 1", "no attribute 'Thing'", id="attribute-missing"),
+    ],
+)
+def test_a_broken_target_names_the_distribution(module, text, reason):
+    with pytest.raises(PluginError, match=f"(?s)env 'x' of rl-envs is broken.*{reason}"):
+        loads(module, text, None).load("env", "x")
+
+
+def test_a_target_may_be_an_attribute_of_a_class(module):
+    registry = loads(module, "class Thing:\n    def make(): return 3", None)
+    registry.add(Component("env", "y", "rlt_target:Thing.make"))
+    assert registry.load("env", "y")() == 3
+
+
+def test_a_record_is_plain_data(good):
+    (record,) = Registry([good]).plugins
+    assert record.as_dict() == {
+        "distribution": "zzz-good",
+        "version": "1.2",
+        "name": "rlt_good",
+        "value": "rlt_good",
+        "state": "loaded",
+        "reason": "",
+        "contracts": ["loss/1"],
+        "components": [{"kind": "loss", "name": "good", "summary": "A good one."}],
+        "problems": [],
+    }
+
+
+@pytest.fixture
+def fresh_default(monkeypatch):
+    """`default` as in a new process, with entry points of our own."""
+    monkeypatch.setattr(registry_module, "_default", [])
+
+    def use(*entries):
+        monkeypatch.setattr(registry_module, "entry_points", lambda group: entries)
+
+    return use
+
+
+def test_default_is_made_once_and_warns_once(fresh_default, module, good):
+    fresh_default(good, entry(module("rlt_broken", "raise ValueError('boom')")))
+    with pytest.warns(BrokenPluginWarning) as seen:
+        first = registry_module.default()
+        assert registry_module.components("loss") == first.components("loss")
+        assert registry_module.load("loss", "good")("2") == 2
+    assert registry_module.default() is first
+    assert len(seen) == 1
+
+
+def test_default_obeys_the_environment(fresh_default, good, monkeypatch):
+    monkeypatch.setenv("RL_PLUGINS_DISABLE", "zzz-good")
+    fresh_default(good)
+    assert registry_module.default().components() == []
+
+
+def test_a_plugin_that_asks_for_the_registry_on_import_is_broken(fresh_default, module, good):
+    fresh_default(entry(module("rlt_asks", "from rl.core.registry import default\ndefault()")), good)
+    registry = registry_module.discovered()
+    assert "ask on first use, not on import" in state(registry, "rlt_asks").reason
+    assert len(registry.components()) == 1
+
+
+def test_one_module_under_two_entry_points_is_refused_the_second_time(good):
+    again = EntryPoint("again", good.value, "rl.plugins")._for(good.dist)
+    registry = Registry([good, again])
+    assert sorted(record.state for record in registry.plugins) == ["broken", "loaded"]
+    assert len(registry.components()) == 1
+
+
+def test_importing_and_listing_needs_no_torch():
+    code = "import sys, rl.core; rl.core.components(); assert not {'torch', 'tensordict', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+def test_a_module_object_can_be_registered():
+    plugin = ModuleType("plugin")
+    plugin.rl_components = hookimpl(lambda: [Component("env", "x", "m:A")])
+    assert Registry().register(plugin, "p").components[0].name == "x"

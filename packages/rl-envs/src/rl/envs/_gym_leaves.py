@@ -1,0 +1,271 @@
+"""Stepping a list of Gymnasium environments, from tensors to tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from rl.core.errors import CheckpointError
+from rl.core.interfaces import Leaves
+from rl.core.keys import NestedKey
+from rl.core.specs import TensorSpec
+from torch import Tensor
+
+from rl.envs._gym_record import Record
+from rl.envs._gym_spaces import Place, nest
+from rl.envs._resume import warn_not_restorable
+
+__all__ = ["Codec", "GymLeaves"]
+
+Outcome = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class Codec:
+    """Between the values of a simulator and tensors by key.
+
+    Args:
+        observations: leaves of the observation space.
+        actions: leaves of the action space.
+        infos: specs of the entries of ``info`` that are taken along, by name.
+        batched: whether tensors have the batch ``[n]``; if not there is one element, and no batch.
+        device: where tensors go; they stay on the CPU if None.
+    """
+
+    def __init__(
+        self,
+        observations: Sequence[Place],
+        actions: Sequence[Place],
+        infos: Mapping[str, TensorSpec],
+        *,
+        batched: bool,
+        device: torch.device | None,
+    ) -> None:
+        self.observations, self.actions, self.infos, self.batched = observations, actions, infos, batched
+        self.device = None if device is None or device.type == "cpu" else device
+        self._paths = [place.path for place in actions]
+
+    def tensor(self, rows: Any) -> Any:
+        """An array ``[n, *shape]`` as a tensor, without the batch if there is none."""
+        if type(rows) is list:  # what is not a tensor at all
+            return rows if self.batched else rows[0]
+        tensor = torch.from_numpy(rows if self.batched else rows[0])
+        return tensor if self.device is None else tensor.to(self.device)
+
+    def encode(self, values: Sequence[Any]) -> Leaves:
+        """Observations of the elements as leaves."""
+        if len(self.observations) == 1 and not self.observations[0].path:
+            place = self.observations[0]
+            return {place.key: self.tensor(place.encode(values))}
+        out: Leaves = {}
+        for place in self.observations:
+            out[place.key] = self.tensor(place.encode([_at(value, place.path) for value in values]))
+        return out
+
+    def decode(self, root: Any) -> list[Any]:
+        """The action of each element, as the simulator takes it."""
+        columns = []
+        for place in self.actions:
+            action = root[place.key]
+            columns.append(place.decode(action if self.batched else action.unsqueeze(0)))
+        if len(columns) == 1 and not self._paths[0]:
+            return columns[0]
+        return [nest(self._paths, row) for row in zip(*columns, strict=True)]
+
+    def column(self, values: Sequence[Any], dtype: Any) -> Tensor:
+        """One number for each element, ``[*B, 1]``."""
+        array = np.array(values, dtype=dtype)
+        tensor = torch.from_numpy(array.reshape(-1, 1) if self.batched else array)
+        return tensor if self.device is None else tensor.to(self.device)
+
+    def info_leaves(self, infos: Sequence[Mapping[str, Any]]) -> Leaves:
+        """The chosen entries of ``info``; zeros where a simulator does not report one."""
+        out: dict[NestedKey, Any] = {}
+        for name, spec in self.infos.items():
+            missing = spec.to_numpy(spec.zero())
+            rows = [spec.to_numpy(spec.encode(info[name])) if name in info else missing for info in infos]
+            out[name] = self.tensor(np.stack(rows))
+        return out
+
+
+def _at(value: Any, path: tuple[Any, ...]) -> Any:
+    for part in path:
+        value = value[part]
+    return value
+
+
+class GymLeaves:
+    """Environments that are stepped one after the other, each with exact partial resets.
+
+    Args:
+        envs: Gymnasium environments.
+        codec: between their values and tensors.
+        frame_skip: how often each action is repeated; rewards are added up.
+        pixels: whether a rendered frame is taken along, under ``pixels``.
+    """
+
+    def __init__(self, envs: Sequence[Any], codec: Codec, *, frame_skip: int, pixels: bool) -> None:
+        self.envs, self.codec, self.pixels = list(envs), codec, pixels
+        self._steps: list[Callable[[Any], Outcome]] = [
+            env.step if frame_skip == 1 else _skipping(env.step, frame_skip) for env in self.envs
+        ]
+        self._records = [Record() for _ in self.envs]
+        self._now: list[Any] = [None] * len(self.envs)
+        self._seeds: list[int | None] = [None] * len(self.envs)
+        self._infos = [{} for _ in self.envs]
+        self._more = pixels or bool(codec.infos)
+        if len(self.envs) == 1 and not self._more:
+            self.step = self._step_one
+
+    def seed(self, seed: int) -> None:
+        """Seed the next reset of each: `seed`, `seed` + 1, ..., as Gymnasium's vector environments do."""
+        self._seeds = [seed + index for index in range(len(self.envs))]
+
+    # ---- episodes
+
+    def _restart(self, index: int) -> None:
+        env, seed = self.envs[index], self._seeds[index]
+        record = self._records[index] = Record(seed)
+        if seed is None:
+            rng = getattr(env.unwrapped, "np_random", None)
+            record.rng = rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
+        self._seeds[index] = None
+        self._now[index], self._infos[index] = env.reset(seed=seed)
+
+    def reset(self, mask: Tensor | None) -> Leaves:
+        """Start new episodes, in all or where the mask is true; the other rows hold what they hold."""
+        chosen = range(len(self.envs)) if mask is None else mask.flatten().nonzero().flatten().tolist()
+        for index in chosen:
+            self._restart(index)
+        for index, value in enumerate(self._now):
+            if value is None:  # never reset before: its row needs something of the right form
+                self._restart(index)
+        leaves = self.codec.encode(self._now)
+        count = len(self.envs)
+        for name in ("done", "terminated", "truncated"):
+            leaves[name] = self.codec.column([False] * count, np.bool_)
+        return self._add_more(leaves) if self._more else leaves
+
+    def _step_one(self, root: Any) -> Leaves:
+        """`step` for one environment: the same, without lists."""
+        codec = self.codec
+        (action,) = codec.decode(root)
+        observation, reward, terminated, truncated, self._infos[0] = self._steps[0](action)
+        self._records[0].actions.append(action)
+        self._now[0] = observation
+        leaves = codec.encode((observation,))
+        leaves["reward"] = codec.column((reward,), np.float32)
+        leaves["done"] = codec.column((terminated or truncated,), np.bool_)
+        leaves["terminated"] = codec.column((terminated,), np.bool_)
+        leaves["truncated"] = codec.column((truncated,), np.bool_)
+        return leaves
+
+    def step(self, root: Any) -> Leaves:
+        """Step each environment; those that ``_step`` excludes stay as they are, and their rows mean nothing."""
+        codec = self.codec
+        actions = codec.decode(root)
+        active = root.get("_step", None)
+        chosen = range(len(actions)) if active is None else active.flatten().nonzero().flatten().tolist()
+        now, steps, records, infos = self._now, self._steps, self._records, self._infos
+        rewards, terminations, truncations = [0.0] * len(actions), [False] * len(actions), [False] * len(actions)
+        for i in chosen:
+            action = actions[i]
+            now[i], rewards[i], terminations[i], truncations[i], infos[i] = steps[i](action)
+            records[i].actions.append(action)
+        leaves = codec.encode(now)
+        leaves["reward"] = codec.column(rewards, np.float32)
+        terminated = codec.column(terminations, np.bool_)
+        truncated = codec.column(truncations, np.bool_)
+        leaves["done"] = terminated | truncated
+        leaves["terminated"] = terminated
+        leaves["truncated"] = truncated
+        return self._add_more(leaves) if self._more else leaves
+
+    def _add_more(self, leaves: Leaves) -> Leaves:
+        leaves.update(self.codec.info_leaves(self._infos))
+        if self.pixels:
+            leaves["pixels"] = self.codec.tensor(np.stack([env.render() for env in self.envs]))
+        return leaves
+
+    # ---- exact continuation
+
+    def state_dict(self) -> dict[str, Any]:
+        """How each episode began and its actions; what was last observed, to compare with."""
+        begun = all(value is not None for value in self._now)
+        known = all(record.seed is not None or record.rng is not None for record in self._records)
+        if begun and not known:
+            return {"restorable": False}
+        return {
+            "restorable": True,
+            "episodes": [record.pack() for record in self._records] if begun else None,
+            "seeds": list(self._seeds),
+            "observed": [self._flat(index) for index in range(len(self.envs))] if begun else None,
+        }
+
+    def _flat(self, index: int) -> list[Any]:
+        values = [(place, _at(self._now[index], place.path)) for place in self.codec.observations]
+        rows = [place.encode([value]) for place, value in values]
+        return [row if isinstance(row, list) else torch.from_numpy(row) for row in rows]
+
+    def load_state_dict(self, state: Mapping[str, Any], who: str) -> bool:
+        """Live through the episodes again.
+
+        Returns:
+            Whether that led to what was observed then.
+
+        Raises:
+            CheckpointError: if the number of environments differs.
+        """
+        if not state.get("restorable", False):
+            warn_not_restorable(who)
+            return False
+        if len(state["seeds"]) != len(self.envs):
+            raise CheckpointError(
+                f"{who} has {len(self.envs)} environments, the state has {len(state['seeds'])}: make as many"
+            )
+        if state["episodes"] is not None:
+            for index, (packed, observed) in enumerate(zip(state["episodes"], state["observed"], strict=True)):
+                self._replay(index, Record.unpack(packed))
+                if not all(_equal(a, b) for a, b in zip(self._flat(index), observed, strict=True)):
+                    warn_not_restorable(
+                        who,
+                        f"the simulator of element {index} took another course when its actions were repeated; it has"
+                        " randomness or state outside of its own generator",
+                    )
+                    return False
+        self._seeds = list(state["seeds"])
+        return True
+
+    def _replay(self, index: int, record: Record) -> None:
+        env = self.envs[index]
+        if record.rng is not None:
+            env.unwrapped.np_random.bit_generator.state = record.rng
+        self._records[index] = record
+        self._now[index], self._infos[index] = env.reset(seed=record.seed)
+        for action in record.actions:
+            self._now[index], *_, self._infos[index] = self._steps[index](action)
+
+    def close(self) -> None:
+        """Close them."""
+        for env in self.envs:
+            env.close()
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return np.array_equal(left.numpy(), right.cpu().numpy(), equal_nan=left.is_floating_point())
+    return left == right
+
+
+def _skipping(step: Callable[[Any], Outcome], times: int) -> Callable[[Any], Outcome]:
+    def repeated(action: Any) -> Outcome:
+        total = 0.0
+        for _ in range(times):
+            observation, reward, terminated, truncated, info = step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info  # pyright: ignore[reportPossiblyUnboundVariable]
+
+    return repeated

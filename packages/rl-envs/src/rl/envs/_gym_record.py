@@ -1,0 +1,96 @@
+"""What an episode was so far: enough to live through it again, exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Record", "pack_rng", "unpack_rng"]
+
+
+class Record:
+    """One episode: how it began, and the actions since.
+
+    Args:
+        seed: the seed of its reset, or None.
+        rng: the state of the simulator's generator before its reset, if there was no seed.
+    """
+
+    __slots__ = ("actions", "rng", "seed")
+
+    def __init__(self, seed: int | None = None, rng: dict[str, Any] | None = None) -> None:
+        self.seed, self.rng = seed, rng
+        self.actions: list[Any] = []
+
+    def pack(self) -> dict[str, Any]:
+        """As tensors and plain containers."""
+        return {
+            "seed": self.seed,
+            "rng": None if self.rng is None else pack_rng(self.rng),
+            "actions": _pack_value(self.actions),
+        }
+
+    @classmethod
+    def unpack(cls, packed: dict[str, Any]) -> Record:
+        """From what `pack` returned."""
+        record = cls(packed["seed"], None if packed["rng"] is None else unpack_rng(packed["rng"]))
+        record.actions = _unpack_value(packed["actions"])
+        return record
+
+
+def pack_rng(state: Any) -> Any:
+    """A numpy generator's state without integers of more than 64 bits and without arrays.
+
+    Example:
+        >>> pack_rng({"state": 2**100, "has_uint32": 0})
+        {'state': {'int': '1267650600228229401496703205376'}, 'has_uint32': 0}
+    """
+    if isinstance(state, dict):
+        return {key: pack_rng(value) for key, value in state.items()}
+    if isinstance(state, np.ndarray):
+        return {"ints": [str(value) for value in state.tolist()], "dtype": str(state.dtype)}
+    if isinstance(state, int) and not isinstance(state, bool) and abs(state) >= 2**63:
+        return {"int": str(state)}
+    return state
+
+
+def unpack_rng(packed: Any) -> Any:
+    """From what `pack_rng` returned."""
+    if not isinstance(packed, dict):
+        return packed
+    if set(packed) == {"int"}:
+        return int(packed["int"])
+    if set(packed) == {"ints", "dtype"}:
+        return np.array([int(value) for value in packed["ints"]], dtype=packed["dtype"])
+    return {key: unpack_rng(value) for key, value in packed.items()}
+
+
+def _pack_value(value: Any) -> Any:
+    if isinstance(value, list):
+        if value and all(isinstance(one, np.ndarray) for one in value):
+            return {"stack": torch.from_numpy(np.stack(value))}
+        return [_pack_value(one) for one in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_pack_value(one) for one in value]}
+    if isinstance(value, dict):
+        return {"dict": {key: _pack_value(one) for key, one in value.items()}}
+    if isinstance(value, np.ndarray):
+        return {"array": torch.from_numpy(value.copy())}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _unpack_value(packed: Any) -> Any:
+    if isinstance(packed, list):
+        return [_unpack_value(one) for one in packed]
+    if not isinstance(packed, dict):
+        return packed
+    ((kind, inner),) = packed.items()
+    if kind == "stack":
+        return list(inner.numpy().copy())
+    if kind == "tuple":
+        return tuple(_unpack_value(one) for one in inner)
+    if kind == "array":
+        return inner.numpy().copy()
+    return {key: _unpack_value(one) for key, one in inner.items()}

@@ -1,0 +1,26 @@
+"""Reading what a transform wrote one step earlier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl.core.errors import ContractError
+from rl.core.keys import NestedKey, key_str
+from torch import Tensor
+
+__all__ = ["from_root"]
+
+
+def from_root(root: Any, key: NestedKey, owner: object) -> Tensor:
+    """The entry that the last reset or step left at the root.
+
+    Raises:
+        ContractError: if it is missing.
+    """
+    value = root.get(key, None)
+    if value is None:
+        raise ContractError(
+            f"{type(owner).__name__} reads {key_str(key)} at the root, which nothing wrote: step from what env.reset() or"
+            " env.step_mdp() returned, not from entries of your own"
+        )
+    return value

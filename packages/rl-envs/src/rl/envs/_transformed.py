@@ -1,0 +1,153 @@
+"""`TransformedEnv`: an environment with transforms around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from textwrap import indent
+from typing import Any
+
+from rl.core.errors import CheckpointError, SpecError
+from rl.core.interfaces import Leaves
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.envs._base import EnvBase
+from rl.envs._compose import Compose
+from rl.envs._function_transform import as_transform
+from rl.envs._resume import warn_not_restorable
+from rl.envs._transform import Transform
+
+__all__ = ["TransformedEnv"]
+
+
+class TransformedEnv(EnvBase):
+    """An environment seen through transforms.
+
+    Its specs follow from those of the environment and the transforms. It has a leaf form if the environment and all
+    transforms have one. Whatever else the environment offers (``render``, ...) is reached through it.
+
+    Args:
+        env: the environment; closed with this one.
+        transform: a `Transform`, a function from TensorDict to TensorDict, or None for an empty `Compose`.
+
+    Raises:
+        SpecError: if `env` is no `EnvBase`.
+        RLError: if the transform belongs to another environment.
+
+    Example:
+        >>> from rl.envs import PendulumEnv, StepCounter
+        >>> env = TransformedEnv(PendulumEnv(), StepCounter(max_steps=3))
+        >>> env.rollout(10)["step_count"].flatten()
+        tensor([0, 1, 2])
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        transform: Transform | Callable[[TensorDictBase], TensorDictBase] | None = None,
+    ) -> None:
+        if not isinstance(env, EnvBase):
+            raise SpecError(
+                f"TransformedEnv wraps an EnvBase, got {type(env).__name__}: wrap it first, for example GymWrapper(env)"
+            )
+        self.base_env = env
+        self.transform = as_transform(transform) if transform is not None else Compose()
+        super().__init__(batch_size=env.batch_size, device=env.device)
+        self.transform.set_parent(self)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Derive the specs anew, after a transform or the specs of the environment changed."""
+        base, transform = self.base_env, self.transform
+        self.observation_spec = transform.transform_observation_spec(base.observation_spec_unbatched.clone())
+        self.action_spec = transform.transform_action_spec(base.full_action_spec_unbatched.clone())
+        self.reward_spec = transform.transform_reward_spec(base.full_reward_spec_unbatched.clone())
+        self.done_spec = transform.transform_done_spec(base.done_spec_unbatched.clone())
+        self.state_spec = transform.transform_state_spec(base.state_spec_unbatched.clone())
+        self._inverts = any(type(one)._inv is not Transform._inv for one in _each(transform))
+
+    def append_transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> TransformedEnv:
+        """Add a transform at the outer end of this environment, and return it."""
+        if not isinstance(self.transform, Compose):
+            inner = self.transform
+            inner.set_parent(None)
+            self.transform = Compose(inner)
+            self.transform.set_parent(self)
+        self.transform.append(transform)
+        return self
+
+    # ---- TensorDict form
+
+    def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
+        base = self.base_env
+        fresh = base._reset(tensordict)
+        base._check_result(fresh, tensordict, "_reset")
+        base._flags.clear(fresh, base.full_done_spec)
+        if not base._reset_checked:
+            base._check_reset(fresh)
+        return self.transform._reset(fresh, None if tensordict is None else tensordict.get("_reset", None))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        base = self.base_env
+        outcome = base._flags.complete(base._step(self.transform._inv(tensordict.copy()) if self._inverts else tensordict))
+        if not base._step_checked:
+            base._check_step(outcome)
+        return self.transform._step(tensordict, outcome)
+
+    # ---- leaf form
+
+    def _leafwise(self) -> bool:
+        return self.base_env._leafwise() and self.transform.is_leafwise()
+
+    def _reset_leaves(self, mask: Tensor | None) -> Leaves:
+        return self.transform._reset(self.base_env._reset_leaves(mask), mask)
+
+    def _step_leaves(self, root: Leaves) -> Leaves:
+        inner = self.transform._inv(dict(root)) if self._inverts else root
+        return self.transform._step(root, self.base_env._step_leaves(inner))
+
+    # ---- the rest goes to the environment
+
+    def set_seed(self, seed: int) -> int:
+        return self.base_env.set_seed(seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the environment and of the transforms."""
+        inner = self.base_env.state_dict()
+        return {
+            "restorable": bool(inner.get("restorable", False)),
+            "env": inner,
+            "transform": self.transform.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Continue where `state` was taken.
+
+        Raises:
+            CheckpointError: if `state` is not one of such an environment.
+        """
+        if not {"env", "transform"} <= set(state):
+            if state.get("restorable", True):
+                raise CheckpointError(f"{type(self).__name__} cannot load a state with the entries {sorted(state)}")
+            warn_not_restorable(type(self).__name__)
+            return False
+        self.transform.load_state_dict(state["transform"])
+        return self.base_env.load_state_dict(state["env"])
+
+    def _close(self) -> None:
+        self.base_env.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in {"base_env", "transform"}:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self.base_env, name)
+
+    def __repr__(self) -> str:
+        parts = f"env={self.base_env!r},\ntransform={self.transform!r}"
+        return f"{type(self).__name__}(\n{indent(parts, '    ')})"
+
+
+def _each(transform: Transform) -> list[Transform]:
+    if isinstance(transform, Compose):
+        return [leaf for one in transform for leaf in _each(one)]
+    return [transform]

@@ -1,0 +1,160 @@
+"""Random actions now and then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType, TensorDictModuleBase, interaction_type
+from torch import Tensor
+
+from rl.core.contract import Contract, Key, missing_key_message
+from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.keys import ACTION, NestedKey, key_str, unwrap
+from rl.core.lowering import Lowered, unhooked
+from rl.core.specs import TensorSpec
+from rl.modules.distributions._discrete import require_allowed
+from rl.modules.explore._schedule import LinearSchedule
+from rl.modules.policy._fit import action_leaf, action_space, group_sizes
+
+__all__ = ["EGreedyModule", "exploring"]
+
+
+def exploring() -> bool:
+    """Whether exploration modules act: under ``RANDOM``, and where no exploration type is set."""
+    how = interaction_type()
+    return how is None or how is InteractionType.RANDOM
+
+
+class EGreedyModule(TensorDictModuleBase):
+    """Replace the action by a random one, with a probability that falls over time.
+
+    Mnih et al., "Human-level control through deep reinforcement learning", 2015. Goes behind a policy in a
+    `TensorDictSequential`; acts under ``ExplorationType.RANDOM`` and where none is set. Call ``step`` with the
+    number of frames after each batch.
+
+    Args:
+        spec: of the action, or a composite that has it under `action_key`.
+        eps_init: probability at the start.
+        eps_end: probability after `annealing_num_steps` frames, and from then on.
+        annealing_num_steps: frames in between.
+        action_key: what is replaced.
+        action_mask_key: bool ``[*B, n]``, True where an action is allowed; for one-hot and categorical actions.
+
+    Raises:
+        SpecError: if the probabilities are outside [0, 1] or rise, or a mask is given for other actions.
+
+    Example:
+        >>> from rl.core.specs import OneHot
+        >>> from tensordict import TensorDict
+        >>> explore = EGreedyModule(OneHot(3, dtype=torch.int64), eps_init=1.0, eps_end=0.1, annealing_num_steps=100)
+        >>> explore.step(50)
+        >>> explore.eps
+        tensor(0.5500)
+        >>> explore(TensorDict(action=torch.tensor([0, 1, 0])))["action"].sum()
+        tensor(1)
+    """
+
+    def __init__(
+        self,
+        spec: TensorSpec,
+        eps_init: float = 1.0,
+        eps_end: float = 0.1,
+        annealing_num_steps: int = 1000,
+        *,
+        action_key: NestedKey = ACTION,
+        action_mask_key: NestedKey | None = None,
+    ) -> None:
+        super().__init__()
+        if eps_init > 1:
+            raise SpecError(f"EGreedyModule: eps_init is a probability, got {eps_init}")
+        key = unwrap(action_key)
+        leaf = action_leaf(spec, key, "EGreedyModule")
+        space = action_space(leaf)
+        if action_mask_key is not None and space not in {"one-hot", "categorical"}:
+            raise SpecError(f"EGreedyModule masks one-hot and categorical actions only, the spec is {leaf}")
+        self.spec: Any = leaf
+        self.schedule = LinearSchedule("EGreedyModule", eps_init, eps_end, annealing_num_steps)
+        self.in_keys = [key] if action_mask_key is None else [key, unwrap(action_mask_key)]
+        self.out_keys = [key]
+        self._space = space
+        self._sizes = group_sizes(leaf) if space is not None and space.startswith("multi") else None
+        self._fast = getattr(leaf, "mask", None) is None  # a spec with a mask draws for itself
+
+    @property
+    def eps(self) -> Tensor:
+        """Probability of a random action, at present."""
+        return self.schedule.value
+
+    @property
+    def contract(self) -> Contract:
+        """What is read and written."""
+        mask = tuple(Key(key, ("n",), "True where allowed", torch.bool) for key in self.in_keys[1:])
+        remedy = "Put EGreedyModule behind the policy, in a TensorDictSequential."
+        shape = tuple(self.spec.shape[-1:])
+        action = Key(self.out_keys[0], shape, "action, or a random one", self.spec.dtype, remedy=remedy)
+        return Contract((action, *mask), (action,))
+
+    def step(self, frames: int = 1) -> None:
+        """Lower the probability by `frames` frames."""
+        self.schedule.step(frames)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Replace the action where chance says so.
+
+        Raises:
+            ContractError: if the action or the mask is absent.
+        """
+        if exploring():
+            leaves = [tensordict.get(key, None) for key in self.in_keys]
+            for key, leaf, declared in zip(self.in_keys, leaves, self.contract.reads, strict=True):
+                if leaf is None:
+                    present = tensordict.keys(include_nested=True, leaves_only=True)
+                    raise ContractError(missing_key_message(f"EGreedyModule ({key_str(key)})", declared, present))
+            tensordict.set(self.out_keys[0], self._explore(*leaves)[0])
+        return tensordict
+
+    def lowered(self) -> Lowered | None:
+        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        if type(self) is not EGreedyModule or not unhooked(self):
+            return None
+
+        def call(action: Tensor, *mask: Tensor) -> tuple[Tensor]:
+            return self._explore(action, *mask) if exploring() else (action,)
+
+        return Lowered(call, self.in_keys, self.out_keys)
+
+    def _explore(self, action: Tensor, mask: Tensor | None = None) -> tuple[Tensor]:
+        own = 0 if self._space == "categorical" else min(1, len(self.spec.shape))
+        batch = action.shape[: action.ndim - own]
+        device = action.device
+        random = self._draw(action, mask)
+        if random.shape != action.shape:
+            raise ShapeError(f"EGreedyModule: the spec {self.spec} does not fit the action {tuple(action.shape)}")
+        chance = torch.rand(batch, device=device) < self.eps
+        return (torch.where(chance.unsqueeze(-1) if own else chance, random, action),)
+
+    def _draw(self, action: Tensor, mask: Tensor | None) -> Tensor:
+        spec, device = self.spec, action.device
+        one_hot = self._space == "one-hot"
+        if mask is not None:
+            require_allowed(mask, "EGreedyModule")
+            index = torch.where(mask, torch.rand(mask.shape, device=device), -1.0).argmax(-1)
+        elif self._space in {"one-hot", "categorical"} and self._fast:
+            index = torch.randint(spec.n, action.shape[:-1] if one_hot else action.shape, device=device)
+        else:
+            return _draw_like(spec, action)
+        if one_hot:
+            shape = (*index.shape, spec.n)
+            return torch.zeros(shape, dtype=action.dtype, device=device).scatter_(-1, index.unsqueeze(-1), 1)
+        return index.to(action.dtype)
+
+
+def _draw_like(spec: TensorSpec, action: Tensor) -> Tensor:
+    """A draw of the spec, with the batch dimensions of `action` put in front as far as the spec lacks them."""
+    lead = action.ndim - len(spec.shape)
+    if lead < 0:
+        raise ShapeError(f"EGreedyModule: the action {tuple(action.shape)} has fewer dimensions than its spec {spec}")
+    draw: Tensor = spec.rand(action.shape[:lead])
+    return draw.to(action.device, action.dtype)

@@ -1,0 +1,117 @@
+"""Noise on continuous actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl.core.contract import Contract, Key, missing_key_message
+from rl.core.errors import ContractError, SpecError
+from rl.core.keys import ACTION, NestedKey, unwrap
+from rl.core.lowering import Lowered, unhooked
+from rl.core.specs import Bounded, TensorSpec, Unbounded
+from rl.modules.explore._egreedy import exploring
+from rl.modules.explore._schedule import LinearSchedule
+from rl.modules.policy._fit import action_leaf
+
+__all__ = ["AdditiveGaussianModule"]
+
+
+class AdditiveGaussianModule(TensorDictModuleBase):
+    """Add normal noise to the action, less and less, and keep it within its bounds.
+
+    Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods", 2018, algorithm 1. Goes
+    behind a policy in a `TensorDictSequential`; acts under ``ExplorationType.RANDOM`` and where none is set. Call
+    ``step`` with the number of frames after each batch.
+
+    Args:
+        spec: of the action, or a composite that has it under `action_key`.
+        sigma_init: scale of the noise at the start.
+        sigma_end: scale after `annealing_num_steps` frames, and from then on.
+        annealing_num_steps: frames in between.
+        mean: of the noise.
+        std: of the noise, before it is scaled by sigma.
+        action_key: what the noise is added to.
+
+    Raises:
+        SpecError: if the action is not continuous, or sigma rises.
+
+    Example:
+        >>> from rl.core.specs import Bounded
+        >>> from tensordict import TensorDict
+        >>> explore = AdditiveGaussianModule(Bounded(-1.0, 1.0, (2,)), sigma_init=5.0)
+        >>> bool((explore(TensorDict(action=torch.zeros(2)))["action"].abs() <= 1).all())
+        True
+    """
+
+    def __init__(
+        self,
+        spec: TensorSpec,
+        sigma_init: float = 1.0,
+        sigma_end: float = 0.1,
+        annealing_num_steps: int = 1000,
+        mean: float = 0.0,
+        std: float = 1.0,
+        *,
+        action_key: NestedKey = ACTION,
+    ) -> None:
+        super().__init__()
+        key = unwrap(action_key)
+        leaf: Any = action_leaf(spec, key, "AdditiveGaussianModule")
+        if not isinstance(leaf, (Bounded, Unbounded)) or not leaf.dtype.is_floating_point:
+            raise SpecError(f"AdditiveGaussianModule adds noise to continuous actions, the spec is {leaf}")
+        self.spec = leaf
+        self.mean, self.std = float(mean), float(std)
+        self.schedule = LinearSchedule("AdditiveGaussianModule", sigma_init, sigma_end, annealing_num_steps)
+        self.in_keys = [key]
+        self.out_keys = [key]
+        bounded = isinstance(leaf, Bounded)
+        self.register_buffer("_low", leaf.low.clone() if bounded else None, persistent=False)
+        self.register_buffer("_high", leaf.high.clone() if bounded else None, persistent=False)
+
+    @property
+    def sigma(self) -> Tensor:
+        """Scale of the noise, at present."""
+        return self.schedule.value
+
+    @property
+    def contract(self) -> Contract:
+        """What is read and written."""
+        remedy = "Put AdditiveGaussianModule behind the policy, in a TensorDictSequential."
+        action = Key(self.out_keys[0], tuple(self.spec.shape[-1:]), "action with noise", self.spec.dtype, remedy=remedy)
+        return Contract((action,), (action,))
+
+    def step(self, frames: int = 1) -> None:
+        """Lower the noise by `frames` frames."""
+        self.schedule.step(frames)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Add noise to the action.
+
+        Raises:
+            ContractError: if the action is absent.
+        """
+        if exploring():
+            action = tensordict.get(self.in_keys[0], None)
+            if action is None:
+                present = tensordict.keys(include_nested=True, leaves_only=True)
+                raise ContractError(missing_key_message("AdditiveGaussianModule", self.contract.reads[0], present))
+            tensordict.set(self.out_keys[0], self._explore(action))
+        return tensordict
+
+    def lowered(self) -> Lowered | None:
+        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        if type(self) is not AdditiveGaussianModule or not unhooked(self):
+            return None
+        return Lowered(lambda action: (self._explore(action) if exploring() else action,), self.in_keys, self.out_keys)
+
+    def _explore(self, action: Tensor) -> Tensor:
+        noise = torch.randn_like(action)
+        if self.std != 1.0 or self.mean:
+            noise = noise * self.std + self.mean
+        noisy = action + noise * self.sigma
+        return noisy if self._low is None else torch.clamp(noisy, self._low, self._high)

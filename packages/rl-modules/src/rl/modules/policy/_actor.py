@@ -1,0 +1,295 @@
+"""Deterministic and stochastic policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict.nn import (
+    InteractionType,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictModuleBase,
+    interaction_type,
+    set_interaction_type,
+)
+from torch import Tensor, nn
+
+from rl.core.contract import Contract, Key
+from rl.core.errors import ContractError
+from rl.core.keys import ACTION, OBSERVATION, NestedKey, unwrap
+from rl.core.lowering import Lowered, LoweredDistribution, chain, lower, unhooked
+from rl.core.specs import TensorSpec
+from rl.modules.distributions._delta import Delta
+from rl.modules.policy._fit import (
+    action_leaf,
+    check_params,
+    check_width,
+    distribution_kwargs,
+    expected_width,
+    last_names,
+    missing_params,
+)
+from rl.modules.policy._head import ActionHead
+
+__all__ = ["Actor", "ProbabilisticActor", "reads_of"]
+
+
+class Actor(TensorDictModule):
+    """A policy that computes its action.
+
+    Args:
+        module: takes what is under `in_keys`, returns the action ``[*B, A]``.
+        in_keys: what is read; ``["observation"]`` if None.
+        out_keys: what is written; ``["action"]`` if None.
+        spec: of the action; its shape is checked against the module's where that can be seen.
+
+    Raises:
+        ShapeError: if the module's output does not have the spec's shape.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> actor = Actor(nn.Linear(3, 2))
+        >>> actor(TensorDict(observation=torch.zeros(4, 3), batch_size=[4]))["action"].shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        *,
+        spec: TensorSpec | None = None,
+    ) -> None:
+        outputs: list[NestedKey] = [ACTION] if out_keys is None else list(out_keys)
+        super().__init__(module, [OBSERVATION] if in_keys is None else list(in_keys), outputs)
+        self.spec = action_leaf(spec, outputs[0], "Actor")
+        if self.spec is not None and len(self.spec.shape):
+            check_width("Actor", self, unwrap(outputs[0]), self.spec.shape[-1])
+
+    @property
+    def contract(self) -> Contract:
+        """What is read and written."""
+        spec = self.spec
+        action = Key(self.out_keys[0], None if spec is None else tuple(spec.shape[-1:]), "action", _dtype(spec))
+        return Contract(reads_of(self.in_keys), (action, *(Key(key) for key in self.out_keys[1:])))
+
+
+class ProbabilisticActor(ProbabilisticTensorDictSequential):
+    """A policy that draws its action from a distribution.
+
+    Whether it draws or takes the distribution's ``deterministic_sample`` is decided by `set_exploration_type`.
+
+    Args:
+        module: a TensorDict module that writes the distribution's parameters.
+        in_keys: where they are, named like the parameters (``["loc", "scale"]``, ``["logits"]``), or
+            ``{parameter: key}``.
+        out_keys: what is written; ``["action"]`` if None.
+        spec: of the action, or a composite that has it under the out key. `TanhNormal` takes its bounds from
+            there, `OneHotCategorical` its dtype; shapes are checked at construction where they can be seen, and at
+            the first call.
+        distribution_class: builds the distribution, called with the parameters.
+        distribution_kwargs: its further arguments.
+        return_log_prob: also write the action's log-probability, ``[*B]``, under ``action_log_prob``.
+        log_prob_key: another key for it.
+        default_interaction_type: how to choose where nothing is set.
+        num_samples: shape of a number of draws per call, put in front.
+        n_empirical_estimate: draws for a mean that has no closed form.
+
+    Raises:
+        ContractError: if the module writes no parameter, or the distribution takes others.
+        SpecError: if distribution and spec contradict each other.
+        ShapeError: if the number of outputs does not fit the spec.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rl.modules import NormalParamExtractor, TanhNormal
+        >>> net = TensorDictModule(
+        ...     nn.Sequential(nn.Linear(3, 4), NormalParamExtractor()), ["observation"], ["loc", "scale"]
+        ... )
+        >>> actor = ProbabilisticActor(
+        ...     net, ["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True
+        ... )
+        >>> td = actor(TensorDict(observation=torch.zeros(5, 3), batch_size=[5]))
+        >>> td["action"].shape, td["action_log_prob"].shape
+        (torch.Size([5, 2]), torch.Size([5]))
+        >>> actor.get_dist(td).batch_shape
+        torch.Size([5])
+    """
+
+    def __init__(  # noqa: PLR0913  the names that users of TorchRL know
+        self,
+        module: TensorDictModuleBase,
+        in_keys: NestedKey | Sequence[NestedKey] | Mapping[str, NestedKey],
+        out_keys: NestedKey | Sequence[NestedKey] | None = None,
+        *,
+        spec: TensorSpec | None = None,
+        distribution_class: Any = Delta,
+        distribution_kwargs: Mapping[str, Any] | None = None,
+        return_log_prob: bool = False,
+        log_prob_key: NestedKey | None = None,
+        default_interaction_type: InteractionType = InteractionType.DETERMINISTIC,
+        num_samples: int | torch.Size | None = None,
+        n_empirical_estimate: int = 1000,
+    ) -> None:
+        if not isinstance(module, TensorDictModuleBase):
+            raise ContractError(
+                f"ProbabilisticActor needs a module that knows its keys, got {type(module).__name__}:"
+                " wrap it as TensorDictModule(module, in_keys=[...], out_keys=[...])"
+            )
+        outputs = [ACTION] if out_keys is None else [out_keys] if isinstance(out_keys, (str, tuple)) else list(out_keys)
+        leaf = action_leaf(spec, unwrap(outputs[0]), "ProbabilisticActor") if len(outputs) == 1 else None
+        kwargs = _completed(distribution_class, distribution_kwargs, leaf)
+        _check_params(module, in_keys, distribution_class, kwargs, leaf)
+        head = ActionHead(
+            leaf,
+            in_keys=dict(in_keys) if isinstance(in_keys, Mapping) else in_keys,
+            out_keys=outputs,
+            distribution_class=distribution_class,
+            distribution_kwargs=kwargs,
+            return_log_prob=return_log_prob,
+            log_prob_key=log_prob_key,
+            default_interaction_type=default_interaction_type,
+            num_samples=num_samples,
+            n_empirical_estimate=n_empirical_estimate,
+        )
+        super().__init__(module, head)
+        self.spec = spec
+
+    @classmethod
+    def from_parts(cls, *parts: TensorDictModuleBase) -> ProbabilisticActor:
+        """A policy of modules that exist already, the last of which is that of another policy; nothing is copied.
+
+        Args:
+            *parts: TensorDict modules, the last one a `ProbabilisticActor`.
+        """
+        *before, last = parts
+        actor = object.__new__(cls)
+        ProbabilisticTensorDictSequential.__init__(actor, *before, *last.module)  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues]  # a ModuleList
+        actor.spec = getattr(last, "spec", None)
+        return actor
+
+    @property
+    def head(self) -> ActionHead:
+        """The module that holds the distribution."""
+        return self.module[-1]
+
+    @property
+    def distribution_class(self) -> Any:
+        """What builds the distribution."""
+        return self.head.distribution_class
+
+    @property
+    def contract(self) -> Contract:
+        """What is read and written."""
+        scores: list[NestedKey] = self.log_prob_keys if self.head.return_log_prob else []
+        spec = self.head.spec
+        actions = self.dist_sample_keys
+        writes: list[Key] = []
+        for key in self.out_keys:
+            if key in actions:
+                shape = None if spec is None else tuple(spec.shape[-1:])
+                writes.append(Key(key, shape, "action that was drawn", _dtype(spec)))
+            elif key in scores:
+                writes.append(Key(key, (), "its log-probability, nats"))
+            else:
+                writes.append(Key(key, None, "parameter of the distribution"))
+        return Contract(reads_of(self.in_keys), tuple(writes))
+
+    def lowered(self) -> Lowered | None:
+        """The policy as a plain call, with the same numbers; None if it was changed or hooked.
+
+        See `rl.core.lowering`.
+        """
+        if type(self).forward is not ProbabilisticTensorDictSequential.forward or not self._lowers():
+            return None
+        head = self.head.lowered()
+        body = self._body()
+        if head is None or body is None or not self._requires_sample:
+            return None
+        whole = chain([body, head], out_keys=self.out_keys)
+        if whole is None or not _straight(body, head, self):
+            return whole
+        compute, act = body.fn, head.fn
+
+        def run(*leaves: Tensor) -> tuple[Tensor, ...]:
+            params = compute(*leaves)
+            return (*params, *act(*params))
+
+        return Lowered(run, body.in_keys, self.out_keys)
+
+    def lowered_distribution(self) -> LoweredDistribution | None:
+        """`get_dist` as a plain call on leaves; None if the policy was changed or hooked."""
+        if type(self).get_dist is not ProbabilisticTensorDictSequential.get_dist or not self._lowers():
+            return None
+        build, body = self.head.builder(), self._body()
+        if build is None or body is None:
+            return None
+        params = chain([body], out_keys=[unwrap(key) for key in self.head.in_keys])
+        if params is None:
+            return None
+        compute = params.fn
+        return LoweredDistribution(lambda *leaves: build(*compute(*leaves)), params.in_keys)
+
+    def _lowers(self) -> bool:
+        keeps_all = list(self.out_keys) == list(self.out_keys_source) and self.inplace in (None, True)
+        whole = keeps_all and not self.partial_tolerant and not self.return_composite
+        return whole and unhooked(self) and type(self.module[-1]) is ActionHead
+
+    def _body(self) -> Lowered | None:
+        """Everything before the head, run under the interaction type that a call of the whole would set."""
+        parts = [lower(part) for part in list(self.module)[:-1]]
+        chained = chain([part for part in parts if part is not None]) if None not in parts else None
+        if chained is None:
+            return None
+        compute = chained.fn
+
+        def run(*leaves: Tensor) -> tuple[Tensor, ...]:
+            if interaction_type() is not None:
+                return compute(*leaves)
+            with set_interaction_type(self.default_interaction_type):
+                return compute(*leaves)
+
+        return Lowered(run, chained.in_keys, chained.out_keys)
+
+
+def reads_of(keys: Sequence[NestedKey]) -> tuple[Key, ...]:
+    """The keys that a module reads, with the remedy for the case that nothing writes one."""
+    remedy = "Name the entry that the environment writes with in_keys=[...], or rename it there."
+    return tuple(Key(key, doc="input of the network", remedy=remedy) for key in keys)
+
+
+def _dtype(spec: TensorSpec | None) -> torch.dtype | None:
+    return None if spec is None else spec.dtype
+
+
+def _straight(body: Lowered, head: Lowered, actor: ProbabilisticActor) -> bool:
+    """Whether the head reads just what the body writes, in that order, and nothing is reordered after it."""
+    return body.out_keys == head.in_keys and [unwrap(k) for k in actor.out_keys] == [*body.out_keys, *head.out_keys]
+
+
+def _completed(distribution: Any, kwargs: Mapping[str, Any] | None, leaf: TensorSpec | None) -> dict[str, Any]:
+    return distribution_kwargs("ProbabilisticActor", distribution, kwargs, leaf)
+
+
+def _check_params(
+    module: TensorDictModuleBase,
+    in_keys: NestedKey | Sequence[NestedKey] | Mapping[str, NestedKey],
+    distribution: Any,
+    kwargs: Mapping[str, Any],
+    leaf: TensorSpec | None,
+) -> None:
+    owner = "ProbabilisticActor"
+    if isinstance(in_keys, Mapping):
+        names, keys = list(in_keys), [unwrap(key) for key in in_keys.values()]
+    else:
+        keys = [in_keys] if isinstance(in_keys, (str, tuple)) else [unwrap(key) for key in in_keys]
+        names = last_names(keys)
+    check_params(owner, distribution, names, kwargs)
+    missing_params(owner, module, keys)
+    width = expected_width(distribution, leaf)
+    for name, key in zip(names, keys, strict=True):
+        if name in {"loc", "scale", "logits", "probs", "param"}:
+            check_width(owner, module, key, width)

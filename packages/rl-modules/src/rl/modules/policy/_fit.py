@@ -1,0 +1,240 @@
+"""Whether a network, a distribution and an action spec belong together; found out before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import Tensor, nn
+
+from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.core.specs import Bounded, Composite, TensorSpec
+from rl.modules.distributions._discrete import Categorical, OneHotCategorical
+from rl.modules.distributions._normal import IndependentNormal
+from rl.modules.distributions._params import NormalParamExtractor
+from rl.modules.distributions._tanh_normal import TanhNormal
+from rl.modules.nets._heads import NormalHead
+
+__all__ = [
+    "action_leaf",
+    "action_space",
+    "check_params",
+    "check_width",
+    "distribution_kwargs",
+    "group_sizes",
+    "output_width",
+]
+
+_SPACES = {
+    "OneHot": "one-hot",
+    "Categorical": "categorical",
+    "MultiOneHot": "multi-one-hot",
+    "MultiCategorical": "multi-categorical",
+}
+_ALIASES = {"mult-one-hot": "multi-one-hot"}
+_KEEPS_WIDTH = (nn.Tanh, nn.ReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Identity, nn.Dropout, nn.LayerNorm)
+
+
+def action_leaf(spec: TensorSpec | None, key: NestedKey, owner: str) -> TensorSpec | None:
+    """The spec of the action itself, of what a user handed in.
+
+    Raises:
+        SpecError: if a composite spec has no entry under `key`.
+    """
+    if not isinstance(spec, Composite):
+        return spec
+    leaf = spec.get(key, None)
+    if leaf is None:
+        names = spec.keys(include_nested=True, leaves_only=True)
+        raise SpecError(f"{owner} writes {key_str(key)}, of which the spec has no entry (entries: {names})")
+    return leaf
+
+
+def action_space(space: str | TensorSpec | None) -> str | None:
+    """The name of a discrete action space: of a spec, or an older spelling of the name; None if it is not discrete.
+
+    Raises:
+        SpecError: if a name is unknown.
+
+    Example:
+        >>> from rl.core.specs import OneHot
+        >>> action_space(OneHot(3)), action_space("mult_one_hot")
+        ('one-hot', 'multi-one-hot')
+    """
+    if space is None:
+        return None
+    if isinstance(space, str):
+        name = space.replace("_", "-")
+        name = _ALIASES.get(name, name)
+        if name not in _SPACES.values():
+            raise SpecError(f"no action space is called {space!r}: use one of {sorted(_SPACES.values())}")
+        return name
+    return next((_SPACES[base.__name__] for base in type(space).__mro__ if base.__name__ in _SPACES), None)
+
+
+def group_sizes(spec: Any) -> list[int]:
+    """Numbers of actions of each choice in a spec with several.
+
+    Raises:
+        SpecError: if the choices are not the same for every element of the spec.
+    """
+    sizes = torch.as_tensor(spec.nvec)
+    rows = sizes.reshape(-1, sizes.shape[-1])
+    if not bool((rows == rows[0]).all()):
+        raise SpecError(f"{type(spec).__name__}: the numbers of actions differ between elements, got {sizes.tolist()}")
+    return [int(n) for n in rows[0]]
+
+
+def num_values(spec: TensorSpec) -> int | None:
+    """How many outputs of a network stand for one action of a discrete spec."""
+    space = action_space(spec)
+    if space is None:
+        return None
+    return int(getattr(spec, "n", 0)) if not space.startswith("multi") else sum(group_sizes(spec))
+
+
+def output_width(module: Any, key: NestedKey | None = None) -> int | None:
+    """Size of the last dimension of what a module puts out, or None if that cannot be told by looking at it."""
+    if isinstance(module, TensorDictSequential):
+        parts: list[Any] = list(module.module.values() if isinstance(module.module, nn.ModuleDict) else module.module)
+        writers = [part for part in parts if key in [unwrap(k) for k in part.out_keys]]
+        return output_width(writers[-1], key) if writers else None
+    if isinstance(module, TensorDictModule):
+        return output_width(module.module)
+    own = getattr(module, "out_features", None)
+    if own is not None:
+        return own if isinstance(own, int) else own[-1]
+    if not isinstance(module, nn.Sequential) or isinstance(module, NormalHead):
+        return None
+    divisor = 1
+    for layer in reversed(list(module.children())):
+        if isinstance(layer, NormalParamExtractor):
+            divisor *= 2
+        elif not isinstance(layer, _KEEPS_WIDTH):
+            width = output_width(layer)
+            return width if width is None else width // divisor
+    return None
+
+
+def check_width(owner: str, module: Any, key: NestedKey, expected: int | None) -> None:
+    """Refuse a module whose output visibly has another width than expected.
+
+    Raises:
+        ShapeError: if so.
+    """
+    width = output_width(module, key)
+    if expected is not None and width is not None and width != expected:
+        raise ShapeError(
+            f"{owner}: the module writes {key_str(key)} with {width} entries, its spec needs {expected}:"
+            " change the width of the last layer"
+        )
+
+
+def check_params(owner: str, distribution: Any, names: Sequence[str], kwargs: Mapping[str, Any]) -> None:
+    """Refuse parameters that the distribution does not take.
+
+    Raises:
+        ContractError: if a name is unknown to its constructor, or a required one is missing.
+    """
+    if not isinstance(distribution, type):
+        return
+    parameters = inspect.signature(distribution).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    unknown = [name for name in (*names, *kwargs) if name not in parameters]
+    given = {*names, *kwargs}
+    needed = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    missing = [name for name in needed if name not in given]
+    if unknown or missing:
+        raise ContractError(
+            f"{owner}: {distribution.__name__} takes {list(parameters)}, got in_keys {list(names)}"
+            f" and distribution_kwargs {list(kwargs)}"
+            + (f"; unknown: {unknown}" if unknown else f"; missing: {missing}")
+            + ": name the module's out_keys after the parameters, or map them with in_keys={parameter: key}"
+        )
+
+
+def distribution_kwargs(
+    owner: str, distribution: Any, kwargs: Mapping[str, Any] | None, spec: TensorSpec | None
+) -> dict[str, Any]:
+    """The keyword arguments of the distribution, completed from the spec: bounds, and the dtype of one-hot vectors.
+
+    Raises:
+        SpecError: if distribution and spec contradict each other.
+    """
+    full = dict(kwargs or {})
+    if spec is None or not isinstance(distribution, type):
+        return full
+    one_hot, categorical = issubclass(distribution, OneHotCategorical), issubclass(distribution, Categorical)
+    space = action_space(spec)
+    if one_hot:
+        _match(owner, distribution, "one-hot vectors", spec, fits=space == "one-hot")
+        full.setdefault("dtype", spec.dtype)
+    elif categorical:
+        _match(owner, distribution, "integers", spec, fits=space == "categorical")
+    elif issubclass(distribution, (TanhNormal, IndependentNormal)):
+        _match(owner, distribution, "real vectors", spec, fits=space is None)
+    if issubclass(distribution, TanhNormal) and isinstance(spec, Bounded):
+        low, high = bounds(spec, owner)
+        full.setdefault("low", low)
+        full.setdefault("high", high)
+    return full
+
+
+def _match(owner: str, distribution: type, draws: str, spec: TensorSpec, *, fits: bool) -> None:
+    if not fits:
+        raise SpecError(
+            f"{owner}: {distribution.__name__} draws {draws}, the spec is {spec}: use OneHotCategorical for one-hot"
+            " actions, Categorical for integer ones, TanhNormal or IndependentNormal for continuous ones"
+        )
+
+
+def bounds(spec: Bounded, owner: str) -> tuple[float | Tensor, float | Tensor]:
+    """The ends of a spec: numbers if they are the same everywhere, else one vector for all batch elements.
+
+    Raises:
+        SpecError: if an end is infinite.
+    """
+    low, high = spec.low.detach(), spec.high.detach()
+    if not bool(low.isfinite().all() & high.isfinite().all()):
+        raise SpecError(f"{owner}: TanhNormal needs finite bounds, the spec has {spec}: use IndependentNormal")
+    ends: list[float | Tensor] = []
+    for end in (low, high):
+        rows = end.reshape(-1, end.shape[-1]) if end.ndim else end.reshape(1, 1)
+        if bool((rows == rows[0, 0]).all()):
+            ends.append(float(rows[0, 0]))
+        else:
+            ends.append(rows[0].clone() if bool((rows == rows[0]).all()) else end.clone())
+    return ends[0], ends[1]
+
+
+def expected_width(distribution: Any, spec: TensorSpec | None) -> int | None:
+    """Size of the last dimension of the distribution's parameters, where the spec tells."""
+    if spec is None or not isinstance(distribution, type):
+        return None
+    if issubclass(distribution, Categorical):
+        return num_values(spec)
+    return spec.shape[-1] if len(spec.shape) else None
+
+
+def missing_params(owner: str, module: Any, keys: Sequence[NestedKey]) -> None:
+    """Refuse distribution parameters that the module does not write, unless it is read from elsewhere.
+
+    Raises:
+        ContractError: if none of `keys` is among the module's ``out_keys``.
+    """
+    written = [unwrap(key) for key in module.out_keys]
+    if not any(unwrap(key) in written for key in keys):
+        raise ContractError(
+            f"{owner} builds its distribution from {[key_str(key) for key in keys]}, the module writes"
+            f" {[key_str(key) for key in written]}: give the module these out_keys, or name its own in in_keys"
+        )
+
+
+def last_names(keys: Sequence[NestedKey]) -> list[str]:
+    """The parameter that each key stands for: its last part."""
+    return [as_tuple(key)[-1] for key in keys]

@@ -1,0 +1,254 @@
+"""Policies that take the action of the highest value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
+from torch import Tensor, nn
+
+from rl.core.contract import Contract, Key, missing_key_message
+from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.keys import (
+    ACTION,
+    ACTION_VALUE,
+    CHOSEN_ACTION_VALUE,
+    OBSERVATION,
+    NestedKey,
+    key_str,
+    unwrap,
+)
+from rl.core.lowering import Lowered, unhooked
+from rl.core.specs import TensorSpec
+from rl.modules.distributions._discrete import require_allowed
+from rl.modules.policy._actor import reads_of
+from rl.modules.policy._fit import action_leaf, action_space, check_width, group_sizes, num_values
+
+__all__ = ["QValueActor", "QValueModule"]
+
+Choose = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class QValueModule(TensorDictModuleBase):
+    """From action values to the action of the highest value.
+
+    Args:
+        action_space: ``"one-hot"``, ``"categorical"``, ``"multi-one-hot"`` or ``"multi-categorical"``, or a spec;
+            that of `spec` if None.
+        action_value_key: the values ``[*B, n]``; ``action_value`` if None.
+        action_mask_key: bool ``[*B, n]``, True where an action is allowed; nothing is masked if None.
+        out_keys: of the action, the values and the chosen value; ``action``, `action_value_key` and
+            ``chosen_action_value`` if None.
+        spec: of the action.
+        group_sizes: numbers of actions of each choice, for the ``multi`` spaces without a spec.
+
+    Shapes: one-hot ``[*B, n]``, categorical ``[*B]``; multi-one-hot ``[*B, sum(n)]``, multi-categorical
+    ``[*B, choices]``, of which the values are added up. The chosen value is ``[*B, 1]``. Of forbidden actions the
+    value is set to the smallest number.
+
+    Raises:
+        SpecError: if the action space is neither given nor known from the spec, or not discrete.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> values = TensorDict(action_value=torch.tensor([[1.0, 3.0, 2.0]]), batch_size=[1])
+        >>> out = QValueModule("one-hot")(values)
+        >>> out["action"], out["chosen_action_value"]
+        (tensor([[0, 1, 0]]), tensor([[3.]]))
+    """
+
+    def __init__(
+        self,
+        action_space: str | TensorSpec | None = None,
+        action_value_key: NestedKey | None = None,
+        action_mask_key: NestedKey | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        *,
+        spec: TensorSpec | None = None,
+        group_sizes: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        value_key: NestedKey = ACTION_VALUE if action_value_key is None else unwrap(action_value_key)
+        outputs = [ACTION, value_key, CHOSEN_ACTION_VALUE] if out_keys is None else [unwrap(key) for key in out_keys]
+        if len(outputs) != 3:
+            raise ContractError(f"QValueModule writes action, values and chosen value, got out_keys {outputs}")
+        self.spec = action_leaf(spec, outputs[0], "QValueModule")
+        self.action_space, self.group_sizes = _space(action_space, self.spec, group_sizes)
+        self.action_mask_key = None if action_mask_key is None else unwrap(action_mask_key)
+        self.in_keys = [value_key] if self.action_mask_key is None else [value_key, self.action_mask_key]
+        self.out_keys = outputs
+        dtype = torch.int64 if self.spec is None or self.spec.dtype is None else self.spec.dtype
+        self._choose = _Chooser(self.action_space, self.group_sizes, dtype)
+        self._expected = num_values(self.spec) if self.spec is not None else sum(self.group_sizes or ()) or None
+
+    @property
+    def contract(self) -> Contract:
+        """What is read and written."""
+        mask = () if self.action_mask_key is None else (Key(self.in_keys[1], ("n",), "True where allowed", torch.bool),)
+        remedy = "Let the network's out_keys be this key, or name another with action_value_key=."
+        action, values, chosen = self.out_keys
+        return Contract(
+            (Key(self.in_keys[0], ("n",), "value of each action", remedy=remedy), *mask),
+            (
+                Key(action, None if self.spec is None else tuple(self.spec.shape[-1:]), "action of the highest value"),
+                Key(values, ("n",), "value of each action"),
+                Key(chosen, (1,), "value of the chosen action"),
+            ),
+        )
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the action and its value.
+
+        Raises:
+            ContractError: if the values or the mask are absent.
+            ShapeError: if there are not as many values as actions.
+            SpecError: if a mask allows nothing.
+        """
+        leaves = [tensordict.get(key, None) for key in self.in_keys]
+        for key, leaf in zip(self.in_keys, leaves, strict=True):
+            if leaf is None:
+                present = tensordict.keys(include_nested=True, leaves_only=True)
+                declared = {one.name: one for one in self.contract.reads}[unwrap(key)]
+                raise ContractError(missing_key_message("QValueModule", declared, present))
+        for key, value in zip(self.out_keys, self._select(*leaves), strict=True):
+            tensordict.set(key, value)
+        return tensordict
+
+    def lowered(self) -> Lowered | None:
+        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        if type(self) is not QValueModule or not unhooked(self) or self.out_keys != self.out_keys_source:
+            return None
+        return Lowered(self._select, self.in_keys, self.out_keys)
+
+    def _select(self, values: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        if self._expected is not None and values.shape[-1] != self._expected:
+            raise ShapeError(
+                f"QValueModule got {values.shape[-1]} values under {key_str(self.in_keys[0])} for {self._expected}"
+                " actions: change the width of the network's last layer"
+            )
+        if mask is not None:
+            require_allowed(mask, "QValueModule", self.group_sizes)
+            values = torch.where(mask, values, torch.finfo(values.dtype).min)
+        action, chosen = self._choose(values)
+        return action, values, chosen
+
+
+class _Chooser:
+    """Values to the best action and its value. An object, not a closure: policies are sent to workers."""
+
+    def __init__(self, space: str, sizes: Sequence[int] | None, dtype: torch.dtype) -> None:
+        self._one_hot = space.endswith("one-hot")
+        self._sizes = list(sizes) if sizes is not None else None
+        self._dtype = dtype
+
+    def __call__(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        if self._sizes is None:
+            chosen, index = values.max(-1, keepdim=True)
+            return self._encode(index, values.shape), chosen
+        groups = [group.max(-1, keepdim=True) for group in values.split(self._sizes, -1)]
+        chosen = torch.cat([best for best, _ in groups], -1).sum(-1, keepdim=True)
+        shapes = [(*values.shape[:-1], size) for size in self._sizes]
+        if not self._one_hot:
+            return torch.cat([index for _, index in groups], -1).to(self._dtype), chosen
+        return torch.cat([self._encode(g[1], s) for g, s in zip(groups, shapes, strict=True)], -1), chosen
+
+    def _encode(self, index: Tensor, shape: Any) -> Tensor:
+        if self._one_hot:
+            return torch.zeros(shape, dtype=self._dtype, device=index.device).scatter_(-1, index, 1)
+        index = index.squeeze(-1)
+        return index if self._dtype is torch.int64 else index.to(self._dtype)
+
+
+class QValueActor(TensorDictSequential):
+    """A network that values each action, and the choice of the best.
+
+    Args:
+        module: from what is under `in_keys` to values ``[*B, n]``: a network, or a TensorDict module that writes
+            `action_value_key`.
+        in_keys: what is read; ``["observation"]`` if None; of a TensorDict module, its own.
+        spec: of the action, or a composite that has it under ``action``.
+        action_space: see `QValueModule`; that of `spec` if None.
+        action_value_key: of the values; ``action_value`` if None.
+        action_mask_key: of the mask of allowed actions; nothing is masked if None.
+
+    Raises:
+        SpecError: if the action space is neither given nor known from the spec.
+        ShapeError: if the module visibly puts out another number of values than there are actions.
+
+    Example:
+        >>> from rl.core.specs import OneHot
+        >>> from tensordict import TensorDict
+        >>> actor = QValueActor(nn.Linear(4, 2), spec=OneHot(2, dtype=torch.int64))
+        >>> out = actor(TensorDict(observation=torch.zeros(3, 4), batch_size=[3]))
+        >>> out["action"].shape, out["action_value"].shape, out["chosen_action_value"].shape
+        (torch.Size([3, 2]), torch.Size([3, 2]), torch.Size([3, 1]))
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        in_keys: Sequence[NestedKey] | None = None,
+        *,
+        spec: TensorSpec | None = None,
+        action_space: str | TensorSpec | None = None,
+        action_value_key: NestedKey | None = None,
+        action_mask_key: NestedKey | None = None,
+    ) -> None:
+        value_key: NestedKey = ACTION_VALUE if action_value_key is None else unwrap(action_value_key)
+        choice = QValueModule(action_space, value_key, action_mask_key, spec=spec)
+        if isinstance(module, TensorDictModuleBase):
+            _check_keys(module, in_keys, value_key)
+            net = module
+        else:
+            net = TensorDictModule(module, [OBSERVATION] if in_keys is None else list(in_keys), [value_key])
+        expected = num_values(choice.spec) if choice.spec is not None else None
+        check_width("QValueActor", net, value_key, expected)
+        super().__init__(net, choice)
+        self.spec = choice.spec
+        self.action_space = choice.action_space
+
+    @property
+    def contract(self) -> Contract:
+        """What is read and written."""
+        choice: QValueModule = self.module[-1]
+        mask = [key for key in choice.contract.reads if key.dtype is torch.bool]
+        names = {key.name for key in mask}
+        known = {key.name: key for key in choice.contract.writes}
+        writes = tuple(known.get(unwrap(key), Key(key)) for key in self.out_keys)
+        return Contract((*reads_of([key for key in self.in_keys if unwrap(key) not in names]), *mask), writes)
+
+
+def _check_keys(module: TensorDictModuleBase, in_keys: Sequence[NestedKey] | None, value_key: NestedKey) -> None:
+    written = [unwrap(key) for key in module.out_keys]
+    if value_key not in written:
+        raise ContractError(
+            f"QValueActor reads {key_str(value_key)}, the module writes {written}:"
+            " name the module's key with action_value_key=, or change its out_keys"
+        )
+    if in_keys is not None and [unwrap(key) for key in in_keys] != [unwrap(key) for key in module.in_keys]:
+        raise ContractError(
+            f"QValueActor got in_keys {list(in_keys)} and a module that reads {list(module.in_keys)}: leave in_keys out"
+        )
+
+
+def _space(
+    given: str | TensorSpec | None, spec: TensorSpec | None, sizes: Sequence[int] | None
+) -> tuple[str, list[int] | None]:
+    of_spec = action_space(spec)
+    space = action_space(given) or of_spec
+    if space is None:
+        told = "an action that is not discrete" if spec is not None or given is not None else "neither"
+        raise SpecError(f"QValueModule needs a discrete action_space or spec, got {told}: {given or spec}")
+    if of_spec is not None and of_spec != space:
+        raise SpecError(f"QValueModule got action_space {space!r} and a spec for {of_spec!r}: leave one of them out")
+    if not space.startswith("multi"):
+        return space, None
+    if sizes is not None:
+        return space, [int(size) for size in sizes]
+    source = spec if of_spec is not None else given
+    if source is None or isinstance(source, str):
+        raise SpecError(f"action space {space!r} needs a spec or group_sizes, to know how many actions each choice has")
+    return space, group_sizes(source)

@@ -1,0 +1,56 @@
+"""Value networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+from rl.core.contract import Contract, Key
+from rl.core.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, NestedKey, as_tuple
+from rl.modules.policy._actor import reads_of
+from rl.modules.policy._fit import check_width
+
+__all__ = ["ValueOperator"]
+
+
+class ValueOperator(TensorDictModule):
+    """The value of a state, or of a state and an action.
+
+    Args:
+        module: takes what is under `in_keys`, returns ``[*B, 1]``.
+        in_keys: what is read; ``["observation"]`` if None.
+        out_keys: what is written; if None, ``["state_action_value"]`` where an action is read, otherwise
+            ``["state_value"]``.
+
+    Raises:
+        ShapeError: if the module visibly returns another width than 1.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> critic = ValueOperator(nn.Linear(3, 1))
+        >>> critic(TensorDict(observation=torch.zeros(4, 3), batch_size=[4]))["state_value"].shape
+        torch.Size([4, 1])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        inputs: list[NestedKey] = [OBSERVATION] if in_keys is None else list(in_keys)
+        if out_keys is None:
+            of_action = any(as_tuple(key)[-1] == ACTION for key in inputs)
+            out_keys = [STATE_ACTION_VALUE if of_action else STATE_VALUE]
+        super().__init__(module, inputs, list(out_keys))
+        if len(out_keys) == 1:
+            check_width("ValueOperator", self, out_keys[0], 1)
+
+    @property
+    def contract(self) -> Contract:
+        """What is read and written."""
+        writes = tuple(Key(key, (1,), "expected return, units of reward") for key in self.out_keys)
+        return Contract(reads_of(self.in_keys), writes)

@@ -1,0 +1,64 @@
+"""How far a prediction is from its target, elementwise, and how elements become one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - its usual name
+
+from rl.core.errors import ShapeError
+
+__all__ = ["distance", "reduce", "reject_unknown"]
+
+_DISTANCES: dict[str, Callable[..., Tensor]] = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def reject_unknown(owner: str, *, kind: str, reduction: str) -> None:
+    """Raise unless both names are known.
+
+    Raises:
+        ValueError: if one is not.
+    """
+    for name, value, known in (("loss", kind, _DISTANCES), ("reduction", reduction, _REDUCTIONS)):
+        if value not in known:
+            raise ValueError(f"{owner} knows no {name} {value!r}; it knows {', '.join(map(repr, known))}")
+
+
+def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
+    """Distance per element.
+
+    Args:
+        prediction: any shape.
+        target: same shape.
+        kind: ``"l2"`` (squared error), ``"l1"`` (absolute error) or ``"smooth_l1"`` (half the squared error up to 1,
+            linear beyond; Girshick, "Fast R-CNN", 2015, eq. 3).
+
+    Raises:
+        ShapeError: if the shapes differ.
+
+    Example:
+        >>> import torch
+        >>> distance(torch.tensor([3.0]), torch.tensor([1.0]), "l2")
+        tensor([4.])
+    """
+    if prediction.shape != target.shape:
+        raise ShapeError(
+            f"prediction has shape {tuple(prediction.shape)} and target {tuple(target.shape)}: they would broadcast;"
+            " values and targets are [*B, 1] alike"
+        )
+    return _DISTANCES[kind](prediction, target, reduction="none")
+
+
+def reduce(elements: Tensor, reduction: str) -> Tensor:
+    """The mean or the sum of all elements, or the elements.
+
+    Example:
+        >>> import torch
+        >>> reduce(torch.tensor([1.0, 3.0]), "mean")
+        tensor(2.)
+    """
+    if reduction == "mean":
+        return elements.mean()
+    return elements.sum() if reduction == "sum" else elements

@@ -1,0 +1,171 @@
+"""Target networks: copies that follow a trained network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from itertools import chain
+from typing import Any, TypeVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from rl.core.errors import ContractError
+
+__all__ = ["HardUpdate", "SoftUpdate", "make_target"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    return chain(module.parameters(), module.buffers())
+
+
+def _refuse_lazy(module: nn.Module, owner: str) -> None:
+    if any(is_lazy(tensor) for tensor in _tensors(module)):
+        raise ContractError(
+            f"{owner} got a network whose parameters have no shape yet, so it cannot be copied: call the network once"
+            " on a batch before"
+        )
+
+
+def make_target(module: M, owner: str) -> M:
+    """A copy that nothing trains.
+
+    Args:
+        module: what is copied.
+        owner: for the message.
+
+    Raises:
+        ContractError: if parameters have no shape yet.
+
+    Example:
+        >>> target = make_target(nn.Linear(2, 1), "DQNLoss")
+        >>> any(p.requires_grad for p in target.parameters())
+        False
+    """
+    _refuse_lazy(module, owner)
+    return deepcopy(module).requires_grad_(requires_grad=False)
+
+
+class _Update:
+    """Finds the pairs ``NAME`` and ``target_NAME`` among the direct children of a loss."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        self._loss = loss
+        self._tensors()
+
+    def _tensors(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The tensors of all targets, and those that they follow."""
+        children = dict(self._loss.named_children())
+        followed: list[Tensor] = []
+        targets: list[Tensor] = []
+        for name, target in children.items():
+            source = children.get(name.removeprefix("target_"))
+            if not name.startswith("target_") or source is None:
+                continue
+            for module in (source, target):
+                _refuse_lazy(module, type(self).__name__)
+            targets += _tensors(target)
+            followed += _tensors(source)
+        if not targets:
+            raise ContractError(
+                f"{type(self).__name__} found no target network in {type(self._loss).__name__}: build the loss with"
+                " delay_value=True, or leave the updater out"
+            )
+        return targets, followed
+
+
+@final
+class SoftUpdate(_Update):
+    """Moves target networks a little towards the trained ones at each `step`.
+
+    ``target <- (1 - tau) * target + tau * trained``, Lillicrap et al., "Continuous control with deep reinforcement
+    learning", 2016, algorithm 1. Buffers move as parameters do, those of whole numbers are copied.
+
+    Args:
+        loss: a module with children ``NAME`` and ``target_NAME``.
+        eps: ``1 - tau``, in [0, 1].
+        tau: share of the trained network, in [0, 1]. Give one of the two.
+
+    Raises:
+        ContractError: if `loss` has no target network, or its parameters have no shape yet.
+        ValueError: unless one of `eps` and `tau` is given, in [0, 1].
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> from rl.objectives import DQNLoss
+        >>> net = TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["action_value"])
+        >>> updater = SoftUpdate(DQNLoss(net), tau=0.005)
+        >>> updater.step()
+    """
+
+    def __init__(self, loss: nn.Module, *, eps: float | None = None, tau: float | None = None) -> None:
+        if (eps is None) == (tau is None):
+            raise ValueError(f"SoftUpdate takes either eps or tau = 1 - eps, got eps={eps} and tau={tau}")
+        share = tau if tau is not None else 1 - (eps or 0.0)
+        if not 0 <= share <= 1:
+            raise ValueError(f"SoftUpdate got eps={eps}, tau={tau}; both are in [0, 1]")
+        self.tau = share
+        super().__init__(loss)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move the targets once."""
+        targets, followed = self._tensors()
+        floats = [i for i, t in enumerate(targets) if t.is_floating_point() or t.is_complex()]
+        moved, towards = [targets[i] for i in floats], [followed[i] for i in floats]
+        torch._foreach_lerp_(moved, towards, self.tau)  # pyright: ignore[reportPrivateImportUsage] - no public name
+        if len(floats) < len(targets):
+            for target, source in zip(targets, followed, strict=True):
+                if not (target.is_floating_point() or target.is_complex()):
+                    target.copy_(source)
+
+
+@final
+class HardUpdate(_Update):
+    """Copies the trained networks to the targets at every so many calls of `step`.
+
+    Mnih et al., "Human-level control through deep reinforcement learning", 2015, algorithm 1.
+
+    Args:
+        loss: a module with children ``NAME`` and ``target_NAME``.
+        value_network_update_interval: calls of `step` from one copy to the next, at least 1.
+
+    Raises:
+        ContractError: if `loss` has no target network, or its parameters have no shape yet.
+        ValueError: if the interval is not positive.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> from rl.objectives import DQNLoss
+        >>> net = TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["action_value"])
+        >>> updater = HardUpdate(DQNLoss(net), value_network_update_interval=500)
+        >>> updater.step()
+    """
+
+    def __init__(self, loss: nn.Module, *, value_network_update_interval: int = 1000) -> None:
+        if value_network_update_interval < 1:
+            raise ValueError(
+                f"HardUpdate got value_network_update_interval={value_network_update_interval}; it is at least 1"
+            )
+        self.value_network_update_interval = value_network_update_interval
+        self._calls = 0
+        super().__init__(loss)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Count, and copy when the interval is full."""
+        self._calls += 1
+        if self._calls % self.value_network_update_interval == 0:
+            targets, followed = self._tensors()
+            torch._foreach_copy_(targets, followed)  # pyright: ignore[reportPrivateImportUsage] - no public name
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many steps were taken."""
+        return {"calls": self._calls}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken."""
+        self._calls = int(state["calls"])

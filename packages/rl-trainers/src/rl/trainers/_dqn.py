@@ -1,0 +1,193 @@
+"""The recipe ``dqn``: deep Q-learning, the whole algorithm on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictSequential
+from torch import Tensor
+
+from rl.collectors import Collector
+from rl.core.errors import SpecError
+from rl.core.interfaces import Env
+from rl.core.keys import ACTION, DONE, NEXT, REWARD, TERMINATED, NestedKey, next_key
+from rl.core.specs import Categorical, OneHot
+from rl.modules import EGreedyModule, QValueActor
+from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
+from rl.replay import LazyTensorStorage, ReplayBuffer
+from rl.trainers._display import DisplayMode
+from rl.trainers._dqn_config import DQN, DQNConfig
+from rl.trainers._evaluation import Evaluator
+from rl.trainers._networks import action_of, network, observations_of
+from rl.trainers._optimizer import adam, clip_gradients, set_learning_rate
+from rl.trainers._run import Run, TrainResult
+
+__all__ = ["dqn_policy", "train_dqn"]
+
+
+def train_dqn(
+    config: DQNConfig,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    display: DisplayMode = "auto",
+    should_stop: Callable[[int], bool] | None = None,
+) -> TrainResult:
+    """Train with deep Q-learning.
+
+    Args:
+        config: what to train, and how.
+        out: the run folder, which must not exist; the next free one under ``runs/`` if None.
+        resume: the folder of an earlier run, which goes on where its last checkpoint was saved.
+        display: ``rich``, ``plain``, ``none``, or ``auto`` for what fits the standard output.
+        should_stop: called with the frames so far after each round; true ends the run as Ctrl-C does.
+
+    Raises:
+        UnknownComponentError: if there is no such environment.
+        SpecError: if the environment's actions are not discrete.
+        RLError: if the run folder exists, or a loss is not finite.
+        CheckpointError: if there is nothing to resume.
+
+    Example:
+        >>> import tempfile
+        >>> config = DQNConfig(total_frames=256, learning_starts=128, frames_per_batch=128, updates_per_batch=2,
+        ...                    eval_episodes=1, final_eval_episodes=1, loggers=("csv",))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     train_dqn(config, out=f"{folder}/run", display="none").train_frames
+        256
+    """
+    run = Run(DQN, config, out=out, resume=resume, display=display, should_stop=should_stop)
+    env = run.make_env(config.num_envs, config.seed)
+    policy = dqn_policy(config, env)
+    explore = EGreedyModule(
+        action_of(env)[1],
+        eps_init=config.epsilon_start,
+        eps_end=config.epsilon_end,
+        annealing_num_steps=config.epsilon_frames,
+        action_key=action_of(env)[0],
+    ).to(config.device)
+    loss = DQNLoss(policy, loss_function="smooth_l1", delay_value=True, double_dqn=config.double, gamma=config.gamma)
+    if config.target_tau:
+        target = SoftUpdate(loss, tau=config.target_tau)
+    else:
+        target = HardUpdate(loss, value_network_update_interval=1)
+    optimizer = adam(policy.parameters(), config.learning_rate)
+    collector = Collector(
+        env, TensorDictSequential(policy, explore), frames_per_batch=config.frames_per_batch
+    )
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(config.buffer_size, device=config.device), batch_size=config.minibatch_size
+    )
+    learn = _Learner(config, env, loss, target, optimizer, buffer)
+    parts = {
+        "policy": policy,
+        "loss": loss,
+        "exploration": explore,
+        "optimizer": optimizer,
+        "collector": collector,
+        "buffer": buffer,
+    }
+    evaluator = Evaluator(run.make_env, policy)
+    with run.training(evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "update")):
+        while run.going:
+            if config.anneal:
+                set_learning_rate(optimizer, config.learning_rate * (1 - run.progress))
+            with run.timed("collect"):
+                batch = collector.collect()
+                explore.step(batch.numel())
+                learn.remember(batch)
+            run.episodes.update(batch[NEXT, REWARD], batch[NEXT, DONE])
+            with run.timed("update"):
+                figures = learn(run.frames, run.frames + batch.numel())
+            run.end_iteration(batch.numel(), lambda: {"epsilon": float(explore.eps), **figures()})  # noqa: B023
+        return run.finish()
+
+
+METRICS = ("loss", "q_value", "gradient_norm", "epsilon", "learning_rate")
+
+
+class _Learner:
+    """Gradient steps on transitions from the replay buffer."""
+
+    def __init__(
+        self,
+        config: DQNConfig,
+        env: Env,
+        loss: DQNLoss,
+        target: SoftUpdate | HardUpdate,
+        optimizer: torch.optim.Optimizer,
+        buffer: ReplayBuffer,
+    ) -> None:
+        self._config, self._loss, self._target = config, loss, target
+        self._optimizer, self._buffer = optimizer, buffer
+        self._parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+        observations = list(observations_of(env))
+        self._keys: list[NestedKey] = [
+            *observations,
+            action_of(env)[0],
+            *map(next_key, (*observations, REWARD, DONE, TERMINATED)),
+        ]
+
+    def remember(self, batch: TensorDictBase) -> None:
+        """Put the transitions of a batch into the replay buffer."""
+        self._buffer.extend(batch.select(*self._keys).reshape(-1))
+
+    def __call__(self, before: int, frames: int) -> Callable[[], dict[str, float]]:
+        """Take the gradient steps that follow a batch; returns what gives their mean figures.
+
+        Args:
+            before: frames before the batch.
+            frames: and with it.
+        """
+        config = self._config
+        if frames < config.learning_starts or len(self._buffer) < config.minibatch_size:
+            return dict
+        seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        for _ in range(config.updates_per_batch):
+            out = self._loss(self._buffer.sample())
+            loss = out.get("loss")
+            self._optimizer.zero_grad()
+            loss.backward()
+            norm = clip_gradients(self._parameters, config.max_grad_norm)
+            self._optimizer.step()
+            if config.target_tau:
+                self._target.step()
+            seen.append((loss.detach(), out.get("pred_value"), norm))
+        if not config.target_tau and frames // config.target_every > before // config.target_every:
+            self._target.step()
+        return lambda: self._figures(seen)
+
+    def _figures(self, seen: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:
+        loss, value, norm = (float(torch.stack(column).mean()) for column in zip(*seen, strict=True))
+        return {
+            "loss": loss,
+            "q_value": value,
+            "gradient_norm": norm,
+            "learning_rate": self._optimizer.param_groups[0]["lr"],
+        }
+
+
+def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
+    """The untrained greedy policy: reads observations, writes action values and ``action``.
+
+    Raises:
+        SpecError: if the environment's action is not one choice of several.
+    """
+    key, spec = action_of(env)
+    choice = type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
+    if not choice or key != ACTION:
+        raise SpecError(
+            f"dqn trains one choice under {ACTION!r}; {type(env).__name__} has {spec} under {key!r}: train it with ppo"
+        )
+    net = network(
+        env,
+        out_features=int(spec.n),
+        hidden=config.hidden,
+        activation=config.activation,
+        last_gain=None,
+        device=config.device,
+    )
+    return QValueActor(net, in_keys=list(observations_of(env)), spec=spec)

@@ -1,0 +1,248 @@
+"""The recipe ``ppo``: proximal policy optimization, the whole algorithm on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+
+from rl.collectors import Collector
+from rl.core.errors import SpecError
+from rl.core.interfaces import Env
+from rl.core.keys import ACTION_LOG_PROB, ADVANTAGE, DONE, NEXT, REWARD, VALUE_TARGET, NestedKey
+from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
+from rl.modules import (
+    Categorical as CategoricalDistribution,
+)
+from rl.modules import IndependentNormal, OneHotCategorical, ProbabilisticActor, TanhNormal, ValueOperator
+from rl.objectives import ClipPPOLoss
+from rl.objectives.value import GAE
+from rl.trainers._display import DisplayMode
+from rl.trainers._evaluation import Evaluator
+from rl.trainers._networks import action_of, network, observations_of
+from rl.trainers._optimizer import adam, clip_gradients, set_learning_rate
+from rl.trainers._ppo_config import PPO, PPOConfig
+from rl.trainers._run import Run, TrainResult
+
+__all__ = ["ppo_policy", "train_ppo"]
+
+
+def train_ppo(
+    config: PPOConfig,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    display: DisplayMode = "auto",
+    should_stop: Callable[[int], bool] | None = None,
+) -> TrainResult:
+    """Train with proximal policy optimization.
+
+    Args:
+        config: what to train, and how.
+        out: the run folder, which must not exist; the next free one under ``runs/`` if None.
+        resume: the folder of an earlier run, which goes on where its last checkpoint was saved.
+        display: ``rich``, ``plain``, ``none``, or ``auto`` for what fits the standard output.
+        should_stop: called with the frames so far after each update; true ends the run as Ctrl-C does.
+
+    Raises:
+        UnknownComponentError: if there is no such environment.
+        SpecError: if the environment's actions do not fit.
+        RLError: if the run folder exists, or a loss is not finite.
+        CheckpointError: if there is nothing to resume.
+
+    Example:
+        >>> import tempfile
+        >>> config = PPOConfig(total_frames=256, num_envs=2, frames_per_batch=128, minibatch_size=64,
+        ...                    eval_episodes=1, final_eval_episodes=1, loggers=("csv",))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     train_ppo(config, out=f"{folder}/run", display="none").train_frames
+        256
+    """
+    run = Run(PPO, config, out=out, resume=resume, display=display, should_stop=should_stop)
+    env = run.make_env(config.num_envs, config.seed)
+    actor, critic = ppo_policy(config, env), ppo_critic(config, env)
+    estimate = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
+    loss = ClipPPOLoss(
+        actor_network=actor,
+        critic_network=critic,
+        clip_epsilon=config.clip,
+        entropy_coeff=config.entropy_weight,
+        critic_coeff=config.value_weight,
+        loss_critic_type="l2",
+        normalize_advantage=config.normalize_advantage,
+    )
+    optimizer = adam(loss.parameters(), config.learning_rate)
+    collector = Collector(env, actor, frames_per_batch=config.frames_per_batch)
+    learn = _Learner(config, env, loss, optimizer)
+    parts = {"policy": actor, "critic": critic, "optimizer": optimizer, "collector": collector}
+    evaluator = Evaluator(run.make_env, actor)
+    with run.training(
+        evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "estimate", "update")
+    ):
+        while run.going:
+            if config.anneal:
+                set_learning_rate(optimizer, config.learning_rate * (1 - run.progress))
+            with run.timed("collect"):
+                batch = collector.collect()
+            run.episodes.update(batch[NEXT, REWARD], batch[NEXT, DONE])
+            with run.timed("estimate"), torch.no_grad():
+                batch = estimate(batch)
+            with run.timed("update"):
+                figures = learn(batch)
+            run.end_iteration(batch.numel(), figures)
+        return run.finish()
+
+
+METRICS = (
+    "loss_policy",
+    "loss_value",
+    "entropy",
+    "kl",
+    "clip_fraction",
+    "gradient_norm",
+    "explained_variance",
+    "learning_rate",
+)
+
+#: what a row calls the loss module's outputs
+_OUTPUTS = {
+    "loss_policy": "loss_objective",
+    "loss_value": "loss_critic",
+    "entropy": "entropy",
+    "kl": "kl_approx",
+    "clip_fraction": "clip_fraction",
+}
+
+
+class _Learner:
+    """Epochs of minibatches over one batch."""
+
+    def __init__(
+        self, config: PPOConfig, env: Env, loss: ClipPPOLoss, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._config, self._loss, self._optimizer = config, loss, optimizer
+        self._parameters = [p for p in loss.parameters() if p.requires_grad]
+        self._keys: list[NestedKey] = [
+            *observations_of(env),
+            action_of(env)[0],
+            ACTION_LOG_PROB,
+            ADVANTAGE,
+            VALUE_TARGET,
+        ]
+
+    def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
+        """Take all gradient steps; returns what gives their mean figures."""
+        flat = {key: _flat(batch.get(key), batch.ndim) for key in self._keys}
+        seen: list[tuple[TensorDictBase, Tensor]] = []
+        for _ in range(self._config.epochs):
+            for minibatch in self._minibatches(flat):
+                out = self._loss(minibatch)
+                total = out.get("loss_objective") + out.get("loss_critic")
+                if self._config.entropy_weight:
+                    total = total + out.get("loss_entropy")
+                self._optimizer.zero_grad()
+                total.backward()
+                norm = clip_gradients(self._parameters, self._config.max_grad_norm)
+                self._optimizer.step()
+                seen.append((out, norm))
+        return lambda: self._figures(flat, seen)
+
+    def _minibatches(self, flat: Mapping[NestedKey, Tensor]) -> Iterator[TensorDict]:
+        """Shuffled rows, cut into pieces; a last piece below half a minibatch joins the one before."""
+        size = self._config.minibatch_size
+        rows = next(iter(flat.values())).shape[0]
+        order = torch.randperm(rows).to(self._config.device)
+        shuffled = {key: leaf.index_select(0, order) for key, leaf in flat.items()}
+        count = max(1, round(rows / size))
+        for i in range(count):
+            end = (i + 1) * size if i < count - 1 else rows
+            piece: dict[Any, Any] = {key: leaf[i * size : end] for key, leaf in shuffled.items()}
+            yield TensorDict(piece, batch_size=[end - i * size])
+
+    def _figures(
+        self, flat: Mapping[NestedKey, Tensor], seen: list[tuple[TensorDictBase, Tensor]]
+    ) -> dict[str, float]:
+        means = {
+            name: float(torch.stack([out.get(key).detach() for out, _ in seen]).mean())
+            for name, key in _OUTPUTS.items()
+        }
+        target = flat[VALUE_TARGET]
+        residual = flat[ADVANTAGE].var() / target.var().clamp_min(1e-12)  # target - value is the advantage
+        return {
+            **means,
+            "gradient_norm": float(torch.stack([norm for _, norm in seen]).mean()),
+            "explained_variance": 1 - float(residual),
+            "learning_rate": self._optimizer.param_groups[0]["lr"],
+        }
+
+
+def ppo_policy(config: PPOConfig, env: Env) -> ProbabilisticActor:
+    """The untrained policy: reads observations, writes ``action`` and ``action_log_prob``.
+
+    Discrete actions come from a categorical distribution, bounded ones from a tanh-normal, unbounded ones from a
+    normal distribution whose deviation does not depend on the state.
+
+    Raises:
+        SpecError: if the environment's action is of another kind.
+    """
+    key, spec = action_of(env)
+    if type(spec) is Categorical and not spec.shape:
+        width, kind, params = int(spec.n), CategoricalDistribution, ["logits"]
+    elif type(spec) is OneHot:
+        width, kind, params = int(spec.n), OneHotCategorical, ["logits"]
+    elif type(spec) in (Bounded, Unbounded) and len(spec.shape) == 1 and spec.dtype.is_floating_point:
+        width, params = spec.shape[0], ["loc", "scale"]
+        kind = TanhNormal if type(spec) is Bounded else IndependentNormal
+    else:
+        raise SpecError(
+            f"ppo trains Categorical, OneHot, and one-dimensional Bounded or Unbounded float actions;"
+            f" {type(env).__name__} has {spec}"
+        )
+    net = network(
+        env,
+        out_features=width,
+        hidden=config.hidden,
+        activation=config.activation,
+        last_gain=0.01,
+        device=config.device,
+    )
+    if len(params) == 2:
+        net = _WithDeviation(net, width).to(config.device)
+    return ProbabilisticActor(
+        TensorDictModule(net, in_keys=list(observations_of(env)), out_keys=params),
+        in_keys=params,
+        out_keys=[key],
+        spec=spec,
+        distribution_class=kind,
+        return_log_prob=True,
+    )
+
+
+def ppo_critic(config: PPOConfig, env: Env) -> ValueOperator:
+    """The untrained critic: reads observations, writes ``state_value``."""
+    net = network(
+        env, out_features=1, hidden=config.hidden, activation=config.activation, last_gain=1.0, device=config.device
+    )
+    return ValueOperator(net, in_keys=list(observations_of(env)))
+
+
+class _WithDeviation(nn.Module):
+    """A mean from a network, and a standard deviation of its own for each dimension."""
+
+    def __init__(self, mean: nn.Module, width: int) -> None:
+        super().__init__()
+        self.mean = mean
+        self.log_scale = nn.Parameter(torch.zeros(width))
+
+    def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
+        mean = self.mean(*observations)
+        return mean, self.log_scale.clamp(-5, 2).exp().expand_as(mean)
+
+
+def _flat(leaf: Tensor, batch_dims: int) -> Tensor:
+    return leaf.flatten(0, batch_dims - 1)

@@ -1,0 +1,100 @@
+"""A plain environment, known to the registry as ``test/guess``, that knows nothing of any base class."""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl.core.components import Component
+from rl.core.registry import default
+from rl.core.specs import Binary, Categorical, Composite, Unbounded
+
+LENGTH = 8
+
+
+class GuessEnv:
+    """Shows one of two pictures; naming the right one gives 1, the other 0. Episodes last eight steps.
+
+    It draws from a generator of its own, and offers no more than the protocol asks for, and its state.
+    """
+
+    def __init__(self, num_envs=4, device="cpu"):
+        self.batch_size = torch.Size([num_envs])
+        self.device = torch.device(device)
+        self.observation_spec = Composite(observation=Unbounded((num_envs, 2)), shape=(num_envs,))
+        self.full_action_spec = Composite(action=Categorical(2, shape=(num_envs,)), shape=(num_envs,))
+        self.full_reward_spec = Composite(reward=Unbounded((num_envs, 1)), shape=(num_envs,))
+        flag = Binary(shape=(num_envs, 1), dtype=torch.bool)
+        self.full_done_spec = Composite(done=flag, terminated=flag, truncated=flag, shape=(num_envs,))
+        self._generator = torch.Generator()
+        self._steps = torch.zeros(num_envs, 1, dtype=torch.int64)
+
+    def _picture(self):
+        kind = torch.randint(2, (*self.batch_size,), generator=self._generator)
+        return torch.nn.functional.one_hot(kind, 2).float()
+
+    def _flags(self, done):
+        return {"done": done, "terminated": done.clone(), "truncated": torch.zeros_like(done)}
+
+    def reset(self, tensordict=None):
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        self._steps = torch.where(torch.ones_like(self._steps).bool() if mask is None else mask, 0, self._steps)
+        done = torch.zeros(*self.batch_size, 1, dtype=torch.bool)
+        return TensorDict({"observation": self._picture(), **self._flags(done)}, batch_size=self.batch_size)
+
+    def step(self, tensordict):
+        self._steps = self._steps + 1
+        right = tensordict["observation"].argmax(-1) == tensordict["action"]
+        outcome = {"observation": self._picture(), "reward": right.float().unsqueeze(-1)}
+        outcome |= self._flags(self._steps >= LENGTH)
+        return tensordict.set("next", TensorDict(outcome, batch_size=self.batch_size))
+
+    def step_and_maybe_reset(self, tensordict):
+        stepped = self.step(tensordict)
+        following = stepped["next"].exclude("reward").clone()
+        done = following["done"]
+        if done.any():
+            fresh = self.reset(TensorDict({"_reset": done}, batch_size=self.batch_size))
+            for key in fresh.keys():
+                following[key] = torch.where(done, fresh[key], following[key])
+        return stepped, following
+
+    def set_seed(self, seed):
+        self._generator.manual_seed(seed)
+        return seed + 1
+
+    def close(self):
+        pass
+
+    def state_dict(self):
+        return {"generator": self._generator.get_state(), "steps": self._steps}
+
+    def load_state_dict(self, state):
+        self._generator.set_state(state["generator"])
+        self._steps = state["steps"].clone()
+
+
+class EndlessEnv(GuessEnv):
+    """Episodes never end, and its state cannot be saved."""
+
+    state_dict = None
+    load_state_dict = None
+
+    def _flags(self, done):
+        return super()._flags(torch.zeros_like(done))
+
+
+module = ModuleType("rl_trainers_test_envs")
+module.GuessEnv = GuessEnv
+module.EndlessEnv = EndlessEnv
+sys.modules[module.__name__] = module
+if not any(component.name == "test/guess" for component in default().components("env")):
+    default().add(Component("env", "test/guess", f"{module.__name__}:GuessEnv"))
+    default().add(Component("env", "test/endless", f"{module.__name__}:EndlessEnv"))
+
+
+@pytest.fixture(autouse=True)
+def in_a_new_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
