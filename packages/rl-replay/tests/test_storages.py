@@ -2,12 +2,13 @@
 
 import gc
 import re
+import shutil
 
 import pytest
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 
-from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
+from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError, SpecError
 from rl.replay import (
     ImmutableDatasetWriter,
     LazyMemmapStorage,
@@ -320,14 +321,35 @@ def test_memory_mapped_files_are_made_and_never_overwritten(tmp_path):
         ReplayBuffer(storage=LazyMemmapStorage(100, scratch_dir=tmp_path / "rows")).extend(transitions(3))
 
 
-def test_temporary_files_go_with_the_storage():
-    storage = LazyMemmapStorage(100)
+@pytest.mark.parametrize("cleanup", [None, True, False], ids=str)
+@pytest.mark.parametrize("temporary", [True, False], ids=["temporary", "named"])
+def test_files_go_with_the_storage_if_asked(temporary, cleanup, tmp_path):
+    storage = LazyMemmapStorage(100, scratch_dir=None if temporary else tmp_path, auto_cleanup=cleanup)
     storage.set(torch.arange(3), transitions(3))
     folder = storage.scratch_dir
-    assert folder.is_dir()
+    assert len(list(folder.iterdir())) == 3
     del storage
     gc.collect()
-    assert not folder.exists()
+    removed = temporary if cleanup is None else cleanup
+    assert folder.is_dir() == (not removed or not temporary)
+    if folder.is_dir():
+        assert len(list(folder.iterdir())) == (0 if removed else 3)
+    if temporary and folder.is_dir():
+        shutil.rmtree(folder)
+
+
+def test_memory_mapped_files_are_refused_on_other_devices():
+    with pytest.raises(BackendError, match="td.to"):
+        LazyMemmapStorage(100, device="cuda")
+
+
+def test_a_write_that_fails_takes_no_place(tmp_path):
+    (tmp_path / "observation.bin").write_bytes(b"of someone else")
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(100, scratch_dir=tmp_path))
+    with pytest.raises(CheckpointError, match="not overwritten"):
+        buffer.extend(transitions(3))
+    assert (len(buffer), buffer.write_count, buffer.writer.cursor) == (0, 0, 0)
+    assert (tmp_path / "observation.bin").read_bytes() == b"of someone else"
 
 
 @pytest.mark.parametrize("make", [LazyTensorStorage, ListStorage], ids=lambda c: c.__name__)

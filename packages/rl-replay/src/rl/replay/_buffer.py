@@ -131,9 +131,14 @@ class ReplayBuffer:
         """
         with self._lock:
             count = self._check(data)
-            index = self.writer.claim(self.storage, count)
             self._flight.wait_gathered()
-            self.storage.set(index, data)
+            before = self.writer.state_dict()
+            index = self.writer.claim(self.storage, count)
+            try:
+                self.storage.set(index, data)
+            except BaseException:
+                self.writer.load_state_dict(before)  # no memory or no disk for the rows: no place is taken
+                raise
             self._write_count += count
             self.sampler.extended(index, data)
         return index
@@ -241,12 +246,13 @@ class ReplayBuffer:
             try:
                 for part, name in parts:
                     part.load_state_dict(state[name])
-                self._flight.clear()
+                self._flight.wait_gathered()
                 self.storage.load_state_dict(state["storage"])  # refuses before it writes
             except Exception:
                 for (part, _), old in zip(parts, before, strict=True):
                     part.load_state_dict(old)
                 raise
+            self._flight.clear()
             self._write_count = int(state["write_count"])
             if self.generator is not None:
                 # A copy: torch reads the state from where its memory begins, also if the tensor begins later.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import zlib
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from rl.core.errors import CheckpointError
 __all__ = ["read_state", "write_state"]
 
 _MANIFEST = "manifest.json"
+_DATA = re.compile(r"tensors-[0-9a-f]{12}\.bin")
 _FORMAT = 1
 _ALIGN = 64  # any dtype can be viewed at such an offset
 _CHUNK = 1 << 26
@@ -60,7 +62,7 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> None:
         manifest.unlink(missing_ok=True)
         raise
     for old in folder.glob("tensors-*.bin"):
-        if old != data:
+        if old != data and _DATA.fullmatch(old.name):
             old.unlink(missing_ok=True)
 
 

@@ -10,7 +10,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError
+from rl.core.errors import BackendError, CheckpointError
 from rl.core.keys import NestedKey, as_tuple
 from rl.replay._layout import Column
 from rl.replay._tensor import TensorRows
@@ -24,8 +24,9 @@ class LazyMemmapStorage(TensorRows):
 
     Args:
         max_size: capacity in rows; with ``ndim > 1`` in elements.
-        scratch_dir: folder of the files; it must not hold files of another storage. A temporary folder that
-            is removed with the storage if None.
+        scratch_dir: folder of the files; it must not hold files of another storage. A temporary folder if None.
+        device: the CPU; another one is refused.
+        auto_cleanup: remove the files with the storage; if None, those in a temporary folder only.
         ndim: how many leading dimensions of a batch count rows; see `LazyTensorStorage`.
 
     The files are working memory: they carry no layout. `ReplayBuffer.dumps` makes a checkpoint.
@@ -38,13 +39,26 @@ class LazyMemmapStorage(TensorRows):
         tensor([0., 1., 0.])
     """
 
-    def __init__(self, max_size: int, *, scratch_dir: str | Path | None = None, ndim: int = 1) -> None:
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        scratch_dir: str | Path | None = None,
+        device: torch.device | str = "cpu",
+        auto_cleanup: bool | None = None,
+        ndim: int = 1,
+    ) -> None:
+        if torch.device(device).type != "cpu":
+            raise BackendError(
+                f"LazyMemmapStorage: memory-mapped files are on the CPU, not on {device}; move samples with "
+                f"ReplayBuffer(transform=lambda td: td.to('{device}'))"
+            )
         super().__init__(max_size, device="cpu", ndim=ndim)
-        self._temporary = tempfile.TemporaryDirectory(prefix="rl-replay-") if scratch_dir is None else None
-        self.scratch_dir: Final = Path(self._temporary.name if self._temporary else str(scratch_dir))
-        if self._temporary is not None:
-            # The interpreter's own finalizer warns about folders that nobody removed.
-            weakref.finalize(self, self._temporary.cleanup)
+        temporary = scratch_dir is None
+        self.scratch_dir: Final = Path(tempfile.mkdtemp(prefix="rl-replay-") if scratch_dir is None else scratch_dir)
+        self._files: list[Path] = []
+        if temporary if auto_cleanup is None else auto_cleanup:
+            weakref.finalize(self, _remove, self._files, self.scratch_dir if temporary else None)
 
     def _new_tensor(self, key: NestedKey, column: Column) -> Tensor:
         if column.dtype is None:  # pragma: no cover  lists are not allocated here
@@ -62,6 +76,14 @@ class LazyMemmapStorage(TensorRows):
                 f"LazyMemmapStorage: {path} exists already and is not overwritten; choose another scratch_dir, or "
                 "remove it if nothing uses it"
             ) from None
+        self._files.append(path)
         if size == 0:
             return torch.empty(shape, dtype=column.dtype)
         return torch.from_file(str(path), shared=True, size=shape.numel(), dtype=column.dtype).view(shape)
+
+
+def _remove(files: list[Path], folder: Path | None) -> None:
+    for path in files:
+        path.unlink(missing_ok=True)
+    if folder is not None and folder.is_dir():
+        folder.rmdir()

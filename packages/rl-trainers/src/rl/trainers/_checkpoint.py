@@ -98,8 +98,7 @@ def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
             f"{path} has the format {written!r}, this rl-trainers reads {FORMAT!r}; upgrade rl-trainers"
         )
     raise CheckpointError(
-        f"{path} is a safetensors file, but not a checkpoint of rl-trainers; name a file that"
-        " `rl train` wrote"
+        f"{path} is a safetensors file, but not a checkpoint of rl-trainers; name a file that `rl train` wrote"
     )
 
 
@@ -120,7 +119,7 @@ def _pack(node: Any, where: str, tensors: dict[str, Tensor]) -> Any:
         return [_FLOAT, float(node).hex()]
     if isinstance(node, Tensor):
         name = f"{len(tensors)}:{where}"
-        tensors[name] = node.detach().to("cpu", copy=True).contiguous()
+        tensors[name] = node.detach().cpu().clone(memory_format=torch.contiguous_format)
         return [_TENSOR, name]
     if isinstance(node, Mapping):
         items = cast("Mapping[Any, Any]", node).items()

@@ -75,9 +75,7 @@ def train_dqn(
     else:
         target = HardUpdate(loss, value_network_update_interval=1)
     optimizer = adam(policy.parameters(), config.learning_rate)
-    collector = Collector(
-        env, TensorDictSequential(policy, explore), frames_per_batch=config.frames_per_batch
-    )
+    collector = Collector(env, TensorDictSequential(policy, explore), frames_per_batch=config.frames_per_batch)
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(config.buffer_size, device=config.device), batch_size=config.minibatch_size
     )

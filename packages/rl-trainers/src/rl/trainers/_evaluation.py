@@ -72,9 +72,7 @@ class Evaluator:
             if not alive.any():
                 break
             if count * 32 >= MAX_STEPS:
-                raise RLError(
-                    f"an episode of evaluation did not end within {MAX_STEPS} steps; set max_episode_steps"
-                )
+                raise RLError(f"an episode of evaluation did not end within {MAX_STEPS} steps; set max_episode_steps")
         return returns
 
     def close(self) -> None:

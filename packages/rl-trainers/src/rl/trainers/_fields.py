@@ -35,9 +35,7 @@ def config_fields(config: type) -> list[ConfigField]:
     for cls in reversed(config.__mro__):
         docs.update(_args_section(cls.__doc__ or ""))
     hints = get_type_hints(config)
-    return [
-        ConfigField(f.name, hints[f.name], f.default, docs.get(f.name, "")) for f in dataclasses.fields(config)
-    ]
+    return [ConfigField(f.name, hints[f.name], f.default, docs.get(f.name, "")) for f in dataclasses.fields(config)]
 
 
 def _args_section(docstring: str) -> dict[str, str]:

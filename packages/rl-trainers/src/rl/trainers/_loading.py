@@ -87,9 +87,7 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
     path = folder.best if checkpoint == "best" and folder.best.is_file() else folder.last
     state = load_checkpoint(path)
     with preserved_rng():
-        env = make_env(
-            config.env, 1, seed=0, max_episode_steps=config.max_episode_steps, device=config.device
-        )
+        env = make_env(config.env, 1, seed=0, max_episode_steps=config.max_episode_steps, device=config.device)
         policy = recipe.load_policy()(config, env)
         env.close()
     try:
@@ -117,9 +115,7 @@ def load_policy(run: str | Path, checkpoint: Literal["best", "last"] = "best", d
     return load_run(run, checkpoint, device).policy
 
 
-def evaluate(
-    run: str | Path, *, episodes: int = 20, seed: int | None = None, deterministic: bool = True
-) -> Tensor:
+def evaluate(run: str | Path, *, episodes: int = 20, seed: int | None = None, deterministic: bool = True) -> Tensor:
     """Returns ``[episodes]`` of a run's best policy on fresh episodes.
 
     Args:

@@ -29,9 +29,7 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
     labels = {"return_mean": "training episodes (mean of the last 100)", "eval_return_mean": "evaluation"}
     for name, marker in (("return_mean", ""), ("eval_return_mean", "o")):
         points = [
-            (x, y)
-            for x, y in zip(columns.get("frames", []), columns.get(name, []), strict=False)
-            if not math.isnan(y)
+            (x, y) for x, y in zip(columns.get("frames", []), columns.get(name, []), strict=False) if not math.isnan(y)
         ]
         if points:
             axes.plot(*zip(*points, strict=True), marker=marker, markersize=3, label=labels[name])

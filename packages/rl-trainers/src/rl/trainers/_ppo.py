@@ -81,9 +81,7 @@ def train_ppo(
     learn = _Learner(config, env, loss, optimizer)
     parts = {"policy": actor, "critic": critic, "optimizer": optimizer, "collector": collector}
     evaluator = Evaluator(run.make_env, actor)
-    with run.training(
-        evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "estimate", "update")
-    ):
+    with run.training(evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "estimate", "update")):
         while run.going:
             if config.anneal:
                 set_learning_rate(optimizer, config.learning_rate * (1 - run.progress))
@@ -122,9 +120,7 @@ _OUTPUTS = {
 class _Learner:
     """Epochs of minibatches over one batch."""
 
-    def __init__(
-        self, config: PPOConfig, env: Env, loss: ClipPPOLoss, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def __init__(self, config: PPOConfig, env: Env, loss: ClipPPOLoss, optimizer: torch.optim.Optimizer) -> None:
         self._config, self._loss, self._optimizer = config, loss, optimizer
         self._parameters = [p for p in loss.parameters() if p.requires_grad]
         self._keys: list[NestedKey] = [
@@ -164,9 +160,7 @@ class _Learner:
             piece: dict[Any, Any] = {key: leaf[i * size : end] for key, leaf in shuffled.items()}
             yield TensorDict(piece, batch_size=[end - i * size])
 
-    def _figures(
-        self, flat: Mapping[NestedKey, Tensor], seen: list[tuple[TensorDictBase, Tensor]]
-    ) -> dict[str, float]:
+    def _figures(self, flat: Mapping[NestedKey, Tensor], seen: list[tuple[TensorDictBase, Tensor]]) -> dict[str, float]:
         means = {
             name: float(torch.stack([out.get(key).detach() for out, _ in seen]).mean())
             for name, key in _OUTPUTS.items()

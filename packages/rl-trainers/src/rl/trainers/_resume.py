@@ -13,9 +13,7 @@ from rl.trainers._run_folder import RunFolder
 
 __all__ = ["CHANGEABLE", "check_resume"]
 
-CHANGEABLE = frozenset(
-    {"total_frames", "device", "threads", "final_eval_episodes", "checkpoint_every", "loggers"}
-)
+CHANGEABLE = frozenset({"total_frames", "device", "threads", "final_eval_episodes", "checkpoint_every", "loggers"})
 """Settings that a resumed run may have otherwise than it began with."""
 
 

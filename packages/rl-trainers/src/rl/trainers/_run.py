@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ class Run:
         self._eval = Every(config.eval_every)
         self._checkpoint = Every(config.checkpoint_every)
         self._saved: dict[str, Any] | None = None
+        self._said: set[str] = set()
         self.folder: RunFolder | None = None
         if resume is not None:
             self.folder = RunFolder.open(resume)
@@ -272,7 +274,13 @@ class Run:
 
     def _save_last(self) -> None:
         assert self.folder is not None
-        state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
+        with warnings.catch_warnings(record=True) as caught:  # what cannot be continued exactly, said once
+            warnings.simplefilter("always")
+            state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
+        for text in dict.fromkeys(str(warning.message) for warning in caught):
+            if text not in self._said:
+                self._said.add(text)
+                self._display.note(f"note: {text}")
         state["run"] = {
             "recipe": self.recipe.name,
             "frames": self.frames,

@@ -53,9 +53,7 @@ def evaluate(argv: Sequence[str]) -> int:
 
     if options.video:
         check_video(options.video)
-    returns = returns_of(
-        options.run, episodes=options.episodes, seed=options.seed, deterministic=options.deterministic
-    )
+    returns = returns_of(options.run, episodes=options.episodes, seed=options.seed, deterministic=options.deterministic)
     mean, std = float(returns.mean()), float(returns.std(correction=0))
     sys.stdout.write(f"return {mean:.2f} ± {std:.2f} over {options.episodes} episodes\n")
     if options.video:

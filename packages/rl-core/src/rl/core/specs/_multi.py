@@ -69,7 +69,7 @@ class MultiSpec(LeafSpec):
         return len(self._shape) - len(self._own)
 
     def _codes_shape(self, shape: torch.Size) -> torch.Size:
-        return (*shape[: len(shape) - len(self._own)], len(self._sizes))
+        return torch.Size((*shape[: len(shape) - len(self._own)], len(self._sizes)))
 
     def _masks(self) -> list[Tensor | None]:
         """The mask of each choice."""

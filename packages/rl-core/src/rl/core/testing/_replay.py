@@ -193,7 +193,7 @@ def _rows(start: int, stop: int) -> TensorDict:
     )
 
 
-def _stacked(rows: Any) -> TensorDict:
+def _stacked(rows: Any) -> Any:
     return torch.stack(rows) if isinstance(rows, list) else rows
 
 
@@ -201,7 +201,7 @@ def _holds(storage: Storage, numbers: list[int]) -> None:
     who = type(storage).__name__
     assert len(storage) == len(numbers), f"{who}: {len(storage)} rows, expected {len(numbers)}"
     order = torch.arange(len(numbers)).flip(0)
-    wanted = torch.stack([_rows(number, number + 1)[0] for number in reversed(numbers)])
+    wanted: Any = torch.stack([_rows(number, number + 1)[0] for number in reversed(numbers)])
     for index, what in ((order, "a tensor"), (slice(None), "a slice")):
         got = _stacked(storage.get(index))
         target = wanted if isinstance(index, Tensor) else wanted.flip(0)

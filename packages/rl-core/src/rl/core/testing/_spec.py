@@ -7,7 +7,7 @@ import pickle
 from typing import Any
 
 import torch
-from tensordict import is_non_tensor, is_tensor_collection
+from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collection
 from torch import Tensor
 
 from rl.core.specs import TensorSpec
@@ -56,6 +56,8 @@ def _equal(a: Any, b: Any) -> bool:
     """Whether two values are the same, NaN included."""
     if is_non_tensor(a):
         return is_non_tensor(b) and a.tolist() == b.tolist()
+    if isinstance(a, LazyStackedTensorDict):
+        return all(_equal(x, y) for x, y in zip(a.unbind(a.stack_dim), b.unbind(a.stack_dim), strict=True))
     if is_tensor_collection(a):
         keys = set(a.keys())
         return keys == set(b.keys()) and all(_equal(a.get(key), b.get(key)) for key in keys)

@@ -73,6 +73,10 @@ class Delta(LeanDistribution):
         """Zero."""
         return torch.zeros_like(self.param)
 
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """The point without its gradient, ``[*sample_shape, *B, A]``."""
+        return self.rsample(sample_shape).detach()
+
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """The point, ``[*sample_shape, *B, A]``."""
         return self.param.expand(Size(sample_shape) + self.param.shape) if sample_shape else self.param

@@ -1,0 +1,178 @@
+"""`SerialEnv`: several environments in this process, stepped one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from rl.core.errors import CheckpointError, SpecError
+from rl.core.interfaces import Leaves
+from rl.core.keys import key_str
+from rl.core.specs import Composite
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl.envs._base import EnvBase
+from rl.envs._checks import describe
+from rl.envs._env_specs import leaf_keys
+
+__all__ = ["SerialEnv"]
+
+
+class SerialEnv(EnvBase):
+    """Environments with equal specs, side by side.
+
+    Its batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. It has a leaf form if all of them have
+    one. Many equal Gymnasium environments go faster as ``GymEnv(id, num_envs=n)``.
+
+    Args:
+        num_workers: how many.
+        create_env_fn: makes one environment, called `num_workers` times; or a list of such functions.
+
+    Raises:
+        SpecError: if the number of functions is another, or the specs of two environments differ.
+
+    Example:
+        >>> from rl.envs import PendulumEnv
+        >>> env = SerialEnv(2, PendulumEnv)
+        >>> env.rollout(3).batch_size
+        torch.Size([2, 3])
+    """
+
+    def __init__(
+        self, num_workers: int, create_env_fn: Callable[[], EnvBase] | Sequence[Callable[[], EnvBase]]
+    ) -> None:
+        makers = [create_env_fn] * num_workers if callable(create_env_fn) else list(create_env_fn)
+        if num_workers < 1 or len(makers) != num_workers:
+            raise SpecError(f"SerialEnv: num_workers is {num_workers}, and there are {len(makers)} functions to call")
+        self.envs: list[EnvBase] = [make() for make in makers]
+        first = self.envs[0]
+        for number, env in enumerate(self.envs):
+            _refuse_unequal(first, env, number)
+        super().__init__(batch_size=(num_workers, *first.batch_size), device=first.device)
+        self.observation_spec = first.observation_spec_unbatched
+        self.action_spec = first.full_action_spec_unbatched
+        self.reward_spec = first.full_reward_spec_unbatched
+        self.done_spec = first.done_spec_unbatched
+        self.state_spec = first.state_spec_unbatched
+
+    def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
+        rows = []
+        for index, env in enumerate(self.envs):
+            given = None if tensordict is None else tensordict[index]
+            rows.append(env._flags.clear(env._reset(given), env.full_done_spec) if _wanted(given) else _blank(env))
+        return torch.stack([row.select(*rows[0].keys(include_nested=True, leaves_only=True)) for row in rows])
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        rows: list[Any] = []
+        for env, td in zip(self.envs, tensordict.unbind(0), strict=True):
+            held = td.get("_step", None)
+            if held is not None and not bool(held.any()):
+                rows.append(_blank(env).update(env.full_reward_spec.zero()))
+            else:
+                rows.append(env._flags.complete(env._step(td)))
+        return torch.stack(rows)
+
+    def _leafwise(self) -> bool:
+        return all(env._leafwise() for env in self.envs)
+
+    def _reset_leaves(self, mask: Tensor | None) -> Leaves:
+        rows: list[Any] = []
+        for index, env in enumerate(self.envs):
+            one = None if mask is None else mask[index]
+            if one is not None and not bool(one.any()):
+                blank = _blank(env)
+                rows.append({key: blank.get(key) for key in blank.keys(include_nested=True, leaves_only=True)})
+            else:
+                rows.append(env._reset_leaves(one))
+        return _stack(rows)
+
+    def _step_leaves(self, root: Any) -> Leaves:
+        if isinstance(root, TensorDictBase):
+            root = {key: root.get(key) for key in root.keys(include_nested=True, leaves_only=True)}
+        columns = {key: value.unbind(0) for key, value in root.items()}
+        held = columns.get("_step")
+        rows: list[Any] = []
+        for index, env in enumerate(self.envs):
+            if held is not None and not bool(held[index].any()):
+                blank: Any = _blank(env).update(env.full_reward_spec.zero())
+                rows.append({key: blank.get(key) for key in blank.keys(include_nested=True, leaves_only=True)})
+            else:
+                rows.append(env._step_leaves({key: column[index] for key, column in columns.items()}))
+        return _stack(rows)
+
+    def set_seed(self, seed: int) -> int:
+        """Seed the environments one from the other."""
+        for env in self.envs:
+            seed = env.set_seed(seed)
+        return seed
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the environments."""
+        states = [env.state_dict() for env in self.envs]
+        return {"restorable": all(state.get("restorable", False) for state in states), "envs": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Continue where `state` was taken.
+
+        Raises:
+            CheckpointError: if the number of environments differs.
+        """
+        states = state.get("envs", [])
+        if len(states) != len(self.envs):
+            raise CheckpointError(f"SerialEnv has {len(self.envs)} environments, the state has {len(states)}")
+        return all([env.load_state_dict(part) for env, part in zip(self.envs, states, strict=True)])
+
+    def _close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+    def __repr__(self) -> str:
+        return f"SerialEnv(num_workers={len(self.envs)}, env={self.envs[0]!r})"
+
+
+def _wanted(given: TensorDictBase | None) -> bool:
+    if given is None:
+        return True
+    mask = given.get("_reset", None)
+    return mask is None or bool(mask.any())
+
+
+def _blank(env: EnvBase) -> TensorDict:
+    """Zeros in the layout of a reset, for an element that is left alone."""
+    return env.observation_spec.zero().update(env.full_done_spec.zero())
+
+
+def _stack(rows: Sequence[Leaves]) -> Leaves:
+    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+
+def _all_specs(env: EnvBase) -> dict[str, Composite]:
+    return {
+        "observation": env.observation_spec_unbatched,
+        "action": env.full_action_spec_unbatched,
+        "reward": env.full_reward_spec_unbatched,
+        "done": env.done_spec_unbatched,
+        "state": env.state_spec_unbatched,
+    }
+
+
+def _refuse_unequal(first: EnvBase, env: EnvBase, number: int) -> None:
+    if env.batch_size != first.batch_size:
+        raise SpecError(
+            f"SerialEnv: environment {number} has batch size {tuple(env.batch_size)}, environment 0"
+            f" {tuple(first.batch_size)}"
+        )
+    for role, expected in _all_specs(first).items():
+        got = _all_specs(env)[role]
+        if got == expected:
+            continue
+        keys = {*leaf_keys(expected), *leaf_keys(got)}
+        odd = sorted((k for k in keys if expected.get(k, None) != got.get(k, None)), key=str)
+        lines = [
+            f"  {key_str(key)}: environment 0 has {describe(expected.get(key, None))}, environment {number} has"
+            f" {describe(got.get(key, None))}"
+            for key in odd
+        ]
+        raise SpecError(f"SerialEnv: the {role} specs of environments 0 and {number} differ:\n" + "\n".join(lines))

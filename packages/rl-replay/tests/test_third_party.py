@@ -1,0 +1,64 @@
+"""A sampler with priorities, written against the protocol alone, works in the buffer and passes the kit."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl.core.testing import check_sampler
+from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
+
+
+class Proportional:
+    """Draws in proportion to priorities that it keeps in one tensor."""
+
+    ran_out = False
+
+    def __init__(self, capacity=64):
+        self.priority = torch.zeros(capacity, dtype=torch.float64)
+
+    def sample(self, storage, batch_size, *, generator=None):
+        from rl.replay._random import refuse_empty
+
+        rows = refuse_empty("Proportional", storage, batch_size)
+        p = self.priority[:rows]
+        index = torch.multinomial(p, batch_size, replacement=True, generator=generator)
+        return index, {"priority_weight": (p[index] / p[p > 0].min()).reciprocal().float()}
+
+    def extended(self, index, data):
+        self.priority[index] = max(float(self.priority.max()), 1.0)
+
+    def update_priority(self, index, priority):
+        self.priority[index] = priority.double()
+
+    def restart(self):
+        pass
+
+    def empty(self):
+        self.priority.zero_()
+
+    def state_dict(self):
+        return {"priority": self.priority.clone()}
+
+    def load_state_dict(self, state):
+        self.priority.copy_(state["priority"])
+
+
+def test_it_conforms():
+    check_sampler(Proportional)
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer], ids=lambda k: k.__name__)
+def test_it_draws_by_priority_and_its_weights_reach_the_sample(kind, tmp_path):
+    buffer = kind(storage=LazyTensorStorage(20), sampler=Proportional(), batch_size=50)
+    index = buffer.extend(TensorDict({"x": torch.arange(4)}, [4]))
+    buffer.update_priority(index, torch.tensor([0.0, 1.0, 0.0, 3.0]))
+    sample, info = buffer.sample(return_info=True)
+    assert set(sample["x"].tolist()) == {1, 3}
+    expected = torch.where(sample["x"] == 1, 1.0, 1 / 3)
+    assert torch.allclose(info["priority_weight"], expected)
+    assert ("priority_weight" in sample.keys()) == (kind is TensorDictReplayBuffer)
+    assert ("index" in sample.keys()) == (kind is TensorDictReplayBuffer)
+    buffer.dumps(tmp_path)
+    other = kind(storage=LazyTensorStorage(20), sampler=Proportional(), batch_size=50)
+    other.loads(tmp_path)
+    assert torch.equal(other.sampler.priority, buffer.sampler.priority)

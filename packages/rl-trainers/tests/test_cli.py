@@ -1,0 +1,187 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rl.core.cli import main
+from rl.trainers._arguments import parse_train
+from rl.trainers._loading import load_config
+
+TINY = ["--total-frames", "256", "--num-envs", "2", "--frames-per-batch", "128", "--minibatch-size", "64"]
+TINY += ["--eval-episodes", "1", "--final-eval-episodes", "2", "--loggers", "[csv]", "--display", "plain"]
+
+
+def test_train_then_eval(capsys, tmp_path):
+    assert main(["train", "ppo", "--env", "test/guess", *TINY, "--out", "run"]) == 0
+    out = capsys.readouterr().out
+    assert "trained 256 frames in" in out
+    assert "run folder: run" in out
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["train_frames"] == 256
+    assert summary["seed"] == 0
+    assert {"eval_return_mean", "eval_return_std", "train_seconds"} <= summary.keys()
+    assert {"torch", "rl-core", "rl-trainers", "python"} <= summary["versions"].keys()
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {
+        "checkpoints", "config.yaml", "learning_curve.png", "metrics.csv", "summary.json"
+    }  # fmt: skip
+    assert main(["eval", "run", "--episodes", "3"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("return ")
+    assert line.rstrip().endswith("over 3 episodes")
+    assert main(["eval", "run", "--episodes", "3", "--stochastic", "--seed", "5"]) == 0
+
+
+def test_nothing_is_overwritten(capsys, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("keep")
+    assert main(["train", "--env", "test/guess", *TINY, "--out", "run"]) == 1
+    error = capsys.readouterr().err
+    assert "the run folder run exists already and is not overwritten" in error
+    assert "--resume run" in error
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["mine.txt"]
+
+
+def test_runs_get_folders_of_their_own(tmp_path):
+    for _ in range(2):
+        assert main(["train", "--env", "test/guess", *TINY, "--seed", "7"]) == 0
+    assert {p.name for p in (tmp_path / "runs").iterdir()} == {"ppo-test-guess-7-1", "ppo-test-guess-7-2"}
+
+
+def test_another_runs_config_is_accepted(tmp_path):
+    assert main(["train", "dqn", "--env", "test/guess", "--gamma", "0.5", "--total-frames", "64",
+                 "--frames-per-batch", "64", "--display", "none", "--out", "a"]) == 0  # fmt: skip
+    assert main(["train", "--config", "a/config.yaml", "--seed", "3", "--display", "none", "--out", "b"]) == 0
+    (recipe, a), (_, b) = load_config("a"), load_config("b")
+    assert recipe.name == "dqn"
+    assert (a.gamma, a.seed, a.env) == (0.5, 0, "test/guess")
+    assert (b.gamma, b.seed, b.env) == (0.5, 3, "test/guess")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["ppoo"], "no recipe 'ppoo'; did you mean 'ppo'?", id="recipe"),
+        pytest.param(["--learnin-rate", "1"], "no option --learnin-rate; did you mean --learning-rate?", id="option"),
+        pytest.param(["--learning-rate", "fast"], "Expected a <class 'float'>. Got value: fast", id="type"),
+        pytest.param(["--clip", "1.5"], "clip must be in (0, 1), got 1.5", id="range"),
+        pytest.param(
+            ["--frames-per-batch", "100", "--num-envs", "3"], "a multiple of num_envs (3), got 100", id="pair"
+        ),
+        pytest.param(["--config", "none.yaml"], "config file none.yaml cannot be read: No such file", id="no-file"),
+        pytest.param(["--config", "bad.yaml"], "config file bad.yaml is not YAML", id="bad-file"),
+        pytest.param(["--config", "list.yaml"], "config file list.yaml holds list", id="list-file"),
+        pytest.param(["--config", "typo.yaml"], "no setting gama; did you mean gamma?", id="bad-key"),
+        pytest.param(["--config", "value.yaml"], "gamma must be in [0, 1], got 7", id="bad-value"),
+        pytest.param(["dqn", "--config", "ppo.yaml"], "is about the recipe 'ppo'", id="other-recipe"),
+        pytest.param(["--out", "a", "--resume", "old"], "leave --out away", id="out-and-resume"),
+    ],
+)
+def test_what_cannot_be_understood_is_said_with_status_2(words, message, capsys, tmp_path):
+    files = {
+        "bad.yaml": "a: [",
+        "list.yaml": "- 1",
+        "typo.yaml": "gama: 0.9",
+        "value.yaml": "gamma: 7",
+        "ppo.yaml": "recipe: ppo",
+        "old/config.yaml": "recipe: ppo",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert main(["train", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert {p.name for p in tmp_path.iterdir()} == {name.split("/")[0] for name in files}
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        pytest.param("CartPol-v1", "did you mean 'CartPole-v1'?", id="gymnasium"),
+        pytest.param("gym/CartPol-v1", "did you mean 'CartPole-v1'?", id="component-id"),
+        pytest.param("test/gues", "did you mean 'test/guess'?", id="component"),
+        pytest.param("gym", "takes an id: write gym/ID", id="no-id"),
+    ],
+)
+def test_an_unknown_environment_is_named_with_the_nearest(env, message, capsys, tmp_path):
+    assert main(["train", "--env", env, *TINY, "--out", "run"]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_names_every_setting_without_torch():
+    code = (
+        "import sys; from rl.core.cli import main; status = main(['train', 'ppo', '--help']);"
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules; sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    text = " ".join(done.stdout.split())
+    for part in ("--total-frames", "--gae-lambda", "decay of the advantage estimator", "default: 0.95", "--resume"):
+        assert part in text
+
+
+def test_both_spellings_of_an_option_are_understood():
+    parsed = parse_train(["ppo", "--total-frames=3000", "--gae_lambda", "0.5", "--hidden", "[8, 8]"])
+    assert (parsed.config.total_frames, parsed.config.gae_lambda, parsed.config.hidden) == (3000, 0.5, (8, 8))
+    assert parse_train([]).config == parse_train(["ppo"]).config
+    assert parse_train([]).config.env == "CartPole-v1"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_saves_and_says_how_to_go_on(number, tmp_path):
+    words = [sys.executable, "-W", "ignore", "-m", "rl.core", "train", "ppo", "--total-frames", "10000000",
+             "--eval-every", "10000000", "--loggers", "[csv]", "--log-every", "1024", "--display", "plain",
+             "--out", "run"]  # fmt: skip
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.csv"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "rl train ppo --resume run" in out
+    assert not (tmp_path / "run" / "summary.json").exists()
+    frames = int(metrics.read_text().splitlines()[-1].split(",")[0])
+    assert main(["train", "--resume", "run", "--total-frames", str(frames + 1024), "--display", "none"]) == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["train_frames"] >= frames + 1024
+
+
+def test_eval_says_what_is_wrong(capsys, tmp_path):
+    assert main(["eval", "nowhere"]) == 1
+    assert "nowhere is not a run folder" in capsys.readouterr().err
+    assert main(["eval", "nowhere", "--episodes", "0"]) == 2
+    assert main(["train", "--env", "test/guess", *TINY, "--out", "run"]) == 0
+    best = tmp_path / "run" / "checkpoints" / "best.safetensors"
+    content = bytearray(best.read_bytes())
+    content[-3] ^= 255
+    best.write_bytes(content)
+    assert main(["eval", "run"]) == 1
+    assert "best.safetensors is damaged" in capsys.readouterr().err
+
+
+def test_a_video_is_written_once(capsys, tmp_path):
+    assert main(["train", *TINY, "--out", "run"]) == 0
+    assert main(["eval", "run", "--episodes", "1", "--video", "out.gif"]) == 0
+    assert (tmp_path / "out.gif").read_bytes().startswith(b"GIF")
+    assert sorted(os.listdir(tmp_path)) == ["out.gif", "run"]
+    capsys.readouterr()
+    assert main(["eval", "run", "--episodes", "1", "--video", "out.gif"]) == 1
+    assert "out.gif exists already" in capsys.readouterr().err
+    assert main(["eval", "run", "--episodes", "1", "--video", "out.avi"]) == 1
+    assert "writes .mp4 or .gif" in capsys.readouterr().err
+
+
+def test_a_video_as_mp4(tmp_path):
+    assert main(["train", *TINY, "--out", "run"]) == 0
+    assert main(["eval", "run", "--episodes", "1", "--video", "out.mp4"]) == 0
+    assert b"ftyp" in (tmp_path / "out.mp4").read_bytes()[:16]
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert main(["eval", "run", "--video", "out.mp4"]) == 1
+    assert "pip install 'rl-trainers[video]'" in capsys.readouterr().err

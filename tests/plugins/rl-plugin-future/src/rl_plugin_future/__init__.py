@@ -1,0 +1,1 @@
+"""A plugin for an rl-core that does not exist yet."""
