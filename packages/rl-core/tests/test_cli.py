@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from types import ModuleType
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from rl.core import cli
 from rl.core.__about__ import __version__
 from rl.core.components import Command, Component
-from rl.core.errors import RLError
+from rl.core.errors import BrokenPluginWarning, RLError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 
@@ -103,6 +104,20 @@ def test_the_traceback_is_there_on_demand(capsys, monkeypatch):
     monkeypatch.setenv("RL_DEBUG", "1")
     assert cli.main(["fail"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_plugin_that_is_left_out_is_one_line(capsys, monkeypatch):
+    def warn(arguments):
+        warnings.simplefilter("always")
+        warnings.warn("plugin x is left out", BrokenPluginWarning, stacklevel=1)
+        warnings.warn("something else", UserWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setitem(cli._OWN, "warn", (warn, ""))
+    assert cli.main(["warn"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "rl: plugin x is left out"
+    assert "UserWarning: something else" in lines[1]
 
 
 def test_a_bug_is_not_hidden():

@@ -60,7 +60,7 @@ def test_a_module_stays_one_to_its_user():
     wrapped.note = "kept"
     assert net.note == "kept"
     with pytest.raises(AttributeError, match="nothing"):
-        wrapped.nothing
+        _ = wrapped.nothing
 
 
 def test_gradients_reach_the_parameters():

@@ -70,6 +70,26 @@ def test_who_answers_which_hook():
     assert "nobody answers" in found["recurrent gru on cpu"].value
 
 
+def test_every_component_is_imported():
+    made = Registry()
+    made.add(Component("loss", "good", "json:loads"))
+    made.add(Component("loss", "typo", "json:laods"))
+    made.add(Component("env", "absent", "rl.core.no_such_module:X"))
+    found = {f.name: f for f in of(doctor.examine(registry=made), "components")}
+    assert [found[name].state for name in ("loss typo", "env absent")] == ["problem", "problem"]
+    assert found["all others"].value == "1 import"
+
+
+def test_an_extra_that_is_absent_is_no_problem(monkeypatch, tmp_path):
+    (tmp_path / "rlt_needs.py").write_text("import no_such_lib")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = Registry()
+    made.add(Component("env", "extra", "rlt_needs:X", extra="gym"), distribution="rl-envs")
+    (found,) = of(doctor.examine(registry=made), "components")
+    assert found.state == "note"
+    assert 'pip install "rl-envs[gym]"' in found.value
+
+
 def test_a_hook_that_crashes_is_a_problem_with_a_remedy():
     (found,) = problems(doctor.examine(registry=registry(Trees(), Crashes())))
     assert "libfast.so: cannot open" in found.value

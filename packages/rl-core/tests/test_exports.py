@@ -14,7 +14,7 @@ def test_every_public_name_resolves(name):
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        rl.core.nothing
+        _ = rl.core.nothing
 
 
 def test_every_error_is_an_rl_error_and_a_built_in_one():

@@ -74,9 +74,7 @@ def test_an_accelerator_answers_for_its_device_and_the_fallback_for_the_rest(plu
 
 
 def test_an_answer_says_who_gave_it_and_who_passed():
-    found = registry(Fallback(), Accelerator()).answer(
-        "rl_priority_tree", capacity=2, device=CPU, dtype=torch.float32
-    )
+    found = registry(Fallback(), Accelerator()).answer("rl_priority_tree", capacity=2, device=CPU, dtype=torch.float32)
     assert found.plugin.name == "fallback"
     assert found.passed == ("this program:accelerator",)
 
@@ -118,7 +116,9 @@ class Crashes:
 
 def test_a_plugin_that_raises_is_named_and_the_next_one_is_asked():
     found = registry(Fallback(), Crashes())
-    with pytest.warns(BrokenPluginWarning, match=r"crashes.*rl_priority_tree raised OSError: libfast.so.*DISABLE=crashes"):
+    with pytest.warns(
+        BrokenPluginWarning, match=r"crashes.*rl_priority_tree raised OSError: libfast.so.*DISABLE=crashes"
+    ):
         tree = found.priority_tree(2, CPU, torch.float32)
     assert type(tree) is ToyPriorityTree
     found.priority_tree(2, CPU, torch.float32)  # the warning came once

@@ -34,14 +34,15 @@ def test_lowered_policy_equals_the_policy(make_policy, batch, shape, mode):
         torch.manual_seed(1)
         try:
             expected = policy(td.clone())
-        except NotImplementedError as error:
+        except (NotImplementedError, RuntimeError) as error:
+            assert mode is ExplorationType.MEAN  # numbers of actions have none
             pytest.raises(type(error), lambda: plain(*[td[key] for key in plain.in_keys]))
             return
         after = torch.get_rng_state()
         torch.manual_seed(1)
         actual = plain(*[td[key] for key in plain.in_keys])
         assert_close(torch.get_rng_state(), after)
-    assert list(plain.out_keys) == list(policy.out_keys)
+    assert sorted(map(str, plain.out_keys)) == sorted(map(str, policy.out_keys))
     for key, value in zip(plain.out_keys, actual, strict=True):
         assert value.dtype is expected[key].dtype
         assert_close(value, expected[key], rtol=0, atol=0)

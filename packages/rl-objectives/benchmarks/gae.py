@@ -20,7 +20,7 @@ from rl.objectives.value.functional import generalized_advantage_estimate, vec_g
 SHAPES = ((8, 128), (16, 5), (64, 32), (4096, 16), (1, 2048), (64, 1024), (1024, 128), (4096, 128), (8, 16384))
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds

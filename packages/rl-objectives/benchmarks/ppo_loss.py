@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Mapping
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
-from torch import nn
+from torch import Tensor, nn
 from torch.distributions import Independent, Normal
-from torch.nn import functional as F
+from torch.nn import functional
 
 from rl.objectives import ClipPPOLoss
 
@@ -24,27 +25,29 @@ from rl.objectives import ClipPPOLoss
 class DiagonalNormal(Independent):
     """A normal distribution per dimension, scored as one."""
 
-    def __init__(self, loc, scale):
+    def __init__(self, loc: Tensor, scale: Tensor) -> None:
         super().__init__(Normal(loc, scale), 1)
 
 
 class Head(nn.Module):
     """Two outputs: mean, and a standard deviation that depends on the state."""
 
-    def __init__(self, net):
+    def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         loc, scale = self.net(x).chunk(2, -1)
-        return loc, F.softplus(scale) + 1e-4
+        return loc, functional.softplus(scale) + 1e-4
 
 
-def mlp(outputs):
+def mlp(outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(17, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
 
 
-def plain(actor, critic, batch, clip=0.2, entropy_coeff=0.01):
+def plain(
+    actor: nn.Module, critic: nn.Module, batch: list[Tensor], clip: float = 0.2, entropy_coeff: float = 0.01
+) -> dict[str, Tensor]:
     """What the loss computes, diagnostics included, on tensors."""
     observation, action, old_log_prob, advantage, target = batch
     dist = DiagonalNormal(*actor(observation))
@@ -53,7 +56,7 @@ def plain(actor, critic, batch, clip=0.2, entropy_coeff=0.01):
     ratio = log_ratio.exp()
     objective = -(ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
     value = critic(observation)
-    value_loss = F.smooth_l1_loss(value, target)
+    value_loss = functional.smooth_l1_loss(value, target)
     entropy = dist.entropy()
     entropy_loss = -entropy_coeff * entropy.mean()
     with torch.no_grad():
@@ -68,11 +71,11 @@ def plain(actor, critic, batch, clip=0.2, entropy_coeff=0.01):
     return {"loss_objective": objective, "loss_critic": value_loss, "loss_entropy": entropy_loss, **out}
 
 
-def backward(out):
+def backward(out: Mapping[str, Tensor] | TensorDictBase) -> None:
     (out["loss_objective"] + out["loss_critic"] + out["loss_entropy"]).backward()
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     rounds = parser.parse_args().rounds
@@ -114,7 +117,9 @@ def main():
     for name, (cpu, wall) in medians.items():
         print(f"{name:26} {cpu:8.0f} us CPU {wall:8.0f} us wall")
     for what in ("forward", "forward + backward"):
-        cpu, wall = (ours / theirs for ours, theirs in zip(medians[f"loss {what}"], medians[f"plain {what}"], strict=True))
+        cpu, wall = (
+            ours / theirs for ours, theirs in zip(medians[f"loss {what}"], medians[f"plain {what}"], strict=True)
+        )
         print(f"ratio of {what}: {cpu:.2f} CPU, {wall:.2f} wall (goal for forward + backward: at most 1.5)")
 
 

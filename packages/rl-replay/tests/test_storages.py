@@ -339,7 +339,7 @@ def test_files_go_with_the_storage_if_asked(temporary, cleanup, tmp_path):
 
 
 def test_memory_mapped_files_are_refused_on_other_devices():
-    with pytest.raises(BackendError, match="td.to"):
+    with pytest.raises(BackendError, match=r"td\.to"):
         LazyMemmapStorage(100, device="cuda")
 
 
@@ -365,3 +365,14 @@ def test_a_batch_on_the_meta_device_keeps_its_layout_only():
     storage = LazyTensorStorage(10, device="meta")
     storage.set(torch.arange(4), transitions(4).to("meta"))
     assert storage.get(torch.arange(2)).device == torch.device("meta")
+
+
+@every_storage
+def test_plain_tensors_are_copied_on_the_way_in_and_out(make):
+    buffer, row = ReplayBuffer(storage=make(4)), torch.ones(3)
+    buffer.add(row)
+    row.zero_()
+    for read in (lambda: buffer[0], lambda: buffer[:], lambda: buffer.sample(2)):
+        assert (read() == 1).all()
+        read().zero_()
+    assert (buffer[0] == 1).all()

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
 from rl.core.errors import RLError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.mdp import FLAGS, StepMDP
 from rl.core.specs import Binary, Bounded, Categorical, Composite, Unbounded
-from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
 
 __all__ = ["ChainEnv"]
 
@@ -29,6 +30,7 @@ class ChainEnv:
         num_envs: chains that run side by side; None for one without a batch dimension.
         length: number of states, at least 2.
         slip: probability of a slip, in [0, 0.5).
+        device: where tensors live; the CPU if None.
 
     Keys: writes ``observation`` float32 ``[*B, length]``, one-hot; reads ``action`` int64 ``[*B]`` in {0, 1}; writes
     under ``next`` the observation, ``reward`` float32 ``[*B, 1]`` and the done flags bool ``[*B, 1]``.
@@ -44,24 +46,34 @@ class ChainEnv:
         tensor([True])
     """
 
-    def __init__(self, num_envs: int | None = None, *, length: int = 6, slip: float = 0.1) -> None:
+    def __init__(
+        self,
+        num_envs: int | None = None,
+        *,
+        length: int = 6,
+        slip: float = 0.1,
+        device: torch.device | str | None = None,
+    ) -> None:
         if num_envs is not None and num_envs < 1:
             raise RLError(f"ChainEnv got num_envs={num_envs}; give 1 or more, or None for no batch dimension")
         if length < 2 or not 0 <= slip < 0.5:
             raise RLError(f"ChainEnv got length={length} and slip={slip}; expected length >= 2 and 0 <= slip < 0.5")
         self.length, self.slip, self.max_steps = length, slip, 4 * length
-        self.device = torch.device("cpu")
+        self.device = torch.device("cpu" if device is None else device)
         batch = () if num_envs is None else (num_envs,)
         self.batch_size = torch.Size(batch)
-        self.observation_spec = Composite(observation=Bounded(0.0, 1.0, shape=(*batch, length)), shape=batch)
-        self.full_action_spec = Composite(action=Categorical(2, shape=batch), shape=batch)
-        self.full_reward_spec = Composite(reward=Unbounded(shape=(*batch, 1)), shape=batch)
-        flags = {flag: Binary(shape=(*batch, 1), dtype=torch.bool) for flag in FLAGS}
-        self.full_done_spec = Composite(flags, shape=batch)
+        on: dict[str, Any] = {"device": self.device}
+        flag = Binary(shape=(*batch, 1), dtype=torch.bool, **on)
+        self.observation_spec = Composite(
+            observation=Bounded(0.0, 1.0, shape=(*batch, length), **on), shape=batch, **on
+        )
+        self.full_action_spec = Composite(action=Categorical(2, shape=batch, **on), shape=batch, **on)
+        self.full_reward_spec = Composite(reward=Unbounded(shape=(*batch, 1), **on), shape=batch, **on)
+        self.full_done_spec = Composite(dict.fromkeys(FLAGS, flag), shape=batch, **on)
         self._next_root = StepMDP.from_env(self)
-        self._rng = torch.Generator()
-        self._position = torch.zeros(batch, dtype=torch.int64)
-        self._steps = torch.zeros(batch, dtype=torch.int64)
+        self._rng = torch.Generator(self.device)
+        self._position = torch.zeros(batch, dtype=torch.int64, **on)
+        self._steps = torch.zeros(batch, dtype=torch.int64, **on)
 
     @property
     def action_spec(self) -> Categorical:
@@ -87,7 +99,7 @@ class ChainEnv:
     def step_leaves(self, root: Leaves) -> Leaves:
         """See `rl.core.interfaces.LeafEnv`."""
         move = 2 * root["action"] - 1
-        slips = torch.rand(self.batch_size, generator=self._rng) < self.slip
+        slips = torch.rand(self.batch_size, generator=self._rng, device=self.device) < self.slip
         self._position = (self._position + torch.where(slips, -move, move)).clamp(0, self.length - 1)
         self._steps = self._steps + 1
         terminated = (self._position == self.length - 1).unsqueeze(-1)
@@ -104,7 +116,7 @@ class ChainEnv:
         return torch.nn.functional.one_hot(self._position, self.length).to(torch.float32)
 
     def _no(self) -> Tensor:
-        return torch.zeros((*self.batch_size, 1), dtype=torch.bool)
+        return torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self.device)
 
     # ------------------------------------------------------------ TensorDicts
 

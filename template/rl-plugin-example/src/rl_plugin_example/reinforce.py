@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
 from rl.core.checks import same_shape
 from rl.core.contract import Contract, Key
 from rl.core.errors import RLError
-from tensordict import TensorDict, TensorDictBase
-from torch import Tensor, nn
 
 __all__ = ["ReinforceLoss", "policy_gradient"]
 

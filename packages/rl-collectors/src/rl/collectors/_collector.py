@@ -58,12 +58,6 @@ class Collector:
     Raises:
         ContractError: if the policy reads what the environment does not write, or writes no action.
         SpecError: if an argument is out of range, or `create_env_fn` gives no environment.
-
-    Example:
-        >>> from rl.collectors import Collector
-        >>> from rl.core.testing import CountingEnv  # doctest: +SKIP
-        >>> for batch in Collector(CountingEnv(), frames_per_batch=4, total_frames=8):  # doctest: +SKIP
-        ...     print(batch.shape)
     """
 
     def __init__(  # noqa: PLR0913  # each is one documented switch of collection
@@ -255,16 +249,17 @@ class Collector:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken.
+        """Continue where `state` was taken; from a reset if the environment cannot.
 
         Raises:
             CheckpointError: if the state is not a collector's, or of another batch size. Nothing is loaded then.
         """
         found = unpack(state, self._batch_size)
-        if found.env is not None:
-            self.env.load_state_dict(found.env)  # pyright: ignore[reportAttributeAccessIssue]  # optional method
-        self._frames, self._free_id, self._ids = found.frames, found.free_id, found.ids
-        self._runner.root = found.root
+        load: Any = getattr(self.env, "load_state_dict", None)
+        # an environment that stands elsewhere says so by returning False, after a warning of its own
+        exact = found.env is not None and load is not None and load(found.env) is not False
+        self._frames, self._free_id = found.frames, found.free_id
+        self._ids, self._runner.root = (found.ids, found.root) if exact else (None, None)
         self._assemble.root_keys, self._assemble.next_keys = found.root_keys, found.next_keys
 
     def __repr__(self) -> str:

@@ -9,16 +9,17 @@ import argparse
 import json
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import TextIO
+from typing import Any, TextIO
 
 from rl.core.__about__ import __version__
 from rl.core._records import PluginRecord
 from rl.core._table import table
 from rl.core._targets import import_target
 from rl.core.components import Command
-from rl.core.errors import RLError
+from rl.core.errors import BrokenPluginWarning, RLError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import settings
 
@@ -36,6 +37,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         ``RL_DEBUG=1``), 2 if the command line makes no sense.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    with warnings.catch_warnings():
+        warnings.showwarning = _brief(warnings.showwarning)
+        return _guarded(arguments)
+
+
+def _brief(show: Callable[..., None]) -> Callable[..., None]:
+    """Our own warnings as one line, all others as ever."""
+
+    def brief(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+        if issubclass(category, BrokenPluginWarning):
+            sys.stderr.write(f"rl: {message}\n")
+        else:
+            show(message, category, *rest)
+
+    return brief
+
+
+def _guarded(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except RLError as error:

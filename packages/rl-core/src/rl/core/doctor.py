@@ -17,7 +17,7 @@ from rl.core.__about__ import __version__
 from rl.core._records import PluginRecord
 from rl.core._table import table
 from rl.core._versions import installed_version, requirements, satisfies
-from rl.core.errors import RLError
+from rl.core.errors import MissingExtraError, RLError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import normalized, settings
 
@@ -124,7 +124,7 @@ def examine(*, quick: bool = False, registry: Registry | None = None) -> list[Fi
     registry = discovered() if registry is None else registry
     findings = [*_system(), *_libraries(), *_namespace()]
     if not quick:
-        findings += [*_imports(), *_devices(), *_answers(registry)]
+        findings += [*_imports(), *_devices(), *_answers(registry), *_targets(registry)]
     # Last, since asking the hooks may have brought up problems.
     findings += [*_plugins(registry), *_settings(registry), *_bad_pairs(), *_extras(registry)]
     return findings
@@ -229,6 +229,27 @@ def _answer(registry: Registry, what: str, hook: str, arguments: dict[str, Any])
     passed = f"; not for {', '.join(found.passed)}" if found.passed else ""
     why = getattr(found.value, "why", "")
     return Finding("back ends", what, f"{name} of {found.plugin.distribution}{passed}{f': {why}' if why else ''}")
+
+
+def _targets(registry: Registry) -> Iterator[Finding]:
+    """Import every component."""
+    if sys.modules.get("torch") is None or sys.modules.get("tensordict") is None:
+        return
+    sound = 0
+    for component in registry.components():
+        what = f"{component.kind} {component.name}"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                registry.load(component.kind, component.name)
+        except MissingExtraError as error:
+            yield Finding("components", what, str(error), "note")
+        except RLError as error:
+            yield Finding("components", what, str(error), "problem", "the message says what to do")
+        else:
+            sound += 1
+    if sound:
+        yield Finding("components", "all others" if sound < len(registry.components()) else "all", f"{sound} import")
 
 
 def _plugins(registry: Registry) -> Iterator[Finding]:

@@ -11,6 +11,9 @@ a third party before us, and third parties in reverse order of their distributio
 A plugin that raises does not end the round: it is named in a `BrokenPluginWarning`, and the next one is
 asked. Raise an error of `rl.core.errors` to refuse on purpose: it reaches the caller as it is. Hook wrappers
 are refused.
+
+`rl doctor` shows who answers for each device, with the attributes ``name`` and ``why`` of the answer where it has
+them; ``why`` is a sentence such as "AVX2 library", for those who wonder which of several paths was taken.
 """
 
 from __future__ import annotations

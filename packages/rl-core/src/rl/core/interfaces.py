@@ -161,11 +161,11 @@ class Storage(Protocol):
         ...
 
     def __len__(self) -> int: ...
-    def check(self, data: Any) -> int:
-        """Number of rows in a batch, having compared them with what is stored; writes nothing.
+    def count(self, data: Any) -> int:
+        """Number of rows in a batch; does not compare them with what is stored.
 
         Raises:
-            RLError: if a key is missing or new, a shape or dtype differs, or there are no rows.
+            RLError: if `data` is no batch of rows.
         """
         ...
 
@@ -178,9 +178,10 @@ class Storage(Protocol):
         ...
 
     def set(self, index: Tensor | int | slice, data: Any) -> None:
-        """Write rows. Everything is checked, as by `check`, before anything is written.
+        """Write rows. Everything is checked before anything is written.
 
         Raises:
+            RLError: if a key is missing or new, a shape or dtype differs, or the numbers of rows and indices do.
             IndexError: if an index is outside ``[0, max_size)``, or rows before it would stay unwritten.
         """
         ...
@@ -242,11 +243,15 @@ class Writer(Protocol):
     """Chooses where new rows go."""
 
     def claim(self, storage: Storage, count: int) -> Tensor:
-        """Indices ``[count]`` int64, all different, for `count` new rows; moves the cursor.
+        """Indices ``[count]`` int64, all different, for `count` new rows; moves nothing.
 
         Raises:
-            RLError: if the rows cannot be placed. Nothing has moved then.
+            RLError: if the rows cannot be placed.
         """
+        ...
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Rows were just written at the claimed `index`: move on."""
         ...
 
     def empty(self) -> None:

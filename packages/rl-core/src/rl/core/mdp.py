@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _Tree = dict[str, Any]  # what to leave out: the key itself (None), or a tree of what to leave out below it
+_NOTHING: _Tree = {}
 
 
 def _tree(keys: Iterable[NestedKey]) -> _Tree:
@@ -62,13 +63,15 @@ def _tree(keys: Iterable[NestedKey]) -> _Tree:
 def _put(entries: dict[str, Any], source: TensorDictBase, drop: _Tree) -> None:
     """Lay what `source` holds, without `drop`, over `entries`."""
     for key, value in source.items():
-        below = drop.get(key, {})
+        below = drop.get(key, _NOTHING)
         if below is None:
             continue
         if is_non_tensor(value):
             entries[key] = value.clone()
         elif isinstance(value, TensorDictBase):
-            entries[key] = _nested(entries.get(key), value, below)
+            nested = _nested(entries.get(key), value, below)
+            if below is _NOTHING or not nested.is_empty() or value.is_empty():  # all of it was left out
+                entries[key] = nested
         else:
             entries[key] = value
 
@@ -81,7 +84,7 @@ def _nested(under: Any, value: TensorDictBase, drop: _Tree) -> TensorDictBase:
         return LazyStackedTensorDict.lazy_stack([_nested(u, part, drop) for u, part in pairs], value.stack_dim)
     entries: dict[str, Any] = {}
     if isinstance(under, TensorDictBase):
-        _put(entries, under, {})
+        _put(entries, under, _NOTHING)
     _put(entries, value, drop)
     return TensorDict(entries, batch_size=value.batch_size, device=value.device)
 

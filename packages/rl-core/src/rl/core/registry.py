@@ -8,6 +8,7 @@ This module imports neither torch nor tensordict.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from collections.abc import Iterable
@@ -210,7 +211,7 @@ class Registry:
     def _warn_once(self, key: str, message: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            warnings.warn(message, BrokenPluginWarning, stacklevel=4)
+            warnings.warn(message, BrokenPluginWarning, stacklevel=_outside())
 
     def components(self, kind: str | None = None) -> list[Component]:
         """What is offered, sorted by kind and name.
@@ -307,37 +308,37 @@ class Registry:
             record.problems.append(problem)
         self._warn_once(f"{record.id} {problem}", f"plugin {record.label}: {message}")
 
-    def priority_tree(self, capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree:
+    def priority_tree(self, capacity: int, device: torch.device | str, dtype: torch.dtype) -> PriorityTree:
         """The best priority tree for a device and a type.
 
         Raises:
             BackendError: if nobody offers one.
         """
-        found = self.answer("rl_priority_tree", capacity=capacity, device=device, dtype=dtype)
+        found = self.answer("rl_priority_tree", capacity=capacity, device=_device(device), dtype=dtype)
         if found is None:
             self._nobody(f"a priority tree for {device} and {dtype}", "rl_priority_tree", "rl-replay")
         return found.value
 
-    def linear_recurrence(self, device: torch.device, dtype: torch.dtype) -> LinearRecurrence:
+    def linear_recurrence(self, device: torch.device | str, dtype: torch.dtype) -> LinearRecurrence:
         """The best reverse scan for a device and a type.
 
         Raises:
             BackendError: if nobody offers one.
         """
-        found = self.answer("rl_linear_recurrence", device=device, dtype=dtype)
+        found = self.answer("rl_linear_recurrence", device=_device(device), dtype=dtype)
         if found is None:
             self._nobody(f"a linear recurrence for {device} and {dtype}", "rl_linear_recurrence", "rl-objectives")
         return found.value
 
     def recurrent_backend(
-        self, cell: Literal["lstm", "gru"], name: str | None, device: torch.device
+        self, cell: Literal["lstm", "gru"], name: str | None, device: torch.device | str
     ) -> RecurrentBackend:
         """The recurrent back end `name` for a cell and a device, or the best one if `name` is None.
 
         Raises:
             BackendError: if nobody offers it.
         """
-        found = self.answer("rl_recurrent_backend", cell=cell, name=name, device=device)
+        found = self.answer("rl_recurrent_backend", cell=cell, name=name, device=_device(device))
         if found is None:
             what = f"the recurrent back end {name!r}" if name else "a recurrent back end"
             remedy = "rl-recurrent-triton" if name == "triton" else "rl-modules"
@@ -364,6 +365,20 @@ class Registry:
                 else:
                     found[command.name] = (command, answer.plugin)
         return found
+
+
+def _device(device: torch.device | str) -> torch.device:
+    import torch
+
+    return torch.device(device)
+
+
+def _outside() -> int:
+    """How many frames lie between the caller of this function and the first that is not of rl-core."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("rl.core"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _as_commands(value: Any) -> list[Command]:

@@ -8,17 +8,16 @@ from typing import Any, Self
 import torch
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import LeafEnv, Leaves
-from rl.core.keys import as_tuple
+from rl.core.keys import as_tuple, unwrap
+from rl.core.mdp import StepMDP, merge_reset, where_reset
 from rl.core.specs import TensorSpec
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.envs._checks import check_action, check_entries
+from rl.envs._checks import check_action, check_entries, entry_keys
 from rl.envs._env_specs import EnvSpecs
-from rl.envs._flags import Flags
+from rl.envs._flags import Flags, Masks
 from rl.envs._leaf_form import LeafForm
-from rl.envs._masks import fit_mask, merge, take_masks
-from rl.envs._mdp import Advance
 from rl.envs._rollout import rollout
 from rl.envs._seeding import next_seed
 from rl.envs._spec_names import SpecNames
@@ -85,8 +84,8 @@ class EnvBase(SpecNames):
     def _forget(self) -> None:
         """Drop what was derived from the specs; the next reset and step are checked again."""
         self._reset_checked = self._step_checked = False
-        self._flags: Flags = Flags(type(self).__name__, self._specs.keys("done"))
-        self._advance: Advance | None = None
+        self._flags: Flags = Flags(self._specs.keys("done"))
+        self._advance: StepMDP | None = None
 
     def _assign_spec(self, role: str, spec: TensorSpec | None) -> None:
         self._specs.assign(role, spec)
@@ -149,16 +148,10 @@ class EnvBase(SpecNames):
         masks = None
         if tensordict is not None:
             self._check_batch(tensordict, "reset")
-            masks = take_masks(tensordict, self.reset_keys, self.full_done_spec, type(self).__name__)
+            masks = self._flags.take_masks(tensordict, self.full_done_spec, type(self).__name__)
         if masks is not None and not any(bool(mask.any()) for mask in masks.values()):
             return tensordict if tensordict is not None else TensorDict({}, self.batch_size)
-        given = tensordict
-        if masks is not None:
-            keyed: Any = dict(zip(self.reset_keys, masks.values(), strict=True))
-            if "_reset" not in keyed:
-                keyed["_reset"] = torch.stack([m.flatten(len(self.batch_size)).any(-1) for m in masks.values()]).any(0)
-                keyed["_reset"] = keyed["_reset"].unsqueeze(-1)
-            given = TensorDict(keyed, batch_size=self.batch_size, device=self.device)
+        given = tensordict if masks is None else self._mask_entries(masks)
         fresh = self._reset(given)
         self._check_result(fresh, given, "_reset")
         self._flags.clear(fresh, self.full_done_spec)
@@ -166,9 +159,17 @@ class EnvBase(SpecNames):
         if self.debug or not self._reset_checked:
             self._check_reset(fresh)
         if masks is not None and not all(bool(mask.all()) for mask in masks.values()):
-            leaves = {key: fresh.get(key) for key in fresh.keys(include_nested=True, leaves_only=True)}
-            fresh = self._wrap(merge(leaves, tensordict, masks, len(self.batch_size), type(self).__name__))
+            leaves = {key: fresh.get(key) for key in entry_keys(fresh)}
+            fresh = self._wrap(merge_reset(tensordict, leaves, masks))  # pyright: ignore[reportArgumentType]  # has get
         return fresh if tensordict is None else tensordict.update(fresh)
+
+    def _mask_entries(self, masks: Masks) -> TensorDict:
+        """What ``_reset`` is given in a partial reset: the masks, and at the root their union."""
+        keyed: Any = {unwrap((*level, "_reset")): mask for level, mask in masks.items()}
+        if "_reset" not in keyed:
+            ndim = len(self.batch_size)
+            keyed["_reset"] = torch.stack([mask.flatten(ndim).any(-1) for mask in masks.values()]).any(0).unsqueeze(-1)
+        return TensorDict(keyed, batch_size=self.batch_size, device=self.device)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Carry out the action.
@@ -189,28 +190,31 @@ class EnvBase(SpecNames):
             self._check_batch(tensordict, "step")
             check_action(tensordict, self.full_action_spec, who=type(self).__name__)
         mask = tensordict.get("_step", None)
-        outcome = self._step(tensordict) if mask is None else self._masked_step(tensordict, mask)
+        try:
+            outcome = self._step(tensordict) if mask is None else self._masked_step(tensordict, mask)
+        except Exception:
+            check_action(tensordict, self.full_action_spec, who=type(self).__name__)  # says more if that is why
+            raise
         self._check_result(outcome, tensordict, "_step")
-        self._flags.complete(outcome)
+        self._flags.complete(outcome, self.full_done_spec)
         if unchecked:
             self._check_step(outcome)
         kept = tensordict.get("next", None)
         if kept is not None:
-            written = set(outcome.keys(include_nested=True, leaves_only=True))
-            for key, value in kept.items(include_nested=True, leaves_only=True):
+            written = set(entry_keys(outcome))
+            for key in entry_keys(kept):
                 if key not in written:
-                    outcome.set(key, value)
+                    outcome.set(key, kept.get(key))
         return tensordict.set("next", outcome)
 
     def _masked_step(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """A step of some elements: the others get their root entries back, and zeros where the root has none."""
-        outcome = self._flags.complete(self._step(tensordict))
+        outcome = self._flags.complete(self._step(tensordict), self.full_done_spec)
         where = mask if mask.ndim > len(self.batch_size) else mask.unsqueeze(-1)
-        for key in list(outcome.keys(include_nested=True, leaves_only=True)):
+        for key in entry_keys(outcome):
             new = outcome.get(key)
             old = None if key in self.reward_keys else tensordict.get(key, None)
-            old = torch.zeros_like(new) if old is None else old
-            outcome.set(key, torch.where(fit_mask(where, new, len(self.batch_size)), new, old))
+            outcome.set(key, where_reset(where, new, torch.zeros_like(new) if old is None else old))
         return outcome
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
@@ -225,7 +229,13 @@ class EnvBase(SpecNames):
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the following step: ``next`` moved up, without rewards and without the last action."""
         if self._advance is None:
-            self._advance = Advance([*self.reward_keys, *self.action_keys, *self.reset_keys, "_step"])
+            self._advance = StepMDP(
+                reward_keys=self.reward_keys,
+                done_keys=self.done_keys,
+                action_keys=self.action_keys,
+                state_keys=self.state_keys,
+                exclude_action=True,
+            )
         return self._advance(tensordict)
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -390,13 +400,16 @@ class EnvBase(SpecNames):
                 f" {tuple(self.batch_size)}: build it with batch_size=self.batch_size"
             )
 
-    def _refuse_done(self, fresh: TensorDictBase, masks: Any) -> None:
+    def _refuse_done(self, fresh: TensorDictBase, masks: Masks | None) -> None:
         for key in self._flags.done_keys:
             done = fresh.get(key)
-            if masks is not None:
-                done = done & masks[as_tuple(key)[:-1]]
+            mask = None if masks is None else masks.get(as_tuple(key)[:-1], masks.get(()))
+            if mask is not None:
+                done = done & mask
             if bool(done.any()):
-                raise SpecError(f"{type(self).__name__}._reset returned {key!r} true: an episode cannot begin at its end")
+                raise SpecError(
+                    f"{type(self).__name__}._reset returned {key!r} true: an episode cannot begin at its end"
+                )
 
     def _check_reset(self, fresh: Any) -> None:
         specs = [self.observation_spec, self.full_done_spec]

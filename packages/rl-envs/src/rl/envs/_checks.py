@@ -66,9 +66,7 @@ def _fault(spec: TensorSpec, value: Any) -> str | None:
     return None
 
 
-def check_entries(
-    entries: Any, specs: Iterable[Composite], *, who: str, allowed: Iterable[NestedKey] = ()
-) -> None:
+def check_entries(entries: Any, specs: Iterable[Composite], *, who: str, allowed: Iterable[NestedKey] = ()) -> None:
     """Raise unless `entries` holds exactly what `specs` say.
 
     Args:

@@ -1,4 +1,4 @@
-"""Done flags: which of the three a step left out, and what they then are."""
+"""The done flags of an environment: what they are, and what a step left out of them."""
 
 from __future__ import annotations
 
@@ -6,95 +6,77 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from rl.core.errors import SpecError
-from rl.core.keys import NestedKey, as_tuple, unwrap
+from rl.core.errors import ShapeError
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.core.mdp import complete_done, done_levels, reset_masks
+from rl.core.specs import Composite
 from torch import Tensor
 
-__all__ = ["Flags"]
+__all__ = ["Flags", "Masks"]
+
+Masks = dict[tuple[str, ...], Tensor]
+"""Reset masks by level, as `rl.core.mdp.reset_masks` gives them."""
 
 
 class Flags:
-    """The done flags of an environment, in groups that lie side by side.
+    """The done flags of an environment, by level.
 
     Args:
-        owner: name of the environment, for messages.
         keys: all flags of its done spec.
 
     Example:
-        >>> flags = Flags("Env", ["done", "terminated"])
-        >>> entries = {"terminated": torch.tensor([True])}
-        >>> flags.complete(entries)["done"]
+        >>> flags = Flags(["done", "terminated"])
+        >>> flags.complete({"terminated": torch.tensor([True])})["done"]
         tensor([True])
     """
 
-    def __init__(self, owner: str, keys: Sequence[NestedKey]) -> None:
-        self.owner = owner
+    def __init__(self, keys: Sequence[NestedKey]) -> None:
         self.keys = list(keys)
-        groups: dict[tuple[str, ...], set[str]] = {}
-        for key in keys:
-            *prefix, name = as_tuple(key)
-            groups.setdefault(tuple(prefix), set()).add(name)
-        self.groups: list[tuple[tuple[str, ...], bool]] = [
-            (prefix, "truncated" in names) for prefix, names in groups.items()
-        ]
-        self.done_keys: list[NestedKey] = [unwrap((*prefix, "done")) for prefix, _ in self.groups]
-        self.reset_keys: list[NestedKey] = [unwrap((*prefix, "_reset")) for prefix, _ in self.groups]
+        self.levels = done_levels(keys)
+        self.done_keys: list[NestedKey] = [unwrap((*level, "done")) for level in self.levels]
+        self.reset_keys: list[NestedKey] = [unwrap((*level, "_reset")) for level in self.levels]
+        self._names = [[as_tuple(key)[-1] for key in keys if as_tuple(key)[:-1] == level] for level in self.levels]
 
-    def complete(self, entries: Any) -> Any:
-        """Add the flags that a step did not write.
-
-        Of ``terminated`` alone, and of ``terminated`` and ``truncated``, ``done`` is the union; ``done`` alone is
-        a termination; a missing ``truncated`` is false.
+    def complete(self, entries: Any, spec: Composite | None = None) -> Any:
+        """Add the flags that a step did not write, by the rules of `rl.core.mdp.complete_done`.
 
         Args:
             entries: a mapping or a TensorDict; written in place.
-
-        Raises:
-            SpecError: if nothing says whether the episode is over, or only ``done`` and ``truncated`` do.
+            spec: the batched done spec, which says the shape where there is no flag at all.
         """
-        for prefix, has_truncated in self.groups:
-            self._complete_group(entries, prefix, has_truncated=has_truncated)
+        if any(entries.get(key, None) is None for key in self.keys):
+            for level, done, names in zip(self.levels, self.done_keys, self._names, strict=True):
+                shape = None if spec is None else spec[done].shape
+                complete_done(entries, level=level, flags=names, shape=shape)
         return entries
 
-    def _complete_group(self, entries: Any, prefix: tuple[str, ...], *, has_truncated: bool) -> None:
-        names = [unwrap((*prefix, name)) for name in ("done", "terminated", "truncated")]
-        done, terminated, truncated = (entries.get(name, None) for name in names)
-        if done is None and terminated is None:
-            raise SpecError(
-                f"{self.owner}._step wrote neither {names[0]!r} nor {names[1]!r}: return at least one of them"
-            )
-        if terminated is None:
-            if truncated is not None:
-                raise SpecError(
-                    f"{self.owner}._step wrote {names[0]!r} and {names[2]!r} without {names[1]!r}: whether the"
-                    " episode terminated cannot be told from them; return it too"
-                )
-            entries[names[1]] = terminated = done.clone()
-        if done is None:
-            entries[names[0]] = terminated.clone() if truncated is None else terminated | truncated
-        if truncated is None and has_truncated:
-            entries[names[2]] = torch.zeros_like(terminated)
-
-    def clear(self, entries: Any, template: Any) -> Any:
-        """Add the flags that a reset did not write: all false.
-
-        Args:
-            entries: a mapping or a TensorDict; written in place.
-            template: the batched done spec.
-        """
+    def clear(self, entries: Any, spec: Composite) -> Any:
+        """Add the flags that a reset did not write: all false."""
         for key in self.keys:
             if entries.get(key, None) is None:
-                entries[key] = template[key].zero()
+                entries[key] = spec[key].zero()
         return entries
 
-    def any_done(self, entries: Any) -> Tensor | None:
-        """The mask of what is over, ``done`` of each group over all its places; None if nothing is.
+    def take_masks(self, td: Any, spec: Composite, owner: str) -> Masks | None:
+        """Take the ``_reset`` entries out of `td`.
 
         Returns:
-            For one group its ``done``; for several the union over each element of the batch.
+            None if there is none: everything is reset.
+
+        Raises:
+            ShapeError: if a mask is not bool or has not the shape of the flag beside it.
         """
-        if len(self.done_keys) == 1:
-            done = entries.get(self.done_keys[0])
-            return done if bool(done.any()) else None
-        masks = {key: entries.get(key) for key in self.done_keys}
-        return masks if any(bool(mask.any()) for mask in masks.values()) else None  # type: ignore[return-value]
+        masks = reset_masks(td, self.done_keys)
+        for level, mask in masks.items():
+            done = unwrap((*level, "done"))
+            shape = spec[done].shape if level in self.levels else None
+            if mask.dtype != torch.bool or (shape is not None and mask.shape != shape):
+                wanted = tuple(mask.shape if shape is None else shape)
+                raise ShapeError(
+                    f"{owner}.reset was given {key_str((*level, '_reset'))} of {mask.dtype} {tuple(mask.shape)}; it must be"
+                    f" torch.bool {wanted}, as {key_str(done)}"
+                )
+        for key in {*self.reset_keys, "_reset"}:
+            if td.get(key, None) is not None:
+                del td[key]
+        return masks or None

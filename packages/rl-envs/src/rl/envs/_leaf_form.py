@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from rl.core.errors import RLError
 from rl.core.interfaces import Leaves
+from rl.core.mdp import merge_reset
 from torch import Tensor
-
-from rl.envs._masks import merge
 
 __all__ = ["LeafForm"]
 
@@ -51,13 +50,17 @@ class LeafForm:
             env._check_reset(fresh)
         if mask is None or current is None or bool(mask.all()):
             return fresh
-        return merge(fresh, current, {(): mask}, len(self.batch_size), type(env).__name__)
+        return merge_reset(current, fresh, {(): mask})
 
     def step_leaves(self, root: Leaves) -> Leaves:
         """What a step writes under ``next``, keyed without the ``next``."""
         env = self._env
         if env._step_checked and not env.debug:
-            return self._step(root)
+            try:
+                return self._step(root)
+            except Exception:
+                env._check_leaf_action(root)  # says more if that is why
+                raise
         env._check_leaf_action(root)
         outcome = self._step(root)
         env._check_step(outcome)

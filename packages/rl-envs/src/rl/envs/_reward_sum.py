@@ -42,9 +42,7 @@ class RewardSum(Transform):
 
     leafwise: ClassVar[bool] = True
 
-    def __init__(
-        self, in_keys: Iterable[NestedKey] | None = None, out_keys: Iterable[NestedKey] | None = None
-    ) -> None:
+    def __init__(self, in_keys: Iterable[NestedKey] | None = None, out_keys: Iterable[NestedKey] | None = None) -> None:
         super().__init__(["reward"] if in_keys is None else in_keys, [])
         self._every = in_keys is None
         self._named = None if out_keys is None else [unwrap(key) for key in out_keys]

@@ -71,7 +71,7 @@ class SerialEnv(EnvBase):
             if held is not None and not bool(held.any()):
                 rows.append(_blank(env).update(env.full_reward_spec.zero()))
             else:
-                rows.append(env._flags.complete(env._step(td)))
+                rows.append(env._flags.complete(env._step(td), env.full_done_spec))
         return torch.stack(rows)
 
     def _leafwise(self) -> bool:

@@ -141,9 +141,7 @@ class Transform:
             RLError: if it belongs to another one.
         """
         if parent is not None and self._parent is not None and self._parent is not parent:
-            raise RLError(
-                f"{self!r} belongs to another environment already; give this one its own: append a clone()"
-            )
+            raise RLError(f"{self!r} belongs to another environment already; give this one its own: append a clone()")
         self._parent = parent
 
     def clone(self) -> Self:

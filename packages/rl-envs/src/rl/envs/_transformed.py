@@ -89,7 +89,8 @@ class TransformedEnv(EnvBase):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         base = self.base_env
-        outcome = base._flags.complete(base._step(self.transform._inv(tensordict.copy()) if self._inverts else tensordict))
+        inner = self.transform._inv(tensordict.copy()) if self._inverts else tensordict
+        outcome = base._flags.complete(base._step(inner), base.full_done_spec)
         if not base._step_checked:
             base._check_step(outcome)
         return self.transform._step(tensordict, outcome)

@@ -186,8 +186,7 @@ class PPOLoss(LossModule):
             ContractError: if a key that is read is absent.
             ShapeError: if shapes do not agree.
         """
-        keys = self._keys
-        if tensordict.get(keys["advantage"], None) is None or tensordict.get(keys["value_target"], None) is None:
+        if tensordict.get(self._keys["advantage"], None) is None:
             tensordict = self._estimated(tensordict)
         leaves = self._reads.read(tensordict, self)
         advantage, target = leaves[-2:]

@@ -130,15 +130,12 @@ class ReplayBuffer:
                 storage can hold.
         """
         with self._lock:
-            count = self._check(data)
-            self._flight.wait_gathered()
-            before = self.writer.state_dict()
+            self._check(data)
+            count = self.storage.count(data)
             index = self.writer.claim(self.storage, count)
-            try:
-                self.storage.set(index, data)
-            except BaseException:
-                self.writer.load_state_dict(before)  # no memory or no disk for the rows: no place is taken
-                raise
+            self._flight.wait_gathered()
+            self.storage.set(index, data)  # checks everything before it writes
+            self.writer.extended(index, data)
             self._write_count += count
             self.sampler.extended(index, data)
         return index
@@ -301,8 +298,8 @@ class ReplayBuffer:
             raise ContractError(f"{who}: no batch size: call sample(n), or make the buffer with batch_size=n")
         return size
 
-    def _check(self, data: Any) -> int:
-        return self.storage.check(data)
+    def _check(self, data: Any) -> None:
+        """Refuse what this kind of buffer cannot hold; the storage compares keys, shapes and dtypes."""
 
     def _next(self, size: int, *, within_pass: bool) -> tuple[Future[Batch], bool]:
         with self._lock:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn, final
 
+from torch import Tensor
+
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 
@@ -34,6 +36,9 @@ class ImmutableDatasetWriter:
             f"ImmutableDatasetWriter: this buffer holds a fixed dataset, of {len(storage)} rows; {count} more cannot "
             "be written. Use a RoundRobinWriter for a buffer that grows"
         )
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Nothing to note: no row is ever written."""
 
     def empty(self) -> NoReturn:
         """Refuse.

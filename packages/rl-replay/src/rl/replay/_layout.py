@@ -13,7 +13,7 @@ from torch import Tensor
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, nearest
 
-__all__ = ["Cells", "Column", "Layout", "Node", "flatten"]
+__all__ = ["Cells", "Column", "Layout", "Node", "flatten", "leading"]
 
 Cells = dict[NestedKey, Any]
 """Columns by flat key: a tensor ``[n, ...]``, or a list of n Python objects for non-tensor data."""
@@ -53,18 +53,27 @@ class Node:
         return TensorDict(content, batch_size=lead + self.tail, names=names, device=device)
 
 
+def leading(shape: torch.Size, dims: int) -> torch.Size:
+    """The dimensions that count rows.
+
+    Raises:
+        ShapeError: if there are fewer than `dims`.
+    """
+    if len(shape) < dims:
+        raise ShapeError(
+            f"expected a batch with at least {dims} leading dimension(s), got batch size {list(shape)}; "
+            "`add` takes a single row, `extend` a batch of rows"
+        )
+    return shape[:dims]
+
+
 def flatten(data: TensorDictBase | Tensor, dims: int) -> Cells:
     """Columns of a batch whose first `dims` dimensions count rows, merged into one.
 
     Raises:
         ShapeError: if `data` has fewer batch dimensions.
     """
-    batch = data.shape if isinstance(data, Tensor) else data.batch_size
-    if len(batch) < dims:
-        raise ShapeError(
-            f"expected a batch with at least {dims} leading dimension(s), got batch size {list(batch)}; "
-            "`add` takes a single row, `extend` a batch of rows"
-        )
+    leading(data.shape, dims)
     if isinstance(data, Tensor):
         return {TENSOR: data.detach().flatten(0, dims - 1)}
     cells: Cells = {}

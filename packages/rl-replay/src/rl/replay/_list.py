@@ -51,15 +51,15 @@ class ListStorage:
         kind = type(self._rows[0]).__name__ if self._rows else "nothing yet"
         return f"ListStorage({len(self)} of {self.max_size} rows of {self._layout or kind})"
 
-    def check(self, data: Any) -> int:
-        """Number of rows in `data`, having compared each with the first row; writes nothing.
+    def count(self, data: Any) -> int:
+        """Number of rows in `data`.
 
         Raises:
-            ContractError: if a key is missing or new, or `data` is neither list, TensorDict nor tensor.
-            SpecError: if a dtype differs.
-            ShapeError: if a shape differs, or there are no rows.
+            ContractError: if `data` is neither list, TensorDict nor tensor.
+            ShapeError: if it has no leading dimension.
         """
-        return len(self._checked(data)[0])
+        self._refuse_other(data)
+        return len(data)
 
     def get(self, index: Tensor | int | slice) -> Any:
         """A list of copies of the rows under `index`, or one row for an int.
@@ -132,13 +132,7 @@ class ListStorage:
         self._layout = None if state["layout"] is None else Layout.from_state(state["layout"])
 
     def _checked(self, data: Any) -> tuple[list[Any], Layout | None]:
-        if not isinstance(data, (TensorDictBase, Tensor, list, tuple)):
-            raise ContractError(
-                f"ListStorage takes a batch of rows (list, TensorDict or tensor), got {type(data).__name__}; "
-                "`add` takes a single row"
-            )
-        if isinstance(data, (TensorDictBase, Tensor)) and not data.shape:
-            raise ShapeError("ListStorage: a batch needs a leading dimension; `add` takes a single row")
+        self._refuse_other(data)
         rows: list[Any] = list(data.unbind(0)) if isinstance(data, (TensorDictBase, Tensor)) else list(data)
         if not rows:
             raise ShapeError("ListStorage: a batch without rows")
@@ -148,6 +142,16 @@ class ListStorage:
         for row in rows:
             layout = self._check_row(row, layout)
         return rows, layout
+
+    @staticmethod
+    def _refuse_other(data: Any) -> None:
+        if not isinstance(data, (TensorDictBase, Tensor, list, tuple)):
+            raise ContractError(
+                f"ListStorage takes a batch of rows (list, TensorDict or tensor), got {type(data).__name__}; "
+                "`add` takes a single row"
+            )
+        if isinstance(data, (TensorDictBase, Tensor)) and not data.shape:
+            raise ShapeError("ListStorage: a batch needs a leading dimension; `add` takes a single row")
 
     def _check_row(self, row: Any, layout: Layout | None) -> Layout | None:
         if not isinstance(row, (TensorDictBase, Tensor)):

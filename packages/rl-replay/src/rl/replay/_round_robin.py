@@ -23,12 +23,15 @@ class RoundRobinWriter:
     Example:
         >>> from rl.replay.storages import ListStorage
         >>> writer, storage = RoundRobinWriter(), ListStorage(4)
-        >>> writer.claim(storage, 3).tolist(), writer.claim(storage, 3).tolist()
+        >>> index = writer.claim(storage, 3)
+        >>> writer.extended(index, ["a", "b", "c"])
+        >>> index.tolist(), writer.claim(storage, 3).tolist()
         ([0, 1, 2], [3, 0, 1])
     """
 
     def __init__(self) -> None:
         self._cursor: int | None = None
+        self._claimed: int | None = None  # the cursor behind the last claim
 
     @property
     def cursor(self) -> int:
@@ -36,14 +39,16 @@ class RoundRobinWriter:
         return self._cursor or 0
 
     def claim(self, storage: Storage, count: int) -> Tensor:
-        """Indices ``[count]`` int64 for `count` new rows; moves the cursor.
+        """Indices ``[count]`` int64 for `count` new rows; the cursor moves with `extended`.
 
         Raises:
             ShapeError: if `count` is below 1 or above the storage's capacity: rows of one batch would
                 overwrite each other.
         """
         size = storage.max_size
-        if not 1 <= count <= size:
+        if count < 1:
+            raise ShapeError("RoundRobinWriter: a batch without rows")
+        if count > size:
             raise ShapeError(
                 f"RoundRobinWriter: a batch of {count} rows for a storage of {size}: rows of the batch itself would "
                 "be lost; extend in parts, or make the storage larger"
@@ -52,12 +57,16 @@ class RoundRobinWriter:
         index = torch.arange(start, start + count)
         if start + count > size:
             index.remainder_(size)
-        self._cursor = (start + count) % size
+        self._claimed = (start + count) % size
         return index
+
+    def extended(self, index: Tensor, data: Any) -> None:  # noqa: ARG002  the protocol names them
+        """Move the cursor behind the rows of the last claim."""
+        self._cursor = self._claimed
 
     def empty(self) -> None:
         """Start at the first place again."""
-        self._cursor = None
+        self._cursor = self._claimed = None
 
     def state_dict(self) -> dict[str, Any]:
         """The cursor."""
@@ -65,7 +74,7 @@ class RoundRobinWriter:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the cursor of `state`."""
-        self._cursor = state["cursor"]
+        self._cursor = self._claimed = state["cursor"]
 
     def __repr__(self) -> str:
         return f"RoundRobinWriter(cursor={self.cursor})"

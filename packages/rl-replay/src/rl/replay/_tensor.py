@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError
 from rl.core.keys import NestedKey
-from rl.replay._layout import Cells, Column, Layout, flatten
+from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._plain import require_plain
 
 __all__ = ["LazyTensorStorage", "TensorRows", "TensorStorage"]
@@ -55,15 +55,15 @@ class TensorRows:
         """Keys, shapes and dtypes of a row; None before the first batch."""
         return self._layout
 
-    def check(self, data: TensorDictBase | Tensor) -> int:
-        """Number of rows in `data`, having compared it with the layout; writes nothing.
+    def count(self, data: TensorDictBase | Tensor) -> int:
+        """Number of rows in `data`; with ``ndim > 1`` of elements.
 
         Raises:
-            ContractError: if a key is missing or new, or `data` is neither TensorDict nor tensor.
-            SpecError: if a dtype differs from the first batch.
-            ShapeError: if a shape differs from the first batch, or there are no rows.
+            ContractError: if `data` is neither TensorDict nor tensor.
+            ShapeError: if it has fewer than `ndim` batch dimensions.
         """
-        return self._checked(data)[1]
+        self._refuse_other(data)
+        return torch.Size(leading(data.shape, self.ndim)).numel() if self.ndim > 1 else leading(data.shape, 1)[0]
 
     def get(self, index: Tensor | int | slice) -> Any:
         """The rows under `index`, ``[n, ...]``; one row without that dimension for an int. A copy.
@@ -192,10 +192,7 @@ class TensorRows:
 
     def _checked(self, data: Any) -> tuple[Cells, int, Layout]:
         who = type(self).__name__
-        if not isinstance(data, (TensorDictBase, Tensor)):
-            raise ContractError(
-                f"{who} stores TensorDicts and tensors, got {type(data).__name__}; use ListStorage for other objects"
-            )
+        self._refuse_other(data)
         cells = flatten(data, self.ndim)
         layout = self._layout
         if layout is None:
@@ -205,6 +202,13 @@ class TensorRows:
         if count == 0:
             raise ShapeError(f"{who}: a batch without rows, batch size {list(data.shape)}")
         return cells, count, layout
+
+    def _refuse_other(self, data: Any) -> None:
+        if not isinstance(data, (TensorDictBase, Tensor)):
+            raise ContractError(
+                f"{type(self).__name__} stores TensorDicts and tensors, got {type(data).__name__}; use ListStorage "
+                "for other objects"
+            )
 
     def _check_first(self, layout: Layout, data: TensorDictBase | Tensor) -> None:
         who = type(self).__name__

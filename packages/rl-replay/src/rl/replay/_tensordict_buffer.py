@@ -33,13 +33,12 @@ class TensorDictReplayBuffer(ReplayBuffer):
         True
     """
 
-    def _check(self, data: Any) -> int:
+    def _check(self, data: Any) -> None:
         if isinstance(data, list):
             for row in data:
                 self._refuse_other(row)
         else:
             self._refuse_other(data)
-        return super()._check(data)
 
     def _refuse_other(self, data: Any) -> None:
         if not isinstance(data, TensorDictBase):

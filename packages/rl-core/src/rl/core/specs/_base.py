@@ -45,6 +45,7 @@ class TensorSpec(ABC):
     _device: Any  # a torch.device, or None; some subclasses rule None out
     _dtype: Any  # a torch.dtype, or None; likewise
     domain: ClassVar[str | None] | property = None
+    _keyed = False  # whether values are TensorDicts with the keys of `keys()`
 
     @property
     def shape(self) -> torch.Size:

@@ -51,6 +51,8 @@ class Composite(TensorSpec):
         torch.Size([5])
     """
 
+    _keyed = True
+
     def __init__(
         self,
         specs: Mapping[Any, Any] | None = None,
@@ -141,7 +143,7 @@ class Composite(TensorSpec):
             if specs is not None:
                 spec = specs.get(part)
             elif spec is not None:
-                spec = spec.get(part, None) if hasattr(spec, "keys") else None
+                spec = spec.get(part, None) if spec._keyed else None
         if spec is not None:
             return spec
         if default is not _MISSING:

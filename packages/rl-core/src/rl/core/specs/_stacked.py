@@ -20,7 +20,7 @@ from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.specs._base import Fault, Shape, TensorSpec
 from rl.core.specs._choices import check_count
-from rl.core.specs._shape import as_size, flat_positions
+from rl.core.specs._shape import as_size
 
 __all__ = ["Stacked", "combine", "stack"]
 
@@ -96,10 +96,10 @@ class Stacked(TensorSpec):
         self.specs = list(specs)
         shapes = [spec.shape for spec in specs]
         labels = ", ".join(f"{spec._label} {tuple(spec.shape)} {spec.dtype}" for spec in specs)
-        self._keyed = all(hasattr(spec, "keys") for spec in specs)
+        self._keyed = all(spec._keyed for spec in specs)
         if len({len(shape) for shape in shapes}) > 1 or len({spec.dtype for spec in specs}) > 1:
             raise SpecError(f"Stacked needs one number of dimensions and one dtype, got {labels}")
-        if not self._keyed and any(hasattr(spec, "keys") for spec in specs):
+        if not self._keyed and any(spec._keyed for spec in specs):
             raise SpecError(f"Stacked cannot mix composites and leaves, got {labels}")
         if self._keyed and len(set(shapes)) > 1:
             raise SpecError(f"Stacked composites must have one shape, got {labels}")
@@ -253,14 +253,28 @@ class Stacked(TensorSpec):
             new.dim = self.dim - ndim + positions.ndim
             new._shape = positions.shape + self._shape[ndim:]
             return new
-        if positions.ndim:  # each slice on its own: what is equal becomes one spec again
-            if not len(positions):
-                self._cannot("cannot become empty")
-            return stack([self._gather(part, ndim) for part in positions], 0)
-        coordinates = list(np.unravel_index(int(positions), tuple(self._shape[:ndim])))
-        spec = self.specs[int(coordinates.pop(self.dim))]
-        own = flat_positions(spec.shape[: ndim - 1])
-        return spec._gather(own[tuple(int(c) for c in coordinates)], ndim - 1)
+        if not positions.numel():
+            self._cannot("cannot become empty")
+        if not positions.ndim or self._places(positions, ndim).unique().numel() == 1:
+            return self._gather_one(positions, ndim)
+        along = 0
+        for dim in range(positions.ndim):  # the dimension along which the specs differ, if there is one
+            if all(self._places(part, ndim).unique().numel() == 1 for part in positions.unbind(dim)):
+                along = dim
+                break
+        return stack([self._gather(part, ndim) for part in positions.unbind(along)], along)
+
+    def _places(self, positions: Tensor, ndim: int) -> Tensor:
+        """Which spec each position belongs to."""
+        return positions // prod(self._shape[self.dim + 1 : ndim]) % self._shape[self.dim]
+
+    def _gather_one(self, positions: Tensor, ndim: int) -> Any:
+        """Positions that all belong to one spec."""
+        inner = prod(self._shape[self.dim + 1 : ndim])
+        count = self._shape[self.dim]
+        place = int(self._places(positions.reshape(-1)[0], ndim))
+        own = positions // (inner * count) * inner + positions % inner
+        return self.specs[place]._gather(own, ndim - 1)
 
     def to(self, dest: torch.device | torch.dtype | str | int) -> Self:
         return type(self)(*(spec.to(dest) for spec in self.specs), dim=self.dim)

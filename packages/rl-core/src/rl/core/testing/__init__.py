@@ -10,7 +10,7 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.core.testing._contract import check_contract
-    from rl.core.testing._env import check_env
+    from rl.core.testing._env import check_env, check_env_specs
     from rl.core.testing._loss import check_loss
     from rl.core.testing._priority_tree import check_priority_tree
     from rl.core.testing._recurrence import check_linear_recurrence
@@ -27,6 +27,7 @@ __all__ = [
     "ToyRecurrentBackend",
     "check_contract",
     "check_env",
+    "check_env_specs",
     "check_linear_recurrence",
     "check_loss",
     "check_priority_tree",
@@ -44,7 +45,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.core.testing._contract": ["check_contract"],
-        "rl.core.testing._env": ["check_env"],
+        "rl.core.testing._env": ["check_env", "check_env_specs"],
         "rl.core.testing._loss": ["check_loss"],
         "rl.core.testing._priority_tree": ["check_priority_tree"],
         "rl.core.testing._recurrence": ["check_linear_recurrence"],

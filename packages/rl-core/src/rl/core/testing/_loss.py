@@ -136,7 +136,7 @@ def _check_gradient(loss: Any, out: TensorDictBase, name: str) -> None:
     total: Tensor = torch.stack([out[key] for key in _leaves(out) if _is_loss(key)]).sum()
     trained = {path: p for path, p in loss.named_parameters() if p.requires_grad}
     assert trained, f"{name} has no parameters to train"
-    gradients: tuple[Tensor | None, ...] = torch.autograd.grad([total], list(trained.values()), allow_unused=True)
+    gradients: Any = torch.autograd.grad([total], list(trained.values()), allow_unused=True)
     reached = {path: grad for path, grad in zip(trained, gradients, strict=True) if grad is not None}
     for path, grad in reached.items():
         assert bool(grad.isfinite().all()), f"the gradient of {name} in {path} is not finite"

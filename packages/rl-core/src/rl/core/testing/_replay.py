@@ -39,8 +39,8 @@ def check_storage(make: Callable[[int], Storage]) -> None:
     who = type(storage).__name__
     assert storage.max_size == _SIZE, f"{who}: max_size is {storage.max_size}, made with {_SIZE}"
     assert len(storage) == 0, f"{who}: a new storage has {len(storage)} rows"
-    assert storage.check(_rows(0, 3)) == 3, f"{who}.check must return the number of rows"
-    assert len(storage) == 0, f"{who}.check must not write"
+    assert storage.count(_rows(0, 3)) == 3, f"{who}.count must return the number of rows"
+    assert len(storage) == 0, f"{who}.count must not write"
     storage.set(torch.arange(3), _rows(0, 3))
     _holds(storage, [0, 1, 2])
     storage.set(torch.arange(3, _SIZE), _rows(3, _SIZE))
@@ -138,8 +138,11 @@ def check_writer(make: Callable[[], Writer]) -> None:
         resumed = make()
         resumed.load_state_dict(writer.state_dict())
         index = _claim(writer, storage, count)
+        again = writer.claim(storage, count)
+        assert torch.equal(index, again), f"{who}: a claim moves the cursor; only `extended` does"
         assert torch.equal(index, resumed.claim(storage, count)), f"{who}: claims differ after load_state_dict"
         storage.grow(index, who)
+        writer.extended(index, _rows(0, count))
     before = writer.state_dict()
     _refuses(lambda: writer.claim(storage, _SIZE + 1), f"{who}.claim of more rows than the storage has places")
     _refuses(lambda: writer.claim(storage, 0), f"{who}.claim of no rows")
@@ -165,7 +168,7 @@ class _Rows:
         assert gapless, f"{who}: claims {new} while the storage has {self.rows} rows; that leaves a gap"
         self.rows += len(new)
 
-    def check(self, data: Any) -> int:
+    def count(self, data: Any) -> int:
         return len(data)
 
     def get(self, index: Any) -> Any:
@@ -235,7 +238,6 @@ def _storage_refuses(storage: Storage, expected: list[int]) -> None:
         "no rows": good[:0],
     }
     for what, rows in bad.items():
-        _refuses(lambda rows=rows: storage.check(rows), f"{who}.check of {what}")
         _refuses(lambda rows=rows: storage.set(place, rows), f"{who}.set of {what}")
     for index in (torch.tensor([1, _SIZE]), torch.tensor([-1, 1])):
         _refuses(lambda index=index: storage.set(index, good), f"{who}.set at {index.tolist()}", IndexError)

@@ -87,6 +87,8 @@ class TanhNormal(LeanDistribution):
         if (validate_args or not of_tensors) and not _all_below(low, high):
             raise SpecError(f"TanhNormal needs low < high, got low={low}, high={high}")
         self._unit = not of_tensors and low == -1 and high == 1
+        if not self._unit:
+            self._half, self._middle = (high - low) / 2, (high + low) / 2
         self._set_shapes(*split_shape(loc.shape, event_dims), validate_args=validate_args)
 
     @property
@@ -163,14 +165,6 @@ class TanhNormal(LeanDistribution):
         shape = Size(batch_shape) + self._event_shape
         loc, scale = self.loc.expand(shape), self.scale.expand(shape)
         return type(self)(loc, scale, self.low, self.high, event_dims=self.event_dims)
-
-    @property
-    def _half(self) -> float | Tensor:
-        return (self.high - self.low) / 2
-
-    @property
-    def _middle(self) -> float | Tensor:
-        return (self.high + self.low) / 2
 
     def _draw(self, sample_shape: Any) -> Tensor:
         loc = self.loc

@@ -15,6 +15,7 @@ from tensordict.nn import (
     set_interaction_type,
 )
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError
@@ -227,11 +228,22 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         build, body = self.head.builder(), self._body()
         if build is None or body is None:
             return None
-        params = chain([body], out_keys=[unwrap(key) for key in self.head.in_keys])
-        if params is None:
-            return None
-        compute = params.fn
-        return LoweredDistribution(lambda *leaves: build(*compute(*leaves)), params.in_keys)
+        # A parameter that the body does not write, such as a mask, comes from the input.
+        slots = {key: place for place, key in enumerate(body.out_keys)}
+        wanted = [unwrap(key) for key in self.head.in_keys]
+        inputs = [*body.in_keys, *(key for key in wanted if key not in slots and key not in body.in_keys)]
+        compute, count = body.fn, len(body.in_keys)
+        if wanted == body.out_keys:
+            return LoweredDistribution(lambda *leaves: build(*compute(*leaves)), inputs)
+        for place, key in enumerate(inputs):
+            slots.setdefault(key, len(body.out_keys) + place)
+        order = [slots[key] for key in wanted]
+
+        def run(*leaves: Tensor) -> Distribution:
+            cells = (*compute(*leaves[:count]), *leaves)
+            return build(*[cells[place] for place in order])
+
+        return LoweredDistribution(run, inputs)
 
     def _lowers(self) -> bool:
         keeps_all = list(self.out_keys) == list(self.out_keys_source) and self.inplace in (None, True)

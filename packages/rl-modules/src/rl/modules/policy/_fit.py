@@ -142,6 +142,8 @@ def check_params(owner: str, distribution: Any, names: Sequence[str], kwargs: Ma
     """
     if not isinstance(distribution, type):
         return
+    if issubclass(distribution, TensorSpec):
+        raise ContractError(f"{owner}: {distribution.__name__} of rl.core is a spec; the distribution is in rl.modules")
     parameters = inspect.signature(distribution).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return

@@ -1,0 +1,431 @@
+"""What a collector promises besides the batches' content."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from tensordict.nn import InteractionType, TensorDictModule, interaction_type
+from torch import nn
+
+import rl.collectors
+from rl.collectors import Collector, SyncDataCollector
+from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError, SpecError
+
+
+def test_every_exported_name_resolves():
+    for name in rl.collectors.__all__:
+        assert getattr(rl.collectors, name) is not None
+
+
+def test_iteration_ends_at_total_frames(counting_env):
+    collector = Collector(counting_env, frames_per_batch=4, total_frames=12)
+    assert [batch.shape for batch in collector] == [torch.Size([4])] * 3
+    assert collector.collected_frames == 12
+    assert list(collector) == []
+
+
+def test_without_total_frames_it_never_ends(counting_env):
+    iterator = iter(Collector(counting_env, frames_per_batch=1))
+    assert [next(iterator).shape[0] for _ in range(20)] == [1] * 20
+
+
+def test_roundings_are_said(counting_env):
+    rows = [[3]] * 3
+    with pytest.warns(
+        UserWarning, match=r"frames_per_batch=4 is no multiple of the 3 .* each batch has 6 frames; total"
+    ):
+        collector = Collector(counting_env(rows, [3]), frames_per_batch=4, total_frames=7)
+    assert [batch.shape for batch in collector] == [torch.Size([3, 2])] * 2
+    with pytest.warns(UserWarning, match="12 frames will be collected"):
+        Collector(counting_env, frames_per_batch=4, total_frames=10)
+
+
+def test_an_environment_a_function_and_a_class_will_do(counting_env, bare_env):
+    for given_ in (counting_env(), lambda: counting_env(), counting_env, bare_env()):
+        assert Collector(given_, frames_per_batch=2).collect().shape == (2,)
+
+
+@pytest.mark.parametrize("wrong", [3, lambda: "env", None], ids=["number", "function", "none"])
+def test_anything_else_is_refused(wrong):
+    with pytest.raises(SpecError, match=r"create_env_fn gave (int|str|NoneType), expected an environment.*lacks batch"):
+        Collector(wrong, frames_per_batch=2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"frames_per_batch": 0},
+        {"frames_per_batch": 1, "total_frames": 0},
+        {"frames_per_batch": 1, "init_random_frames": -1},
+    ],
+    ids=["frames_per_batch", "total_frames", "init_random_frames"],
+)
+def test_senseless_counts_are_refused(counting_env, options):
+    with pytest.raises(SpecError, match=list(options)[-1]):
+        Collector(counting_env, **options)
+
+
+# ---- actions
+
+
+def test_without_policy_actions_are_random_and_in_spec(counting_env):
+    torch.manual_seed(0)
+    batch = Collector(counting_env, frames_per_batch=200).collect()
+    assert set(batch["action"].tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+def test_random_frames_come_first_and_the_policy_after_them(counting_env, fast):
+    always = TensorDictModule(
+        lambda obs: (torch.full(obs.shape[:-1], 1), obs[..., 2]), in_keys=["observation"], out_keys=["action", "seen"]
+    )
+    torch.manual_seed(0)
+    env = counting_env([[9]] * 2, [2], fast=fast)
+    collector = Collector(env, always, frames_per_batch=40, init_random_frames=59)
+    first, second = collector.collect(), collector.collect()
+    assert (first["action"] == 0).any()
+    assert (second["action"][:, :10] == 0).any()
+    assert (second["action"][:, 10:] == 1).all()  # 59 frames are 30 steps of two
+    assert torch.equal(first["seen"], first["observation"][..., 2])  # the policy ran all the same
+
+
+def test_random_frames_refuse_a_log_probability(counting_env):
+    actor = TensorDictModule(
+        lambda obs: (obs[..., 0].long(), obs[..., 0]), in_keys=["observation"], out_keys=["action", "action_log_prob"]
+    )
+    with pytest.raises(SpecError, match=r"'action_log_prob'.*return_log_prob=False"):
+        Collector(counting_env, actor, frames_per_batch=2, init_random_frames=1)
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+def test_exploration_is_random_unless_told_otherwise(counting_env, fast):
+    seen = []
+
+    def policy(td):
+        seen.append(interaction_type())
+        return td.set("action", torch.tensor(0))
+
+    Collector(counting_env(fast=fast), policy, frames_per_batch=1).collect()
+    Collector(counting_env(fast=fast), policy, frames_per_batch=1, exploration_type=InteractionType.MODE).collect()
+    Collector(counting_env(fast=fast), policy, frames_per_batch=1, exploration_type=None).collect()
+    assert seen == [InteractionType.RANDOM, InteractionType.MODE, None]
+
+
+def test_a_policy_that_reads_what_nobody_writes_is_refused_at_construction(counting_env):
+    policy = TensorDictModule(nn.Identity(), in_keys=["observatoin"], out_keys=["action"])
+    with pytest.raises(ContractError, match=r"reads 'observatoin'.*Did you mean 'observation'"):
+        Collector(counting_env, policy, frames_per_batch=2)
+
+
+def test_a_policy_without_action_is_refused_at_construction(counting_env):
+    policy = TensorDictModule(nn.Identity(), in_keys=["observation"], out_keys=["acton"])
+    with pytest.raises(ContractError, match=r"CountingEnv.*reads 'action'"):
+        Collector(counting_env, policy, frames_per_batch=2)
+
+
+def test_a_bare_network_is_refused(counting_env):
+    with pytest.raises(ContractError, match=r"Linear does not say what it reads.*TensorDictModule"):
+        Collector(counting_env, nn.Linear(4, 2), frames_per_batch=2)
+
+
+WRONG = {
+    "missing": (lambda td: td, ContractError, r"reads 'action'.*must write it"),
+    "shape": (
+        lambda td: td.set("action", torch.tensor([0])),
+        SpecError,
+        r"'action' with shape \(1,\), expected \(\).*squeeze",
+    ),
+    "dtype": (lambda td: td.set("action", torch.tensor(0.0)), SpecError, r"'action' as float32, expected int64"),
+    "domain": (
+        lambda td: td.set("action", torch.tensor(2)),
+        SpecError,
+        r"'action' outside its spec: .*got.*QValueActor",
+    ),
+    "nothing": (lambda td: 3, ContractError, r"returned int, expected a TensorDict.*TensorDictModule"),
+}
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+@pytest.mark.parametrize("case", list(WRONG))
+def test_wrong_actions_are_named_before_the_environment_sees_them(counting_env, fast, case):
+    policy, error, message = WRONG[case]
+    env = counting_env(fast=fast)
+    with pytest.raises(error, match=message):
+        Collector(env, policy, frames_per_batch=2).collect()
+    assert env.count == [0]
+
+
+def test_an_action_out_of_bounds_is_refused(box_env):
+    policy = TensorDictModule(lambda obs: 2 + obs[..., :1], in_keys=["observation"], out_keys=["action"])
+    with pytest.raises(SpecError, match=r"policy \(TensorDictModule\) wrote 'action' outside its spec.*TanhNormal"):
+        Collector(box_env(), policy, frames_per_batch=2).collect()
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+def test_debug_checks_every_step(counting_env, fast):
+    late = TensorDictModule(lambda obs: obs[..., 2].long(), in_keys=["observation"], out_keys=["action"])
+    env = counting_env([[9]], fast=fast)
+    with pytest.raises(SpecError, match="outside its spec"):
+        Collector(env, late, frames_per_batch=9, debug=True).collect()
+    assert env.count == [2]
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+def test_an_environment_that_breaks_its_specs_is_named(counting_env, fast):
+    class Wrong(counting_env):
+        def step_leaves(self, root):
+            out = super().step_leaves(root)
+            out["reward"] = out["reward"].squeeze(-1)
+            return out
+
+    class Poor(counting_env):
+        def step_leaves(self, root):
+            out = super().step_leaves(root)
+            del out["truncated"]
+            return out
+
+    with pytest.raises(
+        SpecError, match=r"Wrong.step wrote \('next', 'reward'\) with shape \(\), expected \(1,\).*unsq"
+    ):
+        Collector(Wrong(fast=fast), frames_per_batch=2).collect()
+    with pytest.raises(ContractError, match=r"Poor.step did not write \('next', 'truncated'\)"):
+        Collector(Poor(fast=fast), frames_per_batch=2).collect()
+
+
+def test_a_policy_output_without_the_batch_is_refused(counting_env):
+    policy = TensorDictModule(
+        lambda obs: (obs[..., 0].long() * 0, obs.sum()), in_keys=["observation"], out_keys=["action", "total"]
+    )
+    with pytest.raises(ShapeError, match=r"'total' has shape \(\).*batch size \(2,\)"):
+        Collector(counting_env([[3], [3]], [2]), policy, frames_per_batch=4).collect()
+
+
+def test_entries_that_come_or_go_are_refused(counting_env):
+    def policy(td):
+        td.set("action", torch.tensor(0))
+        return td.set("a" if td["observation"][2] < 3 else "b", torch.tensor(0.0))
+
+    with pytest.raises(ContractError, match="lacks 'a', which the first step"):
+        Collector(counting_env([[9]]), policy, frames_per_batch=9).collect()
+
+
+# ---- control
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+def test_episodes_go_on_across_batches(counting_env, fast):
+    collector = Collector(counting_env([[5]], fast=fast), frames_per_batch=3)
+    whole = torch.cat([collector.collect() for _ in range(4)])
+    assert whole["observation"][:, 2].tolist() == [t % 5 for t in range(12)]
+    assert whole["collector", "traj_ids"].tolist() == [t // 5 for t in range(12)]
+
+
+def test_reset_at_each_iter(counting_env):
+    collector = Collector(counting_env([[5]]), frames_per_batch=3, reset_at_each_iter=True)
+    whole = torch.cat([collector.collect() for _ in range(3)])
+    assert whole["observation"][:, 2].tolist() == [0, 1, 2] * 3
+    assert whole["collector", "traj_ids"].tolist() == [0] * 3 + [1] * 3 + [2] * 3
+
+
+def test_reset_and_set_seed(counting_env):
+    collector = Collector(counting_env([[5]]), frames_per_batch=3)
+    assert collector.set_seed(3) == 4
+    first = collector.collect()
+    assert collector.set_seed(3) == 4
+    again = collector.collect()
+    assert torch.equal(first["observation"], again["observation"])
+    collector.reset()
+    assert collector.rollout()["collector", "traj_ids"].tolist() == [2, 2, 2]
+
+
+def test_set_truncated_marks_the_last_step_only_in_the_batch(counting_env):
+    collector = Collector(counting_env([[5]]), frames_per_batch=3, set_truncated=True)
+    first, second = collector.collect(), collector.collect()
+    assert first["next", "truncated"].flatten().tolist() == [False, False, True]
+    assert first["next", "done"].flatten().tolist() == [False, False, True]
+    assert not first["next", "terminated"].any()
+    assert second["observation"][:, 2].tolist() == [3, 4, 0]
+    assert second["collector", "traj_ids"].tolist() == [0, 0, 1]
+    assert not second["done"].any()
+
+
+def test_switches_without_the_flag_they_need(counting_env):
+    env = counting_env()
+    del env.full_done_spec["truncated"]
+    with pytest.raises(SpecError, match=r"set_truncated=True needs 'truncated'"):
+        Collector(env, frames_per_batch=1, set_truncated=True)
+
+
+def test_no_trajectory_ids_when_switched_off(counting_env):
+    batch = Collector(counting_env, frames_per_batch=2, track_traj_ids=False).collect()
+    assert "collector" not in batch.keys()
+
+
+def test_postproc_and_storing_device(counting_env):
+    collector = Collector(counting_env, frames_per_batch=2, postproc=lambda td: td.reshape(2, 1), storing_device="meta")
+    batch = collector.collect()
+    assert batch.shape == (2, 1)
+    assert batch["action"].device.type == "meta"
+
+
+def test_shutdown_twice_closes_once_and_ends_collecting(counting_env):
+    env = counting_env()
+    with Collector(env, frames_per_batch=2) as collector:
+        collector.collect()
+    collector.shutdown()
+    assert env.closed == 1
+    with pytest.raises(RLError, match="shut down"):
+        collector.collect()
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+def test_after_an_interruption_collection_starts_from_a_reset(counting_env, fast):
+    fail = []
+
+    def policy(td):
+        if td["observation"][2] == 3 and fail:
+            raise KeyboardInterrupt
+        return td.set("action", torch.tensor(0))
+
+    collector = Collector(counting_env([[9]], fast=fast), policy, frames_per_batch=2)
+    collector.collect()
+    fail.append(1)
+    with pytest.raises(KeyboardInterrupt):
+        collector.collect()
+    fail.clear()
+    batch = collector.collect()
+    assert batch["observation"][:, 2].tolist() == [0, 1]
+    assert batch["collector", "traj_ids"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+def test_stats_say_where_time_went(counting_env, make_policy, fast):
+    collector = Collector(counting_env(fast=fast), make_policy(), frames_per_batch=20, profile=True)
+    collector.collect()
+    stats = collector.stats
+    assert stats["frames"] == 20
+    assert min(stats["env"], stats["policy"], stats["rest"]) > 0
+    assert Collector(counting_env, frames_per_batch=2).stats == {"frames": 0}
+
+
+def test_the_old_name_warns_and_works(counting_env, make_policy):
+    with pytest.warns(DeprecationWarning, match="use Collector") as caught:
+        collector = SyncDataCollector(
+            create_env_fn=counting_env, policy=make_policy(), frames_per_batch=4, total_frames=8
+        )
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert len(list(collector)) == 2
+    assert isinstance(collector, Collector)
+
+
+# ---- weights
+
+
+def test_weights_are_taken_over_in_place(counting_env, make_policy):
+    policy, other = make_policy(0), make_policy(1)
+    collector = Collector(counting_env, policy, frames_per_batch=1)
+    weight = policy.module.linear.weight
+    before = weight.clone()
+    collector.update_policy_weights_()
+    collector.update_policy_weights_(policy)
+    assert torch.equal(weight, before)
+    new = other.module.linear.weight
+    for source in (other, other.state_dict(), TensorDict.from_module(other)):
+        collector.update_policy_weights_(source)
+        assert torch.equal(weight, new)
+        assert weight.data_ptr() != new.data_ptr()
+        weight.data.zero_()
+
+
+def test_weights_that_do_not_fit_are_refused_before_anything_is_written(counting_env, make_policy):
+    policy = make_policy()
+    before = policy.state_dict()["module.linear.bias"].clone()
+    collector = Collector(counting_env, policy, frames_per_batch=1)
+    wrong = {"module.linear.bias": torch.ones(2), "module.linear.weight": torch.ones(3, 4), "extra": torch.ones(1)}
+    with pytest.raises(
+        SpecError, match=r"extra is unknown, module.linear.weight has shape \(3, 4\) instead of \(2, 4\)"
+    ):
+        collector.update_policy_weights_(wrong)
+    assert torch.equal(policy.state_dict()["module.linear.bias"], before)
+    with pytest.raises(SpecError, match="no weights"):
+        Collector(counting_env, frames_per_batch=1).update_policy_weights_(policy)
+    with pytest.raises(SpecError, match="got int"):
+        collector.update_policy_weights_(3)
+
+
+def test_a_policy_on_another_device_than_asked_for(counting_env, make_policy):
+    with pytest.raises(SpecError, match=r"parameters are on cpu.*policy.to\('meta'\)"):
+        Collector(counting_env, make_policy(), frames_per_batch=1, device="meta")
+
+
+# ---- exact continuation
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=3),
+    steps=st.integers(1, 6),
+    before=st.integers(0, 3),
+    fast=st.booleans(),
+)
+def test_a_loaded_state_continues_exactly(counting_env, make_policy, rows, steps, before, fast):
+    def make():
+        env = counting_env(rows, [len(rows)], fast=fast)
+        return Collector(env, make_policy(), frames_per_batch=steps * len(rows), init_random_frames=5)
+
+    torch.manual_seed(0)
+    straight = make()
+    for _ in range(before):
+        straight.collect()
+    state, generator = straight.state_dict(), torch.get_rng_state()
+    expected = [straight.collect() for _ in range(3)]
+    resumed = make()
+    resumed.load_state_dict(state)
+    torch.set_rng_state(generator)
+    for batch in expected:
+        found = resumed.collect()
+        assert set(found.keys(True, True)) == set(batch.keys(True, True))
+        assert all(torch.equal(found[key], batch[key]) for key in batch.keys(True, True))
+    assert resumed.collected_frames == straight.collected_frames
+
+
+def test_the_state_survives_torch_save_without_pickled_objects(counting_env, tmp_path):
+    collector = Collector(counting_env, frames_per_batch=2)
+    collector.collect()
+    torch.save(collector.state_dict(), tmp_path / "state.pt")
+    collector.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+
+
+def test_an_environment_without_state_starts_anew_and_says_so(bare_env):
+    collector = Collector(bare_env([[5]]), frames_per_batch=3)
+    collector.collect()
+    with pytest.warns(UserWarning, match=r"NoStateEnv has no state_dict"):
+        state = collector.state_dict()
+    other = Collector(bare_env([[5]]), frames_per_batch=3)
+    other.load_state_dict(state)
+    batch = other.collect()
+    assert batch["observation"][:, 2].tolist() == [0, 1, 2]
+    assert batch["collector", "traj_ids"].tolist() == [1, 1, 1]
+    assert other.collected_frames == 6
+
+
+def test_an_environment_that_cannot_be_restored_is_reset(counting_env):
+    class Forgetful(counting_env):
+        def load_state_dict(self, state):
+            return False
+
+    collector = Collector(Forgetful([[5]]), frames_per_batch=3)
+    collector.collect()
+    collector.load_state_dict(collector.state_dict())
+    assert collector.collect()["observation"][:, 2].tolist() == [0, 1, 2]
+
+
+def test_states_that_do_not_fit_are_refused(counting_env):
+    collector = Collector(counting_env([[5]] * 2, [2]), frames_per_batch=2)
+    with pytest.raises(CheckpointError, match="no state of a collector: it lacks frames"):
+        collector.load_state_dict({"x": 1})
+    collector.collect()
+    with pytest.raises(CheckpointError, match=r"batch size \(2,\), this collector has \(3,\)"):
+        Collector(counting_env([[5]] * 3, [3]), frames_per_batch=3).load_state_dict(collector.state_dict())

@@ -1,0 +1,155 @@
+import pytest
+import torch
+from tensordict.nn import NormalParamExtractor as Theirs
+from torch import nn
+from torch.testing import assert_close
+
+from rl.core.errors import ShapeError, SpecError
+from rl.modules import MLP, CategoricalHead, ConvNet, NormalHead, NormalParamExtractor, orthogonal_init
+
+
+def kinds(net):
+    return [type(layer).__name__ for layer in net]
+
+
+def test_mlp_equals_the_layers_by_hand():
+    torch.manual_seed(0)
+    net = MLP(3, 2, [5, 4], activation_class=nn.ReLU)
+    a, b, c = (layer for layer in net if isinstance(layer, nn.Linear))
+    x = torch.randn(2, 6, 3)
+    assert_close(net(x), c(b(a(x).relu()).relu()))
+    assert (a.out_features, b.out_features, c.out_features) == (5, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        pytest.param({"num_cells": [8, 8]}, "Linear Tanh Linear Tanh Linear", id="list"),
+        pytest.param({"num_cells": 8, "depth": 1}, "Linear Tanh Linear", id="width-and-depth"),
+        pytest.param({"num_cells": 8}, "Linear Tanh Linear Tanh Linear Tanh Linear", id="depth-3-by-default"),
+        pytest.param({"depth": 0}, "Linear", id="depth-0"),
+        pytest.param({"num_cells": [8], "activate_last_layer": True}, "Linear Tanh Linear Tanh", id="activated"),
+        pytest.param({"num_cells": [8], "dropout": 0.5}, "Linear Tanh Dropout Linear", id="dropout"),
+        pytest.param({"num_cells": [8], "norm_class": nn.LayerNorm}, "Linear LayerNorm Tanh Linear", id="norm"),
+        pytest.param({"depth": 1, "activation_class": nn.ELU, "activation_kwargs": {"alpha": 2.0}}, "Linear ELU Linear", id="elu"),
+        pytest.param({"in_features": None, "num_cells": [8]}, "LazyLinear Tanh Linear", id="lazy"),
+    ],
+)
+def test_layers_of_mlp(kwargs, expected):
+    net = MLP(**{"in_features": 4, "out_features": 2, **kwargs})
+    assert kinds(net) == expected.split()
+    assert net(torch.zeros(7, 4)).shape == (7, 2)
+
+
+def test_mlp_details():
+    assert MLP(4, 2, [8], bias_last_layer=False)[-1].bias is None
+    assert MLP(4, num_cells=[8, 3])(torch.zeros(4)).shape == (3,)
+    assert MLP(5, (2, 3), [8])(torch.zeros(7, 2), torch.zeros(7, 3)).shape == (7, 2, 3)
+    assert kinds(MLP(4, 2, [8])[:1]) == ["Linear"]
+    assert MLP(4, 2, device="meta")[0].weight.device.type == "meta"
+    wide = MLP(4, 2, [8], layer_class=nn.Linear, layer_kwargs={"dtype": torch.float64})
+    assert wide(torch.zeros(4, dtype=torch.float64)).dtype is torch.float64
+    ridged = MLP(4, 2, [8], norm_class=nn.LayerNorm, norm_kwargs={"eps": 0.5})
+    assert ridged[1].eps == 0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(lambda: MLP(4, 2, [8], depth=2), "depth=2 and 1 num_cells", id="depth"),
+        pytest.param(lambda: MLP(4, depth=0), "out_features", id="no-output"),
+        pytest.param(lambda: MLP(None, 2, layer_class=nn.Bilinear), "Bilinear", id="lazy-of-unknown"),
+        pytest.param(lambda: ConvNet(3, num_cells=[8, 8], strides=[1]), "num_cells.: 2.*strides.: 1", id="conv-lists"),
+        pytest.param(lambda: NormalHead(3, 2, scale_init=0.0), "scale_init", id="head"),
+        pytest.param(lambda: NormalParamExtractor("sofplus"), "sofplus", id="mapping"),
+        pytest.param(lambda: NormalParamExtractor("biased_softplus_x"), "numbers", id="mapping-number"),
+        pytest.param(lambda: NormalParamExtractor("biased_softplus_0.1_0.5"), "between", id="mapping-order"),
+    ],
+)
+def test_contradictions_are_refused(make, message):
+    with pytest.raises(SpecError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "message"),
+    [
+        pytest.param(MLP(4, 2), (3, 5), r"in_features=4.*\(3, 5\)", id="mlp"),
+        pytest.param(ConvNet(3), (4, 1, 8, 8), r"\[\*B, 3, H, W\].*\(4, 1, 8, 8\)", id="conv-channels"),
+        pytest.param(ConvNet(), (8, 8), r"\(8, 8\)", id="conv-dims"),
+        pytest.param(NormalParamExtractor(), (2, 3), r"\(2, 3\)", id="extractor"),
+    ],
+)
+def test_wrong_shapes_are_named(net, shape, message):
+    with pytest.raises(ShapeError, match=message):
+        net(torch.zeros(shape))
+
+
+def test_integer_pixels_are_refused():
+    with pytest.raises(ShapeError, match="uint8"):
+        ConvNet(3)(torch.zeros(3, 8, 8, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=str)
+def test_convnet_equals_the_layers_by_hand_for_any_batch(batch):
+    torch.manual_seed(0)
+    net = ConvNet(num_cells=[6, 5], kernel_sizes=[4, (3, 2)], strides=[2, 1], paddings=[1, 0])
+    x = torch.randn(*batch, 3, 12, 14)
+    out = net(x)
+    first, second = (layer for layer in net if isinstance(layer, nn.Conv2d))
+    flat = x.reshape(-1, 3, 12, 14)
+    expected = nn.functional.elu(second(nn.functional.elu(first(flat)))).flatten(1)
+    assert_close(out, expected.reshape(*batch, -1))
+
+
+def test_convnet_details():
+    net = ConvNet(3, num_cells=[4, 4], norm_class=nn.BatchNorm2d, bias_last_layer=False, activation_class=nn.ReLU)
+    assert kinds(net) == "Conv2d BatchNorm2d ReLU Conv2d BatchNorm2d ReLU Flatten".split()
+    assert net[3].bias is None
+    assert kinds(ConvNet(3, depth=2)).count("Conv2d") == 2
+    pooled = ConvNet(3, num_cells=[4], aggregator_class=nn.AdaptiveAvgPool2d, aggregator_kwargs={"output_size": 1})
+    assert pooled(torch.zeros(2, 3, 9, 9)).shape == (2, 4, 1, 1)
+    assert ConvNet(3, num_cells=[4], kernel_sizes=(3, 5))(torch.zeros(1, 3, 5, 5)).shape == (1, 12)
+
+
+@pytest.mark.parametrize("mapping", ["softplus", "exp", "relu", "biased_softplus", "biased_softplus_0.5", "biased_softplus_1.0"])
+def test_extractor_agrees_with_tensordict(mapping):
+    x = torch.linspace(-5, 5, 24, dtype=torch.float64).reshape(3, 8)
+    for ours, theirs in zip(NormalParamExtractor(mapping)(x), Theirs(mapping)(x), strict=True):
+        assert_close(ours, theirs, atol=1e-7, rtol=1e-7)  # theirs shifts in single precision
+
+
+def test_expln_is_smooth_at_zero():
+    x = torch.tensor([0.0, -1e-9, 1e-9, 3.0, -2.0], dtype=torch.float64, requires_grad=True)
+    _, scale = NormalParamExtractor("expln")(torch.stack([x, x], -1))
+    expected = torch.tensor([1.0, 1.0, 1.0, 1 + torch.tensor(4.0).log(), torch.tensor(-2.0).exp()], dtype=torch.float64)
+    assert_close(scale.squeeze(-1), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("state_dependent", [False, True])
+def test_normal_head(state_dependent):
+    torch.manual_seed(0)
+    head = NormalHead(8, 2, state_dependent=state_dependent, scale_init=0.6, scale_lb=0.1)
+    loc, scale = head(torch.zeros(3, 8))
+    assert_close(scale, torch.full((3, 2), 0.6))
+    assert_close(loc, torch.zeros(3, 2))
+    loc, scale = head(1000 * torch.randn(50, 8))
+    assert (scale >= 0.1).all()
+    assert (scale.std() > 0.01) == state_dependent
+    scale.sum().backward()
+    assert any(p.grad is not None and p.grad.norm() > 0 for p in head.parameters())
+
+
+def test_categorical_head_starts_nearly_uniform():
+    probs = CategoricalHead(16, 5)(torch.randn(100, 16)).softmax(-1)
+    assert (probs - 0.2).abs().max() < 0.05
+
+
+def test_orthogonal_init():
+    net = orthogonal_init(MLP(4, 3, [16]), gain=2.0, last_gain=0.5)
+    first, last = net[0], net[-1]
+    assert_close(first.weight.T @ first.weight, 4 * torch.eye(4), atol=1e-5, rtol=0)
+    assert_close(last.weight @ last.weight.T, 0.25 * torch.eye(3), atol=1e-5, rtol=0)
+    assert not first.bias.any()
+    with pytest.raises(ValueError, match="LazyLinear.*call the network once"):
+        orthogonal_init(MLP(None, 2))

@@ -1,0 +1,297 @@
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from torch import nn
+from torch.testing import assert_close
+
+from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.specs import Bounded, Composite, OneHot, Unbounded
+from rl.core.specs import Categorical as CategoricalSpec
+from rl.modules import (
+    MLP,
+    Actor,
+    ActorCriticOperator,
+    ActorValueOperator,
+    Categorical,
+    ExplorationType,
+    IndependentNormal,
+    NormalParamExtractor,
+    OneHotCategorical,
+    ProbabilisticActor,
+    QValueActor,
+    QValueModule,
+    TanhNormal,
+    ValueOperator,
+    set_exploration_type,
+)
+
+
+def td(**leaves):
+    return TensorDict(leaves, batch_size=[next(iter(leaves.values())).shape[0]])
+
+
+def normal_net(width=4):
+    return TensorDictModule(nn.Sequential(nn.Linear(3, width), NormalParamExtractor()), ["observation"], ["loc", "scale"])
+
+
+def logits_net(n=3):
+    return TensorDictModule(nn.Linear(3, n), ["observation"], ["logits"])
+
+
+def test_it_is_a_sequence_of_tensordict_and_knows_its_distribution():
+    actor = ProbabilisticActor(normal_net(), ["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True)
+    assert isinstance(actor, ProbabilisticTensorDictSequential)
+    data = td(observation=torch.randn(5, 3))
+    with set_exploration_type(ExplorationType.RANDOM):
+        out = actor(data)
+    dist = actor.get_dist(out.select("observation"))
+    assert_close(dist.log_prob(out["action"]), out["action_log_prob"], atol=1e-4, rtol=1e-4)
+    assert_close(actor.log_prob(out), dist.log_prob(out["action"]))
+    with set_exploration_type(ExplorationType.DETERMINISTIC):
+        assert_close(actor(data)["action"], dist.deterministic_sample)
+
+
+def test_the_head_works_in_tensordicts_own_modules():
+    head = ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=TanhNormal, return_log_prob=True)
+    out = ProbabilisticTensorDictSequential(normal_net(), head)(td(observation=torch.randn(4, 3)))
+    assert (out["action"].shape, out["action_log_prob"].shape) == ((4, 2), (4,))
+
+
+@pytest.mark.parametrize(
+    ("spec", "low", "high"),
+    [
+        pytest.param(Bounded(-2.0, 2.0, (2,)), -2.0, 2.0, id="even"),
+        pytest.param(Bounded(-2.0, 2.0, (16, 2)), -2.0, 2.0, id="even-with-batch"),
+        pytest.param(Bounded(torch.tensor([-1.0, 0.0]), 3.0), [-1.0, 0.0], 3.0, id="uneven"),
+        pytest.param(Bounded(torch.tensor([[-1.0, 0.0]] * 4), 3.0), [-1.0, 0.0], 3.0, id="uneven-with-batch"),
+        pytest.param(Composite(action=Bounded(-2.0, 2.0, (2,))), -2.0, 2.0, id="composite"),
+    ],
+)
+def test_bounds_come_from_the_spec(spec, low, high):
+    actor = ProbabilisticActor(normal_net(), ["loc", "scale"], spec=spec, distribution_class=TanhNormal)
+    dist = actor.get_dist(td(observation=torch.randn(5, 3)))
+    assert_close(torch.as_tensor(dist.low), torch.as_tensor(low))
+    assert_close(torch.as_tensor(dist.high), torch.as_tensor(high))
+
+
+def test_bounds_that_are_given_win():
+    kwargs = {"low": -0.5, "high": 0.5}
+    spec = Bounded(-2.0, 2.0, (2,))
+    actor = ProbabilisticActor(
+        normal_net(), ["loc", "scale"], spec=spec, distribution_class=TanhNormal, distribution_kwargs=kwargs
+    )
+    assert actor.get_dist(td(observation=torch.randn(5, 3))).high == 0.5
+    assert kwargs == {"low": -0.5, "high": 0.5}
+
+
+def test_an_action_is_in_its_spec():
+    for spec in (Bounded(-0.3, 0.1, (2,)), Bounded(torch.tensor([100.0, 1e-3]), torch.tensor([101.0, 2e-3]))):
+        actor = ProbabilisticActor(normal_net(), ["loc", "scale"], spec=spec, distribution_class=TanhNormal)
+        with set_exploration_type(ExplorationType.RANDOM):
+            action = actor(td(observation=100 * torch.randn(1000, 3)))["action"]
+        assert spec.is_in(action)
+    spec = OneHot(3)
+    actor = ProbabilisticActor(logits_net(), ["logits"], spec=spec, distribution_class=OneHotCategorical)
+    assert spec.is_in(actor(td(observation=torch.randn(10, 3)))["action"])
+
+
+CLASHES = [
+    pytest.param(logits_net(), ["logits"], OneHotCategorical, CategoricalSpec(3), "one-hot vectors", id="one-hot"),
+    pytest.param(logits_net(), ["logits"], Categorical, OneHot(3), "integers", id="categorical"),
+    pytest.param(normal_net(), ["loc", "scale"], TanhNormal, OneHot(2), "real vectors", id="tanh"),
+    pytest.param(normal_net(), ["loc", "scale"], TanhNormal, Bounded(0.0, torch.inf, (2,)), "finite", id="infinite"),
+    pytest.param(normal_net(), ["loc", "scale"], TanhNormal, Composite(act=OneHot(2)), "'action'.*act", id="no-entry"),
+]
+
+
+@pytest.mark.parametrize(("net", "keys", "cls", "spec", "message"), CLASHES)
+def test_a_distribution_that_contradicts_the_spec_is_refused(net, keys, cls, spec, message):
+    with pytest.raises(SpecError, match=message):
+        ProbabilisticActor(net, keys, spec=spec, distribution_class=cls)
+
+
+@pytest.mark.parametrize(
+    ("net", "keys", "cls", "spec", "message"),
+    [
+        pytest.param(logits_net(4), ["logits"], Categorical, CategoricalSpec(3), "'logits' with 4.*needs 3", id="logits"),
+        pytest.param(normal_net(6), ["loc", "scale"], TanhNormal, Bounded(-1.0, 1.0, (2,)), "'loc' with 3.*needs 2", id="loc"),
+    ],
+)
+def test_a_width_that_can_be_seen_is_checked_at_construction(net, keys, cls, spec, message):
+    with pytest.raises(ShapeError, match=message):
+        ProbabilisticActor(net, keys, spec=spec, distribution_class=cls)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["tensordict", "lowered"])
+@pytest.mark.parametrize("kind", ["logits", "loc"])
+def test_a_width_that_cannot_be_seen_is_checked_at_the_first_call(plain, kind):
+    if kind == "logits":
+        net = TensorDictModule(lambda x: x, ["observation"], ["logits"])
+        actor = ProbabilisticActor(net, ["logits"], spec=CategoricalSpec(2), distribution_class=Categorical)
+    else:
+        net = TensorDictModule(lambda x: (x, x.exp()), ["observation"], ["loc", "scale"])
+        actor = ProbabilisticActor(net, ["loc", "scale"], spec=Unbounded((2,)), distribution_class=IndependentNormal)
+    call = actor.lowered() if plain else lambda x: actor(td(observation=x))
+    with pytest.raises(ShapeError, match="spec"):
+        call(torch.zeros(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("net", "keys", "message"),
+    [
+        pytest.param(nn.Linear(3, 4), ["loc", "scale"], r"TensorDictModule\(module", id="plain-module"),
+        pytest.param(normal_net(), ["loc"], r"missing: \['scale'\]", id="one-parameter-too-few"),
+        pytest.param(normal_net(), ["loc", "std"], r"unknown: \['std'\]", id="unknown-parameter"),
+        pytest.param(normal_net(), {"loc": "mean", "scale": "std"}, r"'mean'.*writes.*'loc'", id="keys-that-nobody-writes"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_named(net, keys, message):
+    with pytest.raises(ContractError, match=message):
+        ProbabilisticActor(net, keys, distribution_class=TanhNormal)
+
+
+def test_a_spec_in_place_of_a_distribution_is_named():
+    with pytest.raises(ContractError, match="is a spec"):
+        ProbabilisticActor(logits_net(), ["logits"], distribution_class=CategoricalSpec)
+
+
+def test_an_absent_parameter_is_named_at_the_first_call():
+    net = TensorDictModule(nn.Linear(3, 2), ["observation"], ["loc"])
+    actor = ProbabilisticActor(net, ["loc", "scale"], distribution_class=TanhNormal)
+    with pytest.raises(ContractError, match="'scale'.*TanhNormal"):
+        actor(td(observation=torch.zeros(2, 3)))
+
+
+def test_contract_of_an_actor():
+    spec = OneHot(3, dtype=torch.int64)
+    actor = ProbabilisticActor(
+        logits_net(), ["logits"], spec=spec, distribution_class=OneHotCategorical, return_log_prob=True
+    )
+    reads, writes = actor.contract.reads, {key.name: key for key in actor.contract.writes}
+    assert [key.name for key in reads] == ["observation"]
+    assert "in_keys" in reads[0].remedy
+    assert (writes["action"].shape, writes["action"].dtype) == ((3,), torch.int64)
+    assert writes["action_log_prob"].shape == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "out"),
+    [
+        pytest.param(None, ["state_value"], id="state"),
+        pytest.param(["observation", "action"], ["state_action_value"], id="state-and-action"),
+        pytest.param([("agents", "observation"), ("agents", "action")], ["state_action_value"], id="nested"),
+    ],
+)
+def test_out_key_of_a_value_operator(keys, out):
+    critic = ValueOperator(MLP(None, 1), keys)
+    assert critic.out_keys == out
+    assert critic.contract.writes[0].shape == (1,)
+
+
+def test_a_critic_of_several_outputs_is_refused():
+    with pytest.raises(ShapeError, match="2 entries.*needs 1"):
+        ValueOperator(nn.Linear(3, 2))
+
+
+def test_actor_checks_its_spec():
+    assert Actor(nn.Linear(3, 2), spec=Bounded(-1.0, 1.0, (2,))).contract.writes[0].shape == (2,)
+    with pytest.raises(ShapeError, match="'action' with 3"):
+        Actor(nn.Linear(3, 3), spec=Bounded(-1.0, 1.0, (2,)))
+
+
+VALUES = torch.tensor([[1.0, 5.0, 3.0], [4.0, 0.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+    ("space", "action"),
+    [
+        pytest.param("one-hot", torch.tensor([[0, 1, 0], [1, 0, 0]]), id="one-hot"),
+        pytest.param("one_hot", torch.tensor([[0, 1, 0], [1, 0, 0]]), id="one_hot"),
+        pytest.param("categorical", torch.tensor([1, 0]), id="categorical"),
+        pytest.param(OneHot(3), torch.tensor([[0, 1, 0], [1, 0, 0]]), id="spec"),
+    ],
+)
+def test_q_value_module_takes_the_best(space, action):
+    out = QValueModule(space)(td(action_value=VALUES))
+    assert_close(out["action"], action)
+    assert_close(out["chosen_action_value"], torch.tensor([[5.0], [4.0]]))
+    assert_close(out["action_value"], VALUES)
+
+
+@pytest.mark.parametrize(
+    ("space", "action"),
+    [("mult_one_hot", [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]), ("multi-categorical", [[1, 0], [0, 2]])],
+)
+def test_q_value_module_of_several_choices(space, action):
+    values = torch.tensor([[1.0, 2.0, 9.0, 3.0, 4.0], [7.0, 6.0, 0.0, 1.0, 5.0]])
+    out = QValueModule(space, group_sizes=[2, 3])(td(action_value=values))
+    assert_close(out["action"], torch.tensor(action))
+    assert_close(out["chosen_action_value"], torch.tensor([[11.0], [12.0]]))
+
+
+def test_q_value_actor_never_takes_a_forbidden_action():
+    actor = QValueActor(nn.Identity(), spec=CategoricalSpec(3), action_mask_key="mask")
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    out = actor(td(observation=VALUES, mask=mask))
+    assert_close(out["action"], torch.tensor([2, 1]))
+    assert_close(out["chosen_action_value"], torch.tensor([[3.0], [0.0]]))
+    assert (out["action_value"][~mask] < -1e38).all()
+    with pytest.raises(SpecError, match="allows no action"):
+        actor(td(observation=VALUES, mask=torch.zeros(2, 3, dtype=torch.bool)))
+
+
+def test_q_value_actor_takes_networks_and_tensordict_modules():
+    net = TensorDictModule(nn.Linear(3, 2), ["pixels"], ["q"])
+    actor = QValueActor(net, spec=OneHot(2), action_value_key="q")
+    assert actor.in_keys == ["pixels"]
+    assert set(actor.out_keys) == {"action", "q", "chosen_action_value"}
+    assert actor(td(pixels=torch.zeros(4, 3)))["action"].dtype is torch.bool
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        pytest.param(lambda: QValueActor(nn.Linear(3, 2)), SpecError, "neither", id="no-space"),
+        pytest.param(lambda: QValueActor(nn.Linear(3, 2), action_space="onehot"), SpecError, "'onehot'", id="typo"),
+        pytest.param(lambda: QValueActor(nn.Linear(3, 2), spec=Unbounded(2)), SpecError, "not discrete", id="continuous"),
+        pytest.param(lambda: QValueActor(nn.Linear(3, 2), spec=OneHot(3)), ShapeError, "2 entries.*needs 3", id="width"),
+        pytest.param(lambda: QValueActor(logits_net(), spec=OneHot(3)), ContractError, "'action_value'.*logits", id="key"),
+        pytest.param(
+            lambda: QValueActor(logits_net(), ["x"], spec=OneHot(3), action_value_key="logits"), ContractError, "leave in_keys", id="in-keys"
+        ),
+        pytest.param(
+            lambda: QValueActor(nn.Linear(3, 2), spec=OneHot(2), action_space="categorical"), SpecError, "leave one", id="two-spaces"
+        ),
+        pytest.param(lambda: QValueModule("mult-one-hot"), SpecError, "group_sizes", id="no-sizes"),
+        pytest.param(lambda: QValueModule("one-hot")(td(logits=VALUES)), ContractError, "'action_value'", id="no-values"),
+        pytest.param(
+            lambda: QValueModule(spec=OneHot(2))(td(action_value=VALUES)), ShapeError, "3 values.*2 actions", id="width-late"
+        ),
+        pytest.param(
+            lambda: ActorCriticOperator(logits_net(), Actor(nn.Linear(3, 2), ["logits"]), ValueOperator(nn.Linear(3, 1), ["logits"])),
+            ContractError,
+            "ActorValueOperator",
+            id="critic-without-action",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_views_of_a_shared_trunk_share_parameters_and_keep_the_distribution():
+    trunk = TensorDictModule(nn.Linear(3, 4), ["observation"], ["hidden"])
+    net = TensorDictModule(nn.Sequential(nn.Linear(4, 4), NormalParamExtractor()), ["hidden"], ["loc", "scale"])
+    spec = Bounded(-1.0, 1.0, (2,))
+    policy = ProbabilisticActor(net, ["loc", "scale"], spec=spec, distribution_class=TanhNormal)
+    both = ActorValueOperator(trunk, policy, ValueOperator(nn.Linear(4, 1), ["hidden"]))
+    assert both.spec is spec
+    view = both.get_policy_operator()
+    assert isinstance(view, ProbabilisticActor)
+    assert isinstance(view.get_dist(td(observation=torch.zeros(2, 3))), TanhNormal)
+    assert {id(p) for p in view.parameters()} < {id(p) for p in both.parameters()}
+    assert set(both.get_value_operator().out_keys) == {"hidden", "state_value"}
+    assert both.get_policy_head() is policy
+    assert both.get_value_head().out_keys == ["state_value"]

@@ -1,0 +1,406 @@
+"""PPOLoss and ClipPPOLoss."""
+
+import pickle
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictSequential,
+)
+from tensordict.nn.distributions import OneHotCategorical
+from torch import nn
+from torch.distributions import Categorical, Independent, Normal, TransformedDistribution
+from torch.distributions.transforms import TanhTransform
+from torch.nn.functional import smooth_l1_loss
+
+from rl.core.errors import ContractError, ShapeError
+from rl.core.testing import check_loss
+from rl.objectives import GAE, ClipPPOLoss, PPOLoss, ValueEstimators
+from rl.objectives._surrogate import clipped_surrogate
+
+
+class DiagonalNormal(Independent):
+    def __init__(self, loc, scale):
+        super().__init__(Normal(loc, scale), 1)
+
+
+class SquashedNormal(TransformedDistribution):
+    """Has no formula for its entropy."""
+
+    def __init__(self, loc, scale):
+        super().__init__(DiagonalNormal(loc, scale), TanhTransform(cache_size=1))
+
+
+class Gaussian(nn.Module):
+    def __init__(self, actions):
+        super().__init__()
+        self.loc, self.log_scale = nn.Linear(3, actions), nn.Parameter(torch.zeros(actions))
+
+    def forward(self, x):
+        loc = self.loc(x)
+        return loc, self.log_scale.exp().expand_as(loc)
+
+
+def make_actor(kind, return_log_prob=True):
+    if kind in ("categorical", "one-hot"):
+        cls = Categorical if kind == "categorical" else OneHotCategorical
+        body, params = TensorDictModule(nn.Linear(3, 4), ["observation"], ["logits"]), ["logits"]
+    else:
+        cls = {"normal": DiagonalNormal, "squashed": SquashedNormal, "factorised": Normal}[kind]
+        body, params = TensorDictModule(Gaussian(2), ["observation"], ["loc", "scale"]), ["loc", "scale"]
+    head = ProbabilisticTensorDictModule(params, ["action"], distribution_class=cls, return_log_prob=return_log_prob)
+    return ProbabilisticTensorDictSequential(body, head)
+
+
+def make_critic():
+    return TensorDictModule(nn.Linear(3, 1), ["observation"], ["state_value"])
+
+
+def make_batch(actor, *size, seed=1):
+    torch.manual_seed(seed)
+    batch = actor(TensorDict(observation=torch.randn(*size, 3), batch_size=size)).detach()
+    batch = batch.select("observation", "action", "action_log_prob")
+    batch["action_log_prob"] = batch["action_log_prob"] + 0.3 * torch.randn_like(batch["action_log_prob"])
+    batch["advantage"], batch["value_target"] = torch.randn(*size, 1), torch.randn(*size, 1)
+    return batch
+
+
+@pytest.fixture(params=["categorical", "one-hot", "normal"])
+def actor(request):
+    torch.manual_seed(0)
+    return make_actor(request.param)
+
+
+@pytest.fixture
+def critic():
+    torch.manual_seed(0)
+    return make_critic()
+
+
+@pytest.fixture(params=[PPOLoss, ClipPPOLoss])
+def loss_class(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    [
+        pytest.param(1.5, 1.0, -1.2, id="gain-beyond-the-clip-is-cut"),
+        pytest.param(0.5, 1.0, -0.5, id="loss-beyond-the-clip-is-not"),
+        pytest.param(0.5, -1.0, 0.8, id="negative-advantage-is-cut-below"),
+        pytest.param(1.5, -1.0, 1.5, id="negative-advantage-is-not-cut-above"),
+        pytest.param(1.0, 3.0, -3.0, id="on-policy-is-the-policy-gradient"),
+    ],
+)
+def test_surrogate_by_hand(ratio, advantage, expected):
+    actual = clipped_surrogate(torch.tensor([ratio]).log(), torch.tensor([advantage]), 0.2)
+    torch.testing.assert_close(actual, torch.tensor([expected]))
+
+
+def independent(actor, critic, batch, clip, normalize=False, value_clip=None):
+    """The same losses in another way of writing: where instead of min, exp of differences, one element at a time."""
+    dist = actor.get_dist(batch.select("observation"))
+    ratio = torch.exp(dist.log_prob(batch["action"])) / torch.exp(batch["action_log_prob"])
+    advantage = batch["advantage"][..., 0]
+    if normalize:
+        centred = advantage - advantage.mean()
+        advantage = centred / centred.square().mean().sqrt()
+    objective = ratio * advantage
+    if clip is not None:
+        cut = torch.where(ratio > 1 + clip, 1 + clip, torch.where(ratio < 1 - clip, 1 - clip, ratio))
+        objective = torch.where(cut * advantage < objective, cut * advantage, objective)
+    value, target = critic.module(batch["observation"]), batch["value_target"]
+    value_loss = smooth_l1_loss(value, target, reduction="none")
+    if value_clip is not None:
+        old = batch["state_value"]
+        near = torch.minimum(torch.maximum(value, old - value_clip), old + value_clip)
+        value_loss = torch.maximum(value_loss, smooth_l1_loss(near, target, reduction="none"))
+    return {
+        "loss_objective": -objective.mean(),
+        "loss_critic": 0.5 * value_loss.mean(),
+        "loss_entropy": -0.02 * dist.entropy().mean(),
+        "ratio": ratio,
+    }
+
+
+@pytest.mark.parametrize("size", [(32,), (4, 8), (1,)], ids=str)
+@pytest.mark.parametrize("clip", [None, 0.2], ids=["plain", "clipped"])
+@pytest.mark.parametrize("normalize", [False, True], ids=["raw", "normalized"])
+def test_values_and_gradients_equal_an_independent_implementation(actor, critic, size, clip, normalize):
+    if normalize and size == (1,):
+        return  # nothing to normalize by
+    batch = make_batch(actor, *size)
+    common = {"entropy_coeff": 0.02, "critic_coeff": 0.5, "normalize_advantage": normalize}
+    loss = PPOLoss(actor, critic, **common) if clip is None else ClipPPOLoss(actor, critic, clip_epsilon=clip, **common)
+    out, expected = loss(batch), independent(actor, critic, batch, clip, normalize)
+    names = [name for name in loss.out_keys if name.startswith("loss_")]
+    for name in names:
+        torch.testing.assert_close(out[name], expected[name])
+    parameters = list(loss.parameters())
+    ours = torch.autograd.grad(sum(out[name] for name in names), parameters)
+    theirs = torch.autograd.grad(sum(expected[name] for name in names), parameters)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_diagnostics_equal_their_definitions(critic):
+    actor = make_actor("normal")
+    batch = make_batch(actor, 64)
+    out = ClipPPOLoss(actor, critic, clip_epsilon=0.2)(batch)
+    ratio = independent(actor, critic, batch, 0.2)["ratio"].detach()
+    value, target = critic.module(batch["observation"]).detach(), batch["value_target"]
+    expected = {
+        "clip_fraction": ((ratio > 1.2) | (ratio < 0.8)).float().mean(),
+        "kl_approx": (ratio - 1 - ratio.log()).mean(),
+        "ESS": ratio.sum() ** 2 / ratio.square().sum() / 64,
+        "explained_variance": 1 - (target - value).var() / target.var(),
+        "entropy": actor.get_dist(batch.copy()).entropy().mean().detach(),
+    }
+    for name, one in expected.items():
+        torch.testing.assert_close(out[name], one, rtol=1e-4, atol=1e-5)
+
+
+def test_the_critic_gains_nothing_beyond_clip_value(actor, critic):
+    batch = make_batch(actor, 16)
+    batch["state_value"] = torch.randn(16, 1)
+    loss = ClipPPOLoss(actor, critic, critic_coeff=0.5, clip_value=0.1)
+    assert loss.in_keys[3] == "state_value"
+    expected = independent(actor, critic, batch, 0.2, value_clip=0.1)["loss_critic"]
+    torch.testing.assert_close(loss(batch)["loss_critic"], expected)
+
+
+@pytest.mark.parametrize(("kind", "by_hand"), [("l2", 9.0), ("l1", 3.0), ("smooth_l1", 2.5)])
+def test_the_critics_distance_by_hand(kind, by_hand):
+    actor, critic = make_actor("categorical"), make_critic()
+    batch = make_batch(actor, 1)
+    batch["value_target"] = critic.module(batch["observation"]).detach() + 3
+    out = ClipPPOLoss(actor, critic, loss_critic_type=kind)(batch)
+    torch.testing.assert_close(out["loss_critic"].item(), by_hand)
+
+
+def test_reductions(actor, critic):
+    batch = make_batch(actor, 8)
+    outs = {r: ClipPPOLoss(actor, critic, reduction=r)(batch) for r in ("mean", "sum", "none")}
+    assert outs["none"]["loss_objective"].shape == (8,)
+    torch.testing.assert_close(outs["sum"]["loss_objective"], outs["none"]["loss_objective"].sum())
+    torch.testing.assert_close(outs["mean"]["loss_objective"], outs["none"]["loss_objective"].mean())
+
+
+def test_the_loss_conforms(actor, critic, loss_class):
+    check_loss(loss_class(actor, critic), make_batch(actor, 16))
+
+
+def test_the_loss_conforms_with_all_that_it_may_read(critic):
+    actor = make_actor("normal")
+    batch = make_batch(actor, 16)
+    batch["state_value"] = torch.randn(16, 1)
+    check_loss(ClipPPOLoss(actor, critic, clip_value=0.5, normalize_advantage=True), batch)
+
+
+def test_keys_are_in_a_fixed_order(critic):
+    loss = ClipPPOLoss(make_actor("normal"), critic)
+    assert loss.in_keys == ["observation", "action", "action_log_prob", "advantage", "value_target"]
+    assert loss.out_keys[:3] == ["loss_objective", "loss_critic", "loss_entropy"]
+    assert loss.out_keys[3:] == ["entropy", "kl_approx", "ESS", "explained_variance", "clip_fraction"]
+    assert list(loss(make_batch(loss.actor_network, 4)).keys()) == loss.out_keys
+
+
+def test_the_loss_holds_the_networks_themselves(actor, critic):
+    loss = ClipPPOLoss(actor, critic)
+    assert {id(p) for p in loss.parameters()} == {id(p) for net in (actor, critic) for p in net.parameters()}
+
+
+def test_an_entropy_without_formula_is_sampled(critic):
+    actor = make_actor("squashed")
+    batch = make_batch(actor, 16)
+    out = ClipPPOLoss(actor, critic, samples_mc_entropy=4000)(batch)
+    dist = actor.get_dist(batch.copy())
+    expected = -dist.log_prob(dist.sample((4000,))).mean()
+    torch.testing.assert_close(out["entropy"], expected.detach(), rtol=0.05, atol=0.02)
+    assert out["loss_entropy"].requires_grad
+
+
+def test_an_actor_that_cannot_be_lowered_gives_the_same(actor, critic):
+    class Odd(ProbabilisticTensorDictSequential):
+        pass
+
+    class OddCritic(TensorDictModule):
+        def forward(self, td):
+            return super().forward(td)
+
+    batch = make_batch(actor, 16)
+    odd = ClipPPOLoss(Odd(*actor.module), OddCritic(critic.module, ["observation"], ["state_value"]))
+    assert odd._actor._lowered is None
+    torch.testing.assert_close(odd(batch), ClipPPOLoss(actor, critic)(batch))
+    assert "logits" not in batch
+    assert "loc" not in batch
+
+
+def test_networks_may_share_a_trunk():
+    trunk = TensorDictModule(nn.Linear(3, 3), ["observation"], ["features"])
+    head = ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=Categorical, return_log_prob=True)
+    actor = ProbabilisticTensorDictSequential(trunk, TensorDictModule(nn.Linear(3, 4), ["features"], ["logits"]), head)
+    critic = TensorDictSequential(trunk, TensorDictModule(nn.Linear(3, 1), ["features"], ["state_value"]))
+    loss = ClipPPOLoss(actor, critic)
+    assert len(list(loss.parameters())) == 6
+    check_loss(loss, make_batch(actor, 8))
+
+
+def test_keys_may_have_other_names(critic):
+    actor = make_actor("categorical")
+    batch = make_batch(actor, 8)
+    expected = ClipPPOLoss(actor, critic)(batch)
+    for name in ("action_log_prob", "advantage", "value_target"):
+        batch["agents", name] = batch.pop(name)
+    loss = ClipPPOLoss(actor, critic)
+    loss.set_keys(
+        sample_log_prob=("agents", "action_log_prob"),
+        advantage=("agents", "advantage"),
+        value_target=("agents", "value_target"),
+    )
+    torch.testing.assert_close(loss(batch), expected)
+    check_loss(loss, batch)
+
+
+def test_names_follow_the_actor(critic):
+    body = TensorDictModule(nn.Linear(3, 4), ["observation"], ["logits"])
+    head = ProbabilisticTensorDictModule(["logits"], [("agents", "action")], distribution_class=Categorical)
+    loss = ClipPPOLoss(ProbabilisticTensorDictSequential(body, head), critic)
+    assert loss.in_keys[1:3] == [("agents", "action"), ("agents", "action_log_prob")]
+
+
+def test_a_missing_log_probability_says_what_to_do(loss_class, critic):
+    actor = make_actor("categorical")
+    batch = make_batch(actor, 4).exclude("action_log_prob")
+    text = (
+        rf"^{loss_class.__name__} reads 'action_log_prob', which nothing in this batch wrote \(keys: .*action.*\)\..*"
+        r"Build the actor with return_log_prob=True, or name the key with loss.set_keys\(sample_log_prob=\.\.\.\)"
+    )
+    with pytest.raises(ContractError, match=text):
+        loss_class(actor, critic)(batch)
+
+
+def test_a_missing_advantage_says_what_to_do(critic):
+    actor = make_actor("categorical")
+    with pytest.raises(ContractError, match=r"reads 'advantage'.*GAE\(value_network=critic\)\(batch\)"):
+        ClipPPOLoss(actor, critic)(make_batch(actor, 4).exclude("advantage"))
+
+
+def add_outcome(batch):
+    after = {
+        "observation": torch.randn(*batch.shape, 3),
+        "reward": torch.randn(*batch.shape, 1),
+        "done": torch.rand(*batch.shape, 1) < 0.2,
+        "terminated": torch.zeros(*batch.shape, 1, dtype=torch.bool),
+    }
+    return batch.exclude("advantage", "value_target").update({"next": after})
+
+
+def test_an_absent_advantage_is_estimated_on_sequences(critic):
+    actor = make_actor("categorical")
+    batch = add_outcome(make_batch(actor, 3, 6)).refine_names(None, "time")
+    before = batch.clone()
+    loss = ClipPPOLoss(actor, critic)
+    expected = loss(GAE(value_network=critic)(batch.clone()))
+    torch.testing.assert_close(loss(batch), expected)
+    assert set(batch.keys(True, True)) == set(before.keys(True, True))
+
+
+def test_an_estimator_may_be_chosen(critic):
+    actor = make_actor("categorical")
+    batch = add_outcome(make_batch(actor, 3, 6))
+    loss = ClipPPOLoss(actor, critic)
+    made = loss.make_value_estimator(ValueEstimators.TD0, gamma=0.5)
+    assert loss.value_estimator is made
+    assert ("next", "reward") in loss.in_keys
+    assert "advantage" not in loss.in_keys
+    torch.testing.assert_close(loss(batch), loss(made(batch.clone())))
+    assert len(loss.state_dict()) == len(list(loss.parameters()))
+    check_loss(loss, batch)
+
+
+def test_keys_of_the_estimator_follow(critic):
+    actor = make_actor("categorical")
+    loss = ClipPPOLoss(actor, critic)
+    loss.make_value_estimator(gamma=0.9, lmbda=0.5)
+    loss.set_keys(reward="bonus")
+    assert ("next", "bonus") in loss.in_keys
+    assert loss.value_estimator.lmbda == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda b: b.set("advantage", b["advantage"].squeeze(-1)), r"'advantage' \(8,\); expected \[\*B\], \[\*B\]"),
+        (lambda b: b.set("action_log_prob", b["action_log_prob"].unsqueeze(-1)), r"'action_log_prob' \(8, 1\)"),
+        (lambda b: b.set("value_target", b["value_target"].squeeze(-1)), r"target \(8,\): they would broadcast"),
+    ],
+    ids=["advantage", "log-prob", "target"],
+)
+def test_nothing_broadcasts(critic, change, text):
+    actor = make_actor("categorical")
+    with pytest.raises(ShapeError, match=text):
+        ClipPPOLoss(actor, critic)(change(make_batch(actor, 8)))
+
+
+def test_a_factorised_distribution_is_refused(critic):
+    actor = make_actor("factorised")
+    with pytest.raises(ShapeError, match=r"torch\.distributions\.Independent"):
+        ClipPPOLoss(actor, critic)(make_batch(actor, 8))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"clip_epsilon": 1.5}, r"clip_epsilon=1.5; it is in \(0, 1\)"),
+        ({"loss_critic_type": "l3"}, "knows no loss 'l3'; it knows 'l1', 'l2', 'smooth_l1'"),
+        ({"reduction": "max"}, "knows no reduction 'max'"),
+        ({"clip_value": True}, "clip_value=True"),
+        ({"samples_mc_entropy": 0}, "samples_mc_entropy=0"),
+    ],
+    ids=["clip", "critic", "reduction", "value-clip", "samples"],
+)
+def test_arguments_outside_their_range_are_refused(critic, arguments, text):
+    with pytest.raises(ValueError, match=text):
+        ClipPPOLoss(make_actor("categorical"), critic, **arguments)
+
+
+def test_networks_that_say_nothing_are_refused(critic):
+    with pytest.raises(ContractError, match="Linear has no in_keys"):
+        ClipPPOLoss(nn.Linear(3, 2), critic)
+    with pytest.raises(ContractError, match="TensorDictModule has no get_dist"):
+        ClipPPOLoss(critic, critic)
+    other = TensorDictModule(nn.Linear(3, 1), ["observation"], ["value"])
+    with pytest.raises(ContractError, match=r"does not write 'state_value', it writes 'value'"):
+        ClipPPOLoss(make_actor("categorical"), other)
+
+
+def test_a_network_may_be_exchanged(critic):
+    actor, other = make_actor("normal"), make_actor("normal")
+    batch = make_batch(actor, 8)
+    loss = ClipPPOLoss(actor, critic)
+    loss.actor_network = other
+    torch.testing.assert_close(loss(batch), ClipPPOLoss(other, critic)(batch))
+
+
+def test_a_loss_survives_a_pickle_with_its_estimator(critic):
+    loss = ClipPPOLoss(make_actor("normal"), critic)
+    loss.make_value_estimator(lmbda=0.5)
+    again = pickle.loads(pickle.dumps(loss))
+    assert again.value_estimator.lmbda == 0.5
+    assert again.value_estimator.value_network is again.critic_network
+
+
+@pytest.mark.parametrize("kind", ["categorical", "normal"])
+def test_the_loss_compiles_whole(kind, critic):
+    actor = make_actor(kind)
+    batch = make_batch(actor, 8)
+    loss = ClipPPOLoss(actor, critic)
+    expected = loss(batch)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    out = compiled(batch)
+    torch.testing.assert_close(out, expected)
+    out["loss_objective"].backward()
