@@ -13,7 +13,7 @@ pytestmark = pytest.mark.xdist_group("wheels")
 SMALLEST_USE = {
     "core": """
 from rl.core import Bounded, Composite
-spec = Composite(action=Bounded(-1.0, 1.0, (2,)), shape=(3,))
+spec = Composite(action=Bounded(-1.0, 1.0, (2,))).expand(3)
 assert spec.is_in(spec.rand())
 """,
     "envs": """

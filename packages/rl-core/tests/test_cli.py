@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from types import ModuleType
 
 import pytest
@@ -106,18 +105,13 @@ def test_the_traceback_is_there_on_demand(capsys, monkeypatch):
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_plugin_that_is_left_out_is_one_line(capsys, monkeypatch):
-    def warn(arguments):
-        warnings.simplefilter("always")
-        warnings.warn("plugin x is left out", BrokenPluginWarning, stacklevel=1)
-        warnings.warn("something else", UserWarning, stacklevel=1)
-        return 0
-
-    monkeypatch.setitem(cli._OWN, "warn", (warn, ""))
-    assert cli.main(["warn"]) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "rl: plugin x is left out"
-    assert "UserWarning: something else" in lines[1]
+def test_a_plugin_that_is_left_out_is_one_line_and_other_warnings_are_as_ever(capsys):
+    shown = []
+    brief = cli._brief(lambda *given: shown.append(given))
+    brief(BrokenPluginWarning("plugin x is left out"), BrokenPluginWarning, "file.py", 3)
+    brief(UserWarning("something else"), UserWarning, "file.py", 4)
+    assert capsys.readouterr().err == "rl: plugin x is left out\n"
+    assert [category for _, category, *_ in shown] == [UserWarning]
 
 
 def test_a_bug_is_not_hidden():

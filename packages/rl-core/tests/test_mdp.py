@@ -233,7 +233,7 @@ def test_flags_of_another_shape_are_reshaped():
 
 def test_flags_that_cannot_be_completed_are_refused():
     flag = torch.tensor([T])
-    with pytest.raises(ContractError, match="'done' and 'truncated' came without 'terminated'"):
+    with pytest.raises(ContractError, match=r"'done' and 'truncated' came without 'terminated'"):
         complete_done({"done": flag, "truncated": flag})
     with pytest.raises(ShapeError, match=r"'done' must have shape \(2, 1\), got \(1,\)"):
         complete_done({"done": flag}, shape=(2, 1))

@@ -18,7 +18,6 @@ from rl.modules import (
     AdditiveGaussianModule,
     Categorical,
     CategoricalHead,
-    Delta,
     EGreedyModule,
     IndependentNormal,
     MaskedCategorical,
@@ -73,7 +72,9 @@ def shared(cls, head):
 
 def theirs():
     net = nn.Sequential(nn.Linear(4, 4), NormalParamExtractor())
-    head = ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=TanhNormal, return_log_prob=True)
+    head = ProbabilisticTensorDictModule(
+        ["loc", "scale"], ["action"], distribution_class=TanhNormal, return_log_prob=True
+    )
     return ProbabilisticTensorDictSequential(TensorDictModule(net, ["observation"], ["loc", "scale"]), head)
 
 

@@ -145,7 +145,9 @@ def test_tanh_loc_bounds_the_means(make):
 
 
 @pytest.mark.parametrize(("event_dims", "batch", "event"), [(0, (2, 3), ()), (1, (2,), (3,)), (2, (), (2, 3))])
-@pytest.mark.parametrize("make", [TanhNormal, IndependentNormal, lambda loc, _, event_dims: Delta(loc, event_dims=event_dims)])
+@pytest.mark.parametrize(
+    "make", [TanhNormal, IndependentNormal, lambda loc, _, event_dims: Delta(loc, event_dims=event_dims)]
+)
 def test_event_dims(make, event_dims, batch, event):
     dist = make(torch.zeros(2, 3), torch.ones(2, 3), event_dims=event_dims)
     assert (dist.batch_shape, dist.event_shape) == (batch, event)

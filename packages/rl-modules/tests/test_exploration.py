@@ -36,7 +36,9 @@ def test_share_of_random_actions(spec, action, eps):
     assert spec.is_in(out)
     # A random draw of n classes is the same as before with 1 / n.
     classes = {"box": torch.inf}.get(next(k for k, v in SPACES.items() if v[0] is spec), spec.cardinality())
-    assert_close(changed(action, out).double().mean(), torch.tensor(eps * (1 - 1 / classes)).double(), atol=0.03, rtol=0)
+    assert_close(
+        changed(action, out).double().mean(), torch.tensor(eps * (1 - 1 / classes)).double(), atol=0.03, rtol=0
+    )
 
 
 @EVERY
@@ -136,12 +138,14 @@ def test_what_does_not_fit_is_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize("explore", [EGreedyModule(OneHot(2)), AdditiveGaussianModule(Unbounded(2))], ids=["eps", "noise"])
+@pytest.mark.parametrize(
+    "explore", [EGreedyModule(OneHot(2)), AdditiveGaussianModule(Unbounded(2))], ids=["eps", "noise"]
+)
 def test_a_missing_action_is_named_with_the_remedy(explore):
-    with pytest.raises(ContractError, match="'action'.*behind the policy"):
+    with pytest.raises(ContractError, match=r"'action'.*behind the policy"):
         explore(TensorDict(observation=torch.zeros(3, 2), batch_size=[3]))
 
 
 def test_an_action_of_another_encoding_is_refused():
-    with pytest.raises(ShapeError, match="does not fit|fewer dimensions"):
+    with pytest.raises(ShapeError, match=r"does not fit|fewer dimensions"):
         EGreedyModule(OneHot(3))(TensorDict(action=torch.zeros(5, 4), batch_size=[5]))

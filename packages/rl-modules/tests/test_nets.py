@@ -31,7 +31,9 @@ def test_mlp_equals_the_layers_by_hand():
         pytest.param({"num_cells": [8], "activate_last_layer": True}, "Linear Tanh Linear Tanh", id="activated"),
         pytest.param({"num_cells": [8], "dropout": 0.5}, "Linear Tanh Dropout Linear", id="dropout"),
         pytest.param({"num_cells": [8], "norm_class": nn.LayerNorm}, "Linear LayerNorm Tanh Linear", id="norm"),
-        pytest.param({"depth": 1, "activation_class": nn.ELU, "activation_kwargs": {"alpha": 2.0}}, "Linear ELU Linear", id="elu"),
+        pytest.param(
+            {"depth": 1, "activation_class": nn.ELU, "activation_kwargs": {"alpha": 2.0}}, "Linear ELU Linear", id="elu"
+        ),
         pytest.param({"in_features": None, "num_cells": [8]}, "LazyLinear Tanh Linear", id="lazy"),
     ],
 )
@@ -104,7 +106,7 @@ def test_convnet_equals_the_layers_by_hand_for_any_batch(batch):
 
 def test_convnet_details():
     net = ConvNet(3, num_cells=[4, 4], norm_class=nn.BatchNorm2d, bias_last_layer=False, activation_class=nn.ReLU)
-    assert kinds(net) == "Conv2d BatchNorm2d ReLU Conv2d BatchNorm2d ReLU Flatten".split()
+    assert kinds(net) == ["Conv2d", "BatchNorm2d", "ReLU", "Conv2d", "BatchNorm2d", "ReLU", "Flatten"]
     assert net[3].bias is None
     assert kinds(ConvNet(3, depth=2)).count("Conv2d") == 2
     pooled = ConvNet(3, num_cells=[4], aggregator_class=nn.AdaptiveAvgPool2d, aggregator_kwargs={"output_size": 1})
@@ -112,7 +114,9 @@ def test_convnet_details():
     assert ConvNet(3, num_cells=[4], kernel_sizes=(3, 5))(torch.zeros(1, 3, 5, 5)).shape == (1, 12)
 
 
-@pytest.mark.parametrize("mapping", ["softplus", "exp", "relu", "biased_softplus", "biased_softplus_0.5", "biased_softplus_1.0"])
+@pytest.mark.parametrize(
+    "mapping", ["softplus", "exp", "relu", "biased_softplus", "biased_softplus_0.5", "biased_softplus_1.0"]
+)
 def test_extractor_agrees_with_tensordict(mapping):
     x = torch.linspace(-5, 5, 24, dtype=torch.float64).reshape(3, 8)
     for ours, theirs in zip(NormalParamExtractor(mapping)(x), Theirs(mapping)(x), strict=True):
@@ -151,5 +155,5 @@ def test_orthogonal_init():
     assert_close(first.weight.T @ first.weight, 4 * torch.eye(4), atol=1e-5, rtol=0)
     assert_close(last.weight @ last.weight.T, 0.25 * torch.eye(3), atol=1e-5, rtol=0)
     assert not first.bias.any()
-    with pytest.raises(ValueError, match="LazyLinear.*call the network once"):
+    with pytest.raises(ValueError, match=r"LazyLinear.*call the network once"):
         orthogonal_init(MLP(None, 2))

@@ -32,7 +32,9 @@ def td(**leaves):
 
 
 def normal_net(width=4):
-    return TensorDictModule(nn.Sequential(nn.Linear(3, width), NormalParamExtractor()), ["observation"], ["loc", "scale"])
+    return TensorDictModule(
+        nn.Sequential(nn.Linear(3, width), NormalParamExtractor()), ["observation"], ["loc", "scale"]
+    )
 
 
 def logits_net(n=3):
@@ -53,7 +55,9 @@ def test_it_is_a_sequence_of_tensordict_and_knows_its_distribution():
 
 
 def test_the_head_works_in_tensordicts_own_modules():
-    head = ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=TanhNormal, return_log_prob=True)
+    head = ProbabilisticTensorDictModule(
+        ["loc", "scale"], ["action"], distribution_class=TanhNormal, return_log_prob=True
+    )
     out = ProbabilisticTensorDictSequential(normal_net(), head)(td(observation=torch.randn(4, 3)))
     assert (out["action"].shape, out["action_log_prob"].shape) == ((4, 2), (4,))
 
@@ -114,8 +118,12 @@ def test_a_distribution_that_contradicts_the_spec_is_refused(net, keys, cls, spe
 @pytest.mark.parametrize(
     ("net", "keys", "cls", "spec", "message"),
     [
-        pytest.param(logits_net(4), ["logits"], Categorical, CategoricalSpec(3), "'logits' with 4.*needs 3", id="logits"),
-        pytest.param(normal_net(6), ["loc", "scale"], TanhNormal, Bounded(-1.0, 1.0, (2,)), "'loc' with 3.*needs 2", id="loc"),
+        pytest.param(
+            logits_net(4), ["logits"], Categorical, CategoricalSpec(3), "'logits' with 4.*needs 3", id="logits"
+        ),
+        pytest.param(
+            normal_net(6), ["loc", "scale"], TanhNormal, Bounded(-1.0, 1.0, (2,)), "'loc' with 3.*needs 2", id="loc"
+        ),
     ],
 )
 def test_a_width_that_can_be_seen_is_checked_at_construction(net, keys, cls, spec, message):
@@ -143,7 +151,9 @@ def test_a_width_that_cannot_be_seen_is_checked_at_the_first_call(plain, kind):
         pytest.param(nn.Linear(3, 4), ["loc", "scale"], r"TensorDictModule\(module", id="plain-module"),
         pytest.param(normal_net(), ["loc"], r"missing: \['scale'\]", id="one-parameter-too-few"),
         pytest.param(normal_net(), ["loc", "std"], r"unknown: \['std'\]", id="unknown-parameter"),
-        pytest.param(normal_net(), {"loc": "mean", "scale": "std"}, r"'mean'.*writes.*'loc'", id="keys-that-nobody-writes"),
+        pytest.param(
+            normal_net(), {"loc": "mean", "scale": "std"}, r"'mean'.*writes.*'loc'", id="keys-that-nobody-writes"
+        ),
     ],
 )
 def test_parameters_that_do_not_fit_are_named(net, keys, message):
@@ -159,7 +169,7 @@ def test_a_spec_in_place_of_a_distribution_is_named():
 def test_an_absent_parameter_is_named_at_the_first_call():
     net = TensorDictModule(nn.Linear(3, 2), ["observation"], ["loc"])
     actor = ProbabilisticActor(net, ["loc", "scale"], distribution_class=TanhNormal)
-    with pytest.raises(ContractError, match="'scale'.*TanhNormal"):
+    with pytest.raises(ContractError, match=r"'scale'.*TanhNormal"):
         actor(td(observation=torch.zeros(2, 3)))
 
 
@@ -190,7 +200,7 @@ def test_out_key_of_a_value_operator(keys, out):
 
 
 def test_a_critic_of_several_outputs_is_refused():
-    with pytest.raises(ShapeError, match="2 entries.*needs 1"):
+    with pytest.raises(ShapeError, match=r"2 entries.*needs 1"):
         ValueOperator(nn.Linear(3, 2))
 
 
@@ -254,22 +264,41 @@ def test_q_value_actor_takes_networks_and_tensordict_modules():
     [
         pytest.param(lambda: QValueActor(nn.Linear(3, 2)), SpecError, "neither", id="no-space"),
         pytest.param(lambda: QValueActor(nn.Linear(3, 2), action_space="onehot"), SpecError, "'onehot'", id="typo"),
-        pytest.param(lambda: QValueActor(nn.Linear(3, 2), spec=Unbounded(2)), SpecError, "not discrete", id="continuous"),
-        pytest.param(lambda: QValueActor(nn.Linear(3, 2), spec=OneHot(3)), ShapeError, "2 entries.*needs 3", id="width"),
-        pytest.param(lambda: QValueActor(logits_net(), spec=OneHot(3)), ContractError, "'action_value'.*logits", id="key"),
         pytest.param(
-            lambda: QValueActor(logits_net(), ["x"], spec=OneHot(3), action_value_key="logits"), ContractError, "leave in_keys", id="in-keys"
+            lambda: QValueActor(nn.Linear(3, 2), spec=Unbounded(2)), SpecError, "not discrete", id="continuous"
         ),
         pytest.param(
-            lambda: QValueActor(nn.Linear(3, 2), spec=OneHot(2), action_space="categorical"), SpecError, "leave one", id="two-spaces"
+            lambda: QValueActor(nn.Linear(3, 2), spec=OneHot(3)), ShapeError, "2 entries.*needs 3", id="width"
+        ),
+        pytest.param(
+            lambda: QValueActor(logits_net(), spec=OneHot(3)), ContractError, "'action_value'.*logits", id="key"
+        ),
+        pytest.param(
+            lambda: QValueActor(logits_net(), ["x"], spec=OneHot(3), action_value_key="logits"),
+            ContractError,
+            "leave in_keys",
+            id="in-keys",
+        ),
+        pytest.param(
+            lambda: QValueActor(nn.Linear(3, 2), spec=OneHot(2), action_space="categorical"),
+            SpecError,
+            "leave one",
+            id="two-spaces",
         ),
         pytest.param(lambda: QValueModule("mult-one-hot"), SpecError, "group_sizes", id="no-sizes"),
-        pytest.param(lambda: QValueModule("one-hot")(td(logits=VALUES)), ContractError, "'action_value'", id="no-values"),
         pytest.param(
-            lambda: QValueModule(spec=OneHot(2))(td(action_value=VALUES)), ShapeError, "3 values.*2 actions", id="width-late"
+            lambda: QValueModule("one-hot")(td(logits=VALUES)), ContractError, "'action_value'", id="no-values"
         ),
         pytest.param(
-            lambda: ActorCriticOperator(logits_net(), Actor(nn.Linear(3, 2), ["logits"]), ValueOperator(nn.Linear(3, 1), ["logits"])),
+            lambda: QValueModule(spec=OneHot(2))(td(action_value=VALUES)),
+            ShapeError,
+            "3 values.*2 actions",
+            id="width-late",
+        ),
+        pytest.param(
+            lambda: ActorCriticOperator(
+                logits_net(), Actor(nn.Linear(3, 2), ["logits"]), ValueOperator(nn.Linear(3, 1), ["logits"])
+            ),
             ContractError,
             "ActorValueOperator",
             id="critic-without-action",

@@ -34,6 +34,10 @@ class SquashedNormal(TransformedDistribution):
     def __init__(self, loc, scale):
         super().__init__(DiagonalNormal(loc, scale), TanhTransform(cache_size=1))
 
+    @property
+    def deterministic_sample(self):
+        return self.base_dist.base_dist.loc.tanh()
+
 
 class Gaussian(nn.Module):
     def __init__(self, actions):

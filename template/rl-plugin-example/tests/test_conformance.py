@@ -35,7 +35,7 @@ def batch():
 
 @pytest.mark.parametrize("num_envs", [None, 1, 4])
 def test_the_environment_keeps_the_protocol(num_envs):
-    check_env(ChainEnv(num_envs))
+    check_env(lambda: ChainEnv(num_envs))
 
 
 def test_the_loss_keeps_the_protocol(batch):

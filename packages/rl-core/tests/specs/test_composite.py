@@ -96,7 +96,7 @@ def test_a_locked_composite_refuses_changes(spec, change):
     before = spec.clone()
     spec.lock_()
     assert spec.is_locked
-    with pytest.raises(SpecError, match="locked"):
+    with pytest.raises(SpecError, match=r"locked"):
         change(spec)
     assert spec == before
     change(spec.clone())
@@ -130,7 +130,7 @@ def test_the_faulty_entry_is_named(spec):
     value["agents", "action"] = torch.full((4,), 9)
     with pytest.raises(SpecError, match=r"entry \('agents', 'action'\) of Composite expected classes .* 1, got \[9"):
         spec.assert_is_in(value)
-    with pytest.raises(SpecError, match="entry 'done' of Composite expected an entry, got none"):
+    with pytest.raises(SpecError, match=r"entry 'done' of Composite expected an entry, got none"):
         spec.assert_is_in(spec.rand().exclude("done"))
     with pytest.raises(SpecError, match=r"batch size \(2,\), got batch size \(3,\)"):
         spec.expand(2).assert_is_in(spec.rand((3,)))

@@ -386,7 +386,7 @@ def test_stack_of_equal_specs_is_the_spec_with_one_more_dimension(make, data):
 @given(a=bounded(st.just((2, 3))), b=bounded(st.just((2, 3))), dim=st.integers(-3, 2))
 def test_stack_and_unbind_of_different_specs_are_inverse(a, b, dim):
     if a.dtype is not b.dtype:
-        with pytest.raises(SpecError, match=f"one dtype.*{a.dtype}.*{b.dtype}"):
+        with pytest.raises(SpecError, match=rf"one dtype.*{a.dtype}.*{b.dtype}"):
             torch.stack([a, b], dim)
         return
     both = torch.stack([a, b], dim)

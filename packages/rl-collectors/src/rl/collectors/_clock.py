@@ -25,14 +25,14 @@ class Clock:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
-    def around(self, name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`function` of one argument, timed under `name`."""
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, timed under `name`."""
         seconds = self.seconds
         seconds.setdefault(name, 0.0)
 
-        def timed(argument: Any) -> Any:
+        def timed(*arguments: Any) -> Any:
             start = perf_counter()
-            result = function(argument)
+            result = function(*arguments)
             seconds[name] += perf_counter() - start
             return result
 

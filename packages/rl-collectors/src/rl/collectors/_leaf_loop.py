@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import Tensor
 
@@ -18,17 +19,26 @@ LeafStep = Callable[[Leaves], Leaves]
 """`LeafEnv.step_leaves`, or that with something around it."""
 
 
+Around = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+"""Wraps a function that is timed under a name; see `Clock.around`."""
+
+
+def _as_it_is(_: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
 class LeafLoop:
     """Drives a `LeafEnv` and keeps the root of the coming step; None there stands for a reset.
 
     Args:
         env: the environment's leaf form.
         rewards: the reward keys; they are written under ``next`` and never carried to the root.
+        around: puts a clock around resets.
     """
 
-    def __init__(self, env: LeafEnv, rewards: Iterable[NestedKey]) -> None:
+    def __init__(self, env: LeafEnv, rewards: Iterable[NestedKey], around: Around = _as_it_is) -> None:
         self.root: Leaves | None = None
-        self._env = env
+        self.reset = around("env", env.reset_leaves)
         self._rewards = frozenset(rewards)
         # reading one flag is eight times cheaper than a reduction
         self._any: Callable[[Tensor], Tensor] = _itself if env.batch_size.numel() == 1 else Tensor.any
@@ -43,9 +53,9 @@ class LeafLoop:
             roots: gets one dict a step: observations, flags, policy outputs.
             nexts: gets one dict a step: what belongs under ``next``.
         """
-        root = self._env.reset_leaves() if self.root is None else self.root
+        root = self.reset() if self.root is None else self.root
         self.root = None  # whatever interrupts the loop, the environment has moved on
-        rewards, any_of, reset = self._rewards, self._any, self._env.reset_leaves
+        rewards, any_of, reset = self._rewards, self._any, self.reset
         known, constants = list(root), None
         for _ in range(steps):
             extra = act(root)

@@ -55,6 +55,7 @@ class Runner:
         leaf_env = lower_env(env) if DONE in env.full_done_spec.keys() else None
         checks, draw = StepChecks(env, policy), RandomActions(env)
         self._loop: Any
+        around: Any = (lambda _, function: function) if clock is None else clock.around
         if leaf_env is None:
             self.path = "tensordict"
             self._loop = TensorDictLoop(env)
@@ -63,12 +64,11 @@ class Runner:
             step: Any = env.step_and_maybe_reset
             check_act, check_step, probe = checks.tensordict_act, checks.tensordict_step, None
         else:
-            self._loop = LeafLoop(leaf_env, flat_keys(env.full_reward_spec))
+            self._loop = LeafLoop(leaf_env, flat_keys(env.full_reward_spec), around)
             own, self.path = _leaf_policy(policy, away, home, env.batch_size)
             random, step = draw.leaf_act(own), leaf_env.step_leaves
             check_act, check_step, probe = checks.leaf_act, checks.leaf_step, ActProbe
         first_step: Any = step if probe is None else StepProbe(step, type(env).__name__)
-        around = (lambda _, function: function) if clock is None else clock.around
         self._step = around("env", check_step(step) if debug else step)
         self._first_step = around("env", check_step(first_step))
         self._lanes = {

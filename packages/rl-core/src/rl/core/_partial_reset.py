@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, is_non_tensor
+from tensordict import TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
 from rl.core._done import Keys, Level, done_levels
@@ -98,7 +98,7 @@ def apply_reset_mask(tensordict: TensorDictBase, fresh: TensorDictBase, done_key
         tensor([0, 6])
     """
     masks = reset_masks(tensordict, done_keys)
-    leaves = dict(fresh.items(include_nested=True, leaves_only=True, is_leaf=_is_leaf))
+    leaves = dict(fresh.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
     merged = merge_reset(_Flat(tensordict), leaves, masks)
     for level in {(), *done_levels(done_keys)}:
         key = unwrap((*level, RESET))
@@ -107,10 +107,6 @@ def apply_reset_mask(tensordict: TensorDictBase, fresh: TensorDictBase, done_key
     for key, value in merged.items():
         tensordict.set(key, value)
     return tensordict
-
-
-def _is_leaf(kind: type) -> bool:
-    return not issubclass(kind, TensorDictBase) or is_non_tensor(kind)
 
 
 class _Flat(Mapping[Any, Any]):
@@ -126,7 +122,7 @@ class _Flat(Mapping[Any, Any]):
         return value
 
     def __iter__(self) -> Iterator[NestedKey]:
-        return iter(self._td.keys(include_nested=True, leaves_only=True, is_leaf=_is_leaf))
+        return iter(self._td.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
 
     def __len__(self) -> int:
         return len(list(iter(self)))

@@ -39,12 +39,12 @@ class Intruder:
         return f"rename {self.path}"
 
 
-def _owner(path: Path) -> str | None:
-    wanted = "/".join(path.parts[-2:]) if path.name == "__init__.py" else path.name
-    for distribution in distributions():
-        for file in distribution.files or ():
-            if str(file).replace("\\", "/") == wanted and Path(str(file.locate())).resolve() == path.resolve():
-                return distribution.name
+def _owner(folder: Path, file: Path) -> str | None:
+    """The distribution in `folder` that brought `file`."""
+    wanted = file.relative_to(folder).as_posix()
+    for distribution in distributions(path=[str(folder)]):
+        if any(entry.as_posix() == wanted for entry in distribution.files or ()):
+            return distribution.name
     return None
 
 
@@ -59,12 +59,12 @@ def intruders(paths: Iterable[str | Path] | None = None) -> list[Intruder]:
         []
     """
     folders = [Path.cwd(), *map(Path, sys.path)] if paths is None else [Path(p) for p in paths]
-    seen: dict[Path, Path] = {}
+    found: dict[Path, Intruder] = {}
     for folder in folders:
         for file in (folder / "rl" / "__init__.py", folder / "rl.py"):
-            if file.is_file():
-                seen.setdefault(file.resolve(), file)
-    return [Intruder(path, _owner(path)) for path in seen]
+            if file.is_file() and file.resolve() not in found:
+                found[file.resolve()] = Intruder(file.resolve(), _owner(folder, file))
+    return list(found.values())
 
 
 def hint(missing: str) -> str:

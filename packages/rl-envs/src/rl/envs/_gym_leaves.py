@@ -50,7 +50,7 @@ class Codec:
         """An array ``[n, *shape]`` as a tensor, without the batch if there is none."""
         if type(rows) is list:  # what is not a tensor at all
             return rows if self.batched else rows[0]
-        tensor = torch.from_numpy(rows if self.batched else rows[0])
+        tensor = torch.from_numpy(rows if self.batched else rows.reshape(rows.shape[1:]))
         return tensor if self.device is None else tensor.to(self.device)
 
     def encode(self, values: Sequence[Any]) -> Leaves:

@@ -109,8 +109,8 @@ class Bounded(LeafSpec):
     def _kind(self) -> str:
         """Which way to draw; decided once."""
         if self._dtype.is_floating_point:
-            finite = torch.isfinite(self.low).all() & torch.isfinite(self.high).all()
-            return "uniform" if finite else "infinite"
+            self._cache["width"] = self.high - self.low  # infinite too where the largest floats are the ends
+            return "uniform" if bool(self._cache["width"].isfinite().all()) else "infinite"
         if not self.low.numel():
             return "integers"
         low, high = self.low.reshape(-1), self.high.reshape(-1)
@@ -121,8 +121,7 @@ class Bounded(LeafSpec):
 
     def _draw_uniform(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         u = torch.rand(shape, dtype=self._dtype, device=self._device, generator=generator)
-        # Not low + u * (high - low): the difference of the largest floats overflows.
-        return torch.clamp(self.low * (1 - u) + self.high * u, self.low, self.high)
+        return torch.addcmul(self.low, u, self._cache["width"]).clamp_(self.low, self.high)
 
     def _draw_partly_infinite(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         low, high = self.low, self.high

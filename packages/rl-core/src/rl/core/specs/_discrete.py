@@ -279,6 +279,10 @@ class OneHot(ClassSpec):
         """The classes' numbers as one-hot vectors; a tensor is taken as what it is, a value of this spec."""
         if isinstance(value, Tensor):
             return super().encode(value)
+        if isinstance(value, int) and len(self._shape) == 1 and 0 <= value < self.n:  # what most simulators give
+            out = torch.zeros(self._shape, dtype=self._dtype, device=self._device)
+            out[value] = 1
+            return out
         codes = self._check_encoded(as_tensor(value, torch.int64, self._device), self._shape[:-1])
         if not bool(((codes >= 0) & (codes < self.n)).all()):
             raise SpecError(f"OneHot cannot encode: expected classes from 0 to {self.n - 1}, got {codes.tolist()}")

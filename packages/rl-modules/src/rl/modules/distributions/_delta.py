@@ -31,7 +31,7 @@ class Delta(LeanDistribution):
         tensor([-inf])
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"param": constraints.real}
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"param": constraints.real}  # pyright: ignore[reportIncompatibleMethodOverride]  # torch does so, too
     has_rsample = True
     has_entropy = False
 

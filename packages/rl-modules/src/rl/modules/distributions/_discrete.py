@@ -35,7 +35,7 @@ class Categorical(LeanDistribution):
         (tensor([1]), tensor([0.]))
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {  # pyright: ignore[reportIncompatibleMethodOverride]  # torch does so, too
         "logits": constraints.real_vector,
         "probs": constraints.simplex,
     }
@@ -341,7 +341,7 @@ def require_allowed(mask: Tensor, owner: str, group_sizes: Sequence[int] | None 
         allowed = part.any(-1).all()
         message = f"{owner} got a mask with a row that allows no action"
         if mask.device.type != "cpu" or torch.compiler.is_compiling():
-            torch._assert_async(allowed, message)  # noqa: SLF001  the only check that does not wait for the device
+            torch._assert_async(allowed, message)  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  # does not wait
         elif not allowed:
             raise SpecError(f"{message}: allow at least one, also in states that end an episode")
 

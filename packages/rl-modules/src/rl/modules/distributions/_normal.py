@@ -33,7 +33,7 @@ class IndependentNormal(LeanDistribution):
         (torch.Size([3, 2]), torch.Size([3]))
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {  # pyright: ignore[reportIncompatibleMethodOverride]  # torch does so, too
         "loc": constraints.real,
         "scale": constraints.positive,
     }

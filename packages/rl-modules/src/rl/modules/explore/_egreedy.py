@@ -16,7 +16,8 @@ from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.explore._schedule import LinearSchedule
-from rl.modules.policy._fit import action_leaf, action_space, group_sizes
+from rl.modules.policy._fit import action_leaf, action_space
+from rl.modules.policy._keys import key_list
 
 __all__ = ["EGreedyModule", "exploring"]
 
@@ -76,10 +77,9 @@ class EGreedyModule(TensorDictModuleBase):
             raise SpecError(f"EGreedyModule masks one-hot and categorical actions only, the spec is {leaf}")
         self.spec: Any = leaf
         self.schedule = LinearSchedule("EGreedyModule", eps_init, eps_end, annealing_num_steps)
-        self.in_keys = [key] if action_mask_key is None else [key, unwrap(action_mask_key)]
-        self.out_keys = [key]
+        self.in_keys = key_list([key] if action_mask_key is None else [key, action_mask_key])
+        self.out_keys = key_list(key)
         self._space = space
-        self._sizes = group_sizes(leaf) if space is not None and space.startswith("multi") else None
         self._fast = getattr(leaf, "mask", None) is None  # a spec with a mask draws for itself
 
     @property

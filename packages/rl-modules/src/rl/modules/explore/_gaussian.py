@@ -17,6 +17,7 @@ from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.modules.explore._egreedy import exploring
 from rl.modules.explore._schedule import LinearSchedule
 from rl.modules.policy._fit import action_leaf
+from rl.modules.policy._keys import key_list
 
 __all__ = ["AdditiveGaussianModule"]
 
@@ -48,6 +49,9 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         True
     """
 
+    _low: Tensor | None
+    _high: Tensor | None
+
     def __init__(
         self,
         spec: TensorSpec,
@@ -67,8 +71,8 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         self.spec = leaf
         self.mean, self.std = float(mean), float(std)
         self.schedule = LinearSchedule("AdditiveGaussianModule", sigma_init, sigma_end, annealing_num_steps)
-        self.in_keys = [key]
-        self.out_keys = [key]
+        self.in_keys = key_list(key)
+        self.out_keys = key_list(key)
         bounded = isinstance(leaf, Bounded)
         self.register_buffer("_low", leaf.low.clone() if bounded else None, persistent=False)
         self.register_buffer("_high", leaf.high.clone() if bounded else None, persistent=False)

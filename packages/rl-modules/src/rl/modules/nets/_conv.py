@@ -95,7 +95,7 @@ class ConvNet(nn.Sequential):
         super().__init__(*layers, flatten)
         self.in_features = in_features
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # says what it is
         """Features of images.
 
         Raises:

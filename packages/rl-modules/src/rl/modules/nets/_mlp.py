@@ -72,9 +72,10 @@ class MLP(nn.Sequential):
                 raise SpecError("MLP needs out_features or at least one hidden layer")
             out_features = hidden.pop()
         shape = None if isinstance(out_features, int) else tuple(out_features)
+        width_last = out_features if isinstance(out_features, int) else math.prod(out_features)
         if in_features is None and layer_class is not nn.Linear:
             raise SpecError(f"MLP finds out in_features for torch.nn.Linear only: give it for {layer_class.__name__}")
-        widths = [in_features, *hidden, out_features if shape is None else math.prod(shape)]
+        widths: list[Any] = [in_features, *hidden, width_last]
         layers: list[nn.Module] = []
         for place, (width_in, width_out) in enumerate(pairwise(widths)):
             last = place == len(widths) - 2
@@ -95,7 +96,7 @@ class MLP(nn.Sequential):
         self.in_features, self.out_features = in_features, out_features
         self._out_shape = shape
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # takes several
         """Concatenate the inputs and run the layers.
 
         Raises:

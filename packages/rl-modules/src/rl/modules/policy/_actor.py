@@ -19,7 +19,7 @@ from torch.distributions import Distribution
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError
-from rl.core.keys import ACTION, OBSERVATION, NestedKey, unwrap
+from rl.core.keys import ACTION, OBSERVATION, NestedKey
 from rl.core.lowering import Lowered, LoweredDistribution, chain, lower, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules.distributions._delta import Delta
@@ -33,6 +33,7 @@ from rl.modules.policy._fit import (
     missing_params,
 )
 from rl.modules.policy._head import ActionHead
+from rl.modules.policy._keys import key_list, parts
 
 __all__ = ["Actor", "ProbabilisticActor", "reads_of"]
 
@@ -64,18 +65,20 @@ class Actor(TensorDictModule):
         *,
         spec: TensorSpec | None = None,
     ) -> None:
-        outputs: list[NestedKey] = [ACTION] if out_keys is None else list(out_keys)
-        super().__init__(module, [OBSERVATION] if in_keys is None else list(in_keys), outputs)
+        outputs = key_list([ACTION] if out_keys is None else out_keys)
+        super().__init__(module, key_list([OBSERVATION] if in_keys is None else in_keys), outputs)
         self.spec = action_leaf(spec, outputs[0], "Actor")
         if self.spec is not None and len(self.spec.shape):
-            check_width("Actor", self, unwrap(outputs[0]), self.spec.shape[-1])
+            check_width("Actor", self, outputs[0], self.spec.shape[-1])
 
     @property
     def contract(self) -> Contract:
         """What is read and written."""
         spec = self.spec
-        action = Key(self.out_keys[0], None if spec is None else tuple(spec.shape[-1:]), "action", _dtype(spec))
-        return Contract(reads_of(self.in_keys), (action, *(Key(key) for key in self.out_keys[1:])))
+        action = Key(
+            key_list(self.out_keys)[0], None if spec is None else tuple(spec.shape[-1:]), "action", _dtype(spec)
+        )
+        return Contract(reads_of(self.in_keys), (action, *(Key(key) for key in key_list(self.out_keys)[1:])))
 
 
 class ProbabilisticActor(ProbabilisticTensorDictSequential):
@@ -140,8 +143,8 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
                 f"ProbabilisticActor needs a module that knows its keys, got {type(module).__name__}:"
                 " wrap it as TensorDictModule(module, in_keys=[...], out_keys=[...])"
             )
-        outputs = [ACTION] if out_keys is None else [out_keys] if isinstance(out_keys, (str, tuple)) else list(out_keys)
-        leaf = action_leaf(spec, unwrap(outputs[0]), "ProbabilisticActor") if len(outputs) == 1 else None
+        outputs = key_list([ACTION] if out_keys is None else out_keys)
+        leaf = action_leaf(spec, outputs[0], "ProbabilisticActor") if len(outputs) == 1 else None
         kwargs = _completed(distribution_class, distribution_kwargs, leaf)
         _check_params(module, in_keys, distribution_class, kwargs, leaf)
         head = ActionHead(
@@ -160,22 +163,22 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         self.spec = spec
 
     @classmethod
-    def from_parts(cls, *parts: TensorDictModuleBase) -> ProbabilisticActor:
+    def from_parts(cls, *modules: TensorDictModuleBase) -> ProbabilisticActor:
         """A policy of modules that exist already, the last of which is that of another policy; nothing is copied.
 
         Args:
-            *parts: TensorDict modules, the last one a `ProbabilisticActor`.
+            *modules: TensorDict modules, the last one a `ProbabilisticActor`.
         """
-        *before, last = parts
+        *before, last = modules
         actor = object.__new__(cls)
-        ProbabilisticTensorDictSequential.__init__(actor, *before, *last.module)  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues]  # a ModuleList
+        ProbabilisticTensorDictSequential.__init__(actor, *before, *parts(last))
         actor.spec = getattr(last, "spec", None)
         return actor
 
     @property
     def head(self) -> ActionHead:
         """The module that holds the distribution."""
-        return self.module[-1]
+        return parts(self)[-1]
 
     @property
     def distribution_class(self) -> Any:
@@ -185,11 +188,11 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
     @property
     def contract(self) -> Contract:
         """What is read and written."""
-        scores: list[NestedKey] = self.log_prob_keys if self.head.return_log_prob else []
+        scores = key_list(self.log_prob_keys) if self.head.return_log_prob else []
         spec = self.head.spec
-        actions = self.dist_sample_keys
+        actions = key_list(self.dist_sample_keys)
         writes: list[Key] = []
-        for key in self.out_keys:
+        for key in key_list(self.out_keys):
             if key in actions:
                 shape = None if spec is None else tuple(spec.shape[-1:])
                 writes.append(Key(key, shape, "action that was drawn", _dtype(spec)))
@@ -210,7 +213,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         body = self._body()
         if head is None or body is None or not self._requires_sample:
             return None
-        whole = chain([body, head], out_keys=self.out_keys)
+        whole = chain([body, head], out_keys=key_list(self.out_keys))
         if whole is None or not _straight(body, head, self):
             return whole
         compute, act = body.fn, head.fn
@@ -219,7 +222,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
             params = compute(*leaves)
             return (*params, *act(*params))
 
-        return Lowered(run, body.in_keys, self.out_keys)
+        return Lowered(run, body.in_keys, key_list(self.out_keys))
 
     def lowered_distribution(self) -> LoweredDistribution | None:
         """`get_dist` as a plain call on leaves; None if the policy was changed or hooked."""
@@ -230,7 +233,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
             return None
         # A parameter that the body does not write, such as a mask, comes from the input.
         slots = {key: place for place, key in enumerate(body.out_keys)}
-        wanted = [unwrap(key) for key in self.head.in_keys]
+        wanted = key_list(self.head.in_keys)
         inputs = [*body.in_keys, *(key for key in wanted if key not in slots and key not in body.in_keys)]
         compute, count = body.fn, len(body.in_keys)
         if wanted == body.out_keys:
@@ -248,12 +251,12 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
     def _lowers(self) -> bool:
         keeps_all = list(self.out_keys) == list(self.out_keys_source) and self.inplace in (None, True)
         whole = keeps_all and not self.partial_tolerant and not self.return_composite
-        return whole and unhooked(self) and type(self.module[-1]) is ActionHead
+        return whole and unhooked(self) and type(self.head) is ActionHead
 
     def _body(self) -> Lowered | None:
         """Everything before the head, run under the interaction type that a call of the whole would set."""
-        parts = [lower(part) for part in list(self.module)[:-1]]
-        chained = chain([part for part in parts if part is not None]) if None not in parts else None
+        lowered = [lower(part) for part in parts(self)[:-1]]
+        chained = chain([part for part in lowered if part is not None]) if None not in lowered else None
         if chained is None:
             return None
         compute = chained.fn
@@ -267,10 +270,10 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         return Lowered(run, chained.in_keys, chained.out_keys)
 
 
-def reads_of(keys: Sequence[NestedKey]) -> tuple[Key, ...]:
+def reads_of(keys: Sequence[Any]) -> tuple[Key, ...]:
     """The keys that a module reads, with the remedy for the case that nothing writes one."""
     remedy = "Name the entry that the environment writes with in_keys=[...], or rename it there."
-    return tuple(Key(key, doc="input of the network", remedy=remedy) for key in keys)
+    return tuple(Key(key, doc="input of the network", remedy=remedy) for key in key_list(keys))
 
 
 def _dtype(spec: TensorSpec | None) -> torch.dtype | None:
@@ -279,7 +282,7 @@ def _dtype(spec: TensorSpec | None) -> torch.dtype | None:
 
 def _straight(body: Lowered, head: Lowered, actor: ProbabilisticActor) -> bool:
     """Whether the head reads just what the body writes, in that order, and nothing is reordered after it."""
-    return body.out_keys == head.in_keys and [unwrap(k) for k in actor.out_keys] == [*body.out_keys, *head.out_keys]
+    return body.out_keys == head.in_keys and key_list(actor.out_keys) == [*body.out_keys, *head.out_keys]
 
 
 def _completed(distribution: Any, kwargs: Mapping[str, Any] | None, leaf: TensorSpec | None) -> dict[str, Any]:
@@ -295,9 +298,9 @@ def _check_params(
 ) -> None:
     owner = "ProbabilisticActor"
     if isinstance(in_keys, Mapping):
-        names, keys = list(in_keys), [unwrap(key) for key in in_keys.values()]
+        names, keys = list(in_keys), key_list(in_keys.values())
     else:
-        keys = [in_keys] if isinstance(in_keys, (str, tuple)) else [unwrap(key) for key in in_keys]
+        keys = key_list(in_keys)
         names = last_names(keys)
     check_params(owner, distribution, names, kwargs)
     missing_params(owner, module, keys)

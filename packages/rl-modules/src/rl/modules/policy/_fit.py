@@ -18,6 +18,7 @@ from rl.modules.distributions._normal import IndependentNormal
 from rl.modules.distributions._params import NormalParamExtractor
 from rl.modules.distributions._tanh_normal import TanhNormal
 from rl.modules.nets._heads import NormalHead
+from rl.modules.policy._keys import key_list, parts
 
 __all__ = [
     "action_leaf",
@@ -100,8 +101,7 @@ def num_values(spec: TensorSpec) -> int | None:
 def output_width(module: Any, key: NestedKey | None = None) -> int | None:
     """Size of the last dimension of what a module puts out, or None if that cannot be told by looking at it."""
     if isinstance(module, TensorDictSequential):
-        parts: list[Any] = list(module.module.values() if isinstance(module.module, nn.ModuleDict) else module.module)
-        writers = [part for part in parts if key in [unwrap(k) for k in part.out_keys]]
+        writers = [part for part in parts(module) if key in key_list(part.out_keys)]
         return output_width(writers[-1], key) if writers else None
     if isinstance(module, TensorDictModule):
         return output_width(module.module)
@@ -229,7 +229,7 @@ def missing_params(owner: str, module: Any, keys: Sequence[NestedKey]) -> None:
     Raises:
         ContractError: if none of `keys` is among the module's ``out_keys``.
     """
-    written = [unwrap(key) for key in module.out_keys]
+    written = key_list(module.out_keys)
     if not any(unwrap(key) in written for key in keys):
         raise ContractError(
             f"{owner} builds its distribution from {[key_str(key) for key in keys]}, the module writes"

@@ -19,6 +19,7 @@ from rl.core.keys import as_tuple
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules.distributions._base import LeanDistribution
+from rl.modules.policy._keys import key_list
 
 __all__ = ["ActionHead"]
 
@@ -50,7 +51,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         """
         if self._seen:
             return super().get_dist(tensordict)
-        for key in self.in_keys:
+        for key in key_list(self.in_keys):
             if tensordict.get(key, None) is None:
                 present = tensordict.keys(include_nested=True, leaves_only=True)
                 remedy = f"It is a parameter of {self.distribution_class.__name__}: the network must write it."
@@ -65,7 +66,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         if spec is not None and event and tuple(spec.shape[-len(event) :]) != tuple(event):
             raise ShapeError(
                 f"{type(dist).__name__} gives actions of shape {tuple(event)}, the spec of"
-                f" {'.'.join(as_tuple(self.dist_sample_keys[0]))!r} has {tuple(spec.shape)}:"
+                f" {'.'.join(as_tuple(key_list(self.dist_sample_keys)[0]))!r} has {tuple(spec.shape)}:"
                 " change the width of the network's last layer"
             )
         choices = getattr(dist, "num_actions", None)
@@ -87,7 +88,7 @@ class ActionHead(ProbabilisticTensorDictModule):
         if type(self) is not ActionHead or not unhooked(self) or self.distribution_class is CompositeDistribution:
             return None
         make: Any = self.distribution_class
-        names = [as_tuple(key)[-1] for key in self.dist_keys]
+        names = [as_tuple(key)[-1] for key in key_list(list(self.dist_keys))]
         positional = isinstance(make, type) and list(inspect.signature(make).parameters)[: len(names)] == names
         kwargs = self.distribution_kwargs
 
@@ -102,13 +103,13 @@ class ActionHead(ProbabilisticTensorDictModule):
     def lowered(self) -> Lowered | None:
         """The plain form: parameters to action, and its log-probability if asked for."""
         build = self.builder()
-        keys = [*self.dist_sample_keys, *(self.log_prob_keys if self.return_log_prob else [])]
+        keys = key_list([*self.dist_sample_keys, *((self.log_prob_keys or []) if self.return_log_prob else [])])
         generators = (getattr(self, "_generator", None), getattr(self, "_generator_key", None))
         plain = generators == (None, None) and self.num_samples is None and len(self.dist_sample_keys) == 1
         if build is None or not plain or "_" in keys:
             return None
         draw = self._scored_draw() if self.return_log_prob else self._draw()
-        return Lowered(lambda *params: draw(build(*params)), self.in_keys, keys)
+        return Lowered(lambda *params: draw(build(*params)), key_list(self.in_keys), keys)
 
     def _draw(self) -> Callable[[Distribution], tuple[Tensor, ...]]:
         random = InteractionType.RANDOM

@@ -26,6 +26,7 @@ from rl.core.specs import TensorSpec
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.policy._actor import reads_of
 from rl.modules.policy._fit import action_leaf, action_space, check_width, group_sizes, num_values
+from rl.modules.policy._keys import key_list, parts
 
 __all__ = ["QValueActor", "QValueModule"]
 
@@ -72,14 +73,14 @@ class QValueModule(TensorDictModuleBase):
     ) -> None:
         super().__init__()
         value_key: NestedKey = ACTION_VALUE if action_value_key is None else unwrap(action_value_key)
-        outputs = [ACTION, value_key, CHOSEN_ACTION_VALUE] if out_keys is None else [unwrap(key) for key in out_keys]
+        outputs = [ACTION, value_key, CHOSEN_ACTION_VALUE] if out_keys is None else key_list(out_keys)
         if len(outputs) != 3:
             raise ContractError(f"QValueModule writes action, values and chosen value, got out_keys {outputs}")
         self.spec = action_leaf(spec, outputs[0], "QValueModule")
         self.action_space, self.group_sizes = _space(action_space, self.spec, group_sizes)
         self.action_mask_key = None if action_mask_key is None else unwrap(action_mask_key)
-        self.in_keys = [value_key] if self.action_mask_key is None else [value_key, self.action_mask_key]
-        self.out_keys = outputs
+        self.in_keys = key_list([value_key] if self.action_mask_key is None else [value_key, self.action_mask_key])
+        self.out_keys = key_list(outputs)
         dtype = torch.int64 if self.spec is None or self.spec.dtype is None else self.spec.dtype
         self._choose = _Chooser(self.action_space, self.group_sizes, dtype)
         self._expected = num_values(self.spec) if self.spec is not None else sum(self.group_sizes or ()) or None
@@ -213,12 +214,12 @@ class QValueActor(TensorDictSequential):
     @property
     def contract(self) -> Contract:
         """What is read and written."""
-        choice: QValueModule = self.module[-1]
+        choice: QValueModule = parts(self)[-1]
         mask = [key for key in choice.contract.reads if key.dtype is torch.bool]
         names = {key.name for key in mask}
         known = {key.name: key for key in choice.contract.writes}
-        writes = tuple(known.get(unwrap(key), Key(key)) for key in self.out_keys)
-        return Contract((*reads_of([key for key in self.in_keys if unwrap(key) not in names]), *mask), writes)
+        writes = tuple(known.get(key, Key(key)) for key in key_list(self.out_keys))
+        return Contract((*reads_of([key for key in key_list(self.in_keys) if key not in names]), *mask), writes)
 
 
 def _check_keys(module: TensorDictModuleBase, in_keys: Sequence[NestedKey] | None, value_key: NestedKey) -> None:

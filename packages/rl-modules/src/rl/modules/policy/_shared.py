@@ -8,8 +8,9 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError
-from rl.core.keys import ACTION, STATE_ACTION_VALUE, as_tuple, unwrap
+from rl.core.keys import ACTION, STATE_ACTION_VALUE, as_tuple
 from rl.modules.policy._actor import ProbabilisticActor, reads_of
+from rl.modules.policy._keys import key_list, parts
 
 __all__ = ["ActorCriticOperator", "ActorCriticWrapper", "ActorValueOperator"]
 
@@ -22,7 +23,7 @@ class _Joint(TensorDictSequential):
     @property
     def contract(self) -> Contract:
         """What is read and written."""
-        return Contract(reads_of(self.in_keys), tuple(Key(key) for key in self.out_keys))
+        return Contract(reads_of(self.in_keys), tuple(Key(key) for key in key_list(self.out_keys)))
 
 
 class ActorValueOperator(_Joint):
@@ -60,19 +61,19 @@ class ActorValueOperator(_Joint):
 
     def get_policy_operator(self) -> TensorDictModuleBase:
         """Trunk and policy, without the value."""
-        return _joined(self.module[0], self.module[1])
+        return _joined(parts(self)[0], parts(self)[1])
 
     def get_value_operator(self) -> TensorDictModuleBase:
         """Trunk and value, without the policy."""
-        return TensorDictSequential(self.module[0], self.module[2])
+        return TensorDictSequential(parts(self)[0], parts(self)[2])
 
     def get_policy_head(self) -> TensorDictModuleBase:
         """The policy on features."""
-        return self.module[1]
+        return parts(self)[1]
 
     def get_value_head(self) -> TensorDictModuleBase:
         """The value on features."""
-        return self.module[2]
+        return parts(self)[2]
 
 
 class ActorCriticOperator(_Joint):
@@ -105,8 +106,8 @@ class ActorCriticOperator(_Joint):
         policy_operator: TensorDictModuleBase,
         value_operator: TensorDictModuleBase,
     ) -> None:
-        actions = [unwrap(key) for key in policy_operator.out_keys if as_tuple(key)[-1] == ACTION]
-        if not any(key in actions for key in (unwrap(key) for key in value_operator.in_keys)):
+        actions = [key for key in key_list(policy_operator.out_keys) if as_tuple(key)[-1] == ACTION]
+        if not any(key in actions for key in key_list(value_operator.in_keys)):
             raise ContractError(
                 f"ActorCriticOperator: the critic must read the action {actions} and write"
                 f" {STATE_ACTION_VALUE!r}, it reads {list(value_operator.in_keys)}: for a state value use"
@@ -117,19 +118,19 @@ class ActorCriticOperator(_Joint):
 
     def get_policy_operator(self) -> TensorDictModuleBase:
         """Trunk and policy, without the critic."""
-        return _joined(self.module[0], self.module[1])
+        return _joined(parts(self)[0], parts(self)[1])
 
     def get_critic_operator(self) -> TensorDictModuleBase:
         """Trunk and critic: the value of the action that is there, which the policy does not replace."""
-        return TensorDictSequential(self.module[0], self.module[2])
+        return TensorDictSequential(parts(self)[0], parts(self)[2])
 
     def get_policy_head(self) -> TensorDictModuleBase:
         """The policy on features."""
-        return self.module[1]
+        return parts(self)[1]
 
     def get_value_head(self) -> TensorDictModuleBase:
         """The critic on features."""
-        return self.module[2]
+        return parts(self)[2]
 
 
 class ActorCriticWrapper(_Joint):
@@ -153,11 +154,11 @@ class ActorCriticWrapper(_Joint):
 
     def get_policy_operator(self) -> TensorDictModuleBase:
         """The policy."""
-        return self.module[0]
+        return parts(self)[0]
 
     def get_value_operator(self) -> TensorDictModuleBase:
         """The critic."""
-        return self.module[1]
+        return parts(self)[1]
 
 
 def _joined(trunk: TensorDictModuleBase, policy: TensorDictModuleBase) -> TensorDictModuleBase:

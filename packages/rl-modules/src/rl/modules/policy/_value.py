@@ -11,6 +11,7 @@ from rl.core.contract import Contract, Key
 from rl.core.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, NestedKey, as_tuple
 from rl.modules.policy._actor import reads_of
 from rl.modules.policy._fit import check_width
+from rl.modules.policy._keys import key_list
 
 __all__ = ["ValueOperator"]
 
@@ -41,16 +42,16 @@ class ValueOperator(TensorDictModule):
         in_keys: Sequence[NestedKey] | None = None,
         out_keys: Sequence[NestedKey] | None = None,
     ) -> None:
-        inputs: list[NestedKey] = [OBSERVATION] if in_keys is None else list(in_keys)
+        inputs = key_list([OBSERVATION] if in_keys is None else in_keys)
         if out_keys is None:
             of_action = any(as_tuple(key)[-1] == ACTION for key in inputs)
             out_keys = [STATE_ACTION_VALUE if of_action else STATE_VALUE]
-        super().__init__(module, inputs, list(out_keys))
+        super().__init__(module, inputs, key_list(out_keys))
         if len(out_keys) == 1:
             check_width("ValueOperator", self, out_keys[0], 1)
 
     @property
     def contract(self) -> Contract:
         """What is read and written."""
-        writes = tuple(Key(key, (1,), "expected return, units of reward") for key in self.out_keys)
+        writes = tuple(Key(key, (1,), "expected return, units of reward") for key in key_list(self.out_keys))
         return Contract(reads_of(self.in_keys), writes)
