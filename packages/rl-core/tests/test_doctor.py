@@ -2,8 +2,11 @@
 
 import json
 import sys
+import warnings
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from rl.core import doctor
 from rl.core._versions import requirements, satisfies
@@ -68,6 +71,50 @@ def test_who_answers_which_hook():
     assert found["priority tree on cpu"].value == "ToyPriorityTree of this program"
     assert found["linear recurrence on cpu"].state == "note"
     assert "nobody answers" in found["recurrent gru on cpu"].value
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Pretend that there is a GPU."""
+    properties = SimpleNamespace(name="Pretend 9000", total_memory=8 * 2**30, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+
+
+def test_a_gpu_is_shown_and_asked_for(gpu):
+    class OnGpu:
+        @hookimpl
+        def rl_linear_recurrence(self, device):
+            return fast if device.type == "cuda" else None
+
+    fast = SimpleNamespace(name="fast-scan", why="the library for this GPU loads")
+    findings = doctor.examine(registry=registry(Trees(), OnGpu()))
+    (card,) = [f for f in of(findings, "devices") if f.name == "cuda:0"]
+    assert card.value == "Pretend 9000, 8 GiB, compute capability 9.0"
+    found = {f.name: f.value for f in of(findings, "back ends")}
+    assert found["linear recurrence on cuda"] == "fast-scan of this program: the library for this GPU loads"
+    assert "nobody answers" in found["linear recurrence on cpu"]
+
+
+def test_what_torch_says_about_a_driver_is_repeated(monkeypatch):
+    def too_old():
+        warnings.warn("the NVIDIA driver is too old", UserWarning, stacklevel=1)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", too_old)
+    (found,) = [f for f in of(doctor.examine(registry=registry(Trees())), "devices") if f.name == "cuda"]
+    assert "driver is too old" in found.value
+
+
+def test_who_passed_is_told():
+    class Passes:
+        @hookimpl
+        def rl_priority_tree(self):
+            return None
+
+    found = {f.name: f.value for f in of(doctor.examine(registry=registry(Trees(), Passes())), "back ends")}
+    assert found["priority tree on cpu"] == "ToyPriorityTree of this program; not for this program:passes"
 
 
 def test_every_component_is_imported():

@@ -79,3 +79,9 @@ def test_a_component_without_keys_is_refused():
 def test_shapes_of_the_environment_win_over_letters():
     found = check_pipeline(CountingEnv(), Part(reads=[Key("observation", ("O",))], writes=["action"]))
     assert found.uses["observation"].shape == (1,)
+
+
+def test_a_scalar_of_a_loss_has_no_batch_in_front():
+    found = check_pipeline(Part(writes=[Key("loss", (), batched=False), Key("weight", ())]))
+    assert found.uses["loss"].row()[1] == "[]"
+    assert found.uses["weight"].row()[1] == "[*B]"

@@ -4,11 +4,13 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from rl.core import _targets
 from rl.core import registry as registry_module
 from rl.core.components import CONTRACTS, Component
 from rl.core.errors import (
@@ -249,6 +251,13 @@ def test_a_missing_library_is_answered_with_the_line_that_installs_it(module):
         loads(module, "import no_such_lib", None).load("env", "x")
 
 
+def test_a_package_of_ours_that_is_absent_is_named(module, monkeypatch):
+    monkeypatch.setattr(_targets, "installed_version", lambda name: None)
+    registry = loads(module, "raise ModuleNotFoundError('No module', name='rl.prio_cuda.tree')", None)
+    with pytest.raises(MissingExtraError, match="needs rl-prio-cuda, which is not installed: pip install rl-prio-cuda"):
+        registry.load("env", "x")
+
+
 def test_a_library_that_does_not_import_is_told_apart_from_an_absent_one(module):
     with pytest.raises(MissingExtraError, match=r"does not import .*cannot import name 'nothing'.*rl-envs\[gym\]"):
         loads(module, "from json import nothing", "gym").load("env", "x")
@@ -306,9 +315,18 @@ def test_default_is_made_once_and_warns_once(fresh_default, module, good):
     with pytest.warns(BrokenPluginWarning) as seen:
         first = registry_module.default()
     assert len(seen) == 1
+    assert seen[0].filename == __file__  # the caller, not a line of rl-core
     assert registry_module.default() is first  # a second warning would be an error
     assert registry_module.components("loss") == first.components("loss")
     assert registry_module.load("loss", "good")("2") == 2
+
+
+def test_threads_get_one_registry(fresh_default, module):
+    fresh_default(entry(module("rlt_slow", "import time\ntime.sleep(0.1)\n" + GOOD)))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: registry_module.default(), range(8)))
+    assert all(one is found[0] for one in found)
+    assert len(found[0].components()) == 1
 
 
 def test_default_obeys_the_environment(fresh_default, good, monkeypatch):

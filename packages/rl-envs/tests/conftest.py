@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
+
 from rl.core.specs import Categorical, Composite, Unbounded
 from rl.envs import EnvBase
-from tensordict import TensorDict
 
 
 class CountingGym(gym.Env):
     """Observes (number of the episode, step in it); episode k ends after ``lengths[k]`` steps, by turns."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 1}
+    metadata: ClassVar[dict] = {"render_modes": ["rgb_array"], "render_fps": 1}
 
     def __init__(self, lengths=(3, 2), nested=False, reuse=False, noise=False, render_mode=None):
         self.lengths, self.nested, self.reuse, self.noise = list(lengths), nested, reuse, noise
         self.render_mode = render_mode
         box = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
         self.observation_space = (
-            gym.spaces.Dict(place=box, inner=gym.spaces.Dict(step=gym.spaces.Discrete(1000, start=5))) if nested else box
+            gym.spaces.Dict(place=box, inner=gym.spaces.Dict(step=gym.spaces.Discrete(1000, start=5)))
+            if nested
+            else box
         )
         self.action_space = gym.spaces.Discrete(3, start=1)
         self.episode, self.count, self.acts = -1, 0, []

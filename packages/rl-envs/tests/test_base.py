@@ -4,11 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDict
+
 from rl.core.errors import ContractError, RLError, ShapeError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, Unbounded
 from rl.core.testing import check_env
 from rl.envs import EnvBase, PendulumEnv, RandomPolicy, check_env_specs
-from tensordict import TensorDict
 
 lengths = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 
@@ -165,7 +166,9 @@ def test_held_elements_do_not_move(counter):
 
 def test_entries_under_next_that_the_environment_does_not_write_are_kept(counter):
     env = counter([9])
-    td = env.rand_action(env.reset()).set("next", TensorDict(memory=torch.ones(1, 4), observation=torch.ones(1, 1) * 7, batch_size=[1]))
+    td = env.rand_action(env.reset()).set(
+        "next", TensorDict(memory=torch.ones(1, 4), observation=torch.ones(1, 1) * 7, batch_size=[1])
+    )
     out = env.step(td)
     assert out["next", "memory"].shape == (1, 4)
     assert out["next", "observation"].item() == 1.0
@@ -223,7 +226,11 @@ def broken(**entries):
             return TensorDict(observation=torch.zeros(2, 3), batch_size=[2])
 
         def _step(self, td):
-            good = {"observation": torch.zeros(2, 3), "reward": torch.zeros(2, 1), "terminated": torch.zeros(2, 1).bool()}
+            good = {
+                "observation": torch.zeros(2, 3),
+                "reward": torch.zeros(2, 1),
+                "terminated": torch.zeros(2, 1).bool(),
+            }
             return TensorDict({k: v for k, v in {**good, **entries}.items() if v is not None}, batch_size=[2])
 
     return Broken()
@@ -232,10 +239,20 @@ def broken(**entries):
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        pytest.param({"observation": torch.zeros(2, 4)}, r"'observation': expected float32 \[2, 3\].*got float32 \[2, 4\]", id="shape"),
-        pytest.param({"observation": torch.zeros(2, 3).double()}, r"expected float32 .*got float64 \[2, 3\]", id="dtype"),
+        pytest.param(
+            {"observation": torch.zeros(2, 4)},
+            r"'observation': expected float32 \[2, 3\].*got float32 \[2, 4\]",
+            id="shape",
+        ),
+        pytest.param(
+            {"observation": torch.zeros(2, 3).double()}, r"expected float32 .*got float64 \[2, 3\]", id="dtype"
+        ),
         pytest.param({"observation": torch.full((2, 3), 4.0)}, r"in \[-1, 1\], got .*4\.0", id="range"),
-        pytest.param({"observation": None, "observations": torch.zeros(2, 3)}, r"got nothing \(did it write .observations. instead", id="key"),
+        pytest.param(
+            {"observation": None, "observations": torch.zeros(2, 3)},
+            r"got nothing \(did it write .observations. instead",
+            id="key",
+        ),
         pytest.param({"extra": torch.zeros(2, 3)}, r"'extra': expected nothing", id="unknown-key"),
         pytest.param({"reward": torch.zeros(2, 2)}, r"'reward': expected float32 \[2, 1\]", id="reward"),
     ],

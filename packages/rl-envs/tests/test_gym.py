@@ -4,8 +4,19 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+
 from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
-from rl.core.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, NonTensor, OneHot, Unbounded
+from rl.core.specs import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    Unbounded,
+)
 from rl.core.testing import check_env
 from rl.envs import GymEnv, GymWrapper, register_gym_spec_conversion
 from rl.envs._gym_spaces import places, space_spec
@@ -59,9 +70,9 @@ def test_specs_and_layout_as_promised():
     reset = env.reset()
     assert set(reset.keys()) == {"done", "observation", "terminated", "truncated"}
     step = env.rand_step(reset)
-    assert set(step.keys(True, True)) == {
-        "action", *reset.keys(), *(("next", key) for key in (*["done", "observation", "reward", "terminated", "truncated"],))
-    } - {"next"}  # fmt: skip
+    outcome = {"done", "observation", "reward", "terminated", "truncated"}
+    roots = {"action", "done", "observation", "terminated", "truncated"}
+    assert set(step.keys(True, True)) == {*roots, *(("next", key) for key in outcome)}
     assert step["next", "reward"].shape == (1,)
     assert step["next", "done"].dtype == torch.bool
 
@@ -80,14 +91,29 @@ def test_discrete_actions_are_one_hot_unless_asked():
     [
         pytest.param(gym.spaces.Box(-1, 1, (2,), np.float32), False, Bounded(-1, 1, shape=(2,)), id="box"),
         pytest.param(gym.spaces.Box(-np.inf, np.inf, (2,)), False, Unbounded(2), id="free-box"),
-        pytest.param(gym.spaces.Box(0, 255, (2, 2), np.uint8), False, Bounded(0, 255, shape=(2, 2), dtype=torch.uint8), id="image"),
+        pytest.param(
+            gym.spaces.Box(0, 255, (2, 2), np.uint8),
+            False,
+            Bounded(0, 255, shape=(2, 2), dtype=torch.uint8),
+            id="image",
+        ),
         pytest.param(gym.spaces.Discrete(4, start=-1), False, OneHot(4, dtype=torch.int64), id="one-hot"),
         pytest.param(gym.spaces.Discrete(4, start=-1), True, Categorical(4), id="categorical"),
-        pytest.param(gym.spaces.MultiDiscrete([2, 3], start=[1, 5]), False, MultiOneHot([2, 3], dtype=torch.int64), id="multi-one-hot"),
-        pytest.param(gym.spaces.MultiDiscrete([2, 3], start=[1, 5]), True, MultiCategorical(torch.tensor([2, 3]), shape=(2,)), id="multi-categorical"),
+        pytest.param(
+            gym.spaces.MultiDiscrete([2, 3], start=[1, 5]),
+            False,
+            MultiOneHot([2, 3], dtype=torch.int64),
+            id="multi-one-hot",
+        ),
+        pytest.param(
+            gym.spaces.MultiDiscrete([2, 3], start=[1, 5]),
+            True,
+            MultiCategorical(torch.tensor([2, 3]), shape=(2,)),
+            id="multi-categorical",
+        ),
         pytest.param(gym.spaces.MultiBinary(3), False, Binary(3, dtype=torch.int8), id="binary"),
     ],
-)  # fmt: skip
+)
 def test_spaces_and_specs_say_the_same(space, categorical, spec):
     assert space_spec(space, categorical=categorical) == spec
     (place,) = places(space, "observation", categorical=categorical, under_name=False)
@@ -170,7 +196,9 @@ def test_start_offsets_reach_the_simulator(counting_gym):
 @pytest.mark.parametrize("count", [None, 2])
 def test_frame_skip_adds_rewards_and_stops_at_the_end(counting_gym, count):
     made = counting_gym([5]) if count is None else [counting_gym([5]) for _ in range(count)]
-    data = GymWrapper(made, frame_skip=2).rollout(10, policy=lambda td: td.set("action", torch.tensor([0, 1, 0]).expand(*td.batch_size, 3)))
+    data = GymWrapper(made, frame_skip=2).rollout(
+        10, policy=lambda td: td.set("action", torch.tensor([0, 1, 0]).expand(*td.batch_size, 3))
+    )
     rewards = data["next", "reward"].reshape(-1, data.shape[-1])
     assert rewards[0].tolist() == [4.0, 4.0, 2.0]
 
@@ -260,7 +288,7 @@ def test_wrong_actions_are_refused_in_both_forms():
     with pytest.raises(SpecError, match=r"in \[-2, 2\].*50"):
         env.step(env.reset().set("action", torch.tensor([50.0])))
     leaf = GymEnv("CartPole-v1").lowered()
-    with pytest.raises(SpecError, match="one|OneHot"):
+    with pytest.raises(SpecError, match="OneHot"):
         leaf.step_leaves({**leaf.reset_leaves(), "action": torch.zeros(2, dtype=torch.int64)})
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rl.core.errors import SpecError
 from rl.core.testing import check_env
 from rl.envs import GymWrapper, StepCounter, TransformedEnv
@@ -94,7 +97,7 @@ def test_an_unknown_mode_is_refused():
 class Fading(gym.vector.VectorEnv):
     """Resets in the same step, and keeps its last observations to itself."""
 
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    metadata: ClassVar[dict] = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
     def __init__(self):
         self.num_envs = 2

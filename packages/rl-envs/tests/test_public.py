@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 import rl.envs
 from rl.core.mdp import step_mdp
 from rl.plugins.envs import rl_components

@@ -2,8 +2,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from rl.core.errors import CheckpointError
-from rl.envs import Compose, GymEnv, GymWrapper, InitTracker, PendulumEnv, RewardSum, SerialEnv, StepCounter, TransformedEnv
+from rl.envs import (
+    Compose,
+    GymEnv,
+    GymWrapper,
+    InitTracker,
+    PendulumEnv,
+    RewardSum,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+)
 
 
 def plain(value):

@@ -4,7 +4,7 @@ from tensordict import TensorDict
 from torch.testing import assert_close
 
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.specs import Bounded, Composite, OneHot, Unbounded
+from rl.core.specs import Bounded, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 from rl.core.specs import Categorical as CategoricalSpec
 from rl.modules import AdditiveGaussianModule, EGreedyModule, ExplorationType, set_exploration_type
 
@@ -12,6 +12,8 @@ SPACES = {
     "one-hot": (OneHot(4, dtype=torch.int64), torch.tensor([1, 0, 0, 0])),
     "one-hot-bool": (OneHot(4), torch.tensor([True, False, False, False])),
     "categorical": (CategoricalSpec(4), torch.tensor(0)),
+    "multi-one-hot": (MultiOneHot([2, 2]), torch.tensor([True, False, True, False])),
+    "multi-categorical": (MultiCategorical([2, 2]), torch.tensor([0, 0])),
     "box": (Bounded(-1.0, 1.0, (2,)), torch.tensor([0.0, 0.0])),
     "masked-spec": (CategoricalSpec(4, mask=torch.tensor([True, False, True, True])), torch.tensor(0)),
 }
@@ -49,6 +51,10 @@ def test_random_actions_are_uniform(spec, action):
         assert_close(out.mean(0), torch.zeros(2), atol=0.03, rtol=0)
         assert_close(out.var(0), torch.full((2,), 1 / 3), atol=0.03, rtol=0)
         return
+    if isinstance(spec, MultiOneHot):
+        out = out[:, 1::2]
+    if out.shape[-1:] == (2,):
+        out = (out * torch.tensor([1, 2])).sum(-1)
     index = out.long().argmax(-1) if isinstance(spec, OneHot) else out
     counts = index.bincount(minlength=4).double()
     expected = 4000 / spec.cardinality() * (counts > 0)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from rl.core.lowering import lower, lower_distribution
+from rl.core.specs import Bounded, OneHot
 from rl.modules import (
     EGreedyModule,
     ExplorationType,
@@ -106,6 +107,12 @@ class Louder(ProbabilisticActor):
         return super().forward(tensordict).set("action", torch.zeros(1))
 
 
+class Noisier(ProbabilisticActor):
+    def get_dist_params(self, tensordict, tensordict_out=None, **kwargs):
+        params = super().get_dist_params(tensordict, tensordict_out, **kwargs)
+        return params.set("scale", params["scale"] * 2)
+
+
 class Shifted(QValueModule):
     def forward(self, tensordict):
         return super().forward(tensordict).set("action", torch.zeros(1))
@@ -125,14 +132,18 @@ def probabilistic(cls=ProbabilisticActor):
     "module",
     [
         pytest.param(lambda spec: probabilistic(Louder), id="actor"),
+        pytest.param(lambda spec: probabilistic(Noisier), id="actor-parameters"),
         pytest.param(lambda spec: Shifted("one-hot"), id="q-value"),
         pytest.param(Shy, id="egreedy"),
     ],
 )
 def test_a_subclass_with_its_own_forward_has_no_plain_form(module):
-    from rl.core.specs import OneHot
-
     assert lower(module(OneHot(2))) is None
+
+
+def test_a_subclass_with_its_own_parameters_has_no_plain_distribution():
+    assert lower_distribution(probabilistic()) is not None
+    assert lower_distribution(probabilistic(Noisier)) is None
 
 
 @pytest.mark.parametrize("part", ["whole", "body", "head"])
@@ -162,8 +173,6 @@ def test_fewer_selected_keys_have_no_plain_form():
 
 
 def test_a_moved_policy_moves_its_bounds():
-    from rl.core.specs import Bounded
-
     spec = Bounded(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
     net = TensorDictModule(nn.Linear(3, 2), ["observation"], ["loc"])
     scaled = ProbabilisticActor(

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.specs import Bounded, Composite, OneHot, Unbounded
+from rl.core.specs import Bounded, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 from rl.core.specs import Categorical as CategoricalSpec
 from rl.modules import (
     MLP,
@@ -185,6 +185,11 @@ def test_contract_of_an_actor():
     assert writes["action_log_prob"].shape == ()
 
 
+def test_contract_leaves_the_batch_of_a_spec_out():
+    assert QValueModule(spec=CategoricalSpec(3, (16,))).contract.writes[0].shape == ()
+    assert QValueModule(spec=OneHot(3, (16, 3))).contract.writes[0].shape == (3,)
+
+
 @pytest.mark.parametrize(
     ("keys", "out"),
     [
@@ -202,6 +207,7 @@ def test_out_key_of_a_value_operator(keys, out):
 def test_a_critic_of_several_outputs_is_refused():
     with pytest.raises(ShapeError, match=r"2 entries.*needs 1"):
         ValueOperator(nn.Linear(3, 2))
+    ValueOperator(nn.Linear(3, 2), out_keys=["action_value"])
 
 
 def test_actor_checks_its_spec():
@@ -238,6 +244,16 @@ def test_q_value_module_of_several_choices(space, action):
     out = QValueModule(space, group_sizes=[2, 3])(td(action_value=values))
     assert_close(out["action"], torch.tensor(action))
     assert_close(out["chosen_action_value"], torch.tensor([[11.0], [12.0]]))
+
+
+@pytest.mark.parametrize("spec", [MultiOneHot([2, 3]), MultiCategorical([2, 3])], ids=["one-hot", "categorical"])
+def test_a_spec_of_several_choices_says_how_many(spec):
+    out = QValueActor(nn.Linear(3, 5), spec=spec)(td(observation=torch.randn(7, 3)))
+    assert spec.is_in(out["action"])
+    with pytest.raises(ShapeError, match=r"4 entries.*needs 5"):
+        QValueActor(nn.Linear(3, 4), spec=spec)
+    with pytest.raises(SpecError, match="flatten the action"):
+        QValueActor(nn.Linear(3, 4), spec=MultiCategorical([[2, 3], [4, 5]]))
 
 
 def test_q_value_actor_never_takes_a_forbidden_action():

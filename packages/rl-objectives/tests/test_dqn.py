@@ -197,6 +197,16 @@ def test_an_actor_serves_as_well_as_its_network(network, double):
     torch.testing.assert_close(loss(make_batch(16)), plain(make_batch(16)))
 
 
+def test_it_may_become_double_later(network):
+    loss, double = DQNLoss(network), DQNLoss(network, double_dqn=True)
+    for one in (loss, double):
+        with torch.no_grad():
+            for parameter in one.target_value_network.parameters():
+                parameter.mul_(-1)
+    loss.double_dqn = True
+    torch.testing.assert_close(loss(make_batch(16)), double(make_batch(16)))
+
+
 def test_a_plain_network_reads_observations(network):
     torch.testing.assert_close(DQNLoss(network.module)(make_batch(8)), DQNLoss(network)(make_batch(8)))
 

@@ -246,6 +246,13 @@ def test_slices_that_end_in_done_are_in_order(critic):
     GAE(value_network=critic)(batch)
 
 
+@pytest.mark.parametrize("index", [[8, 9, 0, 1], [3, 3, 3, 3]], ids=["ring-wraps", "row-of-sequences"])
+def test_indices_that_follow_each_other_are_in_order(critic, index):
+    batch = rollout(4, ends=0.0)
+    batch["index"] = torch.tensor(index)
+    GAE(value_network=critic)(batch)
+
+
 def test_a_time_dimension_that_contradicts_the_names_is_refused(critic):
     with pytest.raises(ContractError, match=r"dimension 1 of the batch .* is the one named 'time'"):
         GAE(value_network=critic, time_dim=0)(rollout(4, 5, names=[None, "time"]))

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.core.errors import ShapeError
+from rl.core.hookspecs import hookimpl
+from rl.core.registry import Registry
 from rl.core.testing import check_linear_recurrence
-from rl.objectives.value import functional
+from rl.objectives.value import _recurrence, functional
 from rl.objectives.value._recurrence import (
     linear_recurrence,
     loop_recurrence,
@@ -15,6 +17,7 @@ from rl.objectives.value._recurrence import (
     scan_recurrence,
     torch_recurrence,
 )
+from rl.plugins import objectives
 
 
 def naive_gae(gamma, lmbda, value, next_value, reward, done, terminated):
@@ -233,6 +236,33 @@ def test_an_empty_sequence_gives_an_empty_result():
 def test_the_backend_is_looked_up_once():
     first = recurrence_backend(torch.device("cpu"), torch.float32)
     assert recurrence_backend(torch.device("cpu"), torch.float32) is first
+
+
+def test_a_plugin_with_a_faster_back_end_is_used(monkeypatch):
+    calls = []
+
+    class Fast:
+        @hookimpl
+        def rl_linear_recurrence(self, device, dtype):
+            return self if dtype == torch.float64 else None
+
+        def __call__(self, d, c, time_dim):
+            calls.append(time_dim)
+            return loop_recurrence(d, c, time_dim)
+
+    registry = Registry()
+    registry.register(objectives, "objectives")
+    registry.register(Fast(), "fast")
+    monkeypatch.setattr(_recurrence, "default", lambda: registry)
+    recurrence_backend.cache_clear()
+    try:
+        batch = make(2, 5)
+        advantage, _ = functional.vec_generalized_advantage_estimate(0.9, 0.8, **batch)
+        torch.testing.assert_close(advantage, functional.generalized_advantage_estimate(0.9, 0.8, **batch)[0])
+        assert calls == [1]
+        assert recurrence_backend(torch.device("cpu"), torch.float32) is torch_recurrence
+    finally:
+        recurrence_backend.cache_clear()
 
 
 def test_estimates_compile_whole():

@@ -390,6 +390,26 @@ def test_a_network_may_be_exchanged(critic):
     torch.testing.assert_close(loss(batch), ClipPPOLoss(other, critic)(batch))
 
 
+def test_a_new_critic_reaches_the_estimator(critic):
+    loss = ClipPPOLoss(make_actor("normal"), critic)
+    estimator = loss.make_value_estimator()
+    loss.critic_network = make_critic()
+    assert estimator.value_network is loss.critic_network
+    batch = add_outcome(make_batch(loss.actor_network, 2, 4))
+    expected = GAE(value_network=loss.critic_network)(batch.clone())
+    torch.testing.assert_close(estimator(batch.clone())["value_target"], expected["value_target"])
+
+
+def test_the_values_clip_may_be_set_later(critic):
+    actor = make_actor("normal")
+    batch = make_batch(actor, 16)
+    batch["state_value"] = torch.randn(16, 1)
+    loss = ClipPPOLoss(actor, critic)
+    loss.clip_value = 0.1
+    torch.testing.assert_close(loss(batch), ClipPPOLoss(actor, critic, clip_value=0.1)(batch))
+    assert "state_value" in loss.in_keys
+
+
 def test_a_loss_survives_a_pickle_with_its_estimator(critic):
     loss = ClipPPOLoss(make_actor("normal"), critic)
     loss.make_value_estimator(lmbda=0.5)

@@ -60,9 +60,9 @@ class ReinforceLoss(nn.Module):
                 Key("advantage", (1,), "advantage of that action", remedy="Run a value estimator such as GAE before."),
             ),
             writes=(
-                Key("loss_objective", (), "policy gradient"),
-                Key("loss_entropy", (), "weighted negative entropy"),
-                Key("entropy", (), "mean entropy, nats, no gradient"),
+                Key("loss_objective", (), "policy gradient", batched=False),
+                Key("loss_entropy", (), "weighted negative entropy", batched=False),
+                Key("entropy", (), "mean entropy, nats, no gradient", batched=False),
             ),
         )
 

@@ -39,7 +39,7 @@ class LeafLoop:
     def __init__(self, env: LeafEnv, rewards: Iterable[NestedKey], around: Around = _as_it_is) -> None:
         self.root: Leaves | None = None
         self.reset = around("env", env.reset_leaves)
-        self._rewards = frozenset(rewards)
+        self._rewards = list(rewards)
         # reading one flag is eight times cheaper than a reduction
         self._any: Callable[[Tensor], Tensor] = _itself if env.batch_size.numel() == 1 else Tensor.any
 
@@ -66,7 +66,9 @@ class LeafLoop:
             nexts.append(nxt)
             if constants is None:  # what a reset writes and no step does stays as it is
                 constants = [key for key in known if key not in nxt]
-            carried = {key: leaf for key, leaf in nxt.items() if key not in rewards}
+            carried = nxt.copy()
+            for key in rewards:
+                del carried[key]
             for key in constants:
                 carried[key] = root[key]
             done = nxt[DONE]

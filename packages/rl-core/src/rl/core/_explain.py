@@ -20,13 +20,14 @@ class KeyUse:
 
     name: NestedKey
     shape: tuple[str | int, ...] | None = None
+    batched: bool = True
     dtype: str = ""
     writers: list[str] = field(default_factory=list)
     readers: list[str] = field(default_factory=list)
 
     def row(self) -> tuple[str, str, str, str, str]:
         """Key, shape, dtype, writers, readers, as text."""
-        shape = "?" if self.shape is None else "[" + ", ".join(["*B", *map(str, self.shape)]) + "]"
+        shape = "?" if self.shape is None else "[" + ", ".join([*(["*B"] * self.batched), *map(str, self.shape)]) + "]"
         writers = ", ".join(self.writers) or "NOBODY"
         return (
             ".".join(as_tuple(self.name)),
@@ -82,7 +83,7 @@ class Explanation:
     @staticmethod
     def _learn(use: KeyUse, key: Key) -> None:
         if key.shape is not None and (use.shape is None or any(isinstance(n, str) for n in use.shape)):
-            use.shape = key.shape
+            use.shape, use.batched = key.shape, key.batched
         if key.dtype is not None and not use.dtype:
             use.dtype = str(key.dtype).removeprefix("torch.")
 

@@ -41,7 +41,7 @@ class PluginRecord:
         state: ``loaded``; ``broken`` (it raised or breaks a rule); ``incompatible`` (it was written for
             another rl-core); ``disabled`` (the user left it out). All but the first offer nothing.
         reason: why it is not loaded.
-        components: what it declares; kept for an incompatible plugin, which offers none of it.
+        components: what it declares; offered only if the plugin is loaded.
         problems: what went wrong later, when one of its hooks was called.
     """
 

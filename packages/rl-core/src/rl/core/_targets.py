@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from rl.core import namespace
+from rl.core._records import FIRST_PARTY
+from rl.core._versions import installed_version
 from rl.core.errors import MissingExtraError, PluginError
 
 __all__ = ["import_target"]
@@ -44,6 +46,11 @@ def _explained(
     error: ImportError, module_name: str, what: str, distribution: str, extra: str | None
 ) -> MissingExtraError | PluginError:
     missing = error.name or ""
+    sibling = _absent_sibling(missing)
+    if sibling:
+        return MissingExtraError(
+            f"{what} of {distribution} needs {sibling}, which is not installed: pip install {sibling}"
+        )
     own = missing.partition(".")[0] in ("rl", module_name.partition(".")[0])
     if own or (not isinstance(error, ModuleNotFoundError) and extra is None):
         return PluginError(
@@ -58,3 +65,10 @@ def _explained(
     else:
         remedy = f'pip install "{distribution}[{extra}]"'
     return MissingExtraError(f"{what} of {distribution} needs {library}, which {state}: {remedy}")
+
+
+def _absent_sibling(missing: str) -> str:
+    """Our distribution that would bring the absent module, unless it is installed."""
+    parts = missing.split(".")
+    distribution = f"rl-{parts[1]}".replace("_", "-") if parts[0] == "rl" and len(parts) > 1 else ""
+    return distribution if distribution in FIRST_PARTY and installed_version(distribution) is None else ""

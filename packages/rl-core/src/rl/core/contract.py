@@ -29,6 +29,7 @@ class Key:
         dtype: None if any.
         optional: a reader does without it.
         remedy: what to do when nothing writes it; ends up in the error message.
+        batched: whether the batch stands in front of `shape`; false for the scalars of a loss.
     """
 
     name: NestedKey
@@ -37,6 +38,7 @@ class Key:
     dtype: torch.dtype | None = None
     optional: bool = False
     remedy: str = ""
+    batched: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", unwrap(self.name))

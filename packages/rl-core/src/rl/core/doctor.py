@@ -172,17 +172,22 @@ def _namespace() -> Iterator[Finding]:
         yield Finding("namespace", "rl", found.problem, "problem", found.remedy)
 
 
+def _cuda() -> tuple[bool, str]:
+    """Whether there is a usable CUDA device, and what torch warns of (a driver that is too old)."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        available = sys.modules["torch"].cuda.is_available()
+    return available, "; ".join(str(warning.message) for warning in said)
+
+
 def _devices() -> Iterator[Finding]:
     torch = sys.modules.get("torch")
     if torch is None:
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Finding("devices", "cpu", f"{cores} cores to use, torch uses {torch.get_num_threads()} threads")
-    with warnings.catch_warnings(record=True) as said:  # a driver that is too old
-        warnings.simplefilter("always")
-        available = torch.cuda.is_available()
+    available, heard = _cuda()
     if not available:
-        heard = "; ".join(str(warning.message) for warning in said)
         why = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no usable CUDA device"
         yield Finding("devices", "cuda", f"none: {why}{f' ({heard})' if heard else ''}")
         return
@@ -202,7 +207,7 @@ def _answers(registry: Registry) -> Iterator[Finding]:
         return  # reported already: they do not import
     import torch
 
-    kinds = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    kinds = ["cpu", *(["cuda"] if _cuda()[0] else [])]
     for device in map(torch.device, kinds):
         asked: list[tuple[str, str, dict[str, Any]]] = [
             ("priority tree", "rl_priority_tree", {"capacity": 8, "device": device, "dtype": torch.float32}),

@@ -81,7 +81,11 @@ class Env(Protocol):
     """An environment: specs, and steps from TensorDict to TensorDict."""
 
     batch_size: torch.Size
-    observation_spec: Composite
+
+    @property
+    def observation_spec(self) -> Composite:
+        """What resets and steps write besides rewards and done flags, with the batch."""
+        ...
 
     @property
     def full_action_spec(self) -> Composite:
@@ -309,7 +313,7 @@ class PriorityTree(Protocol):
 
 
 class LinearRecurrence(Protocol):
-    """The reverse scan behind every return: ``x_t = d_t + c_t * x_{t+1}``, ``x_T = 0``."""
+    """The reverse scan behind every return: ``x_t = d_t + c_t * x_{t+1}``, ``x_T = 0``; differentiable in both."""
 
     def __call__(self, d: Tensor, c: Tensor, time_dim: int) -> Tensor:
         """Same shape as `d`; `c` has that shape too."""

@@ -12,21 +12,19 @@ import inspect
 import threading
 import warnings
 from collections.abc import Iterable
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pluggy
 
 from rl.core import hookspecs, namespace
-from rl.core.__about__ import __version__
+from rl.core._admission import IncompatiblePluginError, Offers, admit, check_component, did_you_mean
 from rl.core._records import Answer, PluginRecord, in_order, record_of
 from rl.core._targets import import_target
 from rl.core.components import CONTRACTS, Command, Component
 from rl.core.errors import (
     BackendError,
     BrokenPluginWarning,
-    DuplicateComponentError,
     PluginError,
     RLError,
     UnknownComponentError,
@@ -41,10 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "Answer", "PluginRecord", "Registry", "components", "default", "load"]
 
 GROUP = "rl.plugins"
-
-
-class _IncompatiblePluginError(PluginError):
-    """Written for another rl-core; the plugin itself may be fine."""
 
 
 class Registry:
@@ -65,7 +59,7 @@ class Registry:
         self._manager = pluggy.PluginManager("rl")
         self._manager.add_hookspecs(hookspecs)
         self._records: dict[str, PluginRecord] = {}
-        self._offers: dict[tuple[str, str], tuple[Component, PluginRecord]] = {}
+        self._offers: Offers = {}
         self._warned: set[str] = set()
         disabled = list(disabled)
         for entry in in_order(entries):
@@ -85,8 +79,8 @@ class Registry:
         if record.state == "disabled":
             return
         try:
-            self._take(entry.load(), record)
-        except _IncompatiblePluginError as error:
+            self._offers = admit(self._manager, entry.load(), record, self._offers)
+        except IncompatiblePluginError as error:
             record.state, record.reason = "incompatible", str(error)
         except RLError as error:
             record.state, record.reason = "broken", str(error)
@@ -110,7 +104,7 @@ class Registry:
         record = PluginRecord(name, distribution)
         if record.id in self._records:
             raise PluginError(f"a plugin {record.id} is registered already: choose another name")
-        self._take(plugin, record)
+        self._offers = admit(self._manager, plugin, record, self._offers)
         self._records[record.id] = record
         return record
 
@@ -122,78 +116,10 @@ class Registry:
             DuplicateComponentError: if there is one of that kind and name.
         """
         record = self._records.get(f"{distribution}:code") or PluginRecord("code", distribution)
-        self._check(component, record, self._offers)
+        check_component(component, record, self._offers)
         record.components = (*record.components, component)
         self._records[record.id] = record
         self._offers[component.kind, component.name] = (component, record)
-
-    def _take(self, plugin: object, record: PluginRecord) -> None:
-        """Register a plugin and all its components, or nothing."""
-        try:
-            self._manager.register(plugin, name=record.id)
-            self._manager.check_pending()  # a hook name that we do not know
-            self._refuse_slips(plugin, record)
-            listed = self._listed(record)
-            staged = dict(self._offers)
-            for component in listed:
-                self._check(component, record, staged)
-                staged[component.kind, component.name] = (component, record)
-        except (Exception, SystemExit) as error:
-            if self._manager.has_plugin(record.id):
-                self._manager.unregister(name=record.id)
-            if isinstance(error, pluggy.PluginValidationError):
-                raise PluginError(_validation_message(error)) from error
-            raise
-        self._offers = staged
-
-    def _refuse_slips(self, plugin: object, record: PluginRecord) -> None:
-        """What pluggy accepts in silence: a hook without its mark, and wrappers, which we do not call."""
-        for hook in hookspecs.__all__:
-            if not hook.startswith("rl_") or not callable(getattr(plugin, hook, None)):
-                continue
-            impls = [i for i in getattr(self._manager.hook, hook).get_hookimpls() if i.plugin_name == record.id]
-            if not impls:
-                raise PluginError(f"{hook} is not marked: put @hookimpl of rl.core.hookspecs above it")
-            if any(i.hookwrapper or i.wrapper for i in impls):
-                raise PluginError(f"{hook} is a hook wrapper; only plain implementations are called")
-
-    def _listed(self, record: PluginRecord) -> list[Component]:
-        found: list[Component] = []
-        for impl in self._manager.hook.rl_components.get_hookimpls():
-            if impl.plugin_name == record.id:
-                found.extend(cast("Iterable[Component]", impl.function()))
-        for item in found:
-            if not isinstance(item, Component):
-                raise PluginError(f"rl_components gave {item!r}; it lists objects of rl.core.components.Component")
-        record.components = tuple(found)
-        return found
-
-    def _check(
-        self,
-        component: Component,
-        record: PluginRecord,
-        taken: dict[tuple[str, str], tuple[Component, PluginRecord]],
-    ) -> None:
-        kind, what = component.kind, f"{component.kind} {component.name!r}"
-        if kind not in CONTRACTS:
-            raise _IncompatiblePluginError(
-                f"{what} is of a kind that rl-core {__version__} does not know{_did_you_mean(kind, CONTRACTS)}"
-                f" (kinds: {', '.join(CONTRACTS)}): correct the kind, or upgrade rl-core"
-            )
-        oldest, current = CONTRACTS[kind]
-        if not oldest <= component.contract <= current:
-            serves = f"{kind}/{current}" if oldest == current else f"{kind}/{oldest} to {kind}/{current}"
-            upgrade = "rl-core" if component.contract > current else record.distribution
-            raise _IncompatiblePluginError(
-                f"{what} was written for {kind}/{component.contract}, this rl-core {__version__} serves {serves}:"
-                f" upgrade {upgrade}"
-            )
-        if other := taken.get((kind, component.name)):
-            raise DuplicateComponentError(
-                f"{what} is offered twice: {other[0].target} by {other[1].distribution}, and {component.target} by"
-                f" {record.distribution}, which is left out. Rename one, uninstall one distribution, or name one"
-                " in RL_PLUGINS_DISABLE"
-            )
 
     # ------------------------------------------------------------------ asking
 
@@ -224,8 +150,7 @@ class Registry:
         """
         if kind is not None and kind not in CONTRACTS:
             raise UnknownComponentError(
-                f"there is no kind {kind!r} of component{_did_you_mean(kind, CONTRACTS)}"
-                f" (kinds: {', '.join(CONTRACTS)})"
+                f"there is no kind {kind!r} of component{did_you_mean(kind, CONTRACTS)} (kinds: {', '.join(CONTRACTS)})"
             )
         return [self._offers[key][0] for key in sorted(self._offers) if kind in (None, key[0])]
 
@@ -255,7 +180,7 @@ class Registry:
         left_out = [record.id for record in self.plugins if record.state != "loaded"]
         more = f"; left out: {', '.join(left_out)} (see `rl plugins`)" if left_out else ""
         raise UnknownComponentError(
-            f"no installed plugin offers {kind} {name!r}{_did_you_mean(name, known)}"
+            f"no installed plugin offers {kind} {name!r}{did_you_mean(name, known)}"
             f" (known: {', '.join(known) or 'none'}{more})"
         )
 
@@ -387,16 +312,6 @@ def _as_commands(value: Any) -> list[Command]:
         if not isinstance(item, Command):
             raise PluginError(f"{item!r} is no rl.core.components.Command")
     return found
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _validation_message(error: pluggy.PluginValidationError) -> str:
-    text = " ".join(str(error).split())
-    return f"it does not fit the hooks of rl-core {__version__}: {text}. Upgrade rl-core, or correct the hook"
 
 
 _lock = threading.RLock()

@@ -6,7 +6,6 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.core.mdp import step_mdp
-
     from rl.envs.__about__ import __version__
     from rl.envs._base import EnvBase
     from rl.envs._compose import Compose

@@ -1,20 +1,22 @@
 """`EnvBase`: what every environment of ours is, and what an author of one fills in."""
 
+# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import torch
-from rl.core.errors import RLError, SpecError
-from rl.core.interfaces import LeafEnv, Leaves
-from rl.core.keys import as_tuple, unwrap
-from rl.core.mdp import StepMDP, merge_reset, where_reset
-from rl.core.specs import TensorSpec
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.envs._checks import check_action, check_entries, entry_keys
+from rl.core.errors import RLError, SpecError
+from rl.core.interfaces import LeafEnv, Leaves
+from rl.core.keys import unwrap
+from rl.core.mdp import StepMDP, merge_reset, where_reset
+from rl.core.specs import TensorSpec
+from rl.envs._checks import check_action, check_batch, check_entries, check_result, entry_keys, refuse_done
 from rl.envs._env_specs import EnvSpecs
 from rl.envs._flags import Flags, Masks
 from rl.envs._leaf_form import LeafForm
@@ -95,13 +97,13 @@ class EnvBase(SpecNames):
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         if not self._leafwise():
-            raise NotImplementedError(f"{type(self).__name__} implements neither _reset nor _reset_leaves")
+            raise RLError(f"{type(self).__name__} implements neither _reset(td) nor _reset_leaves(mask)")
         mask = None if tensordict is None else tensordict.get("_reset", None)
         return self._wrap(self._reset_leaves(mask))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self._leafwise():
-            raise NotImplementedError(f"{type(self).__name__} implements neither _step nor _step_leaves")
+            raise RLError(f"{type(self).__name__} implements neither _step(td) nor _step_leaves(root)")
         return self._wrap(self._step_leaves(tensordict))  # pyright: ignore[reportArgumentType]  # a mapping too
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
@@ -111,7 +113,8 @@ class EnvBase(SpecNames):
         raise NotImplementedError
 
     def _set_seed(self, seed: int) -> None:
-        raise NotImplementedError(f"{type(self).__name__} implements no _set_seed: it cannot be made repeatable")
+        del seed
+        raise RLError(f"{type(self).__name__} implements no _set_seed(seed): it cannot be made repeatable")
 
     def _close(self) -> None:
         """Release what the environment holds; called once."""
@@ -147,15 +150,15 @@ class EnvBase(SpecNames):
             raise RLError(f"{self!r} is closed; make a new one")
         masks = None
         if tensordict is not None:
-            self._check_batch(tensordict, "reset")
+            check_batch(self, tensordict, "reset")
             masks = self._flags.take_masks(tensordict, self.full_done_spec, type(self).__name__)
         if masks is not None and not any(bool(mask.any()) for mask in masks.values()):
             return tensordict if tensordict is not None else TensorDict({}, self.batch_size)
         given = tensordict if masks is None else self._mask_entries(masks)
         fresh = self._reset(given)
-        self._check_result(fresh, given, "_reset")
+        check_result(self, fresh, given, "_reset")
         self._flags.clear(fresh, self.full_done_spec)
-        self._refuse_done(fresh, masks)
+        refuse_done(fresh, self._flags.done_keys, masks, type(self).__name__)
         if self.debug or not self._reset_checked:
             self._check_reset(fresh)
         if masks is not None and not all(bool(mask.all()) for mask in masks.values()):
@@ -187,7 +190,7 @@ class EnvBase(SpecNames):
         """
         unchecked = self.debug or not self._step_checked
         if unchecked:
-            self._check_batch(tensordict, "step")
+            check_batch(self, tensordict, "step")
             check_action(tensordict, self.full_action_spec, who=type(self).__name__)
         mask = tensordict.get("_step", None)
         try:
@@ -195,7 +198,7 @@ class EnvBase(SpecNames):
         except Exception:
             check_action(tensordict, self.full_action_spec, who=type(self).__name__)  # says more if that is why
             raise
-        self._check_result(outcome, tensordict, "_step")
+        check_result(self, outcome, tensordict, "_step")
         self._flags.complete(outcome, self.full_done_spec)
         if unchecked:
             self._check_step(outcome)
@@ -282,10 +285,7 @@ class EnvBase(SpecNames):
         Raises:
             RLError: if there is nothing to start from, or no flag for `set_truncated`.
         """
-        if break_when_all_done:
-            mode = "all"
-        else:
-            mode = "any" if break_when_any_done else "never"
+        mode = "all" if break_when_all_done else "any" if break_when_any_done else "never"
         if not auto_reset and tensordict is None:
             raise RLError("rollout(auto_reset=False) has nothing to start from: pass tensordict=env.reset()")
         start = self.reset(tensordict) if auto_reset or tensordict is None else tensordict
@@ -337,7 +337,7 @@ class EnvBase(SpecNames):
 
         return TransformedEnv(self, transform)
 
-    def check_env_specs(self, *, seed: int | None = 0) -> None:
+    def check_env_specs(self, *, seed: int | None = None) -> None:
         """Compare a short rollout with the specs, entry by entry. See `rl.core.testing.check_env`."""
         from rl.envs._conformance import check_env_specs  # that module builds on this one
 
@@ -381,35 +381,6 @@ class EnvBase(SpecNames):
         return f"{type(self).__name__}(batch_size={self.batch_size}, device={self.device})"
 
     # ---- checks
-
-    def _check_batch(self, tensordict: TensorDictBase, what: str) -> None:
-        if tensordict.batch_size != self.batch_size:
-            raise SpecError(
-                f"{type(self).__name__}.{what} was given a TensorDict of batch size {tuple(tensordict.batch_size)};"
-                f" this environment runs {tuple(self.batch_size)}: take env.reset(), or make it with that batch_size"
-            )
-
-    def _check_result(self, out: Any, given: Any, what: str) -> None:
-        if not isinstance(out, TensorDictBase):
-            raise SpecError(f"{type(self).__name__}.{what} must return a TensorDict, got {type(out).__name__}")
-        if out is given:
-            raise SpecError(f"{type(self).__name__}.{what} returned its input: return a new TensorDict")
-        if out.batch_size != self.batch_size:
-            raise SpecError(
-                f"{type(self).__name__}.{what} returned batch size {tuple(out.batch_size)}, expected"
-                f" {tuple(self.batch_size)}: build it with batch_size=self.batch_size"
-            )
-
-    def _refuse_done(self, fresh: TensorDictBase, masks: Masks | None) -> None:
-        for key in self._flags.done_keys:
-            done = fresh.get(key)
-            mask = None if masks is None else masks.get(as_tuple(key)[:-1], masks.get(()))
-            if mask is not None:
-                done = done & mask
-            if bool(done.any()):
-                raise SpecError(
-                    f"{type(self).__name__}._reset returned {key!r} true: an episode cannot begin at its end"
-                )
 
     def _check_reset(self, fresh: Any) -> None:
         specs = [self.observation_spec, self.full_done_spec]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from rl.core.errors import ContractError, SpecError
-from rl.core.keys import NestedKey, key_str, nearest, unwrap
-from rl.core.specs import Composite, TensorSpec
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.errors import ContractError, SpecError
+from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
+from rl.core.specs import Composite, TensorSpec
 from rl.envs._env_specs import leaf_keys
 
-__all__ = ["check_action", "check_entries", "describe", "entry_keys"]
+if TYPE_CHECKING:
+    from rl.envs._base import EnvBase
+
+__all__ = ["check_action", "check_batch", "check_entries", "check_result", "describe", "entry_keys", "refuse_done"]
 
 
 def describe(value: Any) -> str:
@@ -40,7 +43,7 @@ def _domain(spec: TensorSpec) -> str:
 
 
 def _ends(bound: Tensor) -> str:
-    values = bound.flatten().unique().tolist()
+    values = bound.flatten().unique().tolist() or [float("nan")]
     return f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g}..{values[-1]:g}"
 
 
@@ -56,13 +59,12 @@ def _fault(spec: TensorSpec, value: Any) -> str | None:
     """What is wrong with a value, or None."""
     if not isinstance(value, Tensor):
         return None if spec.is_in(value) else f"expected {describe(spec)}, got {describe(value)}"
-    expected = f"{describe(spec)}{_domain(spec)}"
     if value.shape != spec.shape or value.dtype != spec.dtype:
-        return f"expected {expected}, got {describe(value)}"
+        return f"expected {describe(spec)}{_domain(spec)}, got {describe(value)}"
     if spec.device is not None and value.device != spec.device:
         return f"expected device {spec.device}, got {value.device}"
     if not spec.is_in(value):
-        return f"expected {expected}, got {describe(value)}{_range(value)}"
+        return f"expected {describe(spec)}{_domain(spec)}, got {describe(value)}{_range(value)}"
     return None
 
 
@@ -121,3 +123,36 @@ def check_action(entries: Any, spec: Composite, *, who: str) -> None:
                 f"{who}.step was given {key_str(key)} that is not in its spec: {fault}. Squash or scale the policy's"
                 f" output to the spec, or bring it inside with env.action_spec.project(action)"
             )
+
+
+def check_batch(env: EnvBase, tensordict: TensorDictBase, what: str) -> None:
+    """Raise unless an input has the batch of its environment."""
+    if tensordict.batch_size != env.batch_size:
+        raise SpecError(
+            f"{type(env).__name__}.{what} was given a TensorDict of batch size {tuple(tensordict.batch_size)};"
+            f" this environment runs {tuple(env.batch_size)}: take env.reset(), or make it with that batch_size"
+        )
+
+
+def check_result(env: EnvBase, out: Any, given: Any, what: str) -> None:
+    """Raise unless a hook returned a new TensorDict with the batch of its environment."""
+    if not isinstance(out, TensorDictBase):
+        raise SpecError(f"{type(env).__name__}.{what} must return a TensorDict, got {type(out).__name__}")
+    if out is given:
+        raise SpecError(f"{type(env).__name__}.{what} returned its input: return a new TensorDict")
+    if out.batch_size != env.batch_size:
+        raise SpecError(
+            f"{type(env).__name__}.{what} returned batch size {tuple(out.batch_size)}, expected"
+            f" {tuple(env.batch_size)}: build it with batch_size=self.batch_size"
+        )
+
+
+def refuse_done(
+    fresh: Any, done_keys: Iterable[NestedKey], masks: Mapping[tuple[str, ...], Tensor] | None, who: str
+) -> None:
+    """Raise if an episode that just began is over."""
+    for key in done_keys:
+        done = fresh.get(key)
+        mask = None if masks is None else masks.get(as_tuple(key)[:-1], masks.get(()))
+        if bool(done.any() if mask is None else (done & mask).any()):
+            raise SpecError(f"{who}._reset returned {key_str(key)} true: an episode cannot begin at its end")

@@ -1,16 +1,18 @@
 """`Compose`: several transforms as one."""
 
+# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from rl.core.errors import CheckpointError
-from rl.core.specs import Composite
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.errors import CheckpointError
+from rl.core.specs import Composite
 from rl.envs._function_transform import as_transform
 from rl.envs._transform import Transform
 

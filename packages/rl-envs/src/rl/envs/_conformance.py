@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["check_env_specs"]
 
 
-def check_env_specs(env: Env, *, seed: int | None = 0, steps: int = 3) -> None:
+def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> None:
     """Compare a short random rollout with the specs, entry by entry.
 
     The environment is reset, and left in the middle of an episode.

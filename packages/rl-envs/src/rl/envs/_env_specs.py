@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import Categorical, Composite, TensorSpec, Unbounded

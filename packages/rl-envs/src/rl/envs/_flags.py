@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from rl.core.errors import ShapeError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import complete_done, done_levels, reset_masks
 from rl.core.specs import Composite
-from torch import Tensor
 
 __all__ = ["Flags", "Masks"]
 
@@ -73,7 +74,8 @@ class Flags:
             if mask.dtype != torch.bool or (shape is not None and mask.shape != shape):
                 wanted = tuple(mask.shape if shape is None else shape)
                 raise ShapeError(
-                    f"{owner}.reset was given {key_str((*level, '_reset'))} of {mask.dtype} {tuple(mask.shape)}; it must be"
+                    f"{owner}.reset was given {key_str((*level, '_reset'))} of {mask.dtype} {tuple(mask.shape)}; it"
+                    " must be"
                     f" torch.bool {wanted}, as {key_str(done)}"
                 )
         for key in {*self.reset_keys, "_reset"}:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tensordict import TensorDictBase
+
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Composite, Unbounded
-from tensordict import TensorDictBase
-
 from rl.envs._env_specs import leaf_keys
 from rl.envs._transform import Transform
 
@@ -63,5 +63,6 @@ def as_transform(one: Any) -> Transform:
     if isinstance(one, Transform):
         return one
     if callable(one):
-        return FunctionTransform(one)
+        function: Any = one
+        return FunctionTransform(function)
     raise SpecError(f"a transform is a Transform or a function from TensorDict to TensorDict, got {type(one).__name__}")

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from rl.core.errors import SpecError
 from rl.core.interfaces import Leaves
 from rl.core.keys import as_tuple, key_str
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
-from torch import Tensor
-
 from rl.envs._base import EnvBase
 from rl.envs._env_specs import FLAGS, flag_spec
 from rl.envs._gym_leaves import Codec, GymLeaves
@@ -28,15 +28,15 @@ class GymWrapper(EnvBase):
     """Gymnasium environments that exist already.
 
     Writes ``observation`` (or the keys of a `Dict` space; a `Tuple` lies under ``observation``, by index), ``reward``
-    float32 ``[*B, 1]``, and ``done``, ``terminated``, ``truncated`` bool ``[*B, 1]``; reads ``action`` (those of a `Dict` under
-    ``action``). A `Discrete` space is a one-hot vector, int64, unless `categorical_action_encoding`. When an
-    episode ends, the last observation stands under ``next``, and the first of the next one at the following root,
-    whatever the simulator's autoreset mode.
+    float32 ``[*B, 1]``, and ``done``, ``terminated``, ``truncated`` bool ``[*B, 1]``; reads ``action`` (those of a
+    `Dict` under ``action``). A `Discrete` space is a one-hot vector, int64, unless `categorical_action_encoding`.
+    When an episode ends, the last observation stands under ``next``, and the first of the next one at the following
+    root, whatever the simulator's autoreset mode.
 
     Args:
         env: one environment (no batch), a sequence of equal ones (``[n]``, stepped one after the other), or a
-            `gymnasium.vector.VectorEnv` (``[n]``) that resets in the same step or on request. A plain `SyncVectorEnv` that
-            resets at the next step is switched to resetting on request.
+            `gymnasium.vector.VectorEnv` (``[n]``) that resets in the same step or on request. A plain
+            `SyncVectorEnv` that resets at the next step is switched to resetting on request.
         categorical_action_encoding: integers rather than one-hot vectors for choices, in actions and observations.
         device: where tensors go; the CPU if None.
         frame_skip: repeat each action so often, and add up the rewards; stops at the end of an episode.
@@ -71,13 +71,14 @@ class GymWrapper(EnvBase):
         several = not vector and isinstance(env, Sequence)
         if vector and (skip != 1 or from_pixels or info_keys):
             raise SpecError(
-                f"{type(self).__name__}: frame_skip, from_pixels and info_keys do not go with a vector environment; give a"
+                f"{type(self).__name__}: frame_skip, from_pixels and info_keys do not go with a vector environment;"
+                " give a"
                 " list of environments, or GymEnv(id, num_envs=n)"
             )
         count = env.num_envs if vector else len(env) if several else None
         super().__init__(batch_size=() if count is None else (count,), device=device)
         self._env = env
-        first = env[0] if several else env
+        first: Any = env[0] if several else env  # pyright: ignore[reportIndexIssue]  # a sequence then
         self._seen = places(
             first.single_observation_space if vector else first.observation_space,
             "observation",
@@ -108,7 +109,8 @@ class GymWrapper(EnvBase):
         for place in codec.observations:
             if as_tuple(place.key)[0] in {"action", "reward", "next", *FLAGS}:
                 raise SpecError(
-                    f"{type(self).__name__}: the observation space has the entry {key_str(place.key)}, a name that means"
+                    f"{type(self).__name__}: the observation space has the entry {key_str(place.key)}, a name that"
+                    " means"
                     " something else here; rename it with a gymnasium.ObservationWrapper"
                 )
             seen[place.key] = place.spec
@@ -142,8 +144,8 @@ class GymWrapper(EnvBase):
         """How each episode began (its seed, or the simulator's generator) and the actions since.
 
         Returns:
-            Tensors and plain containers; ``{"restorable": False}`` for vector environments, and for simulators without a
-            generator of Gymnasium's kind.
+            Tensors and plain containers; ``{"restorable": False}`` for vector environments, and for simulators
+            without a generator of Gymnasium's kind.
         """
         return self._sim.state_dict()
 

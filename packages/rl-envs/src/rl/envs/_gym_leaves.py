@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from rl.core.errors import CheckpointError
 from rl.core.interfaces import Leaves
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
-from torch import Tensor
-
 from rl.envs._gym_record import Record
 from rl.envs._gym_spaces import Place, nest
 from rl.envs._resume import warn_not_restorable
@@ -129,7 +129,7 @@ class GymLeaves:
         record = self._records[index] = Record(seed)
         if seed is None:
             rng = getattr(env.unwrapped, "np_random", None)
-            record.rng = rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
+            record.rng = dict(rng.bit_generator.state) if isinstance(rng, np.random.Generator) else None
         self._seeds[index] = None
         self._now[index], self._infos[index] = env.reset(seed=seed)
 

@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from typing import Any
 
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
-
 from rl.envs._gymnasium import gymnasium
 
 __all__ = ["make", "make_vector"]
@@ -42,7 +41,8 @@ def make_vector(env_name: str, num_envs: int, **kwargs: Any) -> Any:
     spec = _explained(lambda: gymnasium.spec(env_name), env_name)
     if spec.vector_entry_point is None:
         raise RLError(
-            f"{env_name} has no vector form of its own: leave vectorization='in-process', which steps num_envs={num_envs}"
+            f"{env_name} has no vector form of its own: leave vectorization='in-process', which steps"
+            f" num_envs={num_envs}"
             " environments one after the other"
         )
     return _explained(
@@ -65,7 +65,8 @@ def _unknown(env_name: str, said: str) -> str:
         package = _NAMESPACES[namespace]
         module = package.replace("-", "_")
         return (
-            f"Gymnasium knows no environment {env_name!r}: the ids of {env_name.split('/', maxsplit=1)[0]!r} come with another"
+            f"Gymnasium knows no environment {env_name!r}: the ids of {env_name.split('/', maxsplit=1)[0]!r} come"
+            " with another"
             f" package: pip install {package}, then import {module} and gymnasium.register_envs({module})"
         )
     ids = list(gymnasium.registry)

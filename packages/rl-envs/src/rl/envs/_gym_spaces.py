@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import (
@@ -25,8 +27,6 @@ from rl.core.specs import (
     TensorSpec,
     Unbounded,
 )
-from torch import Tensor
-
 from rl.envs._gymnasium import gymnasium
 
 __all__ = ["Place", "nest", "places", "register_gym_spec_conversion", "space_spec"]

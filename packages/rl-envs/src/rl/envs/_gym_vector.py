@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from rl.core.errors import SpecError
-from rl.core.interfaces import Leaves
 from torch import Tensor
 
+from rl.core.errors import SpecError
+from rl.core.interfaces import Leaves
 from rl.envs._gym_leaves import Codec
 from rl.envs._gym_spaces import nest
 from rl.envs._gymnasium import gymnasium
@@ -36,7 +36,8 @@ def autoreset_mode(env: Any) -> Any:
     except ValueError:
         known = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
         raise SpecError(
-            f"{who}.metadata['autoreset_mode'] is {said!r}, so it is unknown what its observations at the end of an episode"
+            f"{who}.metadata['autoreset_mode'] is {said!r}, so it is unknown what its observations at the end of an"
+            " episode"
             f" are; it must be one of {known}"
         ) from None
     if mode is not AutoresetMode.NEXT_STEP:
@@ -46,7 +47,8 @@ def autoreset_mode(env: Any) -> Any:
         env.metadata["autoreset_mode"] = AutoresetMode.DISABLED
         return AutoresetMode.DISABLED
     raise SpecError(
-        f"{who} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP): that step ignores the"
+        f"{who} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP): that step"
+        " ignores the"
         " action, and is no transition. Make it with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or"
         " .DISABLED if it takes that argument, or use GymEnv(id, num_envs=n), which steps n environments itself"
     )
@@ -111,7 +113,8 @@ class VectorLeaves:
     def _reset_some(self, wanted: Any) -> None:
         if not self._maskable:
             raise SpecError(
-                f"{type(self.env.unwrapped).__name__} resets finished elements itself (AutoresetMode.SAME_STEP) and cannot"
+                f"{type(self.env.unwrapped).__name__} resets finished elements itself (AutoresetMode.SAME_STEP) and"
+                " cannot"
                 " reset others on request; a time limit or a partial reset of your own needs AutoresetMode.DISABLED, or"
                 " GymEnv(id, num_envs=n)"
             )

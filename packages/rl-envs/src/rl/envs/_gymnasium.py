@@ -7,7 +7,7 @@ from rl.core.errors import MissingExtraError
 try:
     import gymnasium
 except ModuleNotFoundError as error:
-    raise MissingExtraError("GymEnv needs Gymnasium, which is not installed: pip install \"rl-envs[gym]\"") from error
+    raise MissingExtraError('GymEnv needs Gymnasium, which is not installed: pip install "rl-envs[gym]"') from error
 
 __all__ = ["gymnasium"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
+
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Composite
-from torch import Tensor
-
 from rl.envs._env_specs import flag_spec, leaf_keys
 from rl.envs._transform import Transform
 

@@ -1,14 +1,17 @@
 """The leaf form of an environment: plain calls on tensors by flat key."""
 
+# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from rl.core.errors import RLError
 from rl.core.interfaces import Leaves
 from rl.core.mdp import merge_reset
-from torch import Tensor
 
 __all__ = ["LeafForm"]
 

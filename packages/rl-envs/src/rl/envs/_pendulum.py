@@ -7,11 +7,11 @@ from math import pi
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
-from torch import Tensor
-
 from rl.envs._base import EnvBase
 
 __all__ = ["PendulumEnv"]

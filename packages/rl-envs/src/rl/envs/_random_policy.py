@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from rl.core.keys import NestedKey
-from rl.core.specs import Composite, TensorSpec
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.keys import NestedKey
+from rl.core.specs import Composite, TensorSpec
 from rl.envs._env_specs import leaf_keys
 
 __all__ = ["RandomPolicy"]

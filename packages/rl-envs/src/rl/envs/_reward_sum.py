@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
-from rl.core.errors import ContractError, SpecError
-from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.core.specs import Composite, Unbounded
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.errors import ContractError, SpecError
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.core.specs import Composite, Unbounded
 from rl.envs._env_specs import leaf_keys
 from rl.envs._transform import Transform
 from rl.envs._transform_checks import from_root

@@ -1,15 +1,18 @@
 """Running a policy in an environment, TensorDict by TensorDict."""
 
+# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rl.core.errors import ContractError, RLError, SpecError
-from rl.core.keys import as_tuple, key_str, unwrap
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
+
+from rl.core.errors import ContractError, RLError, SpecError
+from rl.core.keys import as_tuple, key_str, unwrap
 
 if TYPE_CHECKING:
     from rl.envs._base import EnvBase
@@ -61,7 +64,7 @@ def rollout(
             break
         if following is None:
             over = _over(env, td)
-            if bool(over.all()) or (stop == "any" and bool(over.any())):
+            if (over.numel() and bool(over.all())) or (stop == "any" and bool(over.any())):
                 break
             following = env.step_mdp(td)
             if stop == "all" and bool(over.any()):
@@ -118,7 +121,7 @@ def _stack(env: EnvBase, steps: list[TensorDictBase], *, contiguous: bool) -> Te
                     f"rollout: step {number} has other entries than step 0 ({odd}); whoever writes them has to do so"
                     " from the first step on, for example a reset that puts a start value"
                 )
-        out = torch.stack(steps, dim)
+        out: Any = torch.stack(steps, dim)  # pyright: ignore[reportArgumentType]  # torch knows tensors only
     else:
         out = LazyStackedTensorDict.lazy_stack(steps, dim)
     out.names = [*[None] * dim, "time"]

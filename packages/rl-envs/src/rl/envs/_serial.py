@@ -1,18 +1,20 @@
 """`SerialEnv`: several environments in this process, stepped one after the other."""
 
+# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
 from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.keys import key_str
 from rl.core.specs import Composite
-from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
-
 from rl.envs._base import EnvBase
 from rl.envs._checks import describe
 from rl.envs._env_specs import leaf_keys
@@ -23,8 +25,8 @@ __all__ = ["SerialEnv"]
 class SerialEnv(EnvBase):
     """Environments with equal specs, side by side.
 
-    Its batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. It has a leaf form if all of them have
-    one. Many equal Gymnasium environments go faster as ``GymEnv(id, num_envs=n)``.
+    Its batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. It has a leaf form if all of them
+    have one. Many equal Gymnasium environments go faster as ``GymEnv(id, num_envs=n)``.
 
     Args:
         num_workers: how many.
@@ -58,11 +60,12 @@ class SerialEnv(EnvBase):
         self.state_spec = first.state_spec_unbatched
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
-        rows = []
+        rows: list[Any] = []
         for index, env in enumerate(self.envs):
             given = None if tensordict is None else tensordict[index]
             rows.append(env._flags.clear(env._reset(given), env.full_done_spec) if _wanted(given) else _blank(env))
-        return torch.stack([row.select(*rows[0].keys(include_nested=True, leaves_only=True)) for row in rows])
+        written = rows[0].keys(include_nested=True, leaves_only=True)
+        return _stack_rows([row.select(*written) for row in rows])
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         rows: list[Any] = []
@@ -72,7 +75,7 @@ class SerialEnv(EnvBase):
                 rows.append(_blank(env).update(env.full_reward_spec.zero()))
             else:
                 rows.append(env._flags.complete(env._step(td), env.full_done_spec))
-        return torch.stack(rows)
+        return _stack_rows(rows)
 
     def _leafwise(self) -> bool:
         return all(env._leafwise() for env in self.envs)
@@ -122,7 +125,8 @@ class SerialEnv(EnvBase):
         states = state.get("envs", [])
         if len(states) != len(self.envs):
             raise CheckpointError(f"SerialEnv has {len(self.envs)} environments, the state has {len(states)}")
-        return all([env.load_state_dict(part) for env, part in zip(self.envs, states, strict=True)])
+        exact = [env.load_state_dict(part) for env, part in zip(self.envs, states, strict=True)]
+        return all(exact)
 
     def _close(self) -> None:
         for env in self.envs:
@@ -146,6 +150,10 @@ def _blank(env: EnvBase) -> TensorDict:
 
 def _stack(rows: Sequence[Leaves]) -> Leaves:
     return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+
+def _stack_rows(rows: list[Any]) -> Any:
+    return torch.stack(rows)
 
 
 def _all_specs(env: EnvBase) -> dict[str, Composite]:

@@ -1,15 +1,17 @@
 """`StepCounter`: counts the steps of an episode and can end it."""
 
+# an environment, its parts and its transforms call each other's hooks, which users do not
+
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
+
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, Composite
-from torch import Tensor
-
 from rl.envs._env_specs import flag_spec, leaf_keys
 from rl.envs._transform import Transform
 from rl.envs._transform_checks import from_root
@@ -22,8 +24,8 @@ _LONGEST = torch.iinfo(torch.int64).max
 class StepCounter(Transform):
     """Writes how many steps the episode has had, and truncates it after `max_steps`.
 
-    Reads ``done`` and ``truncated``; writes ``step_count`` (int64, the shape of ``done``) at the root and under ``next``, and,
-    with `max_steps`, ``truncated`` and ``done`` under ``next``.
+    Reads ``done`` and ``truncated``; writes ``step_count`` (int64, the shape of ``done``) at the root and under
+    ``next``, and, with `max_steps`, ``truncated`` and ``done`` under ``next``.
 
     Args:
         max_steps: length at which an episode is truncated, at least 1; never if None.

@@ -1,16 +1,19 @@
 """`Transform`: the base of what changes entries between an environment and its user."""
 
+# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from tensordict import TensorDictBase
+from torch import Tensor
+
 from rl.core.errors import RLError
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Composite
-from tensordict import TensorDictBase
-from torch import Tensor
 
 if TYPE_CHECKING:
     from rl.envs._transformed import TransformedEnv
@@ -21,9 +24,9 @@ __all__ = ["Transform"]
 class Transform:
     """Changes entries on their way out of an environment, and actions on their way in.
 
-    The hooks get *entries*: something with ``entries[key]``, ``entries[key] = value`` and ``entries.get(key, None)``, which
-    belongs to the hook and may be written. It is a TensorDict, or, if the class says `leafwise`, also a plain dict of
-    tensors by flat key. No tensor in it may be changed in place: others hold it too.
+    The hooks get *entries*: something with ``entries[key]``, ``entries[key] = value`` and ``entries.get(key,
+    None)``, which belongs to the hook and may be written. It is a TensorDict, or, if the class says `leafwise`, also
+    a plain dict of tensors by flat key. No tensor in it may be changed in place: others hold it too.
 
     - ``_call(entries)`` maps a frame, whether it comes from a reset or a step. Often all that is needed.
     - ``_reset(root, mask)`` maps the root entries of new episodes; ``_call`` by default. Write what a new episode has
@@ -31,7 +34,8 @@ class Transform:
     - ``_step(root, outcome)`` maps what a step wrote under ``next``, given the entries from which it started;
       ``_call`` by default.
     - ``_inv(root)`` maps the root entries before the environment reads its action.
-    - ``transform_observation_spec``, ``..._reward_spec``, ``..._done_spec``, ``..._action_spec``, ``..._state_spec`` map the specs
+    - ``transform_observation_spec``, ``..._reward_spec``, ``..._done_spec``, ``..._action_spec``, ``..._state_spec``
+    map the specs
       accordingly: composites of one element, which belong to the hook. An action spec is that of the
       environment and becomes that which the user sees.
 

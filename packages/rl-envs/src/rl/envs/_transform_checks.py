@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from rl.core.errors import ContractError
 from rl.core.keys import NestedKey, key_str
-from torch import Tensor
 
 __all__ = ["from_root"]
 
@@ -20,7 +21,8 @@ def from_root(root: Any, key: NestedKey, owner: object) -> Tensor:
     value = root.get(key, None)
     if value is None:
         raise ContractError(
-            f"{type(owner).__name__} reads {key_str(key)} at the root, which nothing wrote: step from what env.reset() or"
+            f"{type(owner).__name__} reads {key_str(key)} at the root, which nothing wrote: step from what"
+            " env.reset() or"
             " env.step_mdp() returned, not from entries of your own"
         )
     return value

@@ -1,17 +1,20 @@
 """`TransformedEnv`: an environment with transforms around it."""
 
+# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from textwrap import indent
 from typing import Any
 
-from rl.core.errors import CheckpointError, SpecError
-from rl.core.interfaces import Leaves
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.errors import CheckpointError, SpecError
+from rl.core.interfaces import Leaves
 from rl.envs._base import EnvBase
+from rl.envs._checks import check_result
 from rl.envs._compose import Compose
 from rl.envs._function_transform import as_transform
 from rl.envs._resume import warn_not_restorable
@@ -81,7 +84,7 @@ class TransformedEnv(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         base = self.base_env
         fresh = base._reset(tensordict)
-        base._check_result(fresh, tensordict, "_reset")
+        check_result(base, fresh, tensordict, "_reset")
         base._flags.clear(fresh, base.full_done_spec)
         if not base._reset_checked:
             base._check_reset(fresh)

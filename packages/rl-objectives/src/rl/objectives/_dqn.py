@@ -98,6 +98,7 @@ class DQNLoss(LossModule):
     }
     _default_estimator: ClassVar[ValueEstimators] = ValueEstimators.TD0
     _derived: ClassVar[tuple[str, ...]] = ("_choice", "_online", "_target")
+    _decisive: ClassVar[tuple[str, ...]] = ("double_dqn",)
 
     value_network: nn.Module
     target_value_network: nn.Module | None
@@ -170,10 +171,10 @@ class DQNLoss(LossModule):
             Key(keys["priority_weight"], (), "weight of the element", optional=True),
         )
         writes = (
-            Key("loss", (), "distance of action values and targets"),
-            Key("td_error", (), "mean absolute difference of action values and targets, no gradient"),
-            Key("pred_value", (), "mean value of the actions taken, no gradient"),
-            Key("target_value", (), "mean target, no gradient"),
+            Key("loss", (), "distance of action values and targets", batched=False),
+            Key("td_error", (), "mean absolute difference of action values and targets, no gradient", batched=False),
+            Key("pred_value", (), "mean value of the actions taken, no gradient", batched=False),
+            Key("target_value", (), "mean target, no gradient", batched=False),
         )
         self.contract = Contract((*reads, *optional), writes)
 

@@ -36,6 +36,8 @@ class LossModule(nn.Module, ABC):
     _default_estimator: ClassVar[ValueEstimators] = ValueEstimators.TD0
     _derived: ClassVar[tuple[str, ...]] = ()
     """Attributes that `_prepare` derives from the networks; neither copied nor pickled."""
+    _decisive: ClassVar[tuple[str, ...]] = ()
+    """Arguments on which it depends which keys are read: setting one prepares the loss anew, as a new network does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,9 +156,17 @@ class LossModule(nn.Module, ABC):
                 yield name, parameter
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if "contract" not in self.__dict__:
+            super().__setattr__(name, value)
+            return
+        before = self._modules.get(name)
         super().__setattr__(name, value)
-        if isinstance(value, nn.Module) and "contract" in self.__dict__:
-            self._prepare()
+        if before is None and name not in self._decisive:
+            return
+        for estimator in self._estimators:
+            if before is not None and estimator.value_network is before:
+                estimator.value_network = value
+        self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:
         # What was derived from the networks would still call the original ones from a copy.

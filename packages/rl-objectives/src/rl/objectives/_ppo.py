@@ -97,6 +97,7 @@ class PPOLoss(LossModule):
     }
     _default_estimator: ClassVar[ValueEstimators] = ValueEstimators.GAE
     _derived: ClassVar[tuple[str, ...]] = ("_actor", "_critic", "_usual")
+    _decisive: ClassVar[tuple[str, ...]] = ("clip_value",)
 
     actor_network: nn.Module
     critic_network: nn.Module
@@ -158,13 +159,18 @@ class PPOLoss(LossModule):
 
     def _writes(self) -> tuple[Key, ...]:
         return (
-            Key("loss_objective", (), "surrogate of the policy"),
-            Key("loss_critic", (), "weighted distance of values and targets"),
-            Key("loss_entropy", (), "weighted negative entropy"),
-            Key("entropy", (), "entropy of the policy, nats, no gradient"),
-            Key("kl_approx", (), "estimate of KL(old || new), nats, no gradient"),
-            Key("ESS", (), "effective sample size as a share of the batch, (0, 1], no gradient"),
-            Key("explained_variance", (), "share of the targets' variance that the critic explains, no gradient"),
+            Key("loss_objective", (), "surrogate of the policy", batched=False),
+            Key("loss_critic", (), "weighted distance of values and targets", batched=False),
+            Key("loss_entropy", (), "weighted negative entropy", batched=False),
+            Key("entropy", (), "entropy of the policy, nats, no gradient", batched=False),
+            Key("kl_approx", (), "estimate of KL(old || new), nats, no gradient", batched=False),
+            Key("ESS", (), "effective sample size as a share of the batch, (0, 1], no gradient", batched=False),
+            Key(
+                "explained_variance",
+                (),
+                "share of the targets' variance that the critic explains, no gradient",
+                batched=False,
+            ),
         )
 
     def _estimator_network(self) -> nn.Module | None:
@@ -308,7 +314,7 @@ class ClipPPOLoss(PPOLoss):
         self.clip_epsilon = clip_epsilon
 
     def _writes(self) -> tuple[Key, ...]:
-        more = Key("clip_fraction", (), "share of ratios outside the interval, [0, 1], no gradient")
+        more = Key("clip_fraction", (), "share of ratios outside the interval, [0, 1], no gradient", batched=False)
         return (*super()._writes(), more)
 
     def _surrogate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:

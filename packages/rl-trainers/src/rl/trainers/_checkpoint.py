@@ -107,7 +107,7 @@ def _digest(structure: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(memoryview(cast("Any", tensor.reshape(-1).view(torch.uint8).numpy())))
     return digest.hexdigest()
 
 

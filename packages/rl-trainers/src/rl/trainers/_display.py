@@ -52,13 +52,13 @@ def make_display(mode: DisplayMode = "auto", stream: TextIO | None = None) -> Di
         >>> type(make_display("none")).__name__
         'QuietDisplay'
     """
-    stream = sys.stdout if stream is None else stream
+    to: TextIO = sys.stdout if stream is None else stream
     if mode == "auto":
-        mode = "rich" if stream.isatty() else "plain"
+        mode = "rich" if to.isatty() else "plain"
     if mode == "rich":
-        return RichDisplay(stream)
+        return RichDisplay(to)
     if mode == "plain":
-        return PlainDisplay(stream)
+        return PlainDisplay(to)
     if mode == "none":
         return QuietDisplay()
     raise SpecError(f"display must be one of auto, rich, plain, none, got {mode!r}")

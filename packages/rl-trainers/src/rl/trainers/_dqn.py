@@ -22,7 +22,7 @@ from rl.trainers._display import DisplayMode
 from rl.trainers._dqn_config import DQN, DQNConfig
 from rl.trainers._evaluation import Evaluator
 from rl.trainers._networks import action_of, network, observations_of
-from rl.trainers._optimizer import adam, clip_gradients, set_learning_rate
+from rl.trainers._optimizer import adam, descend, set_learning_rate
 from rl.trainers._run import Run, TrainResult
 
 __all__ = ["dqn_policy", "train_dqn"]
@@ -147,10 +147,7 @@ class _Learner:
         for _ in range(config.updates_per_batch):
             out = self._loss(self._buffer.sample())
             loss = out.get("loss")
-            self._optimizer.zero_grad()
-            loss.backward()
-            norm = clip_gradients(self._parameters, config.max_grad_norm)
-            self._optimizer.step()
+            norm = descend(loss, self._optimizer, self._parameters, config.max_grad_norm)
             if config.target_tau:
                 self._target.step()
             seen.append((loss.detach(), out.get("pred_value"), norm))

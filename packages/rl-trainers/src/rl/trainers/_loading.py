@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,8 +59,9 @@ def load_config(run: str | Path) -> tuple[Recipe, RunConfig]:
     folder = RunFolder.open(run)
     values = folder.read_config()
     recipe: Recipe = load("recipe", str(values.pop("recipe")))
+    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     try:
-        return recipe, recipe.config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        return recipe, recipe.config(**settings)
     except TypeError as error:
         raise CheckpointError(
             f"{folder.config} does not fit the recipe {recipe.name!r} of this version ({error}); use the version"
@@ -79,8 +80,6 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
     Raises:
         CheckpointError: if there is no such checkpoint, or it is damaged.
     """
-    from dataclasses import replace
-
     recipe, config = load_config(run)
     config = replace(config, device=device) if device else config
     folder = RunFolder(run)

@@ -40,7 +40,7 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
     return {key: spec[key] for key in keys}
 
 
-def action_of(env: Env) -> tuple[NestedKey, TensorSpec]:
+def action_of(env: Env) -> tuple[NestedKey, Any]:
     """Key of the one action, and its spec without the environment's batch.
 
     Raises:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["adam", "clip_gradients", "set_learning_rate"]
+__all__ = ["adam", "clip_gradients", "descend", "set_learning_rate"]
 
 
 def adam(parameters: Iterable[Tensor], learning_rate: float, eps: float = 1e-5) -> torch.optim.Adam:
@@ -47,6 +48,27 @@ def clip_gradients(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
         (5.0, tensor([0.6000, 0.8000]))
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # noqa: SLF001 - torch's own way
-    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp_max(1.0))
+    kernels: Any = torch  # those on many tensors have no public names
+    norm = torch.linalg.vector_norm(torch.stack(kernels._foreach_norm(gradients)))  # noqa: SLF001
+    kernels._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp_max(1.0))
+    return norm
+
+
+def descend(loss: Tensor, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], max_norm: float) -> Tensor:
+    """One gradient step.
+
+    Args:
+        loss: a scalar.
+        optimizer: of `parameters`.
+        parameters: all that it trains.
+        max_norm: see `clip_gradients`.
+
+    Returns:
+        The gradient's norm before it was clipped.
+    """
+    for parameter in parameters:
+        parameter.grad = None
+    loss.backward()
+    norm = clip_gradients(parameters, max_norm)
+    optimizer.step()
     return norm

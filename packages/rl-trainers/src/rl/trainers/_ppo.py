@@ -25,7 +25,7 @@ from rl.objectives.value import GAE
 from rl.trainers._display import DisplayMode
 from rl.trainers._evaluation import Evaluator
 from rl.trainers._networks import action_of, network, observations_of
-from rl.trainers._optimizer import adam, clip_gradients, set_learning_rate
+from rl.trainers._optimizer import adam, descend, set_learning_rate
 from rl.trainers._ppo_config import PPO, PPOConfig
 from rl.trainers._run import Run, TrainResult
 
@@ -141,10 +141,7 @@ class _Learner:
                 total = out.get("loss_objective") + out.get("loss_critic")
                 if self._config.entropy_weight:
                     total = total + out.get("loss_entropy")
-                self._optimizer.zero_grad()
-                total.backward()
-                norm = clip_gradients(self._parameters, self._config.max_grad_norm)
-                self._optimizer.step()
+                norm = descend(total, self._optimizer, self._parameters, self._config.max_grad_norm)
                 seen.append((out, norm))
         return lambda: self._figures(flat, seen)
 
@@ -185,11 +182,12 @@ def ppo_policy(config: PPOConfig, env: Env) -> ProbabilisticActor:
         SpecError: if the environment's action is of another kind.
     """
     key, spec = action_of(env)
+    params: list[Any]
     if type(spec) is Categorical and not spec.shape:
         width, kind, params = int(spec.n), CategoricalDistribution, ["logits"]
     elif type(spec) is OneHot:
         width, kind, params = int(spec.n), OneHotCategorical, ["logits"]
-    elif type(spec) in (Bounded, Unbounded) and len(spec.shape) == 1 and spec.dtype.is_floating_point:
+    elif type(spec) in (Bounded, Unbounded) and len(spec.shape) == 1 and spec.dtype == torch.float32:
         width, params = spec.shape[0], ["loc", "scale"]
         kind = TanhNormal if type(spec) is Bounded else IndependentNormal
     else:

@@ -10,14 +10,15 @@ import torch
 from rl.core import ExplorationType, set_exploration_type
 from rl.core.errors import MissingExtraError, RLError
 from rl.core.keys import DONE, NEXT
+from rl.core.mdp import step_mdp
 from rl.trainers._files import atomic_path
 from rl.trainers._loading import TrainedRun
 from rl.trainers._rng import preserved_rng, seed_everything
 
 __all__ = ["check_video", "record_video"]
 
-#: frames per second where an environment does not say
-DEFAULT_FPS = 30
+#: pictures per second
+FPS = 30
 
 
 def check_video(out: str | Path) -> Any:
@@ -77,15 +78,12 @@ def record_video(
             pictures.append(_picture(env, run.config.env))
             if bool(td.get((NEXT, DONE)).any()):
                 break
-            _, td = env.step_and_maybe_reset(td) if False else (td, _following(env, td))
+            td = step_mdp(td)
     env.close()
     with atomic_path(Path(out)) as path:
-        imageio.imwrite(path, pictures, fps=DEFAULT_FPS)
+        timing = {"duration": 1000 / FPS, "loop": 0} if path.suffix == ".gif" else {"fps": FPS}
+        imageio.imwrite(path, pictures, **timing)
     return len(pictures)
-
-
-def _following(env: Any, td: Any) -> Any:
-    return env.step_mdp(td)
 
 
 def _picture(env: Any, name: str) -> Any:

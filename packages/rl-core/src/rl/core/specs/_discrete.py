@@ -36,7 +36,7 @@ def check_mask(owner: LeafSpec, mask: Any, shape: torch.Size) -> Tensor | None:
     """
     if mask is None:
         return None
-    mask = torch.as_tensor(mask, device=owner.device)
+    mask = mask.to(owner.device) if isinstance(mask, Tensor) else torch.tensor(mask, device=owner.device)
     if mask.dtype is not torch.bool:
         raise SpecError(f"mask of {type(owner).__name__} must be bool, got {mask.dtype}")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -132,6 +132,11 @@ class MultiSpec(LeafSpec):
         codes = self._decode(index)
         return tensor.gather(-1, codes + self._offsets(codes.device))
 
+    def to(self, dest: torch.device | torch.dtype | str | int) -> Self:
+        new = super().to(dest)
+        new.nvec = self.nvec.to(new.device)
+        return new
+
     def _same(self, other: Any) -> bool:
         return torch.equal(self.nvec, other.nvec) and super()._same(other)
 
@@ -141,7 +146,7 @@ class MultiSpec(LeafSpec):
 
 
 def _as_nvec(nvec: Any) -> Tensor:
-    return torch.as_tensor(nvec).long().clone()
+    return nvec.long().clone() if isinstance(nvec, Tensor) else torch.tensor(nvec).long()
 
 
 class MultiCategorical(MultiSpec):

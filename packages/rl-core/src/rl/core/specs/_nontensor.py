@@ -301,6 +301,7 @@ class Choice(TensorSpec):
 
     def _gather(self, positions: Tensor, ndim: int) -> Self:
         new = copy.copy(self)
+        new.choices = [choice.clone() for choice in self.choices]
         new._lead = positions.shape + self._lead[ndim:]
         new._shape = positions.shape + self._shape[ndim:]
         return new

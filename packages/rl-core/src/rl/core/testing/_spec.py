@@ -10,7 +10,9 @@ import torch
 from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collection
 from torch import Tensor
 
+from rl.core.errors import SpecError
 from rl.core.specs import TensorSpec
+from rl.core.specs._stacked import combine
 
 __all__ = ["check_spec"]
 
@@ -36,6 +38,7 @@ def check_spec(spec: TensorSpec, *, draws: int = 3) -> None:
         _check_values(spec)
     _check_copies(spec)
     _check_algebra(spec)
+    _check_slices(spec)
     if spec.cardinality() <= 1000:
         _check_enumerate(spec)
 
@@ -127,6 +130,21 @@ def _check_algebra(spec: TensorSpec) -> None:
     assert six.flatten(0, 1).unflatten(0, (2, 3)) == six, f"unflatten(flatten) of {six!r} is not equal to it"
     _agree(spec, six[:, 1:], grid[:, 1:].shape, "[:, 1:]")
     _agree(spec, six[0, [2, 0]], grid[0, [2, 0]].shape, "[0, [2, 0]]")
+
+
+def _check_slices(spec: TensorSpec) -> None:
+    """What the slices draw, stacked, is in the whole."""
+    try:
+        parts = spec.unbind(0)
+    except SpecError:  # no dimension, or one that encodes a value
+        return
+    if parts and -1 not in spec.shape:
+        drawn = [part.rand() for part in parts]
+        for part, value in zip(parts, drawn, strict=True):
+            shape = _shape(value)
+            assert shape == part.shape, f"slices of {spec!r} of shape {part.shape} draw values of shape {shape}"
+        value = combine(drawn, 0)
+        assert spec.is_in(value), f"draws of the slices of {spec!r}, stacked, are not in it: {value!r}"
 
 
 def _check_enumerate(spec: TensorSpec) -> None:

@@ -88,7 +88,7 @@ class CountingEnv:
         mask = None if tensordict is None else tensordict.get("_reset", None)
         if tensordict is None or mask is None:
             return TensorDict(self.reset_leaves(), batch_size=self.batch_size)  # pyright: ignore[reportArgumentType]
-        root = {key: tensordict[key] for key in ("observation", *FLAGS)}
+        root: Leaves = {key: tensordict[key] for key in ("observation", *FLAGS)}
         return tensordict.exclude("_reset").update(self.reset_leaves(root, mask))
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.interfaces import Env, Transform
 from rl.core.keys import key_str
-from rl.core.testing._env import check_env
+from rl.core.testing._env import check_env, same_values
 
 __all__ = ["check_transform"]
 
@@ -29,7 +29,8 @@ def check_transform(
     environment: that environment passes `check_env`, so its specs are what the transform makes of them.
 
     Args:
-        transform: any callable from TensorDict to TensorDict. Copies of it are used, from its ``clone()`` if it has one.
+        transform: any callable from TensorDict to TensorDict. Copies of it are used, from its ``clone()`` if it has
+            one.
         batch: a batch on which it can run.
         wrap: puts a copy of the transform around an environment, for example
             ``lambda t: TransformedEnv(PendulumEnv(), t)``.
@@ -67,5 +68,5 @@ def _check_on_batch(transform: Any, batch: TensorDictBase) -> None:
     for key, value in held.items():
         if isinstance(value, Tensor):
             then = before.get(key)
-            same = bool(((value == then) | ((value != value) & (then != then))).all())
+            same = same_values(value, then)
             assert same, f"{who} changed {key_str(key)} of its input in place: others hold that tensor too"

@@ -89,7 +89,7 @@ class Categorical(LeanDistribution):
     @property
     def mode(self) -> Tensor:
         """The most likely action; of equals the first."""
-        return self._encode(self._raw.argmax(-1))
+        return self._encode(self._raw.argmax(-1, keepdim=True))
 
     @property
     def mean(self) -> Tensor:
@@ -107,7 +107,8 @@ class Categorical(LeanDistribution):
     def sample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
         """Draw actions, and score them, ``[*sample_shape, *B]``; the score keeps its gradient."""
         index = self._draw(sample_shape)
-        return self._encode(index), self._score(index)
+        log_prob = self._score(index) if sample_shape else self.logits.gather(-1, index).squeeze(-1)
+        return self._encode(index), log_prob
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-probability of actions, ``[*B]``, nats.
@@ -120,7 +121,7 @@ class Categorical(LeanDistribution):
         """
         if self._validate_args:
             self._check_value(value)
-        return self._score(value.long())
+        return self._score(value.long().unsqueeze(-1))
 
     def entropy(self) -> Tensor:
         """Entropy, ``[*B]``, nats; at most ``log(n)``."""
@@ -131,7 +132,7 @@ class Categorical(LeanDistribution):
     def enumerate_support(self, expand: bool = True) -> Tensor:  # noqa: FBT001, FBT002  torch's signature
         """Every action, ``[n, *B]``, or ``[n, 1, ...]`` if not `expand`."""
         index = torch.arange(self.num_actions, device=self._raw.device).view(-1, *[1] * len(self._batch_shape))
-        return self._encode(index.expand(-1, *self._batch_shape) if expand else index)
+        return self._encode((index.expand(-1, *self._batch_shape) if expand else index).unsqueeze(-1))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Categorical:
         """The same distribution with a larger batch shape."""
@@ -147,20 +148,20 @@ class Categorical(LeanDistribution):
             raise SpecError(f"{type(self).__name__} of {self.num_actions} actions got values outside 0..n-1")
 
     def _encode(self, index: Tensor) -> Tensor:
-        return index
+        return index.squeeze(-1)
 
     def _draw(self, sample_shape: Any) -> Tensor:
-        raw = self._raw.detach()
+        raw = self._raw.detach() if self._raw.requires_grad else self._raw
         shape = (*sample_shape, *raw.shape) if sample_shape else raw.shape
         noise = torch.empty(shape, dtype=raw.dtype, device=raw.device).exponential_()
-        return torch.sub(raw, noise.log_()).argmax(-1)
+        return torch.sub(raw, noise.log_()).argmax(-1, keepdim=True)
 
     def _score(self, index: Tensor) -> Tensor:
         log_probs = self.logits
-        if index.ndim != log_probs.ndim - 1 or index.shape != log_probs.shape[:-1]:
-            shape = torch.broadcast_shapes(index.shape, log_probs.shape[:-1])
-            index, log_probs = index.expand(shape), log_probs.expand(*shape, -1)
-        return log_probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        if index.shape[:-1] != log_probs.shape[:-1]:
+            shape = torch.broadcast_shapes(index.shape[:-1], log_probs.shape[:-1])
+            index, log_probs = index.expand(*shape, 1), log_probs.expand(*shape, -1)
+        return log_probs.gather(-1, index).squeeze(-1)
 
 
 class OneHotCategorical(Categorical):
@@ -237,15 +238,15 @@ class OneHotCategorical(Categorical):
             )
         if self._validate_args:
             self._check_value(value)
-        return self._score((value.byte() if value.dtype is torch.bool else value).argmax(-1))
+        return self._score((value.byte() if value.dtype is torch.bool else value).argmax(-1, keepdim=True))
 
     def _check_value(self, value: Tensor) -> None:
         if not bool(self.support.check(value.long()).all()):
             raise SpecError(f"{type(self).__name__} got values that are not one-hot vectors")
 
     def _encode(self, index: Tensor) -> Tensor:
-        shape = (*index.shape, self.num_actions)
-        return torch.zeros(shape, dtype=self.dtype, device=index.device).scatter_(-1, index.unsqueeze(-1), 1)
+        shape = (*index.shape[:-1], self._raw.shape[-1])
+        return torch.zeros(shape, dtype=self.dtype, device=index.device).scatter_(-1, index, 1)
 
 
 class MaskedCategorical(Categorical):

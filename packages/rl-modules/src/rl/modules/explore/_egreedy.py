@@ -16,7 +16,7 @@ from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.explore._schedule import LinearSchedule
-from rl.modules.policy._fit import action_leaf, action_space
+from rl.modules.policy._fit import action_leaf, action_shape, action_space
 from rl.modules.policy._keys import key_list
 
 __all__ = ["EGreedyModule", "exploring"]
@@ -92,7 +92,7 @@ class EGreedyModule(TensorDictModuleBase):
         """What is read and written."""
         mask = tuple(Key(key, ("n",), "True where allowed", torch.bool) for key in self.in_keys[1:])
         remedy = "Put EGreedyModule behind the policy, in a TensorDictSequential."
-        shape = tuple(self.spec.shape[-1:])
+        shape = action_shape(self.spec)
         action = Key(self.out_keys[0], shape, "action, or a random one", self.spec.dtype, remedy=remedy)
         return Contract((action, *mask), (action,))
 

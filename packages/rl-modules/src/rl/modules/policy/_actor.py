@@ -25,6 +25,7 @@ from rl.core.specs import TensorSpec
 from rl.modules.distributions._delta import Delta
 from rl.modules.policy._fit import (
     action_leaf,
+    action_shape,
     check_params,
     check_width,
     distribution_kwargs,
@@ -75,9 +76,7 @@ class Actor(TensorDictModule):
     def contract(self) -> Contract:
         """What is read and written."""
         spec = self.spec
-        action = Key(
-            key_list(self.out_keys)[0], None if spec is None else tuple(spec.shape[-1:]), "action", _dtype(spec)
-        )
+        action = Key(key_list(self.out_keys)[0], action_shape(spec), "action", _dtype(spec))
         return Contract(reads_of(self.in_keys), (action, *(Key(key) for key in key_list(self.out_keys)[1:])))
 
 
@@ -194,7 +193,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         writes: list[Key] = []
         for key in key_list(self.out_keys):
             if key in actions:
-                shape = None if spec is None else tuple(spec.shape[-1:])
+                shape = action_shape(spec)
                 writes.append(Key(key, shape, "action that was drawn", _dtype(spec)))
             elif key in scores:
                 writes.append(Key(key, (), "its log-probability, nats"))
@@ -207,7 +206,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
 
         See `rl.core.lowering`.
         """
-        if type(self).forward is not ProbabilisticTensorDictSequential.forward or not self._lowers():
+        if _changed(self, "forward", "get_dist_params") or not self._lowers():
             return None
         head = self.head.lowered()
         body = self._body()
@@ -226,7 +225,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
 
     def lowered_distribution(self) -> LoweredDistribution | None:
         """`get_dist` as a plain call on leaves; None if the policy was changed or hooked."""
-        if type(self).get_dist is not ProbabilisticTensorDictSequential.get_dist or not self._lowers():
+        if _changed(self, "get_dist", "get_dist_params", "build_dist_from_params") or not self._lowers():
             return None
         build, body = self.head.builder(), self._body()
         if build is None or body is None:
@@ -274,6 +273,11 @@ def reads_of(keys: Sequence[Any]) -> tuple[Key, ...]:
     """The keys that a module reads, with the remedy for the case that nothing writes one."""
     remedy = "Name the entry that the environment writes with in_keys=[...], or rename it there."
     return tuple(Key(key, doc="input of the network", remedy=remedy) for key in key_list(keys))
+
+
+def _changed(actor: ProbabilisticActor, *methods: str) -> bool:
+    base = ProbabilisticTensorDictSequential
+    return any(getattr(type(actor), name) is not getattr(base, name) for name in methods)
 
 
 def _dtype(spec: TensorSpec | None) -> torch.dtype | None:

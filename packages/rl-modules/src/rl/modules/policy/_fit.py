@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 
+from rl.core import specs
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, Composite, TensorSpec
@@ -22,6 +22,7 @@ from rl.modules.policy._keys import key_list, parts
 
 __all__ = [
     "action_leaf",
+    "action_shape",
     "action_space",
     "check_params",
     "check_width",
@@ -30,11 +31,11 @@ __all__ = [
     "output_width",
 ]
 
-_SPACES = {
-    "OneHot": "one-hot",
-    "Categorical": "categorical",
-    "MultiOneHot": "multi-one-hot",
-    "MultiCategorical": "multi-categorical",
+_SPACES: dict[type[TensorSpec], str] = {
+    specs.OneHot: "one-hot",
+    specs.Categorical: "categorical",
+    specs.MultiOneHot: "multi-one-hot",
+    specs.MultiCategorical: "multi-categorical",
 }
 _ALIASES = {"mult-one-hot": "multi-one-hot"}
 _KEEPS_WIDTH = (nn.Tanh, nn.ReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Identity, nn.Dropout, nn.LayerNorm)
@@ -74,28 +75,32 @@ def action_space(space: str | TensorSpec | None) -> str | None:
         if name not in _SPACES.values():
             raise SpecError(f"no action space is called {space!r}: use one of {sorted(_SPACES.values())}")
         return name
-    return next((_SPACES[base.__name__] for base in type(space).__mro__ if base.__name__ in _SPACES), None)
+    return next((name for kind, name in _SPACES.items() if isinstance(space, kind)), None)
 
 
-def group_sizes(spec: Any) -> list[int]:
+def group_sizes(spec: specs.MultiOneHot | specs.MultiCategorical) -> list[int]:
     """Numbers of actions of each choice in a spec with several.
 
     Raises:
-        SpecError: if the choices are not the same for every element of the spec.
+        SpecError: if the choices are not in one row.
     """
-    sizes = torch.as_tensor(spec.nvec)
-    rows = sizes.reshape(-1, sizes.shape[-1])
-    if not bool((rows == rows[0]).all()):
-        raise SpecError(f"{type(spec).__name__}: the numbers of actions differ between elements, got {sizes.tolist()}")
-    return [int(n) for n in rows[0]]
+    if spec.nvec.ndim != 1:
+        raise SpecError(f"expected nvec as a list of numbers, got {spec.nvec.tolist()}: flatten the action")
+    return [int(n) for n in spec.nvec]
+
+
+def action_shape(spec: TensorSpec | None) -> tuple[int, ...] | None:
+    """Shape of one action behind all batch dimensions, those of the spec included; None without a spec."""
+    if spec is None:
+        return None
+    return () if action_space(spec) == "categorical" else tuple(spec.shape[-1:])
 
 
 def num_values(spec: TensorSpec) -> int | None:
     """How many outputs of a network stand for one action of a discrete spec."""
-    space = action_space(spec)
-    if space is None:
-        return None
-    return int(getattr(spec, "n", 0)) if not space.startswith("multi") else sum(group_sizes(spec))
+    if isinstance(spec, specs.MultiOneHot | specs.MultiCategorical):
+        return sum(group_sizes(spec))
+    return spec.n if isinstance(spec, specs.OneHot | specs.Categorical) else None
 
 
 def output_width(module: Any, key: NestedKey | None = None) -> int | None:

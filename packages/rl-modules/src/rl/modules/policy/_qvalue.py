@@ -22,10 +22,10 @@ from rl.core.keys import (
     unwrap,
 )
 from rl.core.lowering import Lowered, unhooked
-from rl.core.specs import TensorSpec
+from rl.core.specs import MultiCategorical, MultiOneHot, TensorSpec
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.policy._actor import reads_of
-from rl.modules.policy._fit import action_leaf, action_space, check_width, group_sizes, num_values
+from rl.modules.policy._fit import action_leaf, action_shape, action_space, check_width, group_sizes, num_values
 from rl.modules.policy._keys import key_list, parts
 
 __all__ = ["QValueActor", "QValueModule"]
@@ -94,7 +94,7 @@ class QValueModule(TensorDictModuleBase):
         return Contract(
             (Key(self.in_keys[0], ("n",), "value of each action", remedy=remedy), *mask),
             (
-                Key(action, None if self.spec is None else tuple(self.spec.shape[-1:]), "action of the highest value"),
+                Key(action, action_shape(self.spec), "action of the highest value"),
                 Key(values, ("n",), "value of each action"),
                 Key(chosen, (1,), "value of the chosen action"),
             ),
@@ -250,6 +250,6 @@ def _space(
     if sizes is not None:
         return space, [int(size) for size in sizes]
     source = spec if of_spec is not None else given
-    if source is None or isinstance(source, str):
+    if not isinstance(source, MultiOneHot | MultiCategorical):
         raise SpecError(f"action space {space!r} needs a spec or group_sizes, to know how many actions each choice has")
     return space, group_sizes(source)

@@ -20,7 +20,7 @@ class ValueOperator(TensorDictModule):
     """The value of a state, or of a state and an action.
 
     Args:
-        module: takes what is under `in_keys`, returns ``[*B, 1]``.
+        module: takes what is under `in_keys`, returns ``[*B, 1]``; under another out key it may be wider.
         in_keys: what is read; ``["observation"]`` if None.
         out_keys: what is written; if None, ``["state_action_value"]`` where an action is read, otherwise
             ``["state_value"]``.
@@ -47,8 +47,8 @@ class ValueOperator(TensorDictModule):
             of_action = any(as_tuple(key)[-1] == ACTION for key in inputs)
             out_keys = [STATE_ACTION_VALUE if of_action else STATE_VALUE]
         super().__init__(module, inputs, key_list(out_keys))
-        if len(out_keys) == 1:
-            check_width("ValueOperator", self, out_keys[0], 1)
+        if as_tuple(out_keys[0])[-1] in {STATE_VALUE, STATE_ACTION_VALUE}:
+            check_width("ValueOperator", self, key_list(out_keys)[0], 1)
 
     @property
     def contract(self) -> Contract:

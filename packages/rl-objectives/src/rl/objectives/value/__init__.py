@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from rl.objectives.value._estimator import TDEstimatorBase, ValueEstimatorBase
     from rl.objectives.value._gae import GAE
     from rl.objectives.value._kinds import ValueEstimators
+    from rl.objectives.value._recurrence import recurrence_backend
     from rl.objectives.value._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "TDLambdaEstimator",
     "ValueEstimatorBase",
     "ValueEstimators",
+    "recurrence_backend",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -26,6 +28,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.objectives.value._estimator": ["TDEstimatorBase", "ValueEstimatorBase"],
         "rl.objectives.value._gae": ["GAE"],
         "rl.objectives.value._kinds": ["ValueEstimators"],
+        "rl.objectives.value._recurrence": ["recurrence_backend"],
         "rl.objectives.value._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],
     },
 )

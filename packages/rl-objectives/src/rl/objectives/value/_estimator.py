@@ -257,6 +257,11 @@ class ValueEstimatorBase(nn.Module, ABC):
             next_value[inside] = final
         return value, next_value
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "value_network" and "contract" in self.__dict__:
+            self._prepare()
+
     def __getstate__(self) -> dict[str, Any]:
         # What was derived from the network would still call the original one from a copy.
         state = dict(super().__getstate__())

@@ -54,7 +54,7 @@ def weight(value: Coefficient, like: Tensor, cut: Tensor) -> Tensor:
     """`value` in the shape of `like`, zero where `cut`."""
     if not isinstance(value, Tensor):
         return torch.full_like(like, value).masked_fill_(cut, 0)
-    return value.to(like.dtype).expand(like.shape).masked_fill(cut, 0)
+    return value.to(like).expand(like.shape).masked_fill(cut, 0)
 
 
 def time_index(time_dim: int, reward: Tensor) -> int:

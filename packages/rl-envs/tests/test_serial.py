@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rl.core.errors import SpecError
+from rl.core.testing import check_env
+from rl.envs import GymEnv, PendulumEnv, SerialEnv, StepCounter, TransformedEnv
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: GymEnv("CartPole-v1"), id="gym"),
+        pytest.param(lambda: TransformedEnv(PendulumEnv([2]), StepCounter(3)), id="batched"),
+        pytest.param(lambda: TransformedEnv(PendulumEnv(), lambda td: td), id="no-leaf-form"),
+    ],
+)
+def test_conformance(make):
+    check_env(lambda: SerialEnv(3, make))
+
+
+def test_rows_are_the_environments_one_by_one(counter):
+    env = SerialEnv(2, [lambda: counter([2], batch=False), lambda: counter([3], batch=False)])
+    assert env.lowered() is None
+    data = env.rollout(6, break_when_any_done=False)
+    assert data["observation"][..., 0].tolist() == [[0, 1, 0, 1, 0, 1], [0, 1, 2, 0, 1, 2]]
+    held = env.rollout(9, break_when_all_done=True)
+    assert held["next", "observation"][..., 0].tolist() == [[1, 2, 2], [1, 2, 3]]
+
+
+def test_elements_that_ended_are_held_in_the_leaf_form():
+    env = SerialEnv(2, [lambda n=n: TransformedEnv(PendulumEnv(), StepCounter(n)) for n in (5, 5)])
+    td = env.rand_action(env.reset()).set("_step", torch.tensor([True, False]))
+    out = env.step(td)
+    assert out["next", "step_count"].flatten().tolist() == [1, 0]
+    assert torch.equal(out["next", "observation"][1], out["observation"][1])
+
+
+def test_environments_are_seeded_one_from_the_other():
+    env = SerialEnv(2, PendulumEnv)
+    env.set_seed(0)
+    root = env.reset()
+    single = PendulumEnv()
+    second = single.set_seed(0)
+    assert torch.equal(single.reset()["th"], root["th"][0])
+    single.set_seed(second)
+    assert torch.equal(single.reset()["th"], root["th"][1])
+
+
+def test_different_environments_are_named():
+    with pytest.raises(SpecError, match=r"action specs.*\n.*'action'"):
+        SerialEnv(2, [lambda: GymEnv("CartPole-v1"), lambda: GymEnv("CartPole-v1", categorical_action_encoding=True)])
+    with pytest.raises(SpecError, match="num_workers is 3"):
+        SerialEnv(3, [PendulumEnv])
+    with pytest.raises(SpecError, match="batch size"):
+        SerialEnv(2, [PendulumEnv, lambda: PendulumEnv([2])])
+
+
+def test_closing_closes_all():
+    env = SerialEnv(2, PendulumEnv)
+    env.close()
+    assert all(one.is_closed for one in env.envs)

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from rl.core.errors import ContractError, RLError, SpecError
+from rl.core.specs import Bounded, Categorical, Composite, Unbounded
+from rl.core.testing import check_env, check_transform
+from rl.envs import (
+    Compose,
+    EnvBase,
+    GymEnv,
+    InitTracker,
+    PendulumEnv,
+    RewardSum,
+    StepCounter,
+    Transform,
+    TransformedEnv,
+)
+
+
+class Scale(Transform):
+    """Doubles observations, and takes actions of half the size."""
+
+    leafwise = True
+
+    def _call(self, entries):
+        entries["observation"] = entries["observation"] * 2
+        return entries
+
+    def _inv(self, root):
+        root["action"] = root["action"] * 2
+        return root
+
+    def transform_observation_spec(self, spec):
+        one = spec["observation"]
+        spec["observation"] = Bounded(one.space.low * 2, one.space.high * 2)
+        return spec
+
+    def transform_action_spec(self, spec):
+        one = spec["action"]
+        spec["action"] = Bounded(one.space.low / 2, one.space.high / 2)
+        return spec
+
+
+class Slow(Scale):
+    """The same, by its author not declared to run on leaves."""
+
+    leafwise = False
+
+
+def chain():
+    return Compose(StepCounter(4), RewardSum(), InitTracker())
+
+
+lengths = st.lists(st.integers(1, 5), min_size=1, max_size=3)
+
+
+@given(lengths=lengths, limit=st.integers(1, 6), steps=st.integers(1, 12))
+@settings(max_examples=30, deadline=None)
+def test_counts_sums_and_marks_follow_episodes(counter, lengths, limit, steps):
+    env = TransformedEnv(counter(lengths), Compose(StepCounter(limit), RewardSum(), InitTracker()))
+    data = env.rollout(steps, break_when_any_done=False)
+    for row, length in zip(data, lengths, strict=True):
+        count, total = 0, 0.0
+        for step in row:
+            assert step["step_count"].item() == count
+            assert step["episode_reward"].item() == total
+            assert step["is_init"].item() == (count == 0)
+            count, total = count + 1, total + step["next", "reward"].item()
+            assert step["next", "step_count"].item() == count
+            assert step["next", "episode_reward"].item() == total
+            assert not step["next", "is_init"].item()
+            assert step["next", "terminated"].item() == (count >= length)
+            assert step["next", "truncated"].item() == (count >= limit)
+            over = count >= min(length, limit)
+            assert step["next", "done"].item() == over
+            count, total = (0, 0.0) if over else (count, total)
+
+
+@pytest.mark.parametrize("inner", [PendulumEnv, lambda: PendulumEnv([3]), lambda: GymEnv("Pendulum-v1", num_envs=2)])
+@pytest.mark.parametrize(
+    "transform", [StepCounter(4), RewardSum(), InitTracker(), chain(), Scale(), Slow()], ids=lambda t: type(t).__name__
+)
+def test_conformance(inner, transform):
+    check_transform(transform, wrap=lambda one: TransformedEnv(inner(), one))
+
+
+def test_leaf_form_exists_where_all_have_one():
+    assert TransformedEnv(PendulumEnv(), Compose(Scale(), StepCounter(3))).lowered() is not None
+    assert TransformedEnv(PendulumEnv(), Compose(Slow(), StepCounter(3))).lowered() is None
+    assert TransformedEnv(PendulumEnv(), lambda td: td).lowered() is None
+
+
+def test_both_forms_of_a_transform_give_the_same_numbers():
+    rows = []
+    for transform in (Scale(), Slow()):
+        env = TransformedEnv(PendulumEnv([2], seed=0), Compose(transform, StepCounter(3)))
+        torch.manual_seed(0)
+        rows.append(env.rollout(8, break_when_any_done=False))
+    assert (rows[0] == rows[1]).all()
+
+
+def test_actions_go_in_inverted_and_observations_come_out_mapped():
+    plain, scaled = PendulumEnv(seed=0), TransformedEnv(PendulumEnv(seed=0), Scale())
+    assert scaled.action_spec.space.high.item() == 1.0
+    a = plain.step(plain.reset().set("action", torch.tensor([1.0])))
+    b = scaled.step(scaled.reset().set("action", torch.tensor([0.5])))
+    torch.testing.assert_close(b["next", "observation"], 2 * a["next", "observation"])
+    assert b["next", "reward"] == a["next", "reward"]
+    assert b["action"].item() == 0.5
+
+
+def test_the_first_transform_is_nearest_to_the_environment():
+    add = lambda td: td.set("observation", td["observation"] + 1)
+    double = lambda td: td.set("observation", td["observation"] * 2)
+    env = TransformedEnv(PendulumEnv(seed=0), Compose(add, double))
+    plain = PendulumEnv(seed=0).reset()["observation"]
+    torch.testing.assert_close(env.reset()["observation"], 2 * (plain + 1))
+
+
+def test_a_partial_reset_maps_an_observation_once():
+    env = TransformedEnv(PendulumEnv([2], seed=0), Scale())
+    root = env.reset()
+    first = root["observation"].clone()
+    out = env.reset(root.set("_reset", torch.tensor([[True], [False]])))
+    assert torch.equal(out["observation"][1], first[1])
+    assert not torch.equal(out["observation"][0], first[0])
+
+
+def test_specs_of_a_function_are_found_by_running_it():
+    env = TransformedEnv(PendulumEnv([2]), lambda td: td.set("both", torch.cat([td["observation"]] * 2, -1)))
+    assert env.observation_spec["both"] == Unbounded((2, 6))
+    check_env(lambda: TransformedEnv(PendulumEnv([2]), lambda td: td.set("both", td["observation"] + 1)))
+
+
+def test_printing():
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(max_steps=200)))
+    assert str(env) == (
+        "TransformedEnv(\n    env=GymEnv(env=Pendulum-v1, batch_size=torch.Size([]), device=None),\n"
+        "    transform=Compose(\n        StepCounter(keys=[])))"
+    )
+
+
+def test_append_insert_and_indexing():
+    env = PendulumEnv([2]).append_transform(StepCounter(3))
+    assert isinstance(env, TransformedEnv)
+    assert env.append_transform(RewardSum()) is env
+    assert isinstance(env.transform, Compose)
+    env.transform.insert(0, InitTracker())
+    assert [type(one) for one in env.transform] == [InitTracker, StepCounter, RewardSum]
+    assert len(env.transform) == 3
+    assert isinstance(env.transform[1], StepCounter)
+    assert len(env.transform[1:]) == 2
+    assert {"is_init", "step_count", "episode_reward"} <= set(env.observation_keys)
+    assert env.rollout(9).shape == (2, 3)
+
+
+def test_a_transform_belongs_to_one_environment():
+    counter = StepCounter(3)
+    env = TransformedEnv(PendulumEnv(), counter)
+    assert counter.parent is env
+    with pytest.raises(RLError, match="clone"):
+        TransformedEnv(PendulumEnv(), counter)
+    assert TransformedEnv(PendulumEnv(), counter.clone()).rollout(9).shape == (3,)
+    assert counter.clone().parent is None
+
+
+def test_nested_transformed_environments():
+    env = TransformedEnv(TransformedEnv(PendulumEnv([2]), StepCounter(3)), RewardSum())
+    data = env.rollout(7, break_when_any_done=False)
+    assert data["step_count"][0].flatten().tolist() == [0, 1, 2, 0, 1, 2, 0]
+    torch.testing.assert_close(data["next", "episode_reward"][:, 2], data["next", "reward"][:, :3].sum(1))
+
+
+def test_what_the_environment_offers_is_reached_through_it():
+    env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
+    assert env.env_name == "CartPole-v1"
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        _ = env.nothing_of_the_kind
+    env.close()
+    assert env.base_env.is_closed
+
+
+def test_only_environments_are_wrapped():
+    with pytest.raises(SpecError, match="GymWrapper"):
+        TransformedEnv(object(), StepCounter())
+    with pytest.raises(SpecError, match="int"):
+        Compose(3)
+
+
+def test_step_counter_without_update_of_done():
+    env = TransformedEnv(PendulumEnv(), StepCounter(2, update_done=False))
+    data = env.rollout(4)
+    assert data["next", "truncated"].flatten().tolist() == [False, True, True, True]
+    assert not data["next", "done"].any()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        pytest.param(lambda: StepCounter(0), SpecError, "at least 1", id="no-steps"),
+        pytest.param(lambda: RewardSum(["a"], ["b", "c"]), SpecError, "one for each", id="lengths"),
+        pytest.param(
+            lambda: TransformedEnv(PendulumEnv(), RewardSum(["gain"])), SpecError, "'gain'.*'reward'", id="reward"
+        ),
+        pytest.param(
+            lambda: TransformedEnv(PendulumEnv(), Compose(StepCounter(), StepCounter())),
+            SpecError,
+            "exists already",
+            id="twice",
+        ),
+        pytest.param(
+            lambda: TransformedEnv(PendulumEnv(), StepCounter(3, ("agents", "truncated"))),
+            SpecError,
+            "agents",
+            id="level",
+        ),
+        pytest.param(
+            lambda: TransformedEnv(PendulumEnv(), InitTracker(("agents", "is_init"))),
+            SpecError,
+            "agents",
+            id="init-level",
+        ),
+    ],
+)
+def test_wrong_use(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_stepping_from_entries_of_ones_own_is_explained():
+    env = TransformedEnv(PendulumEnv(), StepCounter(3))
+    td = env.rand_action(env.reset()).exclude("step_count")
+    with pytest.raises(ContractError, match="'step_count'"):
+        env.step(td)
+
+
+def test_on_a_batch():
+    batch = TensorDict(observation=torch.ones(3, 2), next={"observation": torch.zeros(3, 2)}, batch_size=[3])
+    out = Scale()(batch)
+    assert out["observation"][0, 0].item() == 2.0
+    assert batch["observation"][0, 0].item() == 1.0
+    check_transform(Scale(), batch)
+    with pytest.raises(RLError, match="follows episodes"):
+        StepCounter()(batch)
+
+
+def test_reward_sum_of_a_batch_is_that_of_the_environment():
+    env = TransformedEnv(PendulumEnv([2]), Compose(StepCounter(3), RewardSum()))
+    data = env.rollout(8, break_when_any_done=False)
+    again = RewardSum()(data.exclude("episode_reward", ("next", "episode_reward")))
+    torch.testing.assert_close(again["episode_reward"], data["episode_reward"])
+    torch.testing.assert_close(again["next", "episode_reward"], data["next", "episode_reward"])
+    with pytest.raises(ContractError):
+        RewardSum()(data.exclude("next"))
+
+
+class Pair(EnvBase):
+    """Two groups, each with reward and flags of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_spec = Composite(a={"x": Unbounded(1)}, b={"x": Unbounded(1)})
+        self.action_spec = Unbounded(1)
+        self.reward_spec = Composite(a={"reward": Unbounded(1)}, b={"reward": Unbounded(1)})
+        flag = Categorical(2, shape=(1,), dtype=torch.bool)
+        self.done_spec = Composite(a={"done": flag}, b={"done": flag})
+
+    def _reset(self, td):
+        return TensorDict(a={"x": torch.zeros(1)}, b={"x": torch.zeros(1)})
+
+    def _step(self, td):
+        def one(reward):
+            return TensorDict(x=torch.ones(1), reward=torch.tensor([reward]), done=torch.tensor([False]))
+
+        return TensorDict(a=one(1.0), b=one(2.0))
+
+
+def test_transforms_of_a_level():
+    transforms = Compose(RewardSum(), StepCounter(3, ("b", "truncated"), ("b", "count")), InitTracker(("a", "is_init")))
+    data = TransformedEnv(Pair(), transforms).rollout(2)
+    assert data["next", "b", "episode_reward"].flatten().tolist() == [2.0, 4.0]
+    assert data["b", "count"].flatten().tolist() == [0, 1]
+    assert data["a", "is_init"].flatten().tolist() == [True, False]
