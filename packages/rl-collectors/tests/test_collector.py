@@ -42,7 +42,7 @@ def test_roundings_are_said(counting_env):
 
 
 def test_an_environment_a_function_and_a_class_will_do(counting_env, bare_env):
-    for given_ in (counting_env(), lambda: counting_env(), counting_env, bare_env()):
+    for given_ in (counting_env(), lambda: counting_env([[2]]), counting_env, bare_env()):
         assert Collector(given_, frames_per_batch=2).collect().shape == (2,)
 
 

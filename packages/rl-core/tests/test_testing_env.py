@@ -86,21 +86,21 @@ class NoSeedReturned(CountingEnv):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        pytest.param(WrongShape, r"'observation': expected .*\[3\].*got .*\[1\]", id="shape"),
+        pytest.param(WrongShape, r"'observation': expected .*\(3,\), got .*\(1,\)", id="shape"),
         pytest.param(WrongKey, r"'observations': expected float32 \[1\], got nothing \(is 'observation' it", id="key"),
         pytest.param(Forgotten, r"'extra': expected nothing, got float32 \[1\]", id="unknown-entry"),
         pytest.param(Contradiction, "not the union of terminated and truncated", id="flags"),
         pytest.param(Overwriting, "the last observation is lost", id="last-observation"),
         pytest.param(lambda: Careless([4, 2, 3], (3,)), "changed 'observation' of others", id="careless"),
         pytest.param(Unseeded, "start differently", id="seed"),
-        pytest.param(OwnReturn, "must return its input|'next'", id="return"),
+        pytest.param(OwnReturn, "must return its input", id="return"),
         pytest.param(Diverging, "step and step_leaves differ: 'reward' differs", id="leaf-form"),
         pytest.param(Sharing, "shares its memory", id="sharing"),
         pytest.param(NoSeedReturned, "must return the next seed", id="next-seed"),
     ],
 )
 def test_what_is_broken_is_named(make, message):
-    with pytest.raises((AssertionError, KeyError, AttributeError), match=message):
+    with pytest.raises(AssertionError, match=message):
         check_env(make)
 
 

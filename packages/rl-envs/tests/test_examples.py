@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
@@ -38,3 +41,10 @@ def test_several_in_one_batch():
     td["action"] = env.action_spec.rand()
     assert env.step(td).batch_size == torch.Size([4])
     env.close()
+
+
+def test_the_readme_runs(capsys):
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "torch.Size([4, 50]) [None, 'time']" in capsys.readouterr().out

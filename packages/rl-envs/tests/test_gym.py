@@ -324,3 +324,33 @@ def test_conformance(make):
 
 def test_conformance_of_nested_observations(counting_gym):
     check_env(lambda: GymWrapper([counting_gym(nested=True, noise=True) for _ in range(3)]))
+
+
+class Talking(gym.Env):
+    """Observes a word and a number."""
+
+    def __init__(self):
+        self.observation_space = gym.spaces.Dict(word=gym.spaces.Text(5), number=gym.spaces.Discrete(9))
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return {"word": "start", "number": 0}, {}
+
+    def step(self, action):
+        self.count += 1
+        return {"word": f"w{self.count}", "number": self.count}, 1.0, self.count == 3, False, {}
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_text_goes_along_without_a_leaf_form(count):
+    env = GymWrapper(Talking() if count is None else [Talking() for _ in range(count)])
+    assert env.lowered() is None
+    td = env.reset()
+    words = []
+    for _ in range(4):
+        stepped, td = env.step_and_maybe_reset(env.rand_action(td))
+        words.append(stepped["next"].get("word"))
+    assert "w1" in str(words[0])
+    assert "w3" in str(words[2])

@@ -2,14 +2,15 @@
 
 import pytest
 import torch
+from rl_plugin_example import plugin
 from rl_plugin_example.chain import ChainEnv
 from rl_plugin_example.reinforce import ReinforceLoss, policy_gradient
 from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
 from torch import nn
 
-from rl.core import load
 from rl.core.errors import ContractError, RLError
+from rl.core.registry import Registry
 from rl.core.testing import check_contract, check_env, check_loss
 
 
@@ -45,8 +46,10 @@ def test_the_loss_keeps_the_protocol(batch):
 
 
 def test_both_are_found_by_name():
-    assert load("env", "example/chain") is ChainEnv
-    assert load("loss", "example-reinforce") is ReinforceLoss
+    registry = Registry()  # an empty one, so that this passes without an installation, too
+    registry.register(plugin, "example")
+    assert registry.load("env", "example/chain") is ChainEnv
+    assert registry.load("loss", "example-reinforce") is ReinforceLoss
 
 
 def test_the_way_to_the_end():

@@ -206,6 +206,19 @@ def test_equal_entries_of_stacked_composites_are_one_spec_again():
     assert spec["x"] == Unbounded((2, 2))
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_slices_of_a_stack_keep_their_order(dim):
+    low = torch.arange(6.0).reshape(2, 3)
+    one, two = Bounded(low, low + 1), Bounded(low + 10, low + 11)
+    both = torch.stack([one, two], dim)
+    lows = torch.stack([one.low, two.low], dim)
+    assert list(both.unbind(dim)) == [one, two]
+    for other in range(3):
+        for part, expected in zip(both.unbind(other), lows.unbind(other), strict=True):
+            flat = part.flatten()
+            assert [flat[i].low.item() for i in range(flat.numel())] == expected.flatten().tolist()
+
+
 def test_ragged_tensors_are_nested():
     value = Stacked(Unbounded(2), Unbounded(3)).rand()
     assert [part.shape for part in value.unbind()] == [(2,), (3,)]

@@ -343,3 +343,11 @@ def test_specs_keep_their_own_copy_of_what_they_are_made_of():
     assert spec.high.tolist() == [1.0, 1.0]
     assert masked.mask.tolist() == [True, False]
     assert MultiCategorical(nvec).nvec.tolist() == [2, 3]
+
+
+def test_where_one_end_is_infinite_draws_lie_at_an_exponential_distance_from_the_other():
+    torch.manual_seed(0)
+    ends = torch.tensor([1.0, -math.inf]), torch.tensor([math.inf, 1.0])
+    value = Bounded(*ends).rand((20000,))
+    torch.testing.assert_close(value.mean(0), torch.tensor([2.0, 0.0]), rtol=0.0, atol=0.05)
+    torch.testing.assert_close(value.std(0), torch.ones(2), rtol=0.0, atol=0.05)

@@ -19,6 +19,8 @@ from rl.envs._resume import warn_not_restorable
 
 __all__ = ["Codec", "GymLeaves"]
 
+_REWARD, _FLAG = np.dtype(np.float32), np.dtype(np.bool_)
+
 Outcome = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
@@ -45,6 +47,20 @@ class Codec:
         self.observations, self.actions, self.infos, self.batched = observations, actions, infos, batched
         self.device = None if device is None or device.type == "cpu" else device
         self._paths = [place.path for place in actions]
+        self.encode_one: Callable[[Any], Leaves] = self._encode_one_of_many
+        if len(observations) == 1 and not observations[0].path and observations[0].spec.dtype is not None:
+            key, encode = observations[0].key, observations[0].encode_one
+            self.encode_one = lambda value: {key: torch.from_numpy(encode(value))}
+        self.decode_one: Callable[[Any], Any] = self._decode_one_of_many
+        if len(actions) == 1 and not actions[0].path:
+            act, decode = actions[0].key, actions[0].decode_one
+            self.decode_one = lambda root: decode(root[act])
+
+    def _encode_one_of_many(self, value: Any) -> Leaves:
+        return self.encode((value,))
+
+    def _decode_one_of_many(self, root: Any) -> Any:
+        return self.decode(root)[0]
 
     def tensor(self, rows: Any) -> Any:
         """An array ``[n, *shape]`` as a tensor, without the batch if there is none."""
@@ -115,7 +131,7 @@ class GymLeaves:
         self._seeds: list[int | None] = [None] * len(self.envs)
         self._infos = [{} for _ in self.envs]
         self._more = pixels or bool(codec.infos)
-        if len(self.envs) == 1 and not self._more:
+        if not codec.batched and not self._more and codec.device is None:
             self.step = self._step_one
 
     def seed(self, seed: int) -> None:
@@ -148,17 +164,18 @@ class GymLeaves:
         return self._add_more(leaves) if self._more else leaves
 
     def _step_one(self, root: Any) -> Leaves:
-        """`step` for one environment: the same, without lists."""
+        """`step` for one environment without a batch: the same, without lists."""
         codec = self.codec
-        (action,) = codec.decode(root)
+        action = codec.decode_one(root)
         observation, reward, terminated, truncated, self._infos[0] = self._steps[0](action)
         self._records[0].actions.append(action)
         self._now[0] = observation
-        leaves = codec.encode((observation,))
-        leaves["reward"] = codec.column((reward,), np.float32)
-        leaves["done"] = codec.column((terminated or truncated,), np.bool_)
-        leaves["terminated"] = codec.column((terminated,), np.bool_)
-        leaves["truncated"] = codec.column((truncated,), np.bool_)
+        leaves = codec.encode_one(observation)
+        flag, from_numpy = _FLAG, torch.from_numpy
+        leaves["reward"] = from_numpy(np.array((reward,), _REWARD))
+        leaves["done"] = from_numpy(np.array((terminated or truncated,), flag))
+        leaves["terminated"] = from_numpy(np.array((terminated,), flag))
+        leaves["truncated"] = from_numpy(np.array((truncated,), flag))
         return leaves
 
     def step(self, root: Any) -> Leaves:

@@ -111,7 +111,7 @@ class PlainDisplay:
         self._next = time.monotonic() + self._interval
         fps, left = self._pace.read(frames)
         parts = [f"{frames}/{self._pace.total} frames", f"{fps:.0f} frames/s"]
-        parts += [f"{_label(name)} {text}" for name, text in _figures(values)]
+        parts += [f"{_label(name)} {text}" for name, text in _figures(values) if "return" in name or "loss" in name]
         parts += [_split(times), f"{_clock(left)} left"]
         self.note(" | ".join(part for part in parts if part))
 

@@ -41,8 +41,8 @@ class DQNConfig(RunConfig):
 
     total_frames: int = 50_000
     num_envs: int = 1
-    frames_per_batch: int = 128
-    updates_per_batch: int = 64
+    frames_per_batch: int = 64
+    updates_per_batch: int = 32
     minibatch_size: int = 64
     buffer_size: int = 50_000
     learning_starts: int = 1_000
@@ -50,11 +50,11 @@ class DQNConfig(RunConfig):
     anneal: bool = False
     gamma: float = 0.99
     double: bool = True
-    target_tau: float = 0.005
+    target_tau: float = 0.02
     target_every: int = 500
     epsilon_start: float = 1.0
     epsilon_end: float = 0.05
-    epsilon_frames: int = 10_000
+    epsilon_frames: int = 5_000
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (128, 128)
     activation: str = "relu"

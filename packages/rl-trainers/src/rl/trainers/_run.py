@@ -108,6 +108,7 @@ class Run:
         self._checkpoint = Every(config.checkpoint_every)
         self._saved: dict[str, Any] | None = None
         self._said: set[str] = set()
+        self._shown: dict[str, float] = {}
         self.folder: RunFolder | None = None
         if resume is not None:
             self.folder = RunFolder.open(resume)
@@ -255,7 +256,9 @@ class Run:
         row["episodes"] = self.episodes.episodes
         row |= values
         row["eval_return_mean"] = self._evaluate() if evaluate else math.nan
-        self._display.update(self.frames, row, self._times)
+        if evaluate:
+            self._shown = {"eval_return_mean": row["eval_return_mean"]}
+        self._display.update(self.frames, row | self._shown, self._times)
         seconds = self._elapsed()
         timing = {"seconds": seconds, "frames_per_second": self.frames / max(seconds, 1e-9)}
         times = {f"time_{name}": spent for name, spent in self._times.items()}

@@ -17,6 +17,7 @@ from rl.core.specs import Composite
 __all__ = ["check_env", "check_env_specs", "same_values"]
 
 _FLAGS = ("done", "terminated", "truncated")
+_MEMBERS = sorted(name for name in {*vars(Env), *Env.__annotations__} if not name.startswith("_"))
 
 
 def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200) -> None:
@@ -165,10 +166,8 @@ def _assert_same(left: Any, right: Any, sentence: str) -> None:
 
 
 def _check_protocol(env: Any, who: str) -> None:
-    assert isinstance(env, Env), (
-        f"{who} is no rl.core.interfaces.Env; it lacks"
-        f" {[name for name in sorted(Env.__protocol_attrs__) if not hasattr(env, name)]}"  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  # set by typing
-    )
+    missing = [name for name in _MEMBERS if not hasattr(env, name)]
+    assert not missing, f"{who} is no rl.core.interfaces.Env; it lacks {missing}"
     for role in ("observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec"):
         spec = getattr(env, role)
         assert isinstance(spec, Composite), f"{who}.{role} must be a Composite, got {type(spec).__name__}"
@@ -176,6 +175,10 @@ def _check_protocol(env: Any, who: str) -> None:
             f"{who}.{role} has shape {tuple(spec.shape)}; specs that an environment hands out carry its batch"
             f" {tuple(env.batch_size)}"
         )
+    td = env.reset().update(env.full_action_spec.rand())
+    stepped = env.step(td)
+    assert stepped is td, f"{who}.step must return its input, with the outcome under 'next'"
+    assert td.get("next", None) is not None, f"{who}.step wrote nothing under 'next' (keys: {list(td.keys())})"
 
 
 class _Run:
