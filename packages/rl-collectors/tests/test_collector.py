@@ -1,5 +1,7 @@
 """What a collector promises besides the batches' content."""
 
+from importlib import import_module
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,6 +18,16 @@ from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError, 
 def test_every_exported_name_resolves():
     for name in rl.collectors.__all__:
         assert getattr(rl.collectors, name) is not None
+
+
+def test_what_is_declared_is_there():
+    from rl.core.components import CONTRACTS
+    from rl.plugins.collectors import rl_components
+
+    (component,) = rl_components()
+    assert (component.kind, component.name, component.contract) == ("collector", "collector", CONTRACTS["collector"][1])
+    module, _, name = component.target.partition(":")
+    assert getattr(import_module(module), name) is Collector
 
 
 def test_iteration_ends_at_total_frames(counting_env):

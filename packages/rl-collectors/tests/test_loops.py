@@ -198,3 +198,38 @@ def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
     td = tensordict_of(leaves, [2])
     assert isinstance(td, TensorDict)
     assert leaves_of(td).keys() == leaves.keys()
+
+
+@pytest.mark.parametrize("form", ["lowered", "lowered with next", "opaque"])
+def test_a_policy_elsewhere_gives_the_same_numbers(counting_env, make_policy, form):
+    from rl.collectors._lowered_policy import lowered_policy
+    from rl.collectors._opaque_policy import opaque_act, opaque_policy
+    from rl.core.lowering import Lowered, lower
+
+    here = torch.device("cpu")  # a hop from the CPU to the CPU: the same calls as to another device
+    policy = make_policy()
+    module = lower(policy)
+    if form == "lowered with next":
+        module = Lowered(lambda obs: (obs[..., 0], obs + 1), ["observation"], ["action", ("next", "seen")])
+
+    def act(device):
+        if form == "opaque":
+            return opaque_policy(opaque_act(policy, device, here), torch.Size([]))
+        return lowered_policy(module, device, here)
+
+    outcomes = []
+    for device in (None, here):
+        torch.manual_seed(0)
+        root = counting_env().reset_leaves()
+        extra = act(device)(root)
+        outcomes.append({**root, **{("next", key): leaf for key, leaf in (extra or {}).items()}})
+    assert outcomes[0].keys() == outcomes[1].keys()
+    assert all(torch.equal(leaf, outcomes[1][key]) for key, leaf in outcomes[0].items())
+
+
+def test_the_toy_environment_of_core(make_policy):
+    from rl.core.testing import CountingEnv
+
+    batch = Collector(CountingEnv([2, 3], (2,)), frames_per_batch=8, debug=True).collect()
+    assert batch["observation"][..., 0].tolist() == [[0, 1, 0, 1], [0, 1, 2, 0]]
+    assert batch["next", "observation"][..., 0].tolist() == [[1, 2, 1, 2], [1, 2, 3, 1]]

@@ -58,6 +58,15 @@ class Collector:
     Raises:
         ContractError: if the policy reads what the environment does not write, or writes no action.
         SpecError: if an argument is out of range, or `create_env_fn` gives no environment.
+
+    Example:
+        >>> from rl.core.testing import CountingEnv  # episodes of three steps
+        >>> collector = Collector(CountingEnv(), frames_per_batch=4, total_frames=8)
+        >>> for batch in collector:
+        ...     print(batch["observation"].flatten().tolist(), batch["collector", "traj_ids"].tolist())
+        [0.0, 1.0, 2.0, 0.0] [0, 0, 0, 1]
+        [1.0, 2.0, 0.0, 1.0] [1, 1, 2, 2]
+        >>> collector.shutdown()
     """
 
     def __init__(  # noqa: PLR0913  # each is one documented switch of collection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tensordict import TensorDictBase
+from tensordict import NonTensorStack, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from rl.core.errors import ContractError, SpecError
@@ -21,7 +21,7 @@ __all__ = ["check_action", "check_batch", "check_entries", "check_result", "desc
 
 def describe(value: Any) -> str:
     """Dtype and shape of a value, or its type, for messages."""
-    if isinstance(value, (Tensor, TensorSpec)):
+    if isinstance(value, (Tensor, TensorSpec)) and value.dtype is not None:
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return type(value).__name__
 
@@ -29,8 +29,13 @@ def describe(value: Any) -> str:
 def entry_keys(entries: Any) -> list[NestedKey]:
     """The leaf keys of a TensorDict, or the keys of a mapping."""
     if isinstance(entries, TensorDictBase):
-        return [unwrap(key) for key in entries.keys(include_nested=True, leaves_only=True)]
+        return [unwrap(key) for key in entries.keys(include_nested=True, leaves_only=True, is_leaf=_is_leaf)]
     return list(entries)
+
+
+def _is_leaf(kind: type) -> bool:
+    """What is no container: tensors, and data that is none."""
+    return not issubclass(kind, TensorDictBase) or issubclass(kind, NonTensorStack) or is_non_tensor(kind)
 
 
 def _domain(spec: TensorSpec) -> str:
@@ -58,7 +63,7 @@ def _range(value: Tensor) -> str:
 def _fault(spec: TensorSpec, value: Any) -> str | None:
     """What is wrong with a value, or None."""
     if not isinstance(value, Tensor):
-        return None if spec.is_in(value) else f"expected {describe(spec)}, got {describe(value)}"
+        return f"expected {describe(spec)}, got {describe(value)}" if spec.dtype is not None else None
     if value.shape != spec.shape or value.dtype != spec.dtype:
         return f"expected {describe(spec)}{_domain(spec)}, got {describe(value)}"
     if spec.device is not None and value.device != spec.device:

@@ -14,6 +14,8 @@ from torch import Tensor
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import as_tuple, key_str, unwrap
 
+from rl.envs._checks import entry_keys
+
 if TYPE_CHECKING:
     from rl.envs._base import EnvBase
 
@@ -112,9 +114,9 @@ def _truncate(env: EnvBase, td: TensorDictBase) -> TensorDictBase:
 def _stack(env: EnvBase, steps: list[TensorDictBase], *, contiguous: bool) -> TensorDictBase:
     dim = len(env.batch_size)
     if contiguous:
-        first = set(steps[0].keys(include_nested=True, leaves_only=True))
+        first = set(entry_keys(steps[0]))
         for number, step in enumerate(steps[1:], 1):
-            keys = set(step.keys(include_nested=True, leaves_only=True))
+            keys = set(entry_keys(step))
             if keys != first:
                 odd = ", ".join(key_str(key) for key in sorted(first ^ keys, key=str))
                 raise ContractError(

@@ -16,7 +16,7 @@ from rl.core.interfaces import Leaves
 from rl.core.keys import key_str
 from rl.core.specs import Composite
 from rl.envs._base import EnvBase
-from rl.envs._checks import describe
+from rl.envs._checks import describe, entry_keys
 from rl.envs._env_specs import leaf_keys
 
 __all__ = ["SerialEnv"]
@@ -64,7 +64,7 @@ class SerialEnv(EnvBase):
         for index, env in enumerate(self.envs):
             given = None if tensordict is None else tensordict[index]
             rows.append(env._flags.clear(env._reset(given), env.full_done_spec) if _wanted(given) else _blank(env))
-        written = rows[0].keys(include_nested=True, leaves_only=True)
+        written = entry_keys(rows[0])
         return _stack_rows([row.select(*written) for row in rows])
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -86,21 +86,21 @@ class SerialEnv(EnvBase):
             one = None if mask is None else mask[index]
             if one is not None and not bool(one.any()):
                 blank = _blank(env)
-                rows.append({key: blank.get(key) for key in blank.keys(include_nested=True, leaves_only=True)})
+                rows.append({key: blank.get(key) for key in entry_keys(blank)})
             else:
                 rows.append(env._reset_leaves(one))
         return _stack(rows)
 
     def _step_leaves(self, root: Any) -> Leaves:
         if isinstance(root, TensorDictBase):
-            root = {key: root.get(key) for key in root.keys(include_nested=True, leaves_only=True)}
+            root = {key: root.get(key) for key in entry_keys(root)}
         columns = {key: value.unbind(0) for key, value in root.items()}
         held = columns.get("_step")
         rows: list[Any] = []
         for index, env in enumerate(self.envs):
             if held is not None and not bool(held[index].any()):
                 blank: Any = _blank(env).update(env.full_reward_spec.zero())
-                rows.append({key: blank.get(key) for key in blank.keys(include_nested=True, leaves_only=True)})
+                rows.append({key: blank.get(key) for key in entry_keys(blank)})
             else:
                 rows.append(env._step_leaves({key: column[index] for key, column in columns.items()}))
         return _stack(rows)
