@@ -1,6 +1,7 @@
 """What rl-core adds to start-up: its import over torch and tensordict, and the commands that list.
 
-Every figure is the CPU time of a fresh interpreter, the sides interleaved; run as `./x bench packages/rl-core/benchmarks/start_up.py`.
+Every figure is that of a fresh interpreter, the sides interleaved. Run it with
+`./x bench packages/rl-core/benchmarks/start_up.py`.
 """
 
 from __future__ import annotations

@@ -195,6 +195,19 @@ def test_a_spec_that_holds_the_batch_is_refused(counter):
         counter([2, 2]).observation_spec = Composite(observation=Unbounded((2, 1)), shape=(2,))
 
 
+@pytest.mark.parametrize("lengths", [[2, 2], [2]])
+def test_specs_are_changed_by_assignment_only(counter, lengths):
+    env = counter(lengths)
+    with pytest.raises(SpecError, match="locked"):
+        env.observation_spec["more"] = Unbounded((len(lengths), 1))
+    wider = env.observation_spec_unbatched.clone()
+    wider["more"] = Unbounded(2)
+    env.observation_spec = wider
+    assert env.observation_spec["more"].shape == (len(lengths), 2)
+    with pytest.raises(SpecError, match="'more'"):
+        env.reset()
+
+
 def test_done_spec_gets_the_flags_that_always_exist(counter):
     env = counter([2])
     env.done_spec = Composite(truncated=Categorical(2, shape=(1,), dtype=torch.bool))

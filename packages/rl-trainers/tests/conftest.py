@@ -86,12 +86,25 @@ class EndlessEnv(GuessEnv):
         return super()._flags(torch.zeros_like(done))
 
 
+class OneGuessEnv(GuessEnv):
+    """A single environment without a batch dimension."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.batch_size = torch.Size([])
+        for name in ("observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec"):
+            setattr(self, name, getattr(self, name)[0])
+        self._steps = self._steps[0]
+
+
 module = ModuleType("rl_trainers_test_envs")
 module.GuessEnv = GuessEnv
 module.EndlessEnv = EndlessEnv
+module.OneGuessEnv = OneGuessEnv
 sys.modules[module.__name__] = module
 if not any(component.name == "test/guess" for component in default().components("env")):
     default().add(Component("env", "test/guess", f"{module.__name__}:GuessEnv"))
+    default().add(Component("env", "test/one-guess", f"{module.__name__}:OneGuessEnv"))
     default().add(Component("env", "test/endless", f"{module.__name__}:EndlessEnv"))
 
 

@@ -1,13 +1,19 @@
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from rl.core.cli import main
+from rl.core.components import Component
+from rl.core.registry import default
+from rl.trainers import Recipe, RunConfig, TrainResult
 from rl.trainers._arguments import parse_train
 from rl.trainers._loading import load_config
 
@@ -148,6 +154,38 @@ def test_a_signal_saves_and_says_how_to_go_on(number, tmp_path):
     frames = int(metrics.read_text().splitlines()[-1].split(",")[0])
     assert main(["train", "--resume", "run", "--total-frames", str(frames + 1024), "--display", "none"]) == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["train_frames"] >= frames + 1024
+
+
+def test_a_resume_without_a_run_says_so(capsys):
+    assert main(["train", "--resume", "nowhere"]) == 1
+    assert "nowhere is not a run folder: it has no config.yaml" in capsys.readouterr().err
+
+
+def test_a_recipe_of_a_plugin_is_found_and_gets_its_config(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Config(RunConfig):
+        """A recipe that trains nothing.
+
+        Args:
+            depth: how deep.
+        """
+
+        depth: int = 1
+
+    got = []
+
+    def train(config, *, out, resume, display):
+        got.append((config, out, resume, display))
+        return TrainResult(Path("x"), 0, 0.0)
+
+    module = ModuleType("rl_trainers_test_recipe")
+    module.train = train
+    module.RECIPE = Recipe("nothing", Config, f"{module.__name__}:train", f"{module.__name__}:train")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    if "nothing" not in {c.name for c in default().components("recipe")}:
+        default().add(Component("recipe", "nothing", f"{module.__name__}:RECIPE"))
+    assert main(["train", "nothing", "--depth", "3", "--out", "there", "--display", "none"]) == 0
+    assert got == [(Config(depth=3), "there", None, "none")]
 
 
 def test_eval_says_what_is_wrong(capsys, tmp_path):

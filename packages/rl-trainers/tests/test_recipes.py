@@ -1,5 +1,6 @@
 import pytest
 import torch
+from rl_trainers_test_envs import GuessEnv
 from tensordict import TensorDict
 
 from rl.core.errors import RLError, SpecError
@@ -59,6 +60,24 @@ def test_a_step_limit_ends_episodes(env, tmp_path):
     config = PPOConfig(**{**ENDLESS, "env": env}, max_episode_steps=5)
     train_ppo(config, out=tmp_path / "a", display="none")
     assert set(read_metrics(tmp_path / "a" / "metrics.csv")["length_mean"]) == {5.0}
+
+
+@pytest.mark.parametrize(("train", "config"), [(train_ppo, PPOConfig), (train_dqn, DQNConfig)], ids=["ppo", "dqn"])
+def test_a_loss_that_is_not_finite_ends_the_run(train, config, tmp_path, monkeypatch):
+    monkeypatch.setattr("rl_trainers_test_envs.GuessEnv.step", _nan_step(GuessEnv.step))
+    settings = config(**QUICK, total_frames=4096, log_every=64)
+    with pytest.raises(RLError, match=r"loss\w* became nan after \d+ frames"):
+        train(settings, out=tmp_path / "run", display="none")
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def _nan_step(step):
+    def broken(self, tensordict):
+        out = step(self, tensordict)
+        out["next", "reward"].fill_(float("nan"))
+        return out
+
+    return broken
 
 
 def test_threads_are_restored(tmp_path):
@@ -168,6 +187,34 @@ def test_every_setting_is_documented():
 def test_wrong_settings_are_named_together():
     with pytest.raises(SpecError, match=r"PPOConfig: gamma must be in \[0, 1\], got 2; clip must be"):
         PPOConfig(gamma=2, clip=0.0)
+
+
+def test_single_environments_of_any_make_are_put_side_by_side():
+    env = make_env("test/one-guess", 3, seed=0)
+    root = env.reset()
+    assert root.batch_size == env.batch_size == (3,)
+    assert env.full_action_spec["action"].shape == (3,)
+    for t in range(9):
+        root["action"] = root["observation"].argmax(-1) * torch.tensor([1, 0, 1])
+        stepped, root = env.step_and_maybe_reset(root)
+        assert stepped["next", "reward"].shape == (3, 1)
+        assert stepped["next", "done"].all() == (t == 7)
+    assert not root["done"].any()
+    partial = env.reset(root.set("_reset", torch.tensor([[True], [False], [False]])))
+    assert torch.equal(partial["observation"][1:], root["observation"][1:])
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        pytest.param({"device": "cuda:99"}, "the device 'cuda:99' cannot be used here", id="device"),
+        pytest.param({"loggers": ("csvv",)}, "did you mean 'csv'", id="logger"),
+    ],
+)
+def test_what_is_not_there_is_said_before_anything_is_written(setting, message, tmp_path):
+    with pytest.raises(RLError, match=message):
+        train_ppo(PPOConfig(**{**QUICK, **setting}), out=tmp_path / "run", display="none")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_environments_of_a_fixed_batch_keep_it():

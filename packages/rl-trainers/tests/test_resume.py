@@ -27,6 +27,7 @@ GYM = {"env": "CartPole-v1", "num_envs": 2}
 CASES = [
     pytest.param(train_ppo, PPO, id="ppo"),
     pytest.param(train_ppo, dataclasses.replace(PPO, **GYM), id="ppo-gymnasium"),
+    pytest.param(train_ppo, dataclasses.replace(PPO, env="test/one-guess"), id="ppo-side-by-side"),
     pytest.param(train_dqn, DQN, id="dqn-soft"),
     pytest.param(train_dqn, dataclasses.replace(DQN, target_tau=0.0, target_every=200), id="dqn-hard"),
     pytest.param(train_dqn, dataclasses.replace(DQN, **GYM), id="dqn-gymnasium"),

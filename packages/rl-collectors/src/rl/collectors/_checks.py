@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl.collectors._leaf_loop import LeafAct, LeafStep
 from rl.collectors._tensordict_loop import TensorDictAct, TensorDictStep, leaves_of
-from rl.core.contract import Key, missing_key_message
+from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT, NestedKey, key_str, next_key, unwrap
@@ -29,7 +29,9 @@ class StepChecks:
     def __init__(self, env: Env, policy: object) -> None:
         self._env = env
         self._who = "the random policy" if policy is None else f"the policy ({_name(policy)})"
-        self._in_keys = [unwrap(key) for key in getattr(policy, "in_keys", None) or ()]
+        contract = getattr(policy, "contract", None)  # knows which keys may be absent
+        needs = contract.in_keys if isinstance(contract, Contract) else getattr(policy, "in_keys", None) or ()
+        self._in_keys = [unwrap(key) for key in needs]
 
     def actions(self, root: Leaves) -> None:
         """Check keys, shapes, dtypes and domain of the actions.

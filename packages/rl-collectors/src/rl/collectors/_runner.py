@@ -135,6 +135,7 @@ class _Lane:
         self.settled = self._seen >= 2
         if self.settled and self._probe is not None:
             self.act = self._wrap(self._probe.settle())
+            self._probe = self.first_act = None  # they hold the first steps' tensors
 
 
 def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, size: torch.Size) -> tuple[Any, str]:

@@ -77,7 +77,7 @@ class EnvBase(SpecNames):
         debug: bool = False,
     ) -> None:
         self.batch_size = torch.Size(batch_size)
-        self.device = None if device is None else torch.device(device)
+        self.device = None if device is None else torch.empty(0, device=device).device  # with its index
         self.debug = debug
         self.is_closed = False
         self._specs = EnvSpecs(type(self).__name__, self.batch_size, self.device)

@@ -101,7 +101,7 @@ class EnvSpecs:
             )
         if self.device is not None:
             spec = spec.to(self.device)
-        self._authored[role] = with_flags(spec) if role == "done" else spec
+        self._authored[role] = (with_flags(spec) if role == "done" else spec.clone()).lock_()
         self._batched.pop(role, None)
 
     def has(self, role: str) -> bool:
@@ -122,7 +122,7 @@ class EnvSpecs:
         """The spec with the batch in front."""
         if role not in self._batched:
             spec = self.unbatched(role)
-            self._batched[role] = spec.expand(*self.batch_size) if self.batch_size else spec
+            self._batched[role] = spec.expand(*self.batch_size).lock_() if self.batch_size else spec
         return self._batched[role]
 
     def keys(self, role: str) -> list[NestedKey]:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import as_tuple, key_str, unwrap
-
 from rl.envs._checks import entry_keys
 
 if TYPE_CHECKING:

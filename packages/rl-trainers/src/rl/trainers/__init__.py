@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rl.trainers._dqn import train_dqn
     from rl.trainers._dqn_config import DQNConfig
     from rl.trainers._envs import make_env
+    from rl.trainers._evaluation import Evaluator
     from rl.trainers._loading import TrainedRun, evaluate, load_policy, load_run
     from rl.trainers._ppo import train_ppo
     from rl.trainers._ppo_config import PPOConfig
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DQNConfig",
+    "Evaluator",
     "PPOConfig",
     "Recipe",
     "Run",
@@ -44,6 +46,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.trainers._dqn": ["train_dqn"],
         "rl.trainers._dqn_config": ["DQNConfig"],
         "rl.trainers._envs": ["make_env"],
+        "rl.trainers._evaluation": ["Evaluator"],
         "rl.trainers._loading": ["TrainedRun", "evaluate", "load_policy", "load_run"],
         "rl.trainers._ppo": ["train_ppo"],
         "rl.trainers._ppo_config": ["PPOConfig"],

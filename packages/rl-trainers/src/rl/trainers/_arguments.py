@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,15 +129,29 @@ def _dashes_to_underscores(words: Sequence[str]) -> list[str]:
 
 
 def _parser(recipe: Recipe) -> ArgumentParser:
-    parser = ArgumentParser(prog=f"rl train {recipe.name}", exit_on_error=False, add_help=False)
+    parser = ArgumentParser(
+        prog=f"rl train {recipe.name}",
+        exit_on_error=False,
+        add_help=False,
+        usage=f"rl train {recipe.name} [--OPTION VALUE ...]",
+    )
     run, algorithm = parser.add_argument_group("run"), parser.add_argument_group(f"settings of {recipe.name}")
     common = {field.name for field in dataclasses.fields(RunConfig)}
     for field in _CONTROL:
-        run.add_argument(f"--{field.name}", type=field.type, default=field.default, help=field.doc)
+        _add(run, field)
     for field in config_fields(recipe.config):
         group = run if field.name in common else algorithm
-        group.add_argument(f"--{field.name}", type=field.type, default=field.default, help=_escaped(field.doc))
+        _add(group, field)
     return parser
+
+
+_METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
+
+
+def _add(group: Any, field: ConfigField) -> None:
+    names = {"metavar": _METAVARS.get(field.type, "VALUE")}
+    help_text = _escaped(field.doc)
+    group.add_argument(f"--{field.name}", type=field.type, default=field.default, help=help_text, **names)
 
 
 def _escaped(text: str) -> str:
@@ -144,7 +159,7 @@ def _escaped(text: str) -> str:
 
 
 def _help_page(parser: ArgumentParser, recipe: Recipe) -> str:
-    title = (recipe.config.__doc__ or "").partition("\n    Args:")[0].strip()
+    title = inspect.cleandoc(recipe.config.__doc__ or "").partition("\nArgs:")[0].strip()
     page = re.sub(r"--\w*_\w*", lambda match: match[0].replace("_", "-"), parser.format_help())
     return f"{page}\n{title}\n"
 

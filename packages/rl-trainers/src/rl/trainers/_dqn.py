@@ -11,6 +11,7 @@ from tensordict.nn import TensorDictSequential
 from torch import Tensor
 
 from rl.collectors import Collector
+from rl.core import check_pipeline
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import ACTION, DONE, NEXT, REWARD, TERMINATED, NestedKey, next_key
@@ -18,6 +19,7 @@ from rl.core.specs import Categorical, OneHot
 from rl.modules import EGreedyModule, QValueActor
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
 from rl.replay import LazyTensorStorage, ReplayBuffer
+from rl.trainers._device import storing_device
 from rl.trainers._display import DisplayMode
 from rl.trainers._dqn_config import DQN, DQNConfig
 from rl.trainers._evaluation import Evaluator
@@ -70,12 +72,18 @@ def train_dqn(
         action_key=action_of(env)[0],
     ).to(config.device)
     loss = DQNLoss(policy, loss_function="smooth_l1", delay_value=True, double_dqn=config.double, gamma=config.gamma)
+    check_pipeline(env, policy, loss)
     if config.target_tau:
         target = SoftUpdate(loss, tau=config.target_tau)
     else:
         target = HardUpdate(loss, value_network_update_interval=1)
     optimizer = adam(policy.parameters(), config.learning_rate)
-    collector = Collector(env, TensorDictSequential(policy, explore), frames_per_batch=config.frames_per_batch)
+    collector = Collector(
+        env,
+        TensorDictSequential(policy, explore),
+        frames_per_batch=config.frames_per_batch,
+        storing_device=storing_device(config.device),
+    )
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(config.buffer_size, device=config.device), batch_size=config.minibatch_size
     )
@@ -89,7 +97,7 @@ def train_dqn(
         "buffer": buffer,
     }
     evaluator = Evaluator(run.make_env, policy)
-    with run.training(evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "update")):
+    with collector, run.training(evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "update")):
         while run.going:
             if config.anneal:
                 set_learning_rate(optimizer, config.learning_rate * (1 - run.progress))

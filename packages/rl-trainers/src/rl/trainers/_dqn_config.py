@@ -35,7 +35,7 @@ class DQNConfig(RunConfig):
         epsilon_end: share of random actions after annealing.
         epsilon_frames: frames over which it falls linearly.
         max_grad_norm: gradients are scaled down to this norm.
-        hidden: widths of the hidden layers.
+        hidden: widths of the hidden layers, as in [128,128].
         activation: tanh or relu.
     """
 

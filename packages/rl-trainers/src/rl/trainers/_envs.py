@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from rl.core.components import Component
 from rl.core.errors import RLError, UnknownComponentError
 from rl.core.interfaces import Env
 from rl.core.registry import components, load
+from rl.trainers._side_by_side import SideBySide
 
 __all__ = ["make_env"]
 
@@ -101,20 +103,30 @@ def _parameters(make: Make) -> dict[str, inspect.Parameter]:
 
 def _batched(make: Make, arguments: tuple[str, ...], num_envs: int, options: dict[str, Any]) -> Any:
     names = _parameters(make)
-    options = dict(options)
+    options = {name: value for name, value in options.items() if name != "device" or name in names}
     if "categorical_action_encoding" in names:
         options.setdefault("categorical_action_encoding", True)
     if "num_envs" in names:
         return make(*arguments, num_envs=num_envs, **options)
-    one = make(*arguments, **options)
-    if len(one.batch_size) == 1 and one.batch_size.numel() == num_envs:
-        return one
-    if len(one.batch_size):
+    first = make(*arguments, **options)
+    if len(first.batch_size) == 1 and first.batch_size.numel() == num_envs:
+        return first
+    if len(first.batch_size):
         raise RLError(
-            f"{type(one).__name__} has the batch size {tuple(one.batch_size)} and takes no num_envs; set num_envs="
-            f"{one.batch_size.numel()}, or give its constructor the argument num_envs"
+            f"{type(first).__name__} has the batch size {tuple(first.batch_size)} and takes no num_envs; set num_envs="
+            f"{first.batch_size.numel()}, or give its constructor the argument num_envs"
         )
-    from rl.envs import SerialEnv
+    rest = [make(*arguments, **options) for _ in range(num_envs - 1)]
+    return _side_by_side([first, *rest])
 
-    first = [one]  # the one that was made to look at it is the first of the batch
-    return SerialEnv(num_envs, lambda: first.pop() if first else make(*arguments, **options))
+
+def _side_by_side(envs: list[Any]) -> Any:
+    from rl.envs import EnvBase, SerialEnv
+
+    if all(isinstance(env, EnvBase) for env in envs):
+        return SerialEnv(len(envs), [partial(_itself, env) for env in envs])
+    return SideBySide(envs)
+
+
+def _itself(env: Any) -> Any:
+    return env

@@ -15,17 +15,24 @@ class LoggerSet:
     """Hands each row to several loggers.
 
     Args:
-        names: logger components, for example csv.
-        folder: the run folder.
-        resume_step: frames at which a resumed run goes on; None for a new one.
+        names: logger components, for example csv. Nothing is written before `open`.
 
     Raises:
         UnknownComponentError: if there is no such logger.
     """
 
-    def __init__(self, names: Sequence[str], folder: Path, *, resume_step: int | None = None) -> None:
-        kinds = [load("logger", name) for name in names]
-        self._loggers: list[Logger] = [kind(folder, resume_step=resume_step) for kind in kinds]
+    def __init__(self, names: Sequence[str]) -> None:
+        self._kinds = [load("logger", name) for name in names]
+        self._loggers: list[Logger] = []
+
+    def open(self, folder: Path, *, resume_step: int | None = None) -> None:
+        """Begin to write.
+
+        Args:
+            folder: the run folder.
+            resume_step: frames at which a resumed run goes on; None for a new one.
+        """
+        self._loggers = [kind(folder, resume_step=resume_step) for kind in self._kinds]
 
     def log_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Record values at `step` everywhere."""

@@ -12,6 +12,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from rl.collectors import Collector
+from rl.core import check_pipeline
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import ACTION_LOG_PROB, ADVANTAGE, DONE, NEXT, REWARD, VALUE_TARGET, NestedKey
@@ -22,6 +23,7 @@ from rl.modules import (
 from rl.modules import IndependentNormal, OneHotCategorical, ProbabilisticActor, TanhNormal, ValueOperator
 from rl.objectives import ClipPPOLoss
 from rl.objectives.value import GAE
+from rl.trainers._device import storing_device
 from rl.trainers._display import DisplayMode
 from rl.trainers._evaluation import Evaluator
 from rl.trainers._networks import action_of, network, observations_of
@@ -76,12 +78,18 @@ def train_ppo(
         loss_critic_type="l2",
         normalize_advantage=config.normalize_advantage,
     )
+    check_pipeline(env, actor, estimate, loss)
     optimizer = adam(loss.parameters(), config.learning_rate)
-    collector = Collector(env, actor, frames_per_batch=config.frames_per_batch)
+    collector = Collector(
+        env, actor, frames_per_batch=config.frames_per_batch, storing_device=storing_device(config.device)
+    )
     learn = _Learner(config, env, loss, optimizer)
     parts = {"policy": actor, "critic": critic, "optimizer": optimizer, "collector": collector}
     evaluator = Evaluator(run.make_env, actor)
-    with run.training(evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "estimate", "update")):
+    with (
+        collector,
+        run.training(evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "estimate", "update")),
+    ):
         while run.going:
             if config.anneal:
                 set_learning_rate(optimizer, config.learning_rate * (1 - run.progress))

@@ -17,7 +17,7 @@ class PPOConfig(RunConfig):
 
     Schulman et al., "Proximal Policy Optimization Algorithms", 2017, with generalized advantage estimation
     (Schulman et al., 2016). The defaults solve CartPole-v1. For Pendulum-v1:
-    ``num_envs=4, frames_per_batch=4096, gamma=0.9, learning_rate=1e-3, minibatch_size=256``.
+    ``num_envs=4, total_frames=100_000, frames_per_batch=4096, gamma=0.9``.
 
     Args:
         frames_per_batch: frames collected for each update; `num_envs` divides it.
@@ -32,7 +32,7 @@ class PPOConfig(RunConfig):
         entropy_weight: weight of the entropy bonus.
         max_grad_norm: gradients of actor and critic together are scaled down to this norm.
         normalize_advantage: shift and scale the advantages of each minibatch to mean 0 and deviation 1.
-        hidden: widths of the hidden layers of actor and critic.
+        hidden: widths of the hidden layers of actor and critic, as in [64,64].
         activation: tanh or relu.
     """
 

@@ -16,6 +16,7 @@ import torch
 from rl.core.errors import CheckpointError, RLError
 from rl.core.interfaces import Env
 from rl.trainers._checkpoint import load_checkpoint, save_checkpoint
+from rl.trainers._device import check_device
 from rl.trainers._display import DisplayMode, make_display
 from rl.trainers._envs import make_env
 from rl.trainers._evaluation import Evaluator
@@ -77,7 +78,7 @@ class Run:
         should_stop: called with the frames so far after each iteration; true ends the run as Ctrl-C does.
 
     Raises:
-        RLError: if the folder exists already, or there is nothing to resume.
+        RLError: if the folder exists already, there is nothing to resume, or no such device or logger.
     """
 
     def __init__(
@@ -92,11 +93,13 @@ class Run:
     ) -> None:
         if out is not None and resume is not None:
             raise RLError("out and resume exclude each other: a resumed run goes on in its own folder")
+        check_device(config.device)
         self.recipe, self.config = recipe, config
         self.frames = 0
         self.episodes = EpisodeStats(config.num_envs)
         self._out, self._should_stop = out, should_stop
         self._display = make_display(display)
+        self._loggers = LoggerSet(config.loggers)
         self._signals = StopSignals()
         self._times: dict[str, float] = {}
         self._seconds = 0.0
@@ -139,7 +142,8 @@ class Run:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             if self.config.threads:
                 torch.set_num_threads(self.config.threads)
-            self._loggers = LoggerSet(self.config.loggers, folder.path, resume_step=resume_step)
+            stack.callback(evaluator.close)
+            self._loggers.open(folder.path, resume_step=resume_step)
             stack.callback(self._loggers.close)
             stack.callback(self._display.stop)
             self._display.start(
