@@ -1,10 +1,11 @@
 """Write one reference page per package from the sources, read with griffe and never imported.
 
-A page lists what stands in the package's `__all__`, each with its signature and docstring, and links the source file.
+A page lists what stands in the package's `__all__`, each with its signature and docstring, and names the source file.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ import griffe
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "reference" / "api"
 EXTRA_MODULES = {
-    "rl.core": ["rl.core.interfaces", "rl.core.hookspecs", "rl.core.keys", "rl.core.mdp", "rl.core.testing"],
+    "rl.core": [
+        "rl.core.interfaces",
+        "rl.core.hookspecs",
+        "rl.core.keys",
+        "rl.core.mdp",
+        "rl.core.lowering",
+        "rl.core.checks",
+        "rl.core.settings",
+        "rl.core.testing",
+    ],
     "rl.objectives": ["rl.objectives.value", "rl.objectives.value.functional"],
 }
 
@@ -61,24 +71,44 @@ def members(module: Any, prefix: str | None = None) -> Iterator[str]:
 def entry(target: Any, path: str) -> Iterator[str]:
     """One class, function, or value."""
     if target.is_class:
-        body = [*docstring(target), *methods(target)]
+        body = [*source(target), *docstring(target), *methods(target)]
         yield from block("py:class", path + signature(target), body)
     elif target.is_function:
-        yield from block("py:function", path + signature(target), list(docstring(target)))
+        yield from block("py:function", path + signature(target), [*source(target), *docstring(target)])
     elif not target.is_module:
         yield from block("py:data", path, list(docstring(target)))
+
+
+def source(target: Any) -> Iterator[str]:
+    """Where it is written, and of a class what it inherits from."""
+    file = str(target.relative_package_filepath)
+    bases = ", ".join(f"`{str(base).rpartition('.')[2]}`" for base in getattr(target, "bases", ()))
+    yield from (f"In `{file}`" + (f", inherits {bases}." if bases else "."), "")
 
 
 def methods(target: Any) -> list[str]:
     """The public methods and properties of a class that say something about themselves."""
     lines: list[str] = []
-    for name, member in target.members.items():
+    for name, member in [*target.members.items(), *hidden(target)]:
         if name.startswith("_") or member.is_alias or not member.docstring:
             continue
         kind = "py:method" if member.is_function else "py:attribute"
         title = name + (signature(member) if member.is_function else "")
         lines += block(kind, title, list(docstring(member)), fence=":::")
     return lines
+
+
+def hidden(target: Any) -> Iterator[tuple[str, Any]]:
+    """Members of bases that have no page of their own."""
+    try:
+        bases = target.mro()
+    except ValueError:
+        return
+    seen = set(target.members)
+    for base in bases:
+        if base.name not in (base.package.exports or ()):
+            yield from ((name, member) for name, member in base.members.items() if name not in seen)
+        seen |= set(base.members)
 
 
 def signature(target: Any) -> str:
@@ -106,7 +136,10 @@ def docstring(target: Any) -> Iterator[str]:
         kind = section.kind.value
         if kind == "text":
             yield from (escape(section.value), "")
-        elif kind in ("parameters", "attributes", "raises", "returns", "yields"):
+        elif kind in ("returns", "yields"):
+            said = " ".join(str(value.description) for value in section.value)  # griffe takes each line for a value
+            yield from (f"**{kind.capitalize()}** {escape(' '.join(said.split()))}", "")
+        elif kind in ("parameters", "attributes", "raises"):
             yield from items(kind, section.value)
         elif kind == "examples":
             yield from code("\n".join(text for _, text in section.value))
@@ -119,7 +152,7 @@ def docstring(target: Any) -> Iterator[str]:
 
 
 def items(kind: str, values: Any) -> Iterator[str]:
-    """A list of parameters, results or errors."""
+    """A list of parameters or errors."""
     yield from (f"**{kind.capitalize()}**", "")
     for value in values:
         name = getattr(value, "name", "") or (str(value.annotation) if value.annotation else "")
@@ -134,8 +167,9 @@ def code(text: str) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """Docstrings write code in double backquotes and use `*` in shapes: Markdown must not see emphasis."""
-    return text.replace("``", "`").replace("[*B", "[\\*B").replace("**kwargs", "\\*\\*kwargs")
+    """Docstrings write code in double backquotes and use `*` in shapes: Markdown must not see emphasis there."""
+    parts = re.split(r"(`[^`]*`)", text.replace("``", "`"))
+    return "".join(part if part.startswith("`") else re.sub(r"\*\*|(?<=\[)\*", r"\\\g<0>", part) for part in parts)
 
 
 def block(kind: str, title: str, body: list[str], fence: str = "::::") -> list[str]:

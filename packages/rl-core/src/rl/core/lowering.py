@@ -24,6 +24,7 @@ from tensordict.nn import probabilistic as _probabilistic
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core._layers import plain_network
 from rl.core.errors import ContractError
 from rl.core.interfaces import LeafEnv, LoweredModule
 from rl.core.keys import NestedKey, as_tuple, unwrap
@@ -246,7 +247,7 @@ def _lower_plain(module: TensorDictModule) -> Lowered | None:
 
 
 def _plain(module: TensorDictModule) -> Lowered | None:
-    network: Any = module.module
+    network = plain_network(module.module)
     names: Sequence[str] | None = getattr(module, "_kwargs", None)
     keys = [unwrap(key) for key in module.out_keys]
     if "_" in keys or any(isinstance(key, tuple) and "_" in as_tuple(key) for key in keys):
@@ -258,7 +259,9 @@ def _plain(module: TensorDictModule) -> Lowered | None:
         if type(out) is not tuple:
             out = tuple(out[key] for key in keys) if isinstance(out, dict) else (out,)
         if len(out) != count:
-            raise ContractError(f"{type(network).__name__} returned {len(out)} outputs for the {count} out_keys {keys}")
+            raise ContractError(
+                f"{type(module.module).__name__} returned {len(out)} outputs for the {count} out_keys {keys}"
+            )
         return out
 
     return Lowered(call, module.in_keys, keys)

@@ -68,6 +68,9 @@ class EnvBase(SpecNames):
     batch_size: torch.Size
     device: torch.device | None
     debug: bool
+    #: from the current root entries and a mask to all of them after that partial reset, at less cost than
+    #: ``_reset_leaves`` and a merge; None if there is no such short cut
+    _reset_rows: Callable[[Leaves, Tensor], Leaves] | None = None
 
     def __init__(
         self,

@@ -100,6 +100,8 @@ class GymWrapper(EnvBase):
             envs = list(env) if several else [env]
             _refuse_different(envs, type(self).__name__)
             self._sim = GymLeaves(envs, codec, frame_skip=skip, pixels=from_pixels)
+            if self._sim.plain and type(self)._reset_leaves is GymWrapper._reset_leaves:  # noqa: SLF001  not overridden
+                self._reset_rows = self._sim.reset_rows
         self._set_specs(codec, _frame_spec(first) if from_pixels else None)
         self._step_leaves = self._sim.step  # one call less on the hot path
         self._has_text = any(place.spec.dtype is None for place in (*self._seen, *acts))

@@ -131,6 +131,9 @@ class GymLeaves:
         self._seeds: list[int | None] = [None] * len(self.envs)
         self._infos = [{} for _ in self.envs]
         self._more = pixels or bool(codec.infos)
+        tensors = all(place.spec.dtype is not None for place in codec.observations)
+        #: whether every entry is a CPU tensor ``[n, ...]`` of the observation space, which `reset_rows` relies on
+        self.plain = codec.batched and codec.device is None and tensors and not self._more
         if not codec.batched and not self._more and codec.device is None:
             self.step = self._step_one
 
@@ -163,6 +166,21 @@ class GymLeaves:
             leaves[name] = self.codec.column([False] * count, np.bool_)
         return self._add_more(leaves) if self._more else leaves
 
+    def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves:
+        """`current` with new episodes where the mask is true; see `plain`."""
+        chosen = [index for index, ended in enumerate(mask.flatten().tolist()) if ended]
+        for index in chosen:
+            self._restart(index)
+        leaves: Leaves = {}
+        for place in self.codec.observations:
+            rows = current[place.key].clone()
+            rows.numpy()[chosen] = place.encode([_at(self._now[index], place.path) for index in chosen])
+            leaves[place.key] = rows
+        kept = ~mask
+        for name in ("done", "terminated", "truncated"):
+            leaves[name] = current[name] & kept
+        return leaves
+
     def _step_one(self, root: Any) -> Leaves:
         """`step` for one environment without a batch: the same, without lists."""
         codec = self.codec
@@ -183,13 +201,14 @@ class GymLeaves:
         codec = self.codec
         actions = codec.decode(root)
         active = root.get("_step", None)
-        chosen = range(len(actions)) if active is None else active.flatten().nonzero().flatten().tolist()
-        now, steps, records, infos = self._now, self._steps, self._records, self._infos
-        rewards, terminations, truncations = [0.0] * len(actions), [False] * len(actions), [False] * len(actions)
-        for i in chosen:
-            action = actions[i]
-            now[i], rewards[i], terminations[i], truncations[i], infos[i] = steps[i](action)
-            records[i].actions.append(action)
+        if active is None:
+            outcomes = [step(action) for step, action in zip(self._steps, actions, strict=True)]
+            for record, action in zip(self._records, actions, strict=True):
+                record.actions.append(action)
+        else:
+            outcomes = self._step_some(actions, active.flatten().tolist())
+        now, rewards, terminations, truncations, infos = zip(*outcomes, strict=True)
+        self._now, self._infos = list(now), list(infos)
         leaves = codec.encode(now)
         leaves["reward"] = codec.column(rewards, np.float32)
         terminated = codec.column(terminations, np.bool_)
@@ -198,6 +217,16 @@ class GymLeaves:
         leaves["terminated"] = terminated
         leaves["truncated"] = truncated
         return self._add_more(leaves) if self._more else leaves
+
+    def _step_some(self, actions: Sequence[Any], active: Sequence[bool]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for index, (action, moves) in enumerate(zip(actions, active, strict=True)):
+            if moves:
+                outcomes.append(self._steps[index](action))
+                self._records[index].actions.append(action)
+            else:
+                outcomes.append((self._now[index], 0.0, False, False, self._infos[index]))
+        return outcomes
 
     def _add_more(self, leaves: Leaves) -> Leaves:
         leaves.update(self.codec.info_leaves(self._infos))

@@ -23,14 +23,16 @@ class LeafForm:
     environment's `debug` is true.
 
     Args:
-        env: has ``_reset_leaves`` and ``_step_leaves``.
+        env: has ``_reset_leaves`` and ``_step_leaves``; its ``_reset_rows``, if not None, resets some elements at less
+            cost.
     """
 
-    __slots__ = ("_env", "_step", "batch_size")
+    __slots__ = ("_env", "_rows", "_step", "batch_size")
 
     def __init__(self, env: Any) -> None:
         self._env = env
         self._step = env._step_leaves
+        self._rows = env._reset_rows
         self.batch_size: torch.Size = env.batch_size
 
     def reset_leaves(self, current: Leaves | None = None, mask: Tensor | None = None) -> Leaves:
@@ -48,6 +50,8 @@ class LeafForm:
             raise RLError(f"{env!r} is closed; make a new one")
         if mask is not None and current is None:
             raise RLError(f"{type(env).__name__}: reset_leaves(mask=...) needs current=, the entries of the others")
+        if self._rows is not None and mask is not None and current is not None and env._reset_checked and not env.debug:
+            return self._rows(current, mask)
         fresh = env._reset_leaves(mask)
         if env.debug or not env._reset_checked:
             env._check_reset(fresh)

@@ -37,6 +37,13 @@ class DQNConfig(RunConfig):
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers, as in [128,128].
         activation: tanh or relu.
+
+    Raises:
+        SpecError: if a value is out of its range.
+
+    Example:
+        >>> DQNConfig(env="Acrobot-v1", gamma=0.98).env
+        'Acrobot-v1'
     """
 
     total_frames: int = 50_000

@@ -110,6 +110,16 @@ def load_policy(run: str | Path, checkpoint: Literal["best", "last"] = "best", d
 
     Raises:
         CheckpointError: if there is no such checkpoint, or it is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> from rl.trainers import PPOConfig, train_ppo
+        >>> config = PPOConfig(total_frames=128, num_envs=2, frames_per_batch=128, minibatch_size=64, epochs=1,
+        ...                    eval_episodes=1, final_eval_episodes=1, loggers=("csv",))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = train_ppo(config, out=f"{folder}/run", display="none").folder
+        ...     load_policy(run).out_keys[-2:]
+        ['action', 'action_log_prob']
     """
     return load_run(run, checkpoint, device).policy
 
@@ -125,6 +135,16 @@ def evaluate(run: str | Path, *, episodes: int = 20, seed: int | None = None, de
 
     Raises:
         CheckpointError: if there is no run in the folder, or its checkpoint is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> from rl.trainers import PPOConfig, train_ppo
+        >>> config = PPOConfig(total_frames=128, num_envs=2, frames_per_batch=128, minibatch_size=64, epochs=1,
+        ...                    eval_episodes=1, final_eval_episodes=1, loggers=("csv",))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = train_ppo(config, out=f"{folder}/run", display="none").folder
+        ...     evaluate(run, episodes=3).shape
+        torch.Size([3])
     """
     trained = load_run(run)
     if seed is None:

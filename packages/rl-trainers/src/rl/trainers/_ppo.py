@@ -69,21 +69,21 @@ def train_ppo(
     env = run.make_env(config.num_envs, config.seed)
     actor, critic = ppo_policy(config, env), ppo_critic(config, env)
     estimate = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
-    loss = ClipPPOLoss(
-        actor_network=actor,
-        critic_network=critic,
-        clip_epsilon=config.clip,
-        entropy_coeff=config.entropy_weight,
-        critic_coeff=config.value_weight,
-        loss_critic_type="l2",
-        normalize_advantage=config.normalize_advantage,
-    )
-    check_pipeline(env, actor, estimate, loss)
+    settings: dict[str, Any] = {
+        "clip_epsilon": config.clip,
+        "entropy_coeff": config.entropy_weight,
+        "critic_coeff": config.value_weight,
+        "loss_critic_type": "l2",
+        "normalize_advantage": config.normalize_advantage,
+    }
+    loss = ClipPPOLoss(actor, critic, diagnostics=False, **settings)
+    told = ClipPPOLoss(actor, critic, **settings)  # the same, and says how it goes: in the last epoch only
+    check_pipeline(env, actor, estimate, told)
     optimizer = adam(loss.parameters(), config.learning_rate)
     collector = Collector(
         env, actor, frames_per_batch=config.frames_per_batch, storing_device=storing_device(config.device)
     )
-    learn = _Learner(config, env, loss, optimizer)
+    learn = _Learner(config, env, loss, told, optimizer)
     parts = {"policy": actor, "critic": critic, "optimizer": optimizer, "collector": collector}
     evaluator = Evaluator(run.make_env, actor)
     with (
@@ -128,8 +128,15 @@ _OUTPUTS = {
 class _Learner:
     """Epochs of minibatches over one batch."""
 
-    def __init__(self, config: PPOConfig, env: Env, loss: ClipPPOLoss, optimizer: torch.optim.Optimizer) -> None:
-        self._config, self._loss, self._optimizer = config, loss, optimizer
+    def __init__(
+        self,
+        config: PPOConfig,
+        env: Env,
+        loss: ClipPPOLoss,
+        told: ClipPPOLoss,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        self._config, self._loss, self._told, self._optimizer = config, loss, told, optimizer
         self._parameters = [p for p in loss.parameters() if p.requires_grad]
         self._keys: list[NestedKey] = [
             *observations_of(env),
@@ -140,17 +147,20 @@ class _Learner:
         ]
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
-        """Take all gradient steps; returns what gives their mean figures."""
+        """Take all gradient steps; returns what gives the mean figures of the last epoch."""
         flat = {key: _flat(batch.get(key), batch.ndim) for key in self._keys}
         seen: list[tuple[TensorDictBase, Tensor]] = []
-        for _ in range(self._config.epochs):
+        for epoch in range(1, self._config.epochs + 1):
+            last = epoch == self._config.epochs
+            loss = self._told if last else self._loss
             for minibatch in self._minibatches(flat):
-                out = self._loss(minibatch)
+                out = loss(minibatch)
                 total = out.get("loss_objective") + out.get("loss_critic")
                 if self._config.entropy_weight:
                     total = total + out.get("loss_entropy")
                 norm = descend(total, self._optimizer, self._parameters, self._config.max_grad_norm)
-                seen.append((out, norm))
+                if last:
+                    seen.append((out, norm))
         return lambda: self._figures(flat, seen)
 
     def _minibatches(self, flat: Mapping[NestedKey, Tensor]) -> Iterator[TensorDict]:

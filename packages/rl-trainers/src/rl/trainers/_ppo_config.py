@@ -34,6 +34,13 @@ class PPOConfig(RunConfig):
         normalize_advantage: shift and scale the advantages of each minibatch to mean 0 and deviation 1.
         hidden: widths of the hidden layers of actor and critic, as in [64,64].
         activation: tanh or relu.
+
+    Raises:
+        SpecError: if a value is out of its range.
+
+    Example:
+        >>> PPOConfig(env="Acrobot-v1", gamma=0.98).env
+        'Acrobot-v1'
     """
 
     total_frames: int = 80_000

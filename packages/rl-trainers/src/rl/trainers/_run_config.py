@@ -31,6 +31,15 @@ class RunConfig:
             Ctrl-C.
         threads: torch threads while training; small networks are fastest with 1. 0 leaves torch's setting.
         loggers: logger components that get every row of metrics.
+
+    Raises:
+        SpecError: if a value is out of its range.
+
+    Example:
+        >>> RunConfig(num_envs=0)
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.SpecError: RunConfig: num_envs must be above 0, got 0
     """
 
     env: str = "CartPole-v1"

@@ -45,7 +45,7 @@ class RunFolder:
             config: its settings.
 
         Raises:
-            RLError: if the folder is there already.
+            RLError: if the folder is there already, or cannot be made.
         """
         folder = cls(path if path is not None else _next_free(recipe.name, config))
         try:
@@ -55,6 +55,10 @@ class RunFolder:
                 f"the run folder {folder.path} exists already and is not overwritten; name another one with"
                 f" --out, or continue the run in it with --resume {folder.path}"
             ) from None
+        except OSError as error:
+            raise RLError(
+                f"the run folder {folder.path} cannot be made: {error.strerror}; name another one with --out"
+            ) from error
         write_atomic(folder.config, config_yaml(recipe.name, config))
         return folder
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl.core._layers import run_layers
 from rl.core.errors import ShapeError, SpecError
 
 __all__ = ["MLP"]
@@ -108,8 +109,7 @@ class MLP(nn.Sequential):
         if self.in_features is not None and x.shape[-1] != self.in_features:
             shapes = ", ".join(str(tuple(one.shape)) for one in inputs)
             raise ShapeError(f"MLP was made for in_features={self.in_features}, got inputs of shape {shapes}")
-        for layer in self:
-            x = layer(x)
+        x = run_layers(self, x)
         return x if self._out_shape is None else x.unflatten(-1, self._out_shape)
 
     def __getitem__(self, index: int | slice) -> Any:
