@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from fresh_env import CORE_NEEDS, FreshEnv, fresh_env
 
-pytestmark = pytest.mark.xdist_group("wheels")
-
 SMALLEST_USE = {
     "core": """
 from rl.core import Bounded, Composite

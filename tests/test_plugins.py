@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from fresh_env import CORE_NEEDS, ROOT, FreshEnv, build_wheel, fresh_env
 
-pytestmark = pytest.mark.xdist_group("wheels")
-
 THIRD_PARTY = (
     ROOT / "template" / "rl-plugin-example",
     ROOT / "tests" / "plugins" / "rl-plugin-broken",

@@ -13,7 +13,7 @@ import pytest
 from rl.core.cli import main
 from rl.core.components import Component
 from rl.core.registry import default
-from rl.trainers import Recipe, RunConfig, TrainResult
+from rl.trainers import PPOConfig, Recipe, RunConfig, TrainResult, train_ppo
 from rl.trainers._arguments import parse_train
 from rl.trainers._loading import load_config
 
@@ -37,7 +37,7 @@ def test_train_then_eval(capsys, tmp_path):
     assert main(["eval", "run", "--episodes", "3"]) == 0
     line = capsys.readouterr().out
     assert line.startswith("return ")
-    assert line.rstrip().endswith("over 3 episodes")
+    assert line.rstrip().endswith("over 3 episodes (best policy, 256 frames)")
     assert main(["eval", "run", "--episodes", "3", "--stochastic", "--seed", "5"]) == 0
 
 
@@ -134,6 +134,19 @@ def test_both_spellings_of_an_option_are_understood():
     assert (parsed.config.total_frames, parsed.config.gae_lambda, parsed.config.hidden) == (3000, 0.5, (8, 8))
     assert parse_train([]).config == parse_train(["ppo"]).config
     assert parse_train([]).config.env == "CartPole-v1"
+
+
+def test_yaml_numbers_in_every_spelling_are_numbers(tmp_path):
+    (tmp_path / "c.yaml").write_text("learning-rate: 1e-3\ntotal_frames: 2048\nhidden: [8]\nanneal: no\n")
+    config = parse_train(["--config", "c.yaml"]).config
+    assert (config.learning_rate, config.total_frames, config.hidden, config.anneal) == (1e-3, 2048, (8,), False)
+
+
+def test_a_run_without_an_evaluation_is_played_with_its_last_policy(capsys, tmp_path):
+    stopped = PPOConfig(env="test/guess", eval_every=10_000, loggers=("csv",))
+    train_ppo(stopped, out="run", display="none", should_stop=lambda frames: True)
+    assert main(["eval", "run", "--episodes", "2"]) == 0
+    assert "(last policy, 1024 frames)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)

@@ -217,7 +217,7 @@ def _unknown(what: str, name: str, options: Sequence[str], *, dashed: bool = Fal
     shown, near = (f"--{name}", f"--{close[0]}") if dashed and close else (name, close[0] if close else "")
     if dashed:
         shown, near = f"--{name}".replace("_", "-"), near.replace("_", "-")
-    hint = f"; did you mean {near}?" if near else ""
+    hint = f"; did you mean {near}?" if near else "."
     return f"there is no {what} {shown}{hint} All of them: rl train RECIPE --help"
 
 

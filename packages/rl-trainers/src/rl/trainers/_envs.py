@@ -78,7 +78,7 @@ def _check_gymnasium_id(env: str, known: dict[str, Component]) -> None:
         close = get_close_matches(env, names, n=1, cutoff=0.5) or [
             name for name in names if name.lower() == env.lower()
         ]
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f"; did you mean {close[0]!r}?" if close else "."
         raise UnknownComponentError(
             f"no environment is called {env!r}{hint} It is neither an installed env component"
             f" ({', '.join(sorted(known)) or 'none'}) nor an id that Gymnasium knows ({error})"

@@ -31,12 +31,14 @@ class TrainedRun:
         config: its settings.
         policy: with the weights of the checkpoint, on ``config.device``.
         frames: frames that the policy was trained for.
+        checkpoint: where the weights come from, ``best`` or ``last``.
     """
 
     recipe: Recipe
     config: RunConfig
     policy: Any
     frames: int
+    checkpoint: Literal["best", "last"]
 
     def make_env(self, num_envs: int, seed: int, **options: Any) -> Env:
         """The environment that the policy was trained on."""
@@ -74,7 +76,8 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
 
     Args:
         run: the run folder.
-        checkpoint: ``best``, or ``last``; a run that was stopped before its first evaluation has no best one.
+        checkpoint: ``best`` or ``last``; a run that was stopped before its first evaluation has only the last one, and
+            the result's ``checkpoint`` says so.
         device: instead of the one that it was trained on.
 
     Raises:
@@ -83,7 +86,9 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
     recipe, config = load_config(run)
     config = replace(config, device=device) if device else config
     folder = RunFolder(run)
-    path = folder.best if checkpoint == "best" and folder.best.is_file() else folder.last
+    if checkpoint == "best" and not folder.best.is_file():
+        checkpoint = "last"
+    path = folder.best if checkpoint == "best" else folder.last
     state = load_checkpoint(path)
     with preserved_rng():
         env = make_env(config.env, 1, seed=0, max_episode_steps=config.max_episode_steps, device=config.device)
@@ -97,7 +102,7 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
             " changed, or the environment?"
         ) from error
     frames = state["frames"] if "frames" in state else state["run"]["frames"]
-    return TrainedRun(recipe, config, policy, frames)
+    return TrainedRun(recipe, config, policy, frames, checkpoint)
 
 
 def load_policy(run: str | Path, checkpoint: Literal["best", "last"] = "best", device: str | None = None) -> Any:
@@ -124,11 +129,13 @@ def load_policy(run: str | Path, checkpoint: Literal["best", "last"] = "best", d
     return load_run(run, checkpoint, device).policy
 
 
-def evaluate(run: str | Path, *, episodes: int = 20, seed: int | None = None, deterministic: bool = True) -> Tensor:
+def evaluate(
+    run: str | Path | TrainedRun, *, episodes: int = 20, seed: int | None = None, deterministic: bool = True
+) -> Tensor:
     """Returns ``[episodes]`` of a run's best policy on fresh episodes.
 
     Args:
-        run: the run folder.
+        run: the run folder, or what `load_run` made of it.
         episodes: how many.
         seed: of the environments; one that training has not used if None.
         deterministic: act for good, or draw actions as in training.
@@ -146,7 +153,7 @@ def evaluate(run: str | Path, *, episodes: int = 20, seed: int | None = None, de
         ...     evaluate(run, episodes=3).shape
         torch.Size([3])
     """
-    trained = load_run(run)
+    trained = run if isinstance(run, TrainedRun) else load_run(run)
     if seed is None:
         seed = trained.config.seed + 3_000_017
     with preserved_rng():

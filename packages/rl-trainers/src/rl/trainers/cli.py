@@ -53,11 +53,12 @@ def evaluate(argv: Sequence[str]) -> int:
 
     if options.video:
         check_video(options.video)
-    returns = returns_of(options.run, episodes=options.episodes, seed=options.seed, deterministic=options.deterministic)
+    trained = load_run(options.run)
+    returns = returns_of(trained, episodes=options.episodes, seed=options.seed, deterministic=options.deterministic)
     mean, std = float(returns.mean()), float(returns.std(correction=0))
-    sys.stdout.write(f"return {mean:.2f} ± {std:.2f} over {options.episodes} episodes\n")
+    which = f"{trained.checkpoint} policy, {trained.frames} frames"
+    sys.stdout.write(f"return {mean:.2f} ± {std:.2f} over {options.episodes} episodes ({which})\n")
     if options.video:
-        trained = load_run(options.run)
         seed = trained.config.seed if options.seed is None else options.seed
         count = record_video(trained, options.video, seed=seed, deterministic=options.deterministic)
         sys.stdout.write(f"{options.video}: {count} pictures\n")
