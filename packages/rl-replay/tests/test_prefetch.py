@@ -10,6 +10,7 @@ from tensordict import TensorDict
 
 from rl.core.errors import ContractError
 from rl.replay import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement, TensorStorage
+from rl.replay._flight import Flight
 
 
 def wait_until(condition):
@@ -146,3 +147,17 @@ def test_a_transform_runs_on_samples_and_not_on_stored_rows():
     sample = buffer.sample()
     assert torch.equal(sample["y"], sample["x"] + 1)
     assert "y" not in buffer[:].keys()
+
+
+def test_a_batch_that_was_taken_before_it_read_its_rows_is_waited_for():
+    flight, release = Flight(1), threading.Event()
+    flight.submit(lambda: release.wait(10), lambda rows: (rows, {}), last=False)
+    future, _ = flight.take()
+    writer = threading.Thread(target=flight.wait_gathered)
+    writer.start()
+    writer.join(0.05)
+    assert writer.is_alive()
+    release.set()
+    writer.join(10)
+    assert not writer.is_alive()
+    assert future.result(10)[0]

@@ -37,6 +37,7 @@ class Flight:
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self._queue: deque[_InFlight] = deque()
+        self._reading: deque[_InFlight] = deque()  # also those that were taken before they had read their rows
         self._pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
@@ -68,6 +69,9 @@ class Flight:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.depth, thread_name_prefix="rl-replay")
             self._pool.submit(work)
+        while self._reading and self._reading[0].gathered.is_set():
+            self._reading.popleft()
+        self._reading.append(item)
         self._queue.append(item)
 
     def land(self, batch: Batch, *, last: bool) -> None:
@@ -83,9 +87,9 @@ class Flight:
         return item.future, item.last
 
     def wait_gathered(self) -> None:
-        """Return when no batch on its way needs the storage any more."""
-        for item in self._queue:
-            item.gathered.wait()
+        """Return when no batch needs the storage any more, be it on its way or awaited by whoever took it."""
+        while self._reading:
+            self._reading.popleft().gathered.wait()
 
     def results(self) -> list[tuple[Batch, bool]]:
         """All batches on their way, waited for; they stay."""
