@@ -50,6 +50,17 @@ zeros, done = torch.zeros(1, 3, 1), torch.tensor([[[False], [False], [True]]])
 advantage, target = generalized_advantage_estimate(0.5, 1.0, zeros, zeros, torch.ones(1, 3, 1), done)
 assert advantage.flatten().tolist() == [1.75, 1.5, 1.0]
 """,
+    "native": """
+import torch
+from rl.core.registry import discovered
+from rl.native import NativePriorityTree, why_not
+tree = discovered().priority_tree(100, "cpu", torch.float32) if not why_not() else None
+if tree is not None:
+    tree.update(torch.tensor([3, 5]), torch.tensor([1.0, 0.0]))
+    assert isinstance(tree, NativePriorityTree) and tree.sample(4)[0].tolist() == [3, 3, 3, 3]
+else:
+    assert "python -m rl.native._build" in why_not()
+""",
 }
 SIBLINGS = sorted([*SMALLEST_USE, "trainers"])
 

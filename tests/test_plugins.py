@@ -67,7 +67,7 @@ def test_the_future_plugin_is_named_with_the_upgrade(listed):
 
 def test_ours_are_untouched(listed):
     ours = {name: record["state"] for name, record in listed.items() if not name.startswith("rl-plugin-")}
-    assert len(ours) == 6
+    assert len(ours) == 7
     assert set(ours.values()) == {"loaded"}
 
 

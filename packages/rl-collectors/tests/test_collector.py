@@ -136,6 +136,13 @@ def test_a_policy_without_action_is_refused_at_construction(counting_env):
         Collector(counting_env, policy, frames_per_batch=2)
 
 
+def test_a_class_of_policies_and_an_empty_batch_are_refused(counting_env):
+    with pytest.raises(SpecError, match="is the class"):
+        Collector(counting_env([[3]]), torch.nn.Linear, frames_per_batch=2)
+    with pytest.raises(SpecError, match="nothing to collect"):
+        Collector(counting_env([], batch_size=[0]), frames_per_batch=2)
+
+
 def test_a_bare_network_is_refused(counting_env):
     with pytest.raises(ContractError, match=r"Linear does not say what it reads.*TensorDictModule"):
         Collector(counting_env, nn.Linear(4, 2), frames_per_batch=2)
@@ -218,7 +225,7 @@ def test_entries_that_come_or_go_are_refused(counting_env):
         td.set("action", torch.tensor(0))
         return td.set("a" if td["observation"][2] < 3 else "b", torch.tensor(0.0))
 
-    with pytest.raises(ContractError, match="lacks 'a', which the first step"):
+    with pytest.raises(ContractError, match="has 'b', which the first step of this collector had not"):
         Collector(counting_env([[9]]), policy, frames_per_batch=9).collect()
 
 

@@ -144,6 +144,27 @@ def test_what_a_policy_writes_under_next_reaches_the_following_root(counting_env
     assert batch["state"][1, :, 0].tolist() == [0, 1, 0, 1, 0]
 
 
+def returns_actions_alone(td):
+    return TensorDict({"action": torch.ones(td.batch_size, dtype=torch.int64)}, batch_size=td.batch_size)
+
+
+def remembers_at_the_root(td):
+    count = td.get("count", None)
+    td["count"] = torch.zeros(td.batch_size) if count is None else count + 1
+    return returns_actions_alone(td).update(td.select("count"))
+
+
+@pytest.mark.parametrize("policy", [returns_actions_alone, remembers_at_the_root])
+def test_what_a_function_returns_lies_over_the_root_in_every_loop(counting_env, policy):
+    rows = [[2, 3], [4, 1]]
+    runs = [collect(counting_env, policy, path, rows, 5, 2) for path in PATHS[1:]]
+    for one, other in zip(*runs, strict=True):
+        assert_equal(one, other)
+        assert "observation" in one.keys()
+    if policy is remembers_at_the_root:
+        assert [batch["count"][0].tolist() for batch in runs[0]] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+
+
 class Reusing(torch.nn.Module):
     """Writes its outputs into the same memory every time, as a CUDA graph does."""
 

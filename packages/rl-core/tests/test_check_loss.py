@@ -6,6 +6,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from rl.core.contract import Contract, Key
+from rl.core.errors import ContractError
 from rl.core.testing import check_loss
 
 
@@ -83,7 +84,7 @@ class Tolerant(Regression):
 class Mumbling(Regression):
     def forward(self, td):
         if ("next", "reward") not in td.keys(include_nested=True):
-            self.contract.refuse(td, "something", self)
+            raise ContractError("something is missing")
         return super().forward(td)
 
 

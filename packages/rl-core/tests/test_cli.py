@@ -194,3 +194,22 @@ def test_python_m_is_the_same_command():
     )
     assert done.returncode == 2
     assert "no subcommand 'no-such-thing'" in done.stderr
+
+
+def test_help_of_a_subcommand_is_asked_of_it(capsys):
+    assert cli.main(["help", "play"]) == 0
+    assert calls == [["--help"]]
+    assert cli.main(["help", "plai"]) == 2
+    assert "Did you mean `rl play`?" in capsys.readouterr().err
+
+
+def test_plugins_shows_what_is_wrong_with_commands(registry, capsys):
+    class Thief:
+        @hookimpl
+        def rl_commands(self, registry):
+            return Command("play", "m:run")
+
+    registry.register(Thief(), "thief", "other")
+    assert cli.main(["plugins", "--json"]) == 0
+    problems = {record["name"]: record["problems"] for record in json.loads(capsys.readouterr().out)}
+    assert problems == {"mine": [], "thief": ["rl_commands: command 'play' is already offered by acme:mine"]}

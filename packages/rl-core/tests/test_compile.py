@@ -97,3 +97,29 @@ def test_what_makes_no_sense_is_refused():
         compile_with_warmup(torch.add, warmup=-1)
     with pytest.raises(RLError, match="got int, which cannot be called"):
         compile_with_warmup(3)
+
+
+def test_a_function_keeps_its_name_and_its_object():
+    class Scale:
+        factor = 3
+
+        @compile_with_warmup(warmup=1, backend="eager")
+        def apply(self, x):
+            """Multiply."""
+            return self.factor * x
+
+    scale = Scale()
+    assert [scale.apply(torch.ones(1)).item() for _ in range(3)] == [3, 3, 3]
+    assert (Scale.apply.__name__, Scale.apply.__doc__) == ("apply", "Multiply.")
+
+
+def test_a_module_in_a_class_is_not_bound():
+    class Holder:
+        net = compile_with_warmup(nn.Linear(2, 1), backend="eager")
+
+    assert Holder().net(torch.ones(2)).shape == (1,)
+
+
+def test_a_warm_up_is_a_whole_number():
+    with pytest.raises(RLError, match=r"warmup=1.5"):
+        compile_with_warmup(torch.add, warmup=1.5)

@@ -61,3 +61,24 @@ def test_renaming_an_unknown_key_is_refused_with_the_nearest():
 
 def test_a_tuple_of_one_is_the_same_key():
     assert Key(("reward",)).name == "reward"
+
+
+def test_all_absent_keys_of_a_batch_are_named_at_once():
+    td = TensorDict({"action": torch.zeros(2)}, batch_size=[2])
+    with pytest.raises(ContractError) as caught:
+        GAE.read(td, "Loss")
+    assert "('next', 'reward')" in str(caught.value)
+    assert "'action_log_prob'" in str(caught.value)
+    assert str(caught.value).count("keys: action") == 1
+
+
+@pytest.mark.parametrize("name", [3, None, (), ("a", 3)], ids=str)
+def test_what_is_no_key_is_refused(name):
+    with pytest.raises(ContractError, match="a key is a string or a tuple of strings"):
+        Key(name)
+
+
+@pytest.mark.parametrize("reads", [["a"], ("a",), Key("a")], ids=["list", "strings", "no-tuple"])
+def test_a_contract_holds_keys(reads):
+    with pytest.raises(ContractError, match="reads of a Contract is a tuple of Key objects"):
+        Contract(reads=reads)

@@ -10,7 +10,7 @@ import torch
 
 from rl.core import doctor
 from rl.core._versions import requirements, satisfies
-from rl.core.components import Component
+from rl.core.components import Command, Component
 from rl.core.errors import BackendError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
@@ -272,6 +272,13 @@ def test_json(monkeypatch, capsys):
         ("1.0.1", "!=1.0.1", False),
         ("4.0.0rc1", ">=4", True),
         ("1", "", True),
+        ("2.13.0+cpu", "==2.*", True),
+        ("2.13.0", "==2.0.*", False),
+        ("2.13.0", "!=2.*", False),
+        ("1.9", "~=1.4", True),
+        ("2.0", "~=1.4", False),
+        ("1.5.0", "~=1.4.2", False),
+        ("1.0", "@ https://example.org/x-2.0.zip?v==2", True),
     ],
 )
 def test_version_ranges(version, wanted, fits):
@@ -282,3 +289,14 @@ def test_requirements_are_read_from_metadata():
     found = {name: (wanted, extra) for name, wanted, extra, _ in requirements("rl-core")}
     assert found["torch"] == (">=2.11", None)
     assert requirements("no-such-distribution") == []
+
+
+def test_a_command_that_does_not_import_is_a_problem():
+    class Offers:
+        @hookimpl
+        def rl_commands(self, registry):
+            return Command("play", "json:no_such_function")
+
+    found = {f.name: f for f in doctor.examine(registry=registry(Offers()))}
+    assert found["command play"].state == "problem"
+    assert "no_such_function" in found["command play"].value

@@ -65,10 +65,41 @@ def test_the_table_is_printed_before_the_refusal():
     assert "NOBODY" in out.getvalue()
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_told_at_once_each_reader_and_remedy_once():
+    loss = Part(reads=[Key("a", remedy="Run A."), Key("b", remedy="Run A."), "c"])
     with pytest.raises(ContractError) as caught:
-        check_pipeline(Part(reads=["a", "b"]))
-    assert str(caught.value).count("which nothing in this pipeline wrote") == 2
+        check_pipeline(Part(writes=["x", ("next", "y")]), loss)
+    assert str(caught.value) == (
+        "Part 2 reads 'a' and 'b', which nothing in this pipeline wrote. Run A.\n"
+        "Part 2 reads 'c', which nothing in this pipeline wrote.\n"
+        "(keys: x, next.y)"
+    )
+
+
+def test_keys_are_listed_at_each_problem_where_they_differ():
+    with pytest.raises(ContractError) as caught:
+        check_pipeline(Part(reads=["a"], writes=["x"]), Part(reads=["b"]))
+    assert str(caught.value).splitlines() == [
+        "Part reads 'a', which nothing in this pipeline wrote (keys: none).",
+        "Part 2 reads 'b', which nothing in this pipeline wrote (keys: x).",
+    ]
+
+
+def test_components_of_one_class_are_told_apart():
+    one, two = policy(out_key="hidden"), policy(in_key="hidden")
+    found = check_pipeline(CountingEnv(), one, two, one)
+    assert found.uses["hidden"].writers == ["TensorDictModule"]
+    assert found.uses["hidden"].readers == ["TensorDictModule 2"]
+
+
+def test_an_output_that_is_thrown_away_is_no_key():
+    module = TensorDictModule(lambda x: (x, x), in_keys=[], out_keys=["_", "action"])
+    assert list(check_pipeline(module).uses) == ["action"]
+
+
+def test_a_class_in_place_of_an_object_is_named():
+    with pytest.raises(ContractError, match="CountingEnv is a class"):
+        check_pipeline(CountingEnv, policy())
 
 
 def test_a_component_without_keys_is_refused():

@@ -16,6 +16,7 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
+from rl.core import compile_with_warmup
 from rl.core.errors import ContractError
 from rl.core.lowering import Lowered, chain, lower, lower_distribution, lower_env
 from rl.core.testing import CountingEnv
@@ -180,3 +181,46 @@ def test_an_environment_offers_its_leaf_form():
     env = CountingEnv()
     assert lower_env(env) is env
     assert lower_env(object()) is None
+
+
+class Doubling(TensorDictModule):
+    """A class that offers its own form."""
+
+    def lowered(self):
+        return Lowered(lambda a: (self.module(a),), ["a"], ["b"])
+
+
+def doubling(change):
+    module = Doubling(nn.Linear(1, 1), in_keys=["a"], out_keys=["b"])
+    changed = change(module)
+    return module if changed is None else changed
+
+
+def own_forward(module):
+    module.forward = lambda td: td
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(own_forward, id="own-forward"),
+        pytest.param(lambda module: module.compile(backend="eager"), id="compiled-in-place"),
+        pytest.param(lambda module: torch.compile(module, backend="eager"), id="compiled"),
+        pytest.param(lambda module: compile_with_warmup(module, backend="eager"), id="compiled-later"),
+        pytest.param(lambda module: module.register_full_backward_pre_hook(lambda *_: None) and None, id="hooked"),
+    ],
+)
+def test_what_changes_a_call_is_never_skipped(change):
+    assert lower(doubling(lambda _: None)) is not None
+    assert lower(doubling(change)) is None
+
+
+def test_a_wrapper_that_passes_attributes_on_has_no_leaf_form():
+    class Wrapper:
+        def __init__(self, env):
+            self.env = env
+
+        def __getattr__(self, name):
+            return getattr(self.env, name)
+
+    assert lower_env(Wrapper(CountingEnv())) is None

@@ -58,3 +58,12 @@ def test_doctor_reports_it(tmp_path):
     assert done.returncode == 1, done.stderr
     assert "WRONG" in done.stdout
     assert "-> rename" in done.stdout
+
+
+def test_a_folder_that_is_gone_hides_nothing(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path)])
+    assert namespace.intruders() == []

@@ -73,7 +73,12 @@ BROKEN = {
     "no-mark": ("def rl_components(): return []", "not marked: put @hookimpl"),
     "wrapper": ("@hookimpl(wrapper=True)\ndef rl_components(): yield", "hook wrapper"),
     "no-component": ("@hookimpl\ndef rl_components(): return ['gym']", "rl_components gave 'gym'"),
-    "not-iterable": ("@hookimpl\ndef rl_components(): return 3", "TypeError"),
+    "no-hook": ("", "rlt_broken implements no hook"),
+    "one-component": (
+        "@hookimpl\ndef rl_components(): return Component('loss', 'x', 'm:A')",
+        "yields or lists objects",
+    ),
+    "not-iterable": ("@hookimpl\ndef rl_components(): return 3", "rl_components gave 3; it yields or lists"),
     "bad-name": (declares('"loss", "Bad Name", "m:A"'), "lower case"),
     "generator-fails": (
         declares('"loss", "half", "m:A"') + "    raise RuntimeError('half way')\n",
@@ -358,3 +363,24 @@ def test_a_module_object_can_be_registered():
     plugin = ModuleType("plugin")
     plugin.rl_components = hookimpl(lambda: [Component("env", "x", "m:A")])
     assert Registry().register(plugin, "p").components[0].name == "x"
+
+
+def test_what_a_plugin_prints_stays_out_of_listings(module, capsys):
+    noisy = "print('at import')\n@hookimpl\ndef rl_commands(registry):\n    print('when asked')\n"
+    Registry([entry(module("rlt_noisy", noisy))]).commands()
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "at import\nwhen asked\n")
+
+
+def test_a_command_of_rl_itself_is_not_given_away(module):
+    text = "@hookimpl\ndef rl_commands(registry): return Command('doctor', 'm:run')\n"
+    registry = Registry([entry(module("rlt_thief", text))])
+    with pytest.warns(BrokenPluginWarning, match="'doctor' is already offered by rl-core"):
+        assert registry.commands() == {}
+    assert registry.plugins[0].problems == ["rl_commands: command 'doctor' is already offered by rl-core"]
+
+
+def test_a_component_of_a_plugin_that_is_left_out_is_named_with_the_reason(module):
+    registry = Registry([entry(module("rlt_future", declares('"loss", "later", "m:A", contract=9')))])
+    with pytest.raises(UnknownComponentError, match=r"'later' is of acme:rlt_future 1.2, which is left out: .*loss/9"):
+        registry.load("loss", "later")

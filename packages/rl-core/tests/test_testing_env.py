@@ -83,6 +83,24 @@ class NoSeedReturned(CountingEnv):
         return None
 
 
+class CutAtReset(CountingEnv):
+    def reset_leaves(self, current=None, mask=None):
+        fresh = super().reset_leaves(current, mask)
+        return fresh | {"truncated": torch.ones_like(fresh["done"])}
+
+
+class RewardAtRoot(CountingEnv):
+    def step_and_maybe_reset(self, tensordict):
+        stepped, root = super().step_and_maybe_reset(tensordict)
+        return stepped, root.set("reward", torch.zeros(*self.batch_size, 1))
+
+
+class ClosesOnce(CountingEnv):
+    def close(self):
+        assert not self.closed
+        super().close()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -96,6 +114,9 @@ class NoSeedReturned(CountingEnv):
         pytest.param(OwnReturn, "must return its input", id="return"),
         pytest.param(Diverging, "step and step_leaves differ: 'reward' differs", id="leaf-form"),
         pytest.param(Sharing, "shares its memory", id="sharing"),
+        pytest.param(CutAtReset, r"CutAtReset.reset\(\): 'done' is not the union", id="flags-at-reset"),
+        pytest.param(RewardAtRoot, "left .'reward'. in the root of the following step", id="reward-at-root"),
+        pytest.param(ClosesOnce, "called a second time, raised AssertionError", id="close-twice"),
         pytest.param(NoSeedReturned, "must return the next seed", id="next-seed"),
     ],
 )

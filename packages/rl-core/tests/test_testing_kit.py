@@ -174,6 +174,8 @@ WRONG_RECURRENCES = {
     "last axis always": lambda d, c, t: toy_linear_recurrence(d, c, -1),
     "double precision": lambda d, c, t: toy_linear_recurrence(d.double(), c.double(), t),
     "changes its arguments": in_place,
+    "weights detached": lambda d, c, t: toy_linear_recurrence(d, c.detach(), t),
+    "not differentiable": lambda d, c, t: toy_linear_recurrence(d.detach(), c.detach(), t),
     "shifted weights": lambda d, c, t: toy_linear_recurrence(d, c.roll(1, t), t),
 }
 

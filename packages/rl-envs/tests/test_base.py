@@ -92,6 +92,16 @@ def test_rollout_refuses_a_policy_that_returns_no_tensordict(counter):
         counter([2]).rollout(2, policy=lambda td: torch.zeros(1))
 
 
+def test_a_policy_may_return_its_own_entries_alone():
+    def act(td):
+        return TensorDict({"action": torch.full((*td.batch_size, 1), 0.5)}, batch_size=td.batch_size)
+
+    for done in (True, False):
+        data = PendulumEnv(batch_size=[2], seed=0).rollout(3, policy=act, break_when_any_done=done)
+        assert data["action"].eq(0.5).all()
+        assert data["observation"].shape == (2, 3, 3)
+
+
 def test_set_truncated_marks_the_last_step_and_no_shared_tensor():
     class Cut(PendulumEnv):
         def __init__(self):

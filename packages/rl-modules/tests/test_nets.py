@@ -155,5 +155,5 @@ def test_orthogonal_init():
     assert_close(first.weight.T @ first.weight, 4 * torch.eye(4), atol=1e-5, rtol=0)
     assert_close(last.weight @ last.weight.T, 0.25 * torch.eye(3), atol=1e-5, rtol=0)
     assert not first.bias.any()
-    with pytest.raises(ValueError, match=r"LazyLinear.*call the network once"):
+    with pytest.raises(SpecError, match=r"LazyLinear.*call the network once"):
         orthogonal_init(MLP(None, 2))

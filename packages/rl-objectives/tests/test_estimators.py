@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.testing import check_contract
 from rl.objectives.value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, ValueEstimators
 from rl.objectives.value._kinds import make_estimator
@@ -293,7 +293,7 @@ def test_estimators_by_name(kind):
 
 @pytest.mark.parametrize("name", ["gamma", "lmbda"])
 def test_coefficients_outside_their_range_are_refused(name):
-    with pytest.raises(ValueError, match=rf"GAE got {name}=1.5; it must be in \[0, 1\]"):
+    with pytest.raises(SpecError, match=rf"GAE got {name}=1.5; it must be in \[0, 1\]"):
         GAE(**{name: 1.5})
 
 

@@ -17,7 +17,7 @@ from torch.distributions import Categorical, Independent, Normal, TransformedDis
 from torch.distributions.transforms import TanhTransform
 from torch.nn.functional import smooth_l1_loss
 
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.testing import check_loss
 from rl.objectives import GAE, ClipPPOLoss, PPOLoss, ValueEstimators
 from rl.objectives._surrogate import clipped_surrogate
@@ -368,7 +368,7 @@ def test_a_factorised_distribution_is_refused(critic):
     ids=["clip", "critic", "reduction", "value-clip", "samples"],
 )
 def test_arguments_outside_their_range_are_refused(critic, arguments, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(SpecError, match=text):
         ClipPPOLoss(make_actor("categorical"), critic, **arguments)
 
 

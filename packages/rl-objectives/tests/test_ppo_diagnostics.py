@@ -23,3 +23,5 @@ def test_without_diagnostics_the_losses_are_the_same_and_all_that_is_declared(ki
     assert list(out.keys()) == lean.out_keys == ["loss_objective", "loss_critic", "loss_entropy"]
     for key in lean.out_keys:
         assert torch.equal(out[key], full[key])
+    lean.diagnostics = True
+    assert lean.out_keys == list(full.keys()) == list(lean(batch).keys())

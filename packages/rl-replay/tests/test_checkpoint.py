@@ -164,6 +164,22 @@ def damage_bytes(folder):
     path.write_bytes(raw)
 
 
+def edit_manifest(change):
+    def damage(folder):
+        content = json.loads((folder / "manifest.json").read_text())
+        change(content)
+        (folder / "manifest.json").write_text(json.dumps(content))
+
+    return damage
+
+
+def move_cursor(content):
+    """What one wrong digit in the file does."""
+    text = json.dumps(content["state"])
+    assert text.count('["cursor", 10]') == 1
+    content["state"] = json.loads(text.replace('["cursor", 10]', '["cursor", 11]'))
+
+
 DAMAGES = {
     "no folder": (lambda f: [p.unlink() for p in f.iterdir()], "holds no checkpoint"),
     "manifest": (lambda f: (f / "manifest.json").write_text("{"), "cannot be read"),
@@ -171,6 +187,11 @@ DAMAGES = {
     "not a manifest": (lambda f: (f / "manifest.json").write_text("[]"), "format None"),
     "cut": (lambda f: next(f.glob("tensors-*")).write_bytes(b"123"), "expected [0-9]+ bytes"),
     "flipped bit": (damage_bytes, "checksum"),
+    "wrong digit": (edit_manifest(move_cursor), "damaged: its checksum differs"),
+    "no data": (edit_manifest(lambda m: m.pop("data")), "damaged: it has no 'data'"),
+    "no checksum": (edit_manifest(lambda m: m.pop("crc32")), "damaged: it has no 'crc32'"),
+    "size": (edit_manifest(lambda m: m.update(bytes="x")), "damaged"),
+    "no state": (edit_manifest(lambda m: m.update(state=None)), "damaged"),
 }
 
 
@@ -183,6 +204,13 @@ def test_a_damaged_checkpoint_is_refused(damage, text, tmp_path):
     with pytest.raises(CheckpointError, match=text):
         buffer.loads(tmp_path)
     same(buffer[:], batch(10))
+
+
+def test_a_checkpoint_does_not_replace_a_file(tmp_path):
+    (tmp_path / "saved").write_text("of someone else")
+    with pytest.raises(CheckpointError, match="saved is a file; a checkpoint is a folder"):
+        make("tensor", "random").dumps(tmp_path / "saved")
+    assert (tmp_path / "saved").read_text() == "of someone else"
 
 
 MISFITS = {

@@ -14,6 +14,7 @@ from rl.replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
+    PrioritizedSampler,
     RandomSampler,
     RoundRobinWriter,
     SamplerWithoutReplacement,
@@ -55,6 +56,7 @@ def test_storages_conform(make):
 
 SAMPLERS = {
     "random": RandomSampler,
+    "prioritized": lambda: PrioritizedSampler(64, 0.6, 0.4, backend="torch"),
     "without-replacement": SamplerWithoutReplacement,
     "drop-last": lambda: SamplerWithoutReplacement(drop_last=True),
     "in-order": lambda: SamplerWithoutReplacement(shuffle=False),

@@ -97,7 +97,21 @@ class OneGuessEnv(GuessEnv):
         self._steps = self._steps[0]
 
 
+class FakeEnv:
+    """Specs, and nothing behind them."""
+
+    def __init__(self, action, observation=None, batch=3):
+        self.batch_size = torch.Size([batch])
+        observation = Unbounded((4,)) if observation is None else observation
+        observations = observation if isinstance(observation, dict) else {"observation": observation}
+        self.observation_spec = Composite(
+            {k: v.expand(batch, *v.shape) for k, v in observations.items()}, shape=(batch,)
+        )
+        self.full_action_spec = Composite(action=action.expand(batch, *action.shape), shape=(batch,))
+
+
 module = ModuleType("rl_trainers_test_envs")
+module.FakeEnv = FakeEnv
 module.GuessEnv = GuessEnv
 module.EndlessEnv = EndlessEnv
 module.OneGuessEnv = OneGuessEnv

@@ -72,7 +72,15 @@ def test_another_runs_config_is_accepted(tmp_path):
     [
         pytest.param(["ppoo"], "no recipe 'ppoo'; did you mean 'ppo'?", id="recipe"),
         pytest.param(["--learnin-rate", "1"], "no option --learnin-rate; did you mean --learning-rate?", id="option"),
-        pytest.param(["--learning-rate", "fast"], "Expected a <class 'float'>. Got value: fast", id="type"),
+        pytest.param(["--learning-rate", "fast"], "--learning-rate must be a number, got fast", id="type"),
+        pytest.param(["--num-envs", "2.5"], "--num-envs must be a whole number, got 2.5", id="fraction"),
+        pytest.param(["--num-envs", "1.5e0"], "--num-envs must be a whole number, got 1.5", id="fraction-e"),
+        pytest.param(["--loggers", "csv"], "--loggers must be a list in quotes, like '[64,64]'", id="no-list"),
+        pytest.param(["--seed", "3", "4"], "cannot understand '4'; the recipe comes first, each", id="two-values"),
+        pytest.param(["--seed", "3", "ppo"], "cannot understand 'ppo'; the recipe comes first", id="recipe-last"),
+        pytest.param(
+            ["--display", "ritch"], "--display must be one of auto, rich, plain, none, got 'ritch'", id="display"
+        ),
         pytest.param(["--clip", "1.5"], "clip must be in (0, 1), got 1.5", id="range"),
         pytest.param(
             ["--frames-per-batch", "100", "--num-envs", "3"], "a multiple of num_envs (3), got 100", id="pair"
@@ -142,6 +150,13 @@ def test_yaml_numbers_in_every_spelling_are_numbers(tmp_path):
     assert (config.learning_rate, config.total_frames, config.hidden, config.anneal) == (1e-3, 2048, (8,), False)
 
 
+@pytest.mark.parametrize("words", [["--total-frames", "2e4"], ["--total-frames=2E4"], ["--config", "c.yaml"]])
+def test_whole_numbers_may_be_written_with_an_exponent(words, tmp_path):
+    (tmp_path / "c.yaml").write_text("total_frames: 2e4\n")
+    frames = parse_train(words).config.total_frames
+    assert (frames, type(frames)) == (20_000, int)
+
+
 def test_a_run_without_an_evaluation_is_played_with_its_last_policy(capsys, tmp_path):
     stopped = PPOConfig(env="test/guess", eval_every=10_000, loggers=("csv",))
     train_ppo(stopped, out="run", display="none", should_stop=lambda frames: True)
@@ -204,7 +219,21 @@ def test_a_recipe_of_a_plugin_is_found_and_gets_its_config(monkeypatch):
 def test_eval_says_what_is_wrong(capsys, tmp_path):
     assert main(["eval", "nowhere"]) == 1
     assert "nowhere is not a run folder" in capsys.readouterr().err
-    assert main(["eval", "nowhere", "--episodes", "0"]) == 2
+    for words, message in (
+        (["nowhere", "--episodes", "0"], "--episodes must be above 0, got 0"),
+        (["--epsodes", "3"], "there is no option --epsodes; did you mean --episodes? All of them: rl eval --help"),
+        (["nowhere", "--episode", "3"], "there is no option --episode; did you mean --episodes?"),
+        (["nowhere", "--seed", "-1"], "--seed must be in [0, 2147483647], got -1"),
+        (["nowhere", "--episodes", "x"], "invalid int value: 'x'"),
+        ([], "required: RUN. More: rl eval --help"),
+        (["a", "b"], "unrecognized arguments: b"),
+    ):
+        capsys.readouterr()
+        assert main(["eval", *words]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("rl eval: ")
+        assert message in told
+        assert told.count("\n") == 1
     assert main(["train", "--env", "test/guess", *TINY, "--out", "run"]) == 0
     best = tmp_path / "run" / "checkpoints" / "best.safetensors"
     content = bytearray(best.read_bytes())

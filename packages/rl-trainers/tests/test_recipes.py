@@ -1,10 +1,10 @@
 import pytest
 import torch
-from rl_trainers_test_envs import GuessEnv
+from rl_trainers_test_envs import FakeEnv, GuessEnv
 from tensordict import TensorDict
 
 from rl.core.errors import RLError, SpecError
-from rl.core.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded
+from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, _evaluation, evaluate, load_policy, make_env, train_dqn, train_ppo
 from rl.trainers._dqn import dqn_policy
 from rl.trainers._fields import config_fields
@@ -85,19 +85,6 @@ def test_threads_are_restored(tmp_path):
     config = PPOConfig(**QUICK, total_frames=64, frames_per_batch=64, minibatch_size=64, threads=before + 1)
     train_ppo(config, out=tmp_path / "run", display="none")
     assert torch.get_num_threads() == before
-
-
-class FakeEnv:
-    """Specs, and nothing behind them."""
-
-    def __init__(self, action, observation=None, batch=3):
-        self.batch_size = torch.Size([batch])
-        observation = Unbounded((4,)) if observation is None else observation
-        observations = observation if isinstance(observation, dict) else {"observation": observation}
-        self.observation_spec = Composite(
-            {k: v.expand(batch, *v.shape) for k, v in observations.items()}, shape=(batch,)
-        )
-        self.full_action_spec = Composite(action=action.expand(batch, *action.shape), shape=(batch,))
 
 
 ACTIONS = [

@@ -94,6 +94,8 @@ class Collector:
         _check_flags(self.env, track_traj_ids=track_traj_ids, set_truncated=set_truncated)
         self._batch_size = torch.Size(self.env.batch_size)
         self._elements = self._batch_size.numel()
+        if not self._elements:
+            raise SpecError(f"{type(self.env).__name__} has batch size {tuple(self._batch_size)}: nothing to collect")
         self._steps = ceil(frames_per_batch / self._elements)
         self.frames_per_batch = self._steps * self._elements
         self.total_frames = total_frames
@@ -321,6 +323,8 @@ def _check_counts(frames_per_batch: int, total_frames: int, init_random_frames: 
 def _check_fit(env: Env, policy: Any, init_random_frames: int) -> None:
     if policy is None:
         return
+    if isinstance(policy, type):
+        raise SpecError(f"policy is the class {policy.__name__}: pass an object, {policy.__name__}(...)")
     if not callable(policy):
         raise SpecError(
             f"policy is {type(policy).__name__}, expected a TensorDict module or a function from TensorDict to"

@@ -34,12 +34,21 @@ class LeafLoop:
         env: the environment's leaf form.
         rewards: the reward keys; they are written under ``next`` and never carried to the root.
         around: puts a clock around resets.
+        acts: the action keys, if whatever else the policy writes at the root is carried to the following root, as
+            `rl.core.step_mdp` does; None for a policy of known inputs, which needs none of it.
     """
 
-    def __init__(self, env: LeafEnv, rewards: Iterable[NestedKey], around: Around = _as_it_is) -> None:
+    def __init__(
+        self,
+        env: LeafEnv,
+        rewards: Iterable[NestedKey],
+        around: Around = _as_it_is,
+        acts: Iterable[NestedKey] | None = None,
+    ) -> None:
         self.root: Leaves | None = None
         self.reset = around("env", env.reset_leaves)
         self._rewards = list(rewards)
+        self._acts = None if acts is None else list(acts)
         # reading one flag is eight times cheaper than a reduction
         self._any: Callable[[Tensor], Tensor] = _itself if env.batch_size.numel() == 1 else Tensor.any
 
@@ -55,7 +64,7 @@ class LeafLoop:
         """
         root = self.reset() if self.root is None else self.root
         self.root = None  # whatever interrupts the loop, the environment has moved on
-        rewards, any_of, reset = self._rewards, self._any, self.reset
+        rewards, any_of, reset, acts = self._rewards, self._any, self.reset, self._acts
         known, constants = list(root), None
         for _ in range(steps):
             extra = act(root)
@@ -65,7 +74,8 @@ class LeafLoop:
             roots.append(root)
             nexts.append(nxt)
             if constants is None:  # what a reset writes and no step does stays as it is
-                constants = [key for key in known if key not in nxt]
+                kept = known if acts is None else [*known, *[key for key in root if key not in (*known, *acts)]]
+                constants = [key for key in kept if key not in nxt]
             carried = nxt.copy()
             for key in rewards:
                 del carried[key]

@@ -28,7 +28,8 @@ def opaque_act(policy: Callable[..., Any], device: torch.device | None, home: to
 
     def act(td: TensorDictBase) -> TensorDictBase:
         out = policy(td)
-        return td if out is None else _checked(out, policy)
+        # a policy may return its own entries alone
+        return td if out is None or out is td else td.update(_checked(out, policy))
 
     def act_elsewhere(td: TensorDictBase) -> TensorDictBase:
         there = td.to(device)

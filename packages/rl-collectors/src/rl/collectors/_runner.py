@@ -64,8 +64,9 @@ class Runner:
             step: Any = env.step_and_maybe_reset
             check_act, check_step, probe = checks.tensordict_act, checks.tensordict_step, None
         else:
-            self._loop = LeafLoop(leaf_env, flat_keys(env.full_reward_spec), around)
             own, self.path = _leaf_policy(policy, away, home, env.batch_size)
+            acts = None if self.path == "leaves" else flat_keys(env.full_action_spec)
+            self._loop = LeafLoop(leaf_env, flat_keys(env.full_reward_spec), around, acts)
             random, step = draw.leaf_act(own), leaf_env.step_leaves
             check_act, check_step, probe = checks.leaf_act, checks.leaf_step, ActProbe
         first_step: Any = step if probe is None else StepProbe(step, type(env).__name__)

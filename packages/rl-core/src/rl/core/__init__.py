@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         PluginError,
         RLError,
         ShapeError,
+        SlowBackendWarning,
         SpecError,
         UnknownComponentError,
     )
@@ -82,6 +83,7 @@ __all__ = [
     "RLError",
     "Registry",
     "ShapeError",
+    "SlowBackendWarning",
     "SpecError",
     "Stacked",
     "TensorSpec",
@@ -122,6 +124,7 @@ __getattr__, __dir__ = lazy_exports(
             "PluginError",
             "RLError",
             "ShapeError",
+            "SlowBackendWarning",
             "SpecError",
             "UnknownComponentError",
         ],

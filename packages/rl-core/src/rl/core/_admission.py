@@ -44,6 +44,11 @@ def admit(manager: pluggy.PluginManager, plugin: object, record: PluginRecord, o
         manager.register(plugin, name=record.id)
         manager.check_pending()  # a hook name that we do not know
         _refuse_slips(manager, plugin, record)
+        if not manager.get_hookcallers(plugin):
+            raise PluginError(
+                f"{record.value or 'it'} implements no hook: an entry point names the module (or object) with functions"
+                " marked @hookimpl of rl.core.hookspecs"
+            )
         record.components = tuple(_listed(manager, record))
         staged = dict(offers)
         for component in record.components:
@@ -77,7 +82,10 @@ def _listed(manager: pluggy.PluginManager, record: PluginRecord) -> list[Compone
     found: list[Component] = []
     for impl in manager.hook.rl_components.get_hookimpls():
         if impl.plugin_name == record.id:
-            found.extend(cast("Iterable[Component]", impl.function()))
+            given: object = impl.function()
+            if not isinstance(given, Iterable):
+                raise PluginError(f"rl_components gave {given!r}; it yields or lists objects of Component")
+            found.extend(cast("Iterable[Component]", given))
     for item in found:
         if not isinstance(item, Component):
             raise PluginError(f"rl_components gave {item!r}; it lists objects of rl.core.components.Component")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, update_wrapper
+from operator import index
+from types import FunctionType, MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
@@ -31,6 +33,12 @@ class WarmedUp(Generic[P, R]):
 
     def __init__(self, model: Callable[P, R], warmup: int, options: dict[str, Any]) -> None:
         vars(self).update(_model=model, _warmup=warmup, _options=options, _calls=0, _compiled=None)
+        if isinstance(model, FunctionType):
+            update_wrapper(self, model, updated=())
+
+    def __get__(self, owner: Any, _: type | None = None) -> Any:
+        """Bound to an object, as a function in a class is; a module in a class stays itself."""
+        return self if owner is None or not isinstance(self._model, FunctionType) else MethodType(self, owner)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._compiled is not None:
@@ -48,7 +56,10 @@ class WarmedUp(Generic[P, R]):
         return getattr(self._model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._model, name, value)
+        if name.startswith("__") and name.endswith("__"):
+            vars(self)[name] = value  # name, signature and text of a function
+        else:
+            setattr(self._model, name, value)
 
     def __repr__(self) -> str:
         state = "compiled" if self._compiled is not None else f"{self._calls} of {self._warmup} warm-up calls"
@@ -65,7 +76,8 @@ def compile_with_warmup(model: Any = None, *, warmup: int = 1, **compile_kwargs:
     """Compile a function or a module after its first `warmup` calls.
 
     The first calls settle what compilation depends on (lazily made state, shapes), and keep the seconds that
-    it takes out of the first measurements. Both forms give the same results, up to rounding.
+    it takes out of the first measurements. Both forms give the same results, up to rounding. The result is no
+    `torch.nn.Module`: within a module, where its parameters would not be found, compile the outer one.
 
     Args:
         model: what to compile; if None, a decorator is returned.
@@ -85,7 +97,7 @@ def compile_with_warmup(model: Any = None, *, warmup: int = 1, **compile_kwargs:
         >>> len(list(net.parameters()))
         2
     """
-    if warmup < 0:
+    if not hasattr(warmup, "__index__") or index(warmup) < 0:
         raise RLError(f"compile_with_warmup got warmup={warmup}; it counts calls: give 0 or more")
     if model is None:
         return partial(compile_with_warmup, warmup=warmup, **compile_kwargs)

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from rl.core.contract import Contract, Key, missing_key_message
+from rl.core.contract import Contract, Key, MissingKey, missing_key_message, missing_keys_message
 from rl.core.errors import ContractError
 from rl.core.keys import NestedKey, as_tuple, next_key, unwrap
 
 __all__ = ["Explanation", "KeyUse", "check_pipeline", "contract_of", "explain"]
+
+_WHERE = "this pipeline"
 
 
 @dataclass
@@ -44,11 +46,16 @@ class Explanation:
 
     Args:
         uses: by key, in the order in which the pipeline meets them.
-        problems: one sentence for each key that is read and that nobody wrote before.
+        missing: the keys that are read and that nobody wrote before.
     """
 
     uses: dict[NestedKey, KeyUse] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    missing: list[MissingKey] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        """One sentence for each missing key."""
+        return [missing_key_message(one.owner, one.key, one.present, where=_WHERE) for one in self.missing]
 
     def __str__(self) -> str:
         rows = [
@@ -73,8 +80,8 @@ class Explanation:
         if use is None or not use.writers:
             if key.optional:
                 return
-            present = [name for name, other in self.uses.items() if other.writers]
-            self.problems.append(missing_key_message(owner, key, present, where="this pipeline"))
+            present = tuple(name for name, other in self.uses.items() if other.writers)
+            self.missing.append(MissingKey(owner, key, present))
             use = self.uses.setdefault(key.name, KeyUse(key.name))
         self._learn(use, key)
         if owner not in use.readers:
@@ -97,12 +104,14 @@ def contract_of(component: Any) -> Contract:
     Raises:
         ContractError: if it has neither.
     """
+    if isinstance(component, type):
+        raise ContractError(f"{component.__name__} is a class; what reads and writes is an object of it")
     own = getattr(component, "contract", None)
     if isinstance(own, Contract):
         return own
     if hasattr(component, "in_keys") and hasattr(component, "out_keys"):
         reads = tuple(Key(unwrap(key)) for key in component.in_keys)
-        return Contract(reads, tuple(Key(unwrap(key)) for key in component.out_keys))
+        return Contract(reads, tuple(Key(unwrap(key)) for key in component.out_keys if key != "_"))  # "_": thrown away
     raise ContractError(
         f"{type(component).__name__} does not say what it reads and writes: give it a `contract`, or `in_keys`"
         " and `out_keys` (a TensorDictModule around it has both)"
@@ -129,10 +138,10 @@ def explain(*components: Any, file: IO[str] | None = None) -> Explanation:
         >>> actor = TensorDictModule(torch.nn.Identity(), in_keys=["hidden"], out_keys=["action"])
         >>> encoder = TensorDictModule(torch.nn.Identity(), in_keys=[], out_keys=["hidden"])
         >>> table = explain(encoder, actor)
-        key     shape  dtype  written by        read by
-        ------  -----  -----  ----------------  ----------------
-        hidden  ?      ?      TensorDictModule  TensorDictModule
-        action  ?      ?      TensorDictModule  -
+        key     shape  dtype  written by          read by
+        ------  -----  -----  ------------------  ------------------
+        hidden  ?      ?      TensorDictModule    TensorDictModule 2
+        action  ?      ?      TensorDictModule 2  -
         >>> explain(actor)
         Traceback (most recent call last):
         ...
@@ -157,54 +166,67 @@ def check_pipeline(*components: Any) -> Explanation:
 
 
 def _raise_problems(found: Explanation) -> None:
-    if found.problems:
-        raise ContractError("\n".join(found.problems))
+    if found.missing:
+        raise ContractError(missing_keys_message(found.missing, where=_WHERE))
 
 
 def _trace(components: tuple[Any, ...]) -> Explanation:
     found = Explanation()
+    names = _names(components)
     waiting: Any = None
     for component in components:
+        name = names[id(component)]
         if _is_env(component):
             waiting = component
             for key in _env_reset_keys(component):
-                found.writes(f"{_name(component)}.reset", key)
+                found.writes(f"{name}.reset", key)
             continue
-        waiting = _step_if_ready(found, waiting)
+        waiting = _step_if_ready(found, waiting, names)
         contract = contract_of(component)
         for key in contract.reads:
-            found.reads(_name(component), key)
+            found.reads(name, key)
         for key in contract.writes:
-            found.writes(_name(component), key)
+            found.writes(name, key)
     if waiting is not None and len(components) > 1:
-        _env_step(found, waiting)
+        _env_step(found, waiting, names)
     return found
 
 
-def _step_if_ready(found: Explanation, env: Any) -> Any:
+def _step_if_ready(found: Explanation, env: Any, names: dict[int, str]) -> Any:
     """Take the environment's step once every action is written; None then, else the environment."""
     if env is None:
         return None
     actions = [key.name for key in _env_action_keys(env)]
     if all(name in found.uses and found.uses[name].writers for name in actions):
-        _env_step(found, env)
+        _env_step(found, env, names)
         return None
     return env
 
 
-def _env_step(found: Explanation, env: Any) -> None:
+def _env_step(found: Explanation, env: Any, names: dict[int, str]) -> None:
+    name = f"{names[id(env)]}.step"
     for key in _env_action_keys(env):
-        found.reads(f"{_name(env)}.step", key)
+        found.reads(name, key)
     for key in _env_step_keys(env):
-        found.writes(f"{_name(env)}.step", key)
+        found.writes(name, key)
 
 
 def _is_env(component: Any) -> bool:
+    if isinstance(component, type):
+        return False
     return hasattr(component, "observation_spec") and hasattr(component, "full_action_spec")
 
 
-def _name(component: Any) -> str:
-    return type(component).__name__
+def _names(components: tuple[Any, ...]) -> dict[int, str]:
+    """A name for each component, by identity: its class, with a number if it is not the first of that class."""
+    names: dict[int, str] = {}
+    count: dict[str, int] = {}
+    for component in components:
+        if id(component) not in names:
+            kind = type(component).__name__
+            count[kind] = count.get(kind, 0) + 1
+            names[id(component)] = kind if count[kind] == 1 else f"{kind} {count[kind]}"
+    return names
 
 
 def _keys_of(spec: Any, batch_dims: int) -> Iterator[Key]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.modules import module as _module
 
-__all__ = ["plain_network", "run_layers"]
+__all__ = ["changed", "plain_network", "run_layers"]
 
 
 def run_layers(layers: nn.Sequential, x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def run_layers(layers: nn.Sequential, x: Tensor) -> Tensor:
         return x
     for layer in layers._modules.values():
         kind, own = type(layer), layer.__dict__
-        if kind not in _KNOWN or _changed(own):
+        if kind not in _KNOWN or changed(own):
             x = layer(x)  # pyright: ignore[reportOptionalCall]
         elif kind is nn.Linear:
             parameters = own["_parameters"]  # reading them as attributes costs half of a small product
@@ -49,7 +49,7 @@ def run_layers(layers: nn.Sequential, x: Tensor) -> Tensor:
 _KNOWN = frozenset({nn.Linear, nn.Tanh, nn.ReLU, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Sigmoid, nn.LayerNorm})
 
 
-def _changed(own: dict[str, Any]) -> bool:
+def changed(own: dict[str, Any]) -> bool:
     """Whether a module was given hooks, a compiled call or another `forward`."""
     return bool(
         own["_forward_hooks"]
@@ -68,6 +68,6 @@ def plain_network(network: Any) -> Callable[..., Any]:
         return network
 
     def call(x: Tensor) -> Tensor:
-        return network(x) if _changed(network.__dict__) else run_layers(network, x)
+        return network(x) if changed(network.__dict__) else run_layers(network, x)
 
     return call

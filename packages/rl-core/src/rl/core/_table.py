@@ -22,4 +22,4 @@ def table(rows: Sequence[Sequence[str]], *, head: bool = False) -> Iterator[str]
     for number, row in enumerate(rows):
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         if head and number == 0:
-            yield "  ".join("-" * width for width in widths)
+            yield "  ".join("-" * width for width in (*widths[:-1], len(row[-1])))  # the last column may be sentences

@@ -9,7 +9,7 @@ __all__ = ["Requirement", "installed_version", "requirements", "satisfies"]
 
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
-_CLAUSE = re.compile(r"\s*(>=|<=|==|!=|<|>|~=)\s*([0-9][0-9.]*)")
+_CLAUSE = re.compile(r"\s*(>=|<=|==|!=|<|>|~=)\s*([0-9][0-9.]*)(\*?)")
 
 Requirement = tuple[str, str, str | None, bool]
 """Name, version range, extra that asks for it or None, whether other conditions (a platform) go with it."""
@@ -36,6 +36,12 @@ def _release(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def _begins_with(version: str, start: str) -> bool:
+    wanted = [int(part) for part in start.strip(".").split(".")]
+    have = [*_release(version), *[0] * len(wanted)]
+    return have[: len(wanted)] == wanted
+
+
 def satisfies(installed: str, wanted: str) -> bool:
     """Whether a version lies in a range; compares release numbers only.
 
@@ -44,20 +50,21 @@ def satisfies(installed: str, wanted: str) -> bool:
         wanted: ``>=2.11,<3``; what is not understood is taken as satisfied.
 
     Example:
-        >>> satisfies("2.13.0+cpu", ">=2.11"), satisfies("4.0.0", ">=3.3,<4")
-        (True, False)
+        >>> satisfies("2.13.0+cpu", ">=2.11"), satisfies("4.0.0", ">=3.3,<4"), satisfies("2.13.0", "==2.*")
+        (True, False, True)
     """
     have = _release(installed)
-    for operator, number in _CLAUSE.findall(wanted):
+    for operator, number, star in [] if wanted.startswith("@") else _CLAUSE.findall(wanted):  # "@": an address
         bound = _release(number)
+        equal = _begins_with(installed, number) if star else have == bound
         fits = {
             ">=": have >= bound,
             "<=": have <= bound,
-            "==": have == bound,
-            "!=": have != bound,
+            "==": equal,
+            "!=": not equal,
             "<": have < bound,
             ">": have > bound,
-            "~=": have >= bound,
+            "~=": have >= bound and _begins_with(installed, number.rpartition(".")[0] or number),
         }[operator]
         if not fits:
             return False

@@ -84,6 +84,8 @@ def _debug() -> bool:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if len(arguments) > 1 and arguments[0] == "help":  # `rl help train` is `rl train --help`
+        arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         _write_help(discovered(), sys.stdout)
         return 0
@@ -114,9 +116,7 @@ def _unknown(name: str, known: list[str]) -> int:
 def _write_help(registry: Registry, out: TextIO) -> None:
     offered: dict[str, tuple[Command, PluginRecord]] = registry.commands()
     rows = [(name, summary, "") for name, (_, summary) in _OWN.items()]
-    rows += [
-        (name, command.summary, record.distribution) for name, (command, record) in offered.items() if name not in _OWN
-    ]
+    rows += [(name, command.summary, record.distribution) for name, (command, record) in offered.items()]
     out.write("usage: rl [--help] [--version] SUBCOMMAND [ARGUMENTS]\n\nSubcommands:\n")
     out.writelines(f"  {line}\n" for line in table(rows))
     out.write("\n`rl SUBCOMMAND --help` explains one. RL_DEBUG=1 shows tracebacks.\n")
@@ -128,6 +128,9 @@ def _plugins(arguments: list[str]) -> int:
     parser.add_argument("--all", action="store_true", help="one line for each component, too")
     options = parser.parse_args(arguments)
     registry = discovered()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is wrong stands in the table
+        registry.commands()
     if options.json:
         sys.stdout.write(json.dumps([record.as_dict() for record in registry.plugins], indent=2) + "\n")
         return 0

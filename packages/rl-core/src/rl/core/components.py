@@ -32,6 +32,9 @@ CONTRACTS: dict[str, tuple[int, int]] = {
 }
 """Kind of component to the oldest and the current contract version that are served."""
 
+OWN_COMMANDS = ("doctor", "help", "plugins")
+"""Subcommands of ``rl`` that no plugin can offer."""
+
 _NAME = re.compile(r"[a-z0-9]+(?:[-_./][a-z0-9]+)*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 

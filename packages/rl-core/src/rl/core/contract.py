@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rl.core.errors import ContractError
-from rl.core.keys import NestedKey, key_str, nearest, unwrap
+from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 
 if TYPE_CHECKING:
     import torch
     from tensordict import TensorDictBase
     from torch import Tensor
 
-__all__ = ["Contract", "Key", "missing_key_message"]
+__all__ = ["Contract", "Key", "MissingKey", "missing_key_message", "missing_keys_message"]
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,59 @@ class Key:
     batched: bool = True
 
     def __post_init__(self) -> None:
+        parts = (self.name,) if isinstance(self.name, str) else self.name
+        if not isinstance(parts, list | tuple) or not parts or not all(isinstance(part, str) for part in parts):
+            raise ContractError(f"a key is a string or a tuple of strings, got {self.name!r}")
         object.__setattr__(self, "name", unwrap(self.name))
+
+
+@dataclass(frozen=True)
+class MissingKey:
+    """A key that is read and that nothing wrote before.
+
+    Args:
+        owner: who reads it.
+        key: what is read.
+        present: what was written before.
+    """
+
+    owner: str
+    key: Key
+    present: tuple[NestedKey, ...]
+
+    @property
+    def hint(self) -> str:
+        """The nearest key that exists, or nothing."""
+        close = nearest(self.key.name, self.present)
+        return f" Did you mean {key_str(close)}?" if close is not None else ""
 
 
 def missing_key_message(owner: str, key: Key, present: Iterable[NestedKey], where: str = "this batch") -> str:
     """The sentence that names a missing key, its reader, what is there, and what to do."""
-    present = list(present)
-    listed = ", ".join(".".join(k) if isinstance(k, tuple) else k for k in present) or "none"
-    close = nearest(key.name, present)
-    hint = f" Did you mean {key_str(close)}?" if close is not None else ""
-    remedy = f" {key.remedy}" if key.remedy else ""
-    return f"{owner} reads {key_str(key.name)}, which nothing in {where} wrote (keys: {listed}).{hint}{remedy}"
+    return missing_keys_message([MissingKey(owner, key, tuple(present))], where)
+
+
+def missing_keys_message(missing: Sequence[MissingKey], where: str = "this batch") -> str:
+    """One message about one or several missing keys: a line for each reader and remedy, what is there once."""
+    groups: dict[tuple[str, str, str], list[MissingKey]] = {}
+    for one in missing:
+        groups.setdefault((one.owner, one.hint, one.key.remedy), []).append(one)
+    present = dict.fromkeys(one.present for one in missing)
+    alone = len(groups) == 1
+    lines: list[str] = []
+    for (owner, hint, remedy), ones in groups.items():
+        listed = f" ({_listed(ones[0].present)})" if alone or len(present) > 1 else ""
+        names = " and ".join(key_str(one.key.name) for one in ones)
+        lines.append(
+            f"{owner} reads {names}, which nothing in {where} wrote{listed}.{hint}{f' {remedy}' if remedy else ''}"
+        )
+    if not alone and len(present) == 1:
+        lines.append(f"({_listed(missing[0].present)})")
+    return "\n".join(lines)
+
+
+def _listed(present: Iterable[NestedKey]) -> str:
+    return f"keys: {', '.join('.'.join(as_tuple(key)) for key in present) or 'none'}"
 
 
 @dataclass(frozen=True)
@@ -73,6 +115,9 @@ class Contract:
     _names: tuple[list[NestedKey], list[NestedKey]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        for role, keys in (("reads", self.reads), ("writes", self.writes)):
+            if not isinstance(keys, tuple) or not all(isinstance(key, Key) for key in keys):
+                raise ContractError(f"{role} of a Contract is a tuple of Key objects, got {keys!r}")
         required = [key.name for key in self.reads if not key.optional]
         object.__setattr__(self, "_names", (required, [key.name for key in self.writes]))
 
@@ -118,12 +163,13 @@ class Contract:
         return values
 
     def refuse(self, td: TensorDictBase, name: NestedKey, owner: object) -> None:
-        """Raise the error about the absent key `name`.
+        """Raise the error about the absent key `name`; it also names all others that are required and absent.
 
         Raises:
             ContractError: always.
         """
         key = next((key for key in self.reads if key.name == name), Key(name))
         who = owner if isinstance(owner, str) else type(owner).__name__
-        present = list(td.keys(include_nested=True, leaves_only=True))
-        raise ContractError(missing_key_message(who, key, present))
+        present = tuple(td.keys(include_nested=True, leaves_only=True))
+        others = [k for k in self.reads if k.name != name and not k.optional and td.get(k.name, None) is None]
+        raise ContractError(missing_keys_message([MissingKey(who, k, present) for k in (key, *others)]))

@@ -16,7 +16,9 @@ from rl.core import namespace
 from rl.core.__about__ import __version__
 from rl.core._records import PluginRecord
 from rl.core._table import table
+from rl.core._targets import import_target
 from rl.core._versions import installed_version, requirements, satisfies
+from rl.core.components import Command
 from rl.core.errors import MissingExtraError, RLError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import normalized, settings
@@ -123,8 +125,12 @@ def examine(*, quick: bool = False, registry: Registry | None = None) -> list[Fi
     """
     registry = discovered() if registry is None else registry
     findings = [*_system(), *_libraries(), *_namespace()]
+    _commands(registry)
     if not quick:
-        findings += [*_imports(), *_devices(), *_answers(registry), *_targets(registry)]
+        findings += [*_imports(), *_devices(), *_answers(registry)]
+    findings += _notes(registry)
+    if not quick:
+        findings += _targets(registry)
     # Last, since asking the hooks may have brought up problems.
     findings += [*_plugins(registry), *_settings(registry), *_bad_pairs(), *_extras(registry)]
     return findings
@@ -236,6 +242,23 @@ def _answer(registry: Registry, what: str, hook: str, arguments: dict[str, Any])
     return Finding("back ends", what, f"{name} of {found.plugin.distribution}{passed}{f': {why}' if why else ''}")
 
 
+def _commands(registry: Registry) -> dict[str, tuple[Command, PluginRecord]]:
+    """Subcommands; what is wrong with them is noted with their plugins."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return registry.commands()
+
+
+def _notes(registry: Registry) -> Iterator[Finding]:
+    """What plugins say about themselves."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # failures are listed with the plugins
+        answers = registry.answers("rl_notes")
+    for answer in answers:
+        for text in [answer.value] if isinstance(answer.value, str) else answer.value:
+            yield Finding("back ends", answer.plugin.distribution, text, "note")
+
+
 def _targets(registry: Registry) -> Iterator[Finding]:
     """Import every component."""
     if sys.modules.get("torch") is None or sys.modules.get("tensordict") is None:
@@ -253,6 +276,13 @@ def _targets(registry: Registry) -> Iterator[Finding]:
             yield Finding("components", what, str(error), "problem", "the message says what to do")
         else:
             sound += 1
+    for name, (command, record) in _commands(registry).items():
+        try:
+            import_target(command.target, f"command {name!r}", record.distribution)
+        except MissingExtraError as error:
+            yield Finding("components", f"command {name}", str(error), "note")
+        except RLError as error:
+            yield Finding("components", f"command {name}", str(error), "problem", "the message says what to do")
     if sound:
         yield Finding("components", "all others" if sound < len(registry.components()) else "all", f"{sound} import")
 

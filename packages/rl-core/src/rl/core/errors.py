@@ -16,6 +16,7 @@ __all__ = [
     "PluginError",
     "RLError",
     "ShapeError",
+    "SlowBackendWarning",
     "SpecError",
     "UnknownComponentError",
 ]
@@ -67,3 +68,7 @@ class CheckpointError(RLError, ValueError):
 
 class BrokenPluginWarning(UserWarning):
     """A plugin was found but is left out; the rest works."""
+
+
+class SlowBackendWarning(UserWarning):
+    """What was taken works, and something faster could be installed; the message holds the line that does it."""

@@ -37,6 +37,7 @@ __all__ = [
     "rl_commands",
     "rl_components",
     "rl_linear_recurrence",
+    "rl_notes",
     "rl_priority_tree",
     "rl_recurrent_backend",
 ]
@@ -117,5 +118,21 @@ def rl_commands(registry: Registry) -> Command | Iterable[Command]:
 
     Args:
         registry: what is installed.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def rl_notes() -> Iterable[str]:
+    """Say what keeps a plugin from doing all that it could on this machine, and what to do about it.
+
+    Called by ``rl doctor``, which lists the answers as notes; give nothing, or an empty list, if all is well. A
+    library that is not compiled is such a thing: its hooks pass, and nobody would learn why. Answer a list, not a
+    generator, so that a failure is seen as the plugin's own; import nothing heavy here.
+
+    Example:
+        >>> @hookimpl
+        ... def rl_notes():
+        ...     return ["no compiled library was found; to build it, run `python -m rl.example.build`"]
     """
     raise NotImplementedError

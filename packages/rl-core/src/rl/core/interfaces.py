@@ -313,7 +313,23 @@ class PriorityTree(Protocol):
 
 
 class LinearRecurrence(Protocol):
-    """The reverse scan behind every return: ``x_t = d_t + c_t * x_{t+1}``, ``x_T = 0``; differentiable in both."""
+    """The reverse scan behind every return: ``x_t = d_t + c_t * x_{t+1}``, ``x_T = 0``; differentiable in both.
+
+    A back end may compute whole returns in one pass over memory. These methods are optional, and looked up by name:
+
+    - ``gae(gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim)``: advantage and value
+      target;
+    - ``td_lambda(gamma, lmbda, next_state_value, reward, done, terminated, time_dim)``: the return; nothing is
+      bootstrapped where `next_state_value` is None;
+    - ``vtrace(gamma, lmbda, ratio, state_value, next_state_value, reward, done, terminated, time_dim, rho_bar=,
+      c_bar=)``: advantage and value target, where `ratio` is the probability of an action now over that when it was
+      taken.
+
+    Arguments come as the user gave them, unchecked: coefficients are numbers or tensors, `terminated` may be None and
+    stands for `done` then. A method that does not serve them (other types, shapes that differ, a gradient that it
+    cannot give) returns None before it computes anything; the caller then checks them and composes the return from the
+    recurrence. Results are the same either way. None of them is called while `torch.compile` traces.
+    """
 
     def __call__(self, d: Tensor, c: Tensor, time_dim: int) -> Tensor:
         """Same shape as `d`; `c` has that shape too."""

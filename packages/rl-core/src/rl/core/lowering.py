@@ -24,7 +24,7 @@ from tensordict.nn import probabilistic as _probabilistic
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core._layers import plain_network
+from rl.core._layers import changed, plain_network
 from rl.core.errors import ContractError
 from rl.core.interfaces import LeafEnv, LoweredModule
 from rl.core.keys import NestedKey, as_tuple, unwrap
@@ -94,7 +94,8 @@ def lower(module: Any) -> LoweredModule | None:
     Args:
         module: anything with ``in_keys`` and ``out_keys``. A method ``lowered()`` of its class is asked first;
             of the classes of `tensordict.nn`, `TensorDictModule`, `TensorDictSequential` and their probabilistic
-            forms are known. A subclass that overrides ``forward``, and a module with hooks, have none.
+            forms are known. A subclass that overrides ``forward``, a module with hooks or an own ``forward``, and a
+            compiled one have none. What is changed after this call (a hook, another network) the form does not see.
 
     Example:
         >>> import torch
@@ -107,9 +108,8 @@ def lower(module: Any) -> LoweredModule | None:
     """
     if not unhooked(module):
         return None
-    own = getattr(module, "lowered", None)
-    if own is not None:
-        return own()
+    if _offers(module, "lowered"):
+        return module.lowered()
     forward = getattr(type(module), "forward", None)
     if forward in (ProbabilisticTensorDictSequential.forward, TensorDictSequential.forward):
         return _lower_parts(module)
@@ -127,9 +127,8 @@ def lower_distribution(actor: Any) -> LoweredDistribution | None:
         actor: a `ProbabilisticTensorDictSequential` whose last module holds the distribution, or anything with
             a method ``lowered_distribution()``.
     """
-    own = getattr(actor, "lowered_distribution", None)
-    if own is not None:
-        return own()
+    if _offers(actor, "lowered_distribution"):
+        return actor.lowered_distribution()
     if type(actor) is not ProbabilisticTensorDictSequential or not unhooked(actor):
         return None
     return lower_actor_distribution(actor)
@@ -154,15 +153,17 @@ def lower_actor_distribution(actor: ProbabilisticTensorDictSequential) -> Lowere
 
 def lower_env(env: Any) -> LeafEnv | None:
     """The leaf form of an environment, or None if it has none."""
-    own = getattr(env, "lowered", None)
-    return own() if own is not None else None
+    return env.lowered() if _offers(env, "lowered") else None
+
+
+def _offers(component: Any, method: str) -> bool:
+    """Whether the class has a method; a wrapper that only passes attributes on, as `torch.compile` gives, has none."""
+    return callable(getattr(type(component), method, None))
 
 
 def unhooked(module: Any) -> bool:
-    """Whether nothing was hooked onto a module's call, which a plain call would skip."""
-    if not isinstance(module, nn.Module):
-        return True
-    return not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    """Whether a module's call is that of its class: no hook, no own ``forward``, not compiled."""
+    return not isinstance(module, nn.Module) or not changed(vars(module))
 
 
 def chain(parts: Sequence[LoweredModule], out_keys: Sequence[NestedKey] | None = None) -> Lowered | None:

@@ -58,11 +58,15 @@ def intruders(paths: Iterable[str | Path] | None = None) -> list[Intruder]:
         >>> intruders([])
         []
     """
-    folders = [Path.cwd(), *map(Path, sys.path)] if paths is None else [Path(p) for p in paths]
+    folders = [Path(p or ".") for p in (["", *sys.path] if paths is None else paths)]
     found: dict[Path, Intruder] = {}
     for folder in folders:
         for file in (folder / "rl" / "__init__.py", folder / "rl.py"):
-            if file.is_file() and file.resolve() not in found:
+            try:
+                hides = file.is_file() and file.resolve() not in found
+            except OSError:  # a folder that cannot be read, or is gone, hides nothing
+                continue
+            if hides:
                 found[file.resolve()] = Intruder(file.resolve(), _owner(folder, file))
     return list(found.values())
 

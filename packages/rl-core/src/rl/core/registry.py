@@ -9,9 +9,11 @@ This module imports neither torch nor tensordict.
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 import warnings
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -21,7 +23,7 @@ from rl.core import hookspecs, namespace
 from rl.core._admission import IncompatiblePluginError, Offers, admit, check_component, did_you_mean
 from rl.core._records import Answer, PluginRecord, in_order, record_of
 from rl.core._targets import import_target
-from rl.core.components import CONTRACTS, Command, Component
+from rl.core.components import CONTRACTS, OWN_COMMANDS, Command, Component
 from rl.core.errors import (
     BackendError,
     BrokenPluginWarning,
@@ -79,7 +81,8 @@ class Registry:
         if record.state == "disabled":
             return
         try:
-            self._offers = admit(self._manager, entry.load(), record, self._offers)
+            with redirect_stdout(sys.stderr):  # what a plugin prints must not end up in a listing
+                self._offers = admit(self._manager, entry.load(), record, self._offers)
         except IncompatiblePluginError as error:
             record.state, record.reason = "incompatible", str(error)
         except RLError as error:
@@ -177,6 +180,9 @@ class Registry:
         if (kind, name) in self._offers:
             return self._offers[kind, name]
         known = [component.name for component in self.components(kind)]
+        for record in self.plugins:
+            if record.state != "loaded" and (kind, name) in {(c.kind, c.name) for c in record.components}:
+                raise UnknownComponentError(f"{kind} {name!r} is of {record.label}, which is left out: {record.reason}")
         left_out = [record.id for record in self.plugins if record.state != "loaded"]
         more = f"; left out: {', '.join(left_out)} (see `rl plugins`)" if left_out else ""
         raise UnknownComponentError(
@@ -279,12 +285,13 @@ class Registry:
     def commands(self) -> dict[str, tuple[Command, PluginRecord]]:
         """Subcommands of ``rl`` by name. Of two with one name the first plugin's is taken, with a warning."""
         order = list(self._records)
-        answers = self.answers("rl_commands", registry=self)
+        with redirect_stdout(sys.stderr):
+            answers = self.answers("rl_commands", registry=self)
         found: dict[str, tuple[Command, PluginRecord]] = {}
         for answer in sorted(answers, key=lambda answer: order.index(answer.plugin.id)):
             for command in answer.value:
-                if command.name in found:
-                    first = found[command.name][1].id
+                if command.name in found or command.name in OWN_COMMANDS:
+                    first = found[command.name][1].id if command.name in found else "rl-core"
                     problem = f"rl_commands: command {command.name!r} is already offered by {first}"
                     self._note(answer.plugin, problem, problem)
                 else:

@@ -16,13 +16,15 @@ from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import unwrap
 from rl.core.mdp import StepMDP, merge_reset, where_reset
 from rl.core.specs import TensorSpec
-from rl.envs._checks import check_action, check_batch, check_entries, check_result, entry_keys, refuse_done
+from rl.envs import _checks
+from rl.envs._checks import check_action, check_batch, check_entries, check_result, entry_keys, refuse_closed
 from rl.envs._env_specs import EnvSpecs
 from rl.envs._flags import Flags, Masks
 from rl.envs._leaf_form import LeafForm
 from rl.envs._rollout import rollout
 from rl.envs._seeding import next_seed
 from rl.envs._spec_names import SpecNames
+from rl.envs._subclass import FromInit, overtaken
 
 __all__ = ["EnvBase"]
 
@@ -42,7 +44,8 @@ class EnvBase(SpecNames):
       all flags of the done spec.
 
     and ``_set_seed(seed)``. Flags that the first form leaves out are completed. What is returned is compared with the
-    specs at the first reset and the first step; at each one if `debug` is true.
+    specs at the first reset and the first step; at each one if `debug` is true. A subclass that overrides the first
+    form alone, where there is the second, loses the second. Names that begin with ``_rl_`` are taken.
 
     Args:
         batch_size: how many elements run side by side.
@@ -68,9 +71,10 @@ class EnvBase(SpecNames):
     batch_size: torch.Size
     device: torch.device | None
     debug: bool
+    is_closed: Any = FromInit()
     #: from the current root entries and a mask to all of them after that partial reset, at less cost than
     #: ``_reset_leaves`` and a merge; None if there is no such short cut
-    _reset_rows: Callable[[Leaves, Tensor], Leaves] | None = None
+    _rl_reset_rows: Callable[[Leaves, Tensor], Leaves] | None = None
 
     def __init__(
         self,
@@ -79,35 +83,35 @@ class EnvBase(SpecNames):
         device: torch.device | str | int | None = None,
         debug: bool = False,
     ) -> None:
-        self.batch_size = torch.Size(batch_size)
+        self.batch_size = _checks.as_batch_size(batch_size, type(self).__name__)
         self.device = None if device is None else torch.empty(0, device=device).device  # with its index
         self.debug = debug
         self.is_closed = False
-        self._specs = EnvSpecs(type(self).__name__, self.batch_size, self.device)
-        self._forget()
+        self._rl_specs = EnvSpecs(type(self).__name__, self.batch_size, self.device)
+        self._rl_forget()
 
-    def _forget(self) -> None:
+    def _rl_forget(self) -> None:
         """Drop what was derived from the specs; the next reset and step are checked again."""
-        self._reset_checked = self._step_checked = False
-        self._flags: Flags = Flags(self._specs.keys("done"))
-        self._advance: StepMDP | None = None
+        self._rl_reset_checked = self._rl_step_checked = False
+        self._rl_flags: Flags = Flags(self._rl_specs.keys("done"))
+        self._rl_advance: StepMDP | None = None
 
-    def _assign_spec(self, role: str, spec: TensorSpec | None) -> None:
-        self._specs.assign(role, spec)
-        self._forget()
+    def _rl_assign_spec(self, role: str, spec: TensorSpec | None) -> None:
+        self._rl_specs.assign(role, spec)
+        self._rl_forget()
 
     # ---- what an author fills in
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
-        if not self._leafwise():
+        if type(self)._reset_leaves is EnvBase._reset_leaves:
             raise RLError(f"{type(self).__name__} implements neither _reset(td) nor _reset_leaves(mask)")
         mask = None if tensordict is None else tensordict.get("_reset", None)
-        return self._wrap(self._reset_leaves(mask))
+        return self._rl_wrap(self._reset_leaves(mask))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if not self._leafwise():
+        if type(self)._step_leaves is EnvBase._step_leaves:
             raise RLError(f"{type(self).__name__} implements neither _step(td) nor _step_leaves(root)")
-        return self._wrap(self._step_leaves(tensordict))  # pyright: ignore[reportArgumentType]  # a mapping too
+        return self._rl_wrap(self._step_leaves(tensordict))  # pyright: ignore[reportArgumentType]  # a mapping too
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
         raise NotImplementedError
@@ -122,15 +126,15 @@ class EnvBase(SpecNames):
     def _close(self) -> None:
         """Release what the environment holds; called once."""
 
-    def _leafwise(self) -> bool:
-        """Whether the leaf form exists."""
-        return type(self)._step_leaves is not EnvBase._step_leaves
+    def _rl_leafwise(self) -> bool:
+        """Whether the leaf form exists and is as new as the TensorDict form."""
+        return type(self)._step_leaves is not EnvBase._step_leaves and not overtaken(type(self))
 
     def lowered(self) -> LeafEnv | None:
         """The environment as plain calls on leaves, or None if it has no such form."""
-        return LeafForm(self) if self._leafwise() else None
+        return LeafForm(self) if self._rl_leafwise() else None
 
-    def _wrap(self, leaves: Leaves) -> TensorDict:
+    def _rl_wrap(self, leaves: Leaves) -> TensorDict:
         return TensorDict(leaves, batch_size=self.batch_size, device=self.device)  # pyright: ignore[reportArgumentType]
 
     # ---- episodes
@@ -149,27 +153,26 @@ class EnvBase(SpecNames):
             ShapeError: if the batch or a mask has the wrong shape.
             SpecError: if what the environment returned does not agree with its specs (first reset).
         """
-        if self.is_closed:
-            raise RLError(f"{self!r} is closed; make a new one")
+        refuse_closed(self)
         masks = None
         if tensordict is not None:
             check_batch(self, tensordict, "reset")
-            masks = self._flags.take_masks(tensordict, self.full_done_spec, type(self).__name__)
+            masks = self._rl_flags.take_masks(tensordict, self.full_done_spec, type(self).__name__)
         if masks is not None and not any(bool(mask.any()) for mask in masks.values()):
             return tensordict if tensordict is not None else TensorDict({}, self.batch_size)
-        given = tensordict if masks is None else self._mask_entries(masks)
+        given = tensordict if masks is None else self._rl_mask_entries(masks)
         fresh = self._reset(given)
         check_result(self, fresh, given, "_reset")
-        self._flags.clear(fresh, self.full_done_spec)
-        refuse_done(fresh, self._flags.done_keys, masks, type(self).__name__)
-        if self.debug or not self._reset_checked:
-            self._check_reset(fresh)
+        self._rl_flags.clear(fresh, self.full_done_spec)
+        _checks.refuse_done(fresh, self._rl_flags.done_keys, masks, type(self).__name__)
+        if self.debug or not self._rl_reset_checked:
+            self._rl_check_reset(fresh)
         if masks is not None and not all(bool(mask.all()) for mask in masks.values()):
             leaves = {key: fresh.get(key) for key in entry_keys(fresh)}
-            fresh = self._wrap(merge_reset(tensordict, leaves, masks))  # pyright: ignore[reportArgumentType]  # has get
+            fresh = self._rl_wrap(merge_reset(tensordict, leaves, masks))  # pyright: ignore[reportArgumentType]  # has get
         return fresh if tensordict is None else tensordict.update(fresh)
 
-    def _mask_entries(self, masks: Masks) -> TensorDict:
+    def _rl_mask_entries(self, masks: Masks) -> TensorDict:
         """What ``_reset`` is given in a partial reset: the masks, and at the root their union."""
         keyed: Any = {unwrap((*level, "_reset")): mask for level, mask in masks.items()}
         if "_reset" not in keyed:
@@ -191,20 +194,21 @@ class EnvBase(SpecNames):
             ContractError: if the action is missing (first step).
             SpecError: if the action, or what the environment returned, is not in its spec (first step).
         """
-        unchecked = self.debug or not self._step_checked
+        refuse_closed(self)
+        unchecked = self.debug or not self._rl_step_checked
         if unchecked:
             check_batch(self, tensordict, "step")
             check_action(tensordict, self.full_action_spec, who=type(self).__name__)
         mask = tensordict.get("_step", None)
         try:
-            outcome = self._step(tensordict) if mask is None else self._masked_step(tensordict, mask)
+            outcome = self._step(tensordict) if mask is None else self._rl_masked_step(tensordict, mask)
         except Exception:
             check_action(tensordict, self.full_action_spec, who=type(self).__name__)  # says more if that is why
             raise
         check_result(self, outcome, tensordict, "_step")
-        self._flags.complete(outcome, self.full_done_spec)
+        self._rl_flags.complete(outcome, self.full_done_spec)
         if unchecked:
-            self._check_step(outcome)
+            self._rl_check_step(outcome)
         kept = tensordict.get("next", None)
         if kept is not None:
             written = set(entry_keys(outcome))
@@ -213,9 +217,9 @@ class EnvBase(SpecNames):
                     outcome.set(key, kept.get(key))
         return tensordict.set("next", outcome)
 
-    def _masked_step(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
+    def _rl_masked_step(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """A step of some elements: the others get their root entries back, and zeros where the root has none."""
-        outcome = self._flags.complete(self._step(tensordict), self.full_done_spec)
+        outcome = self._rl_flags.complete(self._step(tensordict), self.full_done_spec)
         where = mask if mask.ndim > len(self.batch_size) else mask.unsqueeze(-1)
         for key in entry_keys(outcome):
             new = outcome.get(key)
@@ -234,19 +238,19 @@ class EnvBase(SpecNames):
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the following step: ``next`` moved up, without rewards and without the last action."""
-        if self._advance is None:
-            self._advance = StepMDP(
+        if self._rl_advance is None:
+            self._rl_advance = StepMDP(
                 reward_keys=self.reward_keys,
                 done_keys=self.done_keys,
                 action_keys=self.action_keys,
                 state_keys=self.state_keys,
                 exclude_action=True,
             )
-        return self._advance(tensordict)
+        return self._rl_advance(tensordict)
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Start anew what the done flags of `tensordict` call finished; `tensordict` itself if nothing is."""
-        done = {key: tensordict.get(key) for key in self._flags.done_keys}
+        done = {key: tensordict.get(key) for key in self._rl_flags.done_keys}
         if not any(bool(flag.any()) for flag in done.values()):
             return tensordict
         for key, flag in zip(self.reset_keys, done.values(), strict=True):
@@ -385,15 +389,12 @@ class EnvBase(SpecNames):
 
     # ---- checks
 
-    def _check_reset(self, fresh: Any) -> None:
+    def _rl_check_reset(self, fresh: Any) -> None:
         specs = [self.observation_spec, self.full_done_spec]
         check_entries(fresh, specs, who=f"{type(self).__name__}._reset", allowed=self.state_keys)
-        self._reset_checked = True
+        self._rl_reset_checked = True
 
-    def _check_step(self, outcome: Any) -> None:
+    def _rl_check_step(self, outcome: Any) -> None:
         specs = [self.observation_spec, self.full_reward_spec, self.full_done_spec]
         check_entries(outcome, specs, who=f"{type(self).__name__}._step", allowed=self.state_keys)
-        self._step_checked = True
-
-    def _check_leaf_action(self, root: Leaves) -> None:
-        check_action(root, self.full_action_spec, who=type(self).__name__)
+        self._rl_step_checked = True

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from tensordict import NonTensorStack, TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.specs import Composite, TensorSpec
 from rl.envs._env_specs import leaf_keys
@@ -16,7 +17,17 @@ from rl.envs._env_specs import leaf_keys
 if TYPE_CHECKING:
     from rl.envs._base import EnvBase
 
-__all__ = ["check_action", "check_batch", "check_entries", "check_result", "describe", "entry_keys", "refuse_done"]
+__all__ = [
+    "as_batch_size",
+    "check_action",
+    "check_batch",
+    "check_entries",
+    "check_result",
+    "describe",
+    "entry_keys",
+    "refuse_closed",
+    "refuse_done",
+]
 
 
 def describe(value: Any) -> str:
@@ -128,6 +139,27 @@ def check_action(entries: Any, spec: Composite, *, who: str) -> None:
                 f"{who}.step was given {key_str(key)} that is not in its spec: {fault}. Squash or scale the policy's"
                 f" output to the spec, or bring it inside with env.action_spec.project(action)"
             )
+
+
+def as_batch_size(batch_size: Iterable[int], who: str) -> torch.Size:
+    """A batch size from any sequence of integers.
+
+    Raises:
+        SpecError: if it is none.
+    """
+    try:
+        size = torch.Size(batch_size)
+    except TypeError:
+        size = None
+    if size is None or any(n < 0 for n in size):
+        raise SpecError(f"{who}: batch_size must be a sequence such as [] or [8], got {batch_size!r}")
+    return size
+
+
+def refuse_closed(env: EnvBase) -> None:
+    """Raise if the environment was closed."""
+    if env.is_closed:
+        raise RLError(f"{env!r} is closed; make a new one")
 
 
 def check_batch(env: EnvBase, tensordict: TensorDictBase, what: str) -> None:

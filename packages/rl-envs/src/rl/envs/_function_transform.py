@@ -62,6 +62,8 @@ def as_transform(one: Any) -> Transform:
     """
     if isinstance(one, Transform):
         return one
+    if isinstance(one, type):
+        raise SpecError(f"a transform is an object, got the class {one.__name__}: write {one.__name__}(...)")
     if callable(one):
         function: Any = one
         return FunctionTransform(function)

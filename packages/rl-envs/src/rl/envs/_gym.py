@@ -69,6 +69,13 @@ class GymWrapper(EnvBase):
             raise SpecError(f"{type(self).__name__}: frame_skip must be at least 1, got {frame_skip}")
         vector = isinstance(env, gymnasium.vector.VectorEnv)
         several = not vector and isinstance(env, Sequence)
+        members: Any = env if several else [env]
+        for one in members:
+            if not vector and not hasattr(one, "observation_space"):
+                raise SpecError(
+                    f"{type(self).__name__} wraps a Gymnasium environment, got {one!r:.100}: make it with"
+                    " gymnasium.make(id), or use GymEnv(id)"
+                )
         if vector and (skip != 1 or from_pixels or info_keys):
             raise SpecError(
                 f"{type(self).__name__}: frame_skip, from_pixels and info_keys do not go with a vector environment;"
@@ -101,9 +108,10 @@ class GymWrapper(EnvBase):
             _refuse_different(envs, type(self).__name__)
             self._sim = GymLeaves(envs, codec, frame_skip=skip, pixels=from_pixels)
             if self._sim.plain and type(self)._reset_leaves is GymWrapper._reset_leaves:  # noqa: SLF001  not overridden
-                self._reset_rows = self._sim.reset_rows
+                self._rl_reset_rows = self._sim.reset_rows
         self._set_specs(codec, _frame_spec(first) if from_pixels else None)
-        self._step_leaves = self._sim.step  # one call less on the hot path
+        if type(self)._step_leaves is GymWrapper._step_leaves:  # noqa: SLF001  not overridden
+            self._step_leaves = self._sim.step  # one call less on the hot path
         self._has_text = any(place.spec.dtype is None for place in (*self._seen, *acts))
 
     def _set_specs(self, codec: Codec, frame: TensorSpec | None) -> None:
@@ -132,14 +140,12 @@ class GymWrapper(EnvBase):
     def _step_leaves(self, root: Leaves) -> Leaves:
         return self._sim.step(root)
 
-    def _leafwise(self) -> bool:
-        return True
-
-    def lowered(self) -> Any:
-        """The environment as plain calls on leaves; None if it observes or acts in text."""
-        return None if self._has_text else super().lowered()
+    def _rl_leafwise(self) -> bool:
+        return not self._has_text and super()._rl_leafwise()
 
     def _set_seed(self, seed: int) -> None:
+        if seed < 0:
+            raise SpecError(f"{type(self).__name__}.set_seed: Gymnasium takes seeds from 0 on, got {seed}")
         self._sim.seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
@@ -257,6 +263,10 @@ class GymEnv(GymWrapper):
 def _refuse_different(envs: Sequence[Any], who: str) -> None:
     if not envs:
         raise SpecError(f"{who} needs at least one environment, got an empty list")
+    if len({id(env) for env in envs}) < len(envs):
+        raise SpecError(
+            f"{who}: the list holds one environment several times, which would step it several times: make each anew"
+        )
     for env in envs[1:]:
         if env.observation_space != envs[0].observation_space or env.action_space != envs[0].action_space:
             raise SpecError(f"{who}: the environments differ: {envs[0]} and {env} do not have the same spaces")
@@ -301,6 +311,12 @@ def _info_specs(env: Any, keys: Iterable[str] | Mapping[str, TensorSpec]) -> dic
                 f"info_keys has {key!r}, which {env} reports neither at a reset nor at a step (entries:"
                 f" {sorted({*first, *second})}); state its spec: info_keys={{{key!r}: Unbounded(...)}}"
             )
-        array = torch.from_numpy(np.array(first.get(key, second.get(key))))
-        specs[key] = Unbounded(array.shape, dtype=array.dtype)
+        found = [np.asarray(info[key]) for info in (first, second) if key in info]
+        kind = np.result_type(*found)  # a reset may report an integer where a step reports a fraction
+        if kind.kind not in "biufc" or found[0].shape != found[-1].shape:
+            raise SpecError(
+                f"info_keys has {key!r}, which {env} reports as {first.get(key, second.get(key))!r}: not as numbers of"
+                f" one shape, so that it has no spec; state one: info_keys={{{key!r}: Unbounded(...)}}"
+            )
+        specs[key] = Unbounded(found[0].shape, dtype=torch.from_numpy(np.empty(0, kind)).dtype)
     return specs

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError
+from rl.core.errors import CheckpointError, ContractError, RLError, SpecError
 from rl.core.interfaces import Leaves
-from rl.core.keys import NestedKey
+from rl.core.keys import NestedKey, key_str
 from rl.core.specs import TensorSpec
 from rl.envs._gym_record import Record
 from rl.envs._gym_spaces import Place, nest
@@ -100,7 +100,13 @@ class Codec:
         out: dict[NestedKey, Any] = {}
         for name, spec in self.infos.items():
             missing = spec.to_numpy(spec.zero())
-            rows = [spec.to_numpy(spec.encode(info[name])) if name in info else missing for info in infos]
+            try:
+                rows = [spec.to_numpy(spec.encode(info[name])) if name in info else missing for info in infos]
+            except RLError as error:
+                raise SpecError(
+                    f"info entry {name!r} is not as its spec says: {error}; state one that holds every value:"
+                    f" info_keys={{{name!r}: Unbounded(...)}}"
+                ) from error
             out[name] = self.tensor(np.stack(rows))
         return out
 
@@ -124,7 +130,7 @@ class GymLeaves:
     def __init__(self, envs: Sequence[Any], codec: Codec, *, frame_skip: int, pixels: bool) -> None:
         self.envs, self.codec, self.pixels = list(envs), codec, pixels
         self._steps: list[Callable[[Any], Outcome]] = [
-            env.step if frame_skip == 1 else _skipping(env.step, frame_skip) for env in self.envs
+            env.step if frame_skip == 1 else _Skipping(env, frame_skip) for env in self.envs
         ]
         self._records = [Record() for _ in self.envs]
         self._now: list[Any] = [None] * len(self.envs)
@@ -169,16 +175,24 @@ class GymLeaves:
     def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves:
         """`current` with new episodes where the mask is true; see `plain`."""
         chosen = [index for index, ended in enumerate(mask.flatten().tolist()) if ended]
+        kept = ~mask
+        try:
+            leaves: Leaves = {place.key: current[place.key].clone() for place in self.codec.observations}
+            for name in ("done", "terminated", "truncated"):
+                leaves[name] = current[name] & kept
+        except KeyError as error:
+            raise ContractError(
+                f"a partial reset reads {key_str(error.args[0])} of what is not reset, which is not in the input (keys:"
+                f" {list(current)}); pass the data of the last step along with the mask"
+            ) from None
         for index in chosen:
             self._restart(index)
-        leaves: Leaves = {}
-        for place in self.codec.observations:
-            rows = current[place.key].clone()
-            rows.numpy()[chosen] = place.encode([_at(self._now[index], place.path) for index in chosen])
-            leaves[place.key] = rows
-        kept = ~mask
-        for name in ("done", "terminated", "truncated"):
-            leaves[name] = current[name] & kept
+        for place in self.codec.observations if chosen else ():
+            fresh, rows = place.encode([_at(self._now[index], place.path) for index in chosen]), leaves[place.key]
+            if rows.requires_grad:  # those that stay keep their gradient
+                rows[chosen] = torch.from_numpy(fresh).to(rows.dtype)
+            else:
+                rows.numpy()[chosen] = fresh
         return leaves
 
     def _step_one(self, root: Any) -> Leaves:
@@ -304,14 +318,17 @@ def _equal(left: Any, right: Any) -> bool:
     return left == right
 
 
-def _skipping(step: Callable[[Any], Outcome], times: int) -> Callable[[Any], Outcome]:
-    def repeated(action: Any) -> Outcome:
+class _Skipping:
+    """A step that repeats its action; an object, so that a copy of the environment steps its own simulator."""
+
+    def __init__(self, env: Any, times: int) -> None:
+        self.env, self.times = env, times
+
+    def __call__(self, action: Any) -> Outcome:
         total = 0.0
-        for _ in range(times):
-            observation, reward, terminated, truncated, info = step(action)
+        for _ in range(self.times):
+            observation, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)
             if terminated or truncated:
                 break
         return observation, total, terminated, truncated, info  # pyright: ignore[reportPossiblyUnboundVariable]
-
-    return repeated

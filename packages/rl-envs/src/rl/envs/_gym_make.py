@@ -55,6 +55,8 @@ def _explained(call: Callable[[], Any], env_name: str) -> Any:
         return call()
     except gymnasium.error.UnregisteredEnv as error:
         raise UnknownComponentError(_unknown(env_name, str(error))) from error
+    except gymnasium.error.DeprecatedEnv as error:
+        raise UnknownComponentError(f"Gymnasium runs {env_name!r} no more: {error}") from error
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise MissingExtraError(_missing(env_name, error)) from error
 

@@ -48,9 +48,9 @@ def autoreset_mode(env: Any) -> Any:
         return AutoresetMode.DISABLED
     raise SpecError(
         f"{who} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP): that step"
-        " ignores the"
-        " action, and is no transition. Make it with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or"
-        " .DISABLED if it takes that argument, or use GymEnv(id, num_envs=n), which steps n environments itself"
+        " ignores the action, and is no transition. Make it with"
+        " autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or .DISABLED if it takes that argument, or use"
+        " GymEnv(id, num_envs=n) without vectorization='native', which steps n environments itself"
     )
 
 

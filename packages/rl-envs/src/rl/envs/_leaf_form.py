@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import RLError
+from rl.core.errors import RLError, ShapeError
 from rl.core.interfaces import Leaves
 from rl.core.mdp import merge_reset
+from rl.envs._checks import check_action, refuse_closed
 
 __all__ = ["LeafForm"]
 
@@ -23,17 +24,19 @@ class LeafForm:
     environment's `debug` is true.
 
     Args:
-        env: has ``_reset_leaves`` and ``_step_leaves``; its ``_reset_rows``, if not None, resets some elements at less
-            cost.
+        env: has ``_reset_leaves`` and ``_step_leaves``; its ``_rl_reset_rows``, if not None, resets some elements at
+            less cost.
     """
 
-    __slots__ = ("_env", "_rows", "_step", "batch_size")
+    __slots__ = ("_env", "_flag_shape", "_rows", "_step", "batch_size")
 
     def __init__(self, env: Any) -> None:
         self._env = env
         self._step = env._step_leaves
-        self._rows = env._reset_rows
+        self._rows = env._rl_reset_rows
         self.batch_size: torch.Size = env.batch_size
+        done = env.full_done_spec.get("done", None)
+        self._flag_shape = torch.Size((*self.batch_size, 1)) if done is None else done.shape
 
     def reset_leaves(self, current: Leaves | None = None, mask: Tensor | None = None) -> Leaves:
         """The root entries after a reset of all elements, or of those where `mask` (bool ``[*B, 1]``) is true.
@@ -44,17 +47,24 @@ class LeafForm:
 
         Raises:
             RLError: if there is a mask and no `current`, or the environment is closed.
+            ShapeError: if the mask is not bool, or has not the shape of ``done``.
+            ContractError: if `current` lacks an entry.
         """
         env = self._env
-        if env.is_closed:
-            raise RLError(f"{env!r} is closed; make a new one")
+        refuse_closed(env)
         if mask is not None and current is None:
             raise RLError(f"{type(env).__name__}: reset_leaves(mask=...) needs current=, the entries of the others")
-        if self._rows is not None and mask is not None and current is not None and env._reset_checked and not env.debug:
-            return self._rows(current, mask)
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != self._flag_shape):
+            raise ShapeError(
+                f"{type(env).__name__}: reset_leaves was given a mask of {mask.dtype} {tuple(mask.shape)}; it must be"
+                f" torch.bool {tuple(self._flag_shape)}, as 'done'"
+            )
+        rows = None if env.debug or not env._rl_reset_checked else self._rows
+        if rows is not None and mask is not None and current is not None:
+            return rows(current, mask)
         fresh = env._reset_leaves(mask)
-        if env.debug or not env._reset_checked:
-            env._check_reset(fresh)
+        if env.debug or not env._rl_reset_checked:
+            env._rl_check_reset(fresh)
         if mask is None or current is None or bool(mask.all()):
             return fresh
         return merge_reset(current, fresh, {(): mask})
@@ -62,13 +72,13 @@ class LeafForm:
     def step_leaves(self, root: Leaves) -> Leaves:
         """What a step writes under ``next``, keyed without the ``next``."""
         env = self._env
-        if env._step_checked and not env.debug:
+        if env._rl_step_checked and not env.debug:
             try:
                 return self._step(root)
             except Exception:
-                env._check_leaf_action(root)  # says more if that is why
+                check_action(root, env.full_action_spec, who=type(env).__name__)  # says more if that is why
                 raise
-        env._check_leaf_action(root)
+        check_action(root, env.full_action_spec, who=type(env).__name__)
         outcome = self._step(root)
-        env._check_step(outcome)
+        env._rl_check_step(outcome)
         return outcome

@@ -80,18 +80,20 @@ def _act(env: EnvBase, policy: Any, td: TensorDictBase) -> TensorDictBase:
     if policy is None:
         return env.rand_action(td)
     out = policy(td)
+    if out is td:
+        return td
     if not isinstance(out, TensorDictBase):
         raise SpecError(
             f"the policy {type(policy).__name__} returned {type(out).__name__}, expected a TensorDict: wrap a plain"
             " network as TensorDictModule(network, in_keys=['observation'], out_keys=['action'])"
         )
-    return out
+    return td.update(out)  # a policy may return its own entries alone
 
 
 def _over(env: EnvBase, td: TensorDictBase) -> Tensor:
     """Which elements are done, ``[*B]``: with several done groups, those of which every part is."""
     ndim = len(env.batch_size)
-    flags = [td.get(("next", *as_tuple(key))).flatten(ndim).all(-1) for key in env._flags.done_keys]
+    flags = [td.get(("next", *as_tuple(key))).flatten(ndim).all(-1) for key in env._rl_flags.done_keys]
     return flags[0] if len(flags) == 1 else torch.stack(flags).all(0)
 
 

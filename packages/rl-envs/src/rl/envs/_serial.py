@@ -45,12 +45,19 @@ class SerialEnv(EnvBase):
     def __init__(
         self, num_workers: int, create_env_fn: Callable[[], EnvBase] | Sequence[Callable[[], EnvBase]]
     ) -> None:
+        if isinstance(create_env_fn, EnvBase):
+            raise SpecError(
+                f"SerialEnv takes a function that makes an environment, got a {type(create_env_fn).__name__}: it is"
+                " called once for each worker, for example SerialEnv(2, lambda: GymEnv('CartPole-v1'))"
+            )
         makers = [create_env_fn] * num_workers if callable(create_env_fn) else list(create_env_fn)
         if num_workers < 1 or len(makers) != num_workers:
             raise SpecError(f"SerialEnv: num_workers is {num_workers}, and there are {len(makers)} functions to call")
         self.envs: list[EnvBase] = [make() for make in makers]
         first = self.envs[0]
         for number, env in enumerate(self.envs):
+            if any(env is other for other in self.envs[:number]):
+                raise SpecError(f"SerialEnv: environment {number} is one of those before it; make a new one each time")
             _refuse_unequal(first, env, number)
         super().__init__(batch_size=(num_workers, *first.batch_size), device=first.device)
         self.observation_spec = first.observation_spec_unbatched
@@ -63,7 +70,7 @@ class SerialEnv(EnvBase):
         rows: list[Any] = []
         for index, env in enumerate(self.envs):
             given = None if tensordict is None else tensordict[index]
-            rows.append(env._flags.clear(env._reset(given), env.full_done_spec) if _wanted(given) else _blank(env))
+            rows.append(env._rl_flags.clear(env._reset(given), env.full_done_spec) if _wanted(given) else _blank(env))
         written = entry_keys(rows[0])
         return _stack_rows([row.select(*written) for row in rows])
 
@@ -74,11 +81,11 @@ class SerialEnv(EnvBase):
             if held is not None and not bool(held.any()):
                 rows.append(_blank(env).update(env.full_reward_spec.zero()))
             else:
-                rows.append(env._flags.complete(env._step(td), env.full_done_spec))
+                rows.append(env._rl_flags.complete(env._step(td), env.full_done_spec))
         return _stack_rows(rows)
 
-    def _leafwise(self) -> bool:
-        return all(env._leafwise() for env in self.envs)
+    def _rl_leafwise(self) -> bool:
+        return super()._rl_leafwise() and all(env.lowered() is not None for env in self.envs)
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
         rows: list[Any] = []

@@ -53,8 +53,8 @@ class StepCounter(Transform):
         *,
         update_done: bool = True,
     ) -> None:
-        if max_steps is not None and max_steps < 1:
-            raise SpecError(f"StepCounter: max_steps must be at least 1, got {max_steps}")
+        if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
+            raise SpecError(f"StepCounter: max_steps must be an integer of at least 1, got {max_steps}")
         super().__init__()
         self.max_steps = max_steps
         self.truncated_key = unwrap(truncated_key)

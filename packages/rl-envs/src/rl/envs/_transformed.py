@@ -85,23 +85,23 @@ class TransformedEnv(EnvBase):
         base = self.base_env
         fresh = base._reset(tensordict)
         check_result(base, fresh, tensordict, "_reset")
-        base._flags.clear(fresh, base.full_done_spec)
-        if not base._reset_checked:
-            base._check_reset(fresh)
+        base._rl_flags.clear(fresh, base.full_done_spec)
+        if not base._rl_reset_checked:
+            base._rl_check_reset(fresh)
         return self.transform._reset(fresh, None if tensordict is None else tensordict.get("_reset", None))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         base = self.base_env
         inner = self.transform._inv(tensordict.copy()) if self._inverts else tensordict
-        outcome = base._flags.complete(base._step(inner), base.full_done_spec)
-        if not base._step_checked:
-            base._check_step(outcome)
+        outcome = base._rl_flags.complete(base._step(inner), base.full_done_spec)
+        if not base._rl_step_checked:
+            base._rl_check_step(outcome)
         return self.transform._step(tensordict, outcome)
 
     # ---- leaf form
 
-    def _leafwise(self) -> bool:
-        return self.base_env._leafwise() and self.transform.is_leafwise()
+    def _rl_leafwise(self) -> bool:
+        return super()._rl_leafwise() and self.transform.is_leafwise() and self.base_env.lowered() is not None
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
         return self.transform._reset(self.base_env._reset_leaves(mask), mask)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rl.objectives.value._gae import GAE
     from rl.objectives.value._kinds import ValueEstimators
     from rl.objectives.value._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
+    from rl.objectives.value._vtrace import VTrace
 
 __all__ = [
     "GAE",
@@ -26,6 +27,7 @@ __all__ = [
     "TD0Estimator",
     "TD1Estimator",
     "TDLambdaEstimator",
+    "VTrace",
     "ValueEstimators",
     "__version__",
     "compile_with_warmup",
@@ -43,5 +45,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.objectives.value._gae": ["GAE"],
         "rl.objectives.value._kinds": ["ValueEstimators"],
         "rl.objectives.value._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],
+        "rl.objectives.value._vtrace": ["VTrace"],
     },
 )

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from rl.core.errors import ShapeError
+from rl.core.errors import ShapeError, SpecError
 
-__all__ = ["distance", "reduce", "reject_unknown"]
+__all__ = ["distance", "reduce", "refuse_empty", "reject_unknown"]
 
 _DISTANCES: dict[str, Callable[..., Tensor]] = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
 _REDUCTIONS = ("mean", "sum", "none")
@@ -19,11 +19,11 @@ def reject_unknown(owner: str, *, kind: str, reduction: str) -> None:
     """Raise unless both names are known.
 
     Raises:
-        ValueError: if one is not.
+        SpecError: if one is not.
     """
     for name, value, known in (("loss", kind, _DISTANCES), ("reduction", reduction, _REDUCTIONS)):
         if value not in known:
-            raise ValueError(f"{owner} knows no {name} {value!r}; it knows {', '.join(map(repr, known))}")
+            raise SpecError(f"{owner} knows no {name} {value!r}; it knows {', '.join(map(repr, known))}")
 
 
 def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
@@ -49,6 +49,16 @@ def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
             " values and targets are [*B, 1] alike"
         )
     return _DISTANCES[kind](prediction, target, reduction="none")
+
+
+def refuse_empty(owner: str, elements: Tensor, reduction: str) -> None:
+    """Raise if the elements have no mean, which would be not a number and spoil every parameter.
+
+    Raises:
+        ShapeError: if there are none.
+    """
+    if reduction == "mean" and not elements.numel():
+        raise ShapeError(f"{owner} got a batch without rows, of which there is no mean: leave it out")
 
 
 def reduce(elements: Tensor, reduction: str) -> Tensor:

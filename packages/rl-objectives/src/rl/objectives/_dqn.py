@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
-from rl.objectives._distance import distance, reduce, reject_unknown
+from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
 from rl.objectives._networks import NetworkCall
 from rl.objectives._targets import make_target
 from rl.objectives.value._estimator import TDEstimatorBase, ValueEstimatorBase
 from rl.objectives.value._kinds import ValueEstimators
+from rl.objectives.value.functional._shared import ended as as_flags
 
 __all__ = ["DQNLoss"]
 
@@ -70,8 +71,7 @@ class DQNLoss(LossModule):
 
     Raises:
         ContractError: if the network does not write ``action_value``, or has parameters without a shape.
-        SpecError: if `action_space` is of another kind.
-        ValueError: if an argument is out of its range.
+        SpecError: if `action_space` is of another kind, or an argument is out of its range.
 
     Example:
         >>> net = TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["action_value"])
@@ -117,10 +117,6 @@ class DQNLoss(LossModule):
         super().__init__()
         owner = type(self).__name__
         reject_unknown(owner, kind=loss_function, reduction=reduction)
-        if double_dqn and not delay_value:
-            raise ValueError(
-                f"{owner} got double_dqn=True without delay_value: without a target network it changes nothing"
-            )
         if not isinstance(value_network, TensorDictModuleBase) and not hasattr(value_network, "in_keys"):
             value_network = TensorDictModule(value_network, in_keys=["observation"], out_keys=["action_value"])
         self.action_space = _action_space(action_space, self._keys["action"], owner)
@@ -131,7 +127,7 @@ class DQNLoss(LossModule):
 
     def _accept(self, estimator: ValueEstimatorBase) -> None:
         if not isinstance(estimator, TDEstimatorBase):
-            raise ValueError(
+            raise SpecError(
                 f"{type(self).__name__} cannot use {type(estimator).__name__}, which needs the value of the"
                 " policy at each state; it takes TD0, TD1, TDLambda, or a TDEstimatorBase"
             )
@@ -140,6 +136,11 @@ class DQNLoss(LossModule):
         keys = self._keys
         if not self._estimators:
             return
+        if self.double_dqn and self.target_value_network is None:
+            raise SpecError(
+                f"{type(self).__name__} got double_dqn=True without delay_value: without a target network it changes"
+                " nothing"
+            )
         self._online = NetworkCall(self.value_network, [keys["action_value"]])
         out_keys: Any = self.value_network.out_keys
         written = [unwrap(key) for key in out_keys]
@@ -198,6 +199,7 @@ class DQNLoss(LossModule):
         with torch.no_grad():
             target = self._target_value(tensordict, following, *leaves[-2:])
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
+        refuse_empty(type(self).__name__, elements, self.reduction)
         weight = tensordict.get(self._keys["priority_weight"], None)
         if weight is not None:
             if weight.shape != elements.shape:
@@ -241,7 +243,7 @@ class DQNLoss(LossModule):
         elif self._target.out_keys != [self._keys["chosen_action_value"]]:
             value = value.amax(-1, keepdim=True)
         ended = td.get(next_key(self._keys["terminated"]), None)
-        terminated = done if ended is None else ended
+        done, terminated = as_flags(done, ended)
         return estimator.returns(value, reward, done, terminated, estimator.find_time(td, done))
 
     def _chooses_action(self) -> bool:

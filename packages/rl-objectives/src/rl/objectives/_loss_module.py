@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from rl.core.contract import Contract
-from rl.core.errors import ContractError
+from rl.core.errors import ContractError, SpecError
 from rl.core.keys import NestedKey, nearest, unwrap
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value._kinds import ValueEstimators, make_estimator
@@ -72,14 +72,17 @@ class LossModule(nn.Module, ABC):
                 close = nearest(name, self._keys)
                 hint = f"; did you mean {close!r}?" if close is not None else ""
                 raise ContractError(f"{type(self).__name__} has no key {name!r}; it has {', '.join(self._keys)}{hint}")
-        before = self._keys
+        before, of_estimators = self._keys, [(one, one.named_keys) for one in self._estimators]
         self._keys = {**before, **{name: unwrap(key) for name, key in names.items()}}
         try:
             for estimator in self._estimators:
                 estimator.set_keys(**self._estimator_keys(self._keys))
             self._prepare()
-        except ContractError:
+        except Exception:
             self._keys = before
+            for estimator, keys in of_estimators:
+                estimator.set_keys(**keys)
+            self._prepare()
             raise
 
     def _estimator_keys(self, keys: dict[str, NestedKey]) -> dict[str, NestedKey]:
@@ -95,18 +98,19 @@ class LossModule(nn.Module, ABC):
         """Choose how the loss estimates values.
 
         Args:
-            value_type: which; the loss's usual one if None; an estimator is taken as it is.
+            value_type: which; the loss's usual one if None; an estimator is taken as it is, with its keys.
             arguments: ``gamma``, ``lmbda``, ... of the estimator.
 
         Returns:
-            The estimator, whose keys follow those of the loss.
+            The estimator; one made here has the keys of the loss, and any follows when these are set.
 
         Raises:
             UnknownComponentError: if no estimator has that name.
+            SpecError: if an argument is out of its range, or the loss cannot use that estimator.
         """
         if isinstance(value_type, ValueEstimatorBase):
             if arguments:
-                raise ValueError(
+                raise SpecError(
                     f"{type(self).__name__}.make_value_estimator got an estimator and {', '.join(arguments)}:"
                     " give these to the estimator's constructor"
                 )
@@ -118,8 +122,13 @@ class LossModule(nn.Module, ABC):
             estimator = make_estimator(value_type or self._default_estimator, **arguments)
             estimator.set_keys(**self._estimator_keys(self._keys))
         self._accept(estimator)
-        self._estimators = [estimator]
-        self._prepare()
+        before, self._estimators = self._estimators, [estimator]
+        try:
+            self._prepare()
+        except Exception:
+            self._estimators = before
+            self._prepare()
+            raise
         return estimator
 
     def _accept(self, estimator: ValueEstimatorBase) -> None:
@@ -159,14 +168,23 @@ class LossModule(nn.Module, ABC):
         if "contract" not in self.__dict__:
             super().__setattr__(name, value)
             return
-        before = self._modules.get(name)
+        network: Any = self._modules.get(name)
+        before: Any = getattr(self, name, None)
         super().__setattr__(name, value)
-        if before is None and name not in self._decisive:
+        if network is None and name not in self._decisive:
             return
-        for estimator in self._estimators:
-            if before is not None and estimator.value_network is before:
+        followers = [one for one in self._estimators if network is not None and one.value_network is network]
+        try:
+            for estimator in followers:
                 estimator.value_network = value
-        self._prepare()
+            self._prepare()
+        except Exception:
+            # What is refused leaves the loss as it was.
+            super().__setattr__(name, before)
+            for estimator in followers:
+                estimator.value_network = network
+            self._prepare()
+            raise
 
     def __getstate__(self) -> dict[str, Any]:
         # What was derived from the networks would still call the original ones from a copy.

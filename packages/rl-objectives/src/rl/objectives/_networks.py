@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from rl.core.errors import ContractError
-from rl.core.keys import NestedKey, key_str, nearest, unwrap
+from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.lowering import lower, lower_distribution
 
-__all__ = ["ActorCall", "NetworkCall"]
+__all__ = ["ActorCall", "NetworkCall", "actor_keys"]
 
 
 def _keys(module: Any, what: str) -> list[NestedKey]:
@@ -32,6 +32,23 @@ def _as_tensordict(keys: Sequence[NestedKey], leaves: Sequence[Tensor], batch_si
     for key, leaf in zip(keys, leaves, strict=True):
         td.set(key, leaf)
     return td
+
+
+def actor_keys(actor: Any) -> dict[str, NestedKey]:
+    """Where an actor says that it writes its action and the log-probability.
+
+    Args:
+        actor: has ``dist_sample_keys`` and ``log_prob_keys``, if not all is as usual.
+
+    Returns:
+        The keys by the names ``action`` and ``sample_log_prob``.
+    """
+    sampled = list(getattr(actor, "dist_sample_keys", None) or ["action"])
+    action = unwrap(sampled[0] if len(sampled) == 1 else "action")
+    *above, last = as_tuple(action)
+    scored = list(getattr(actor, "log_prob_keys", None) or [])
+    log_prob = scored[0] if len(scored) == 1 else (*above, f"{last}_log_prob")
+    return {"action": action, "sample_log_prob": unwrap(log_prob)}
 
 
 class NetworkCall:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError
-from rl.core.keys import NestedKey, as_tuple, unwrap
-from rl.objectives._distance import distance, reduce, reject_unknown
+from rl.core.errors import ShapeError, SpecError
+from rl.core.keys import NestedKey
+from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
-from rl.objectives._networks import ActorCall, NetworkCall
+from rl.objectives._networks import ActorCall, NetworkCall, actor_keys
 from rl.objectives._surrogate import clipped_surrogate, surrogate
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value._kinds import ValueEstimators, make_estimator
@@ -27,16 +27,6 @@ _ADVANTAGE_REMEDY = (
     " loss.make_value_estimator() and give the loss batches [*B, T] in time order"
 )
 _PER_DIMENSION = "; one that scores each dimension of the action by itself needs torch.distributions.Independent"
-
-
-def _actor_keys(actor: Any) -> dict[str, NestedKey]:
-    """Where an actor says that it writes its action and the log-probability."""
-    sampled = list(getattr(actor, "dist_sample_keys", None) or ["action"])
-    action = unwrap(sampled[0] if len(sampled) == 1 else "action")
-    *above, last = as_tuple(action)
-    scored = list(getattr(actor, "log_prob_keys", None) or [])
-    log_prob = scored[0] if len(scored) == 1 else (*above, f"{last}_log_prob")
-    return {"action": action, "sample_log_prob": unwrap(log_prob)}
 
 
 class PPOLoss(LossModule):
@@ -65,7 +55,7 @@ class PPOLoss(LossModule):
 
     Raises:
         ContractError: if the networks do not say what they read and write.
-        ValueError: if an argument is out of its range.
+        SpecError: if an argument is out of its range.
 
     Example:
         >>> from tensordict.nn import (
@@ -98,7 +88,7 @@ class PPOLoss(LossModule):
     }
     _default_estimator: ClassVar[ValueEstimators] = ValueEstimators.GAE
     _derived: ClassVar[tuple[str, ...]] = ("_actor", "_critic", "_usual")
-    _decisive: ClassVar[tuple[str, ...]] = ("clip_value",)
+    _decisive: ClassVar[tuple[str, ...]] = ("clip_value", "diagnostics")
 
     actor_network: nn.Module
     critic_network: nn.Module
@@ -120,20 +110,24 @@ class PPOLoss(LossModule):
         super().__init__()
         owner = type(self).__name__
         reject_unknown(owner, kind=loss_critic_type, reduction=reduction)
-        if clip_value is not None and (isinstance(clip_value, bool) or not clip_value > 0):
-            raise ValueError(f"{owner} got clip_value={clip_value}; it is a width above 0 in units of return, or None")
+        for name, weight in (("entropy_coeff", entropy_coeff), ("critic_coeff", critic_coeff)):
+            if not weight >= 0:
+                raise SpecError(f"{owner} got {name}={weight}; it is a number of at least 0")
         if samples_mc_entropy < 1:
-            raise ValueError(f"{owner} got samples_mc_entropy={samples_mc_entropy}; it is at least 1")
+            raise SpecError(f"{owner} got samples_mc_entropy={samples_mc_entropy}; it is at least 1")
         self.actor_network, self.critic_network = actor_network, critic_network
         self.entropy_coeff, self.critic_coeff = entropy_coeff, critic_coeff
         self.loss_critic_type, self.reduction = loss_critic_type, reduction
         self.normalize_advantage, self.clip_value = normalize_advantage, clip_value
         self.samples_mc_entropy, self.diagnostics = samples_mc_entropy, diagnostics
-        self._keys.update(_actor_keys(actor_network))
+        self._keys.update(actor_keys(actor_network))
         self._prepare()
 
     def _prepare(self) -> None:
-        keys = self._keys
+        keys, clip = self._keys, self.clip_value
+        if clip is not None and (isinstance(clip, bool) or not clip > 0):
+            owner = type(self).__name__
+            raise SpecError(f"{owner} got clip_value={clip}; it is a width above 0 in units of return, or None")
         self._actor = ActorCall(self.actor_network)
         self._critic = NetworkCall(self.critic_network, [keys["value"]])
         self._usual: list[ValueEstimatorBase] = []  # made when first needed; in a list, so that it is no child
@@ -146,7 +140,7 @@ class PPOLoss(LossModule):
             Key(keys["action"], doc="action that was taken"),
             Key(keys["sample_log_prob"], (), "its log-probability when it was taken, nats", remedy=_LOG_PROB_REMEDY),
         ]
-        if self.clip_value is not None:
+        if clip is not None:
             reads.append(Key(keys["value"], (1,), "value of the state before the update, units of return"))
         estimated = [
             Key(keys["advantage"], (1,), "advantage of the action, units of return", remedy=_ADVANTAGE_REMEDY),
@@ -204,6 +198,7 @@ class PPOLoss(LossModule):
 
         dist = self._actor([leaves[i] for i in self._of_actor], size)
         log_ratio, advantage = self._log_ratio(dist.log_prob(action), old_log_prob, advantage)
+        refuse_empty(type(self).__name__, log_ratio, self.reduction)
         entropy = self._entropy(dist)
         (value,) = self._critic([leaves[i] for i in self._of_critic], size)
         old_value = None if self.clip_value is None else leaves[-3]
@@ -230,7 +225,14 @@ class PPOLoss(LossModule):
             estimator = self._usual[0]
             if any(td.get(key, None) is None for key in estimator.in_keys):
                 self._reads.refuse(td, name, self)
-        return estimator(td.copy())
+        if self.clip_value is None:
+            return estimator(td.copy())
+        name = self._keys["value"]
+        old_value = td.get(name, None)
+        if old_value is None:
+            self._reads.refuse(td, name, self)
+        # An estimator with a network writes what that says today; the clip is about what it said before the update.
+        return estimator(td.copy()).set(name, old_value)
 
     def _log_ratio(self, log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
         """Logarithm of the probability ratio, and the advantage, both ``[*B]``."""
@@ -294,7 +296,7 @@ class ClipPPOLoss(PPOLoss):
 
     Raises:
         ContractError: if the networks do not say what they read and write.
-        ValueError: if an argument is out of its range.
+        SpecError: if an argument is out of its range.
 
     Example:
         >>> from tensordict.nn import (
@@ -313,7 +315,7 @@ class ClipPPOLoss(PPOLoss):
         self, actor_network: nn.Module, critic_network: nn.Module, *, clip_epsilon: float = 0.2, **others: Any
     ) -> None:
         if not 0 < clip_epsilon < 1:
-            raise ValueError(f"{type(self).__name__} got clip_epsilon={clip_epsilon}; it is in (0, 1)")
+            raise SpecError(f"{type(self).__name__} got clip_epsilon={clip_epsilon}; it is in (0, 1)")
         super().__init__(actor_network, critic_network, **others)
         self.clip_epsilon = clip_epsilon
 

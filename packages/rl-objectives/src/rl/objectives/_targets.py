@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from rl.core.errors import ContractError
+from rl.core.errors import ContractError, ShapeError, SpecError
 
 __all__ = ["HardUpdate", "SoftUpdate", "make_target"]
 
@@ -67,8 +67,15 @@ class _Update:
                 continue
             for module in (source, target):
                 _refuse_lazy(module, type(self).__name__)
-            targets += _tensors(target)
-            followed += _tensors(source)
+            copies, originals = list(_tensors(target)), list(_tensors(source))
+            if [one.shape for one in copies] != [one.shape for one in originals]:
+                raise ShapeError(
+                    f"{type(self).__name__}: {name.removeprefix('target_')} and {name} of {type(self._loss).__name__}"
+                    " differ in the shapes of their parameters or buffers: after another network was put into a loss,"
+                    " make its target anew, or make a new loss"
+                )
+            targets += copies
+            followed += originals
         if not targets:
             raise ContractError(
                 f"{type(self).__name__} found no target network in {type(self._loss).__name__}: build the loss with"
@@ -91,7 +98,8 @@ class SoftUpdate(_Update):
 
     Raises:
         ContractError: if `loss` has no target network, or its parameters have no shape yet.
-        ValueError: unless one of `eps` and `tau` is given, in [0, 1].
+        ShapeError: here and in `step`, if trained and target network differ in shape.
+        SpecError: unless one of `eps` and `tau` is given, in [0, 1].
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -103,10 +111,10 @@ class SoftUpdate(_Update):
 
     def __init__(self, loss: nn.Module, *, eps: float | None = None, tau: float | None = None) -> None:
         if (eps is None) == (tau is None):
-            raise ValueError(f"SoftUpdate takes either eps or tau = 1 - eps, got eps={eps} and tau={tau}")
+            raise SpecError(f"SoftUpdate takes either eps or tau = 1 - eps, got eps={eps} and tau={tau}")
         share = tau if tau is not None else 1 - (eps or 0.0)
         if not 0 <= share <= 1:
-            raise ValueError(f"SoftUpdate got eps={eps}, tau={tau}; both are in [0, 1]")
+            raise SpecError(f"SoftUpdate got eps={eps}, tau={tau}; both are in [0, 1]")
         self.tau = share
         super().__init__(loss)
 
@@ -135,7 +143,8 @@ class HardUpdate(_Update):
 
     Raises:
         ContractError: if `loss` has no target network, or its parameters have no shape yet.
-        ValueError: if the interval is not positive.
+        ShapeError: here and in `step`, if trained and target network differ in shape.
+        SpecError: if the interval is not a whole number of at least 1.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -146,9 +155,11 @@ class HardUpdate(_Update):
     """
 
     def __init__(self, loss: nn.Module, *, value_network_update_interval: int = 1000) -> None:
-        if value_network_update_interval < 1:
-            raise ValueError(
-                f"HardUpdate got value_network_update_interval={value_network_update_interval}; it is at least 1"
+        whole = isinstance(value_network_update_interval, int) and not isinstance(value_network_update_interval, bool)
+        if not whole or value_network_update_interval < 1:
+            raise SpecError(
+                f"HardUpdate got value_network_update_interval={value_network_update_interval!r}; it is a whole"
+                " number of calls, and at least 1"
             )
         self.value_network_update_interval = value_network_update_interval
         self._calls = 0

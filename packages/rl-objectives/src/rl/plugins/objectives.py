@@ -29,6 +29,7 @@ def rl_components() -> Iterator[Component]:
         ("td0", "TD0Estimator", "One reward, then the value of the next state."),
         ("td1", "TD1Estimator", "All rewards to the end of the episode or batch."),
         ("td-lambda", "TDLambdaEstimator", "The mean of n-step returns, weighted by powers of lambda."),
+        ("vtrace", "VTrace", "Returns of the actor as it is, from steps that an older one took."),
     )
     for name, attribute, summary in estimators:
         yield Component(kind="estimator", name=name, target=f"rl.objectives.value:{attribute}", summary=summary)

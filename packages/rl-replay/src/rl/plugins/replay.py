@@ -1,9 +1,17 @@
-"""What rl-replay offers, as data."""
+"""What rl-replay offers: components, as data, and the priority tree that works everywhere."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rl.core.components import Component
 from rl.core.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    import torch
+
+    from rl.core.interfaces import PriorityTree
 
 _ROWS = (
     ("storage", "list", "ListStorage", "Rows of any type in a Python list."),
@@ -11,6 +19,7 @@ _ROWS = (
     ("storage", "lazy-tensor", "LazyTensorStorage", "Rows in memory that the first batch allocates."),
     ("storage", "lazy-memmap", "LazyMemmapStorage", "Rows in memory-mapped files."),
     ("sampler", "random", "RandomSampler", "Uniform, with replacement."),
+    ("sampler", "prioritized", "PrioritizedSampler", "In proportion to priority, with importance weights."),
     ("sampler", "without-replacement", "SamplerWithoutReplacement", "Passes that draw each row exactly once."),
     ("writer", "round-robin", "RoundRobinWriter", "A ring: the newest row replaces the oldest."),
     ("writer", "immutable", "ImmutableDatasetWriter", "Refuses writes, for datasets."),
@@ -22,3 +31,13 @@ def rl_components() -> Iterator[Component]:
     """Storages, samplers and writers."""
     for kind, name, attribute, summary in _ROWS:
         yield Component(kind=kind, name=name, target=f"rl.replay:{attribute}", summary=summary)
+
+
+@hookimpl(trylast=True)
+def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree | None:
+    """The tree in plain torch, for every device."""
+    if str(dtype) not in ("torch.float32", "torch.float64"):  # torch itself is not imported by a declaration
+        return None
+    from rl.replay._torch_tree import torch_tree
+
+    return torch_tree(capacity, device, dtype)

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from rl.replay._immutable import ImmutableDatasetWriter
     from rl.replay._list import ListStorage
     from rl.replay._memmap import LazyMemmapStorage
+    from rl.replay._prioritized import PrioritizedSampler
+    from rl.replay._prioritized_buffer import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay._random import RandomSampler
     from rl.replay._round_robin import RoundRobinWriter
+    from rl.replay._scheduler import LinearScheduler
     from rl.replay._tensor import LazyTensorStorage, TensorStorage
     from rl.replay._tensordict_buffer import TensorDictReplayBuffer
     from rl.replay._without_replacement import SamplerWithoutReplacement
@@ -20,11 +23,15 @@ __all__ = [
     "ImmutableDatasetWriter",
     "LazyMemmapStorage",
     "LazyTensorStorage",
+    "LinearScheduler",
     "ListStorage",
+    "PrioritizedReplayBuffer",
+    "PrioritizedSampler",
     "RandomSampler",
     "ReplayBuffer",
     "RoundRobinWriter",
     "SamplerWithoutReplacement",
+    "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorStorage",
     "__version__",
@@ -38,8 +45,11 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay._immutable": ["ImmutableDatasetWriter"],
         "rl.replay._list": ["ListStorage"],
         "rl.replay._memmap": ["LazyMemmapStorage"],
+        "rl.replay._prioritized": ["PrioritizedSampler"],
+        "rl.replay._prioritized_buffer": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
         "rl.replay._random": ["RandomSampler"],
         "rl.replay._round_robin": ["RoundRobinWriter"],
+        "rl.replay._scheduler": ["LinearScheduler"],
         "rl.replay._tensor": ["LazyTensorStorage", "TensorStorage"],
         "rl.replay._tensordict_buffer": ["TensorDictReplayBuffer"],
         "rl.replay._without_replacement": ["SamplerWithoutReplacement"],

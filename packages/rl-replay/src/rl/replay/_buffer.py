@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
+from rl.replay._arguments import refuse_parts, whole
 from rl.replay._checkpoint import read_state, write_state
 from rl.replay._collate import collate
 from rl.replay._flight import Batch, Flight
@@ -69,18 +70,25 @@ class ReplayBuffer:
         generator: torch.Generator | None = None,
     ) -> None:
         who = type(self).__name__
-        if batch_size is not None and batch_size < 1:
-            raise ContractError(f"{who}: batch_size must be at least 1, got {batch_size}")
-        if prefetch is not None and prefetch < 0:
-            raise ContractError(f"{who}: prefetch must be at least 0, got {prefetch}")
+        if batch_size is not None and whole(batch_size) is None:
+            raise ContractError(f"{who}: batch_size must be a whole number of at least 1, got {batch_size!r}")
+        if prefetch and whole(prefetch) is None:
+            raise ContractError(f"{who}: prefetch must be a whole number of at least 0, got {prefetch!r}")
         if prefetch and batch_size is None:
             raise ContractError(f"{who}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
         if pin_memory and not torch.cuda.is_available():
             raise BackendError(f"{who}: pin_memory=True needs a CUDA device, and none is available; leave it out")
+        refuse_parts(who, storage=storage, sampler=sampler, writer=writer, transform=transform)
         self.storage: Final[Storage] = ListStorage() if storage is None else storage
         self.sampler: Final[Sampler] = RandomSampler() if sampler is None else sampler
         self.writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
-        self.batch_size: Final = batch_size
+        capacity = getattr(self.sampler, "max_capacity", None)
+        if capacity is not None and capacity < self.storage.max_size:
+            raise ContractError(
+                f"{who}: its storage has max_size={self.storage.max_size}, its {type(self.sampler).__name__} only "
+                f"max_capacity={capacity}; give both the same"
+            )
+        self.batch_size: Final = None if batch_size is None else int(batch_size)
         self.generator: Final = generator
         self._transform = transform
         self._collate = collate if collate_fn is None else collate_fn
@@ -167,7 +175,8 @@ class ReplayBuffer:
     def __iter__(self) -> Iterator[Any]:
         """Batches of one new pass, each row exactly once; without end if the sampler draws with replacement.
 
-        Batches on their way are given up. Rows that are written meanwhile begin a new pass.
+        Batches on their way are given up. Rows that are written meanwhile begin a new pass. One at a time: a second
+        iteration begins the pass anew for both, and `sample` takes from it.
 
         Raises:
             ContractError: if the buffer is empty or has no batch size.
@@ -187,12 +196,7 @@ class ReplayBuffer:
         Raises:
             IndexError: if an index is outside of what is stored.
         """
-        if isinstance(index, list):
-            index = torch.tensor(index, dtype=torch.int64)
-        if isinstance(index, Tensor) and index.dtype is torch.bool:
-            if index.shape != (len(self),):
-                raise IndexError(f"{type(self).__name__}: a mask of shape {list(index.shape)} for {len(self)} rows")
-            index = index.nonzero().squeeze(-1)
+        index = self._index(index)
         with self._lock:
             rows = self.storage.get(index)
         return rows if isinstance(index, int) else self._collate(rows)
@@ -297,6 +301,25 @@ class ReplayBuffer:
             who = type(self).__name__
             raise ContractError(f"{who}: no batch size: call sample(n), or make the buffer with batch_size=n")
         return size
+
+    def _index(self, index: Any) -> int | slice | Tensor:
+        if isinstance(index, (int, slice)):
+            return index
+        if isinstance(index, list):
+            index = torch.tensor(index) if index else torch.empty(0, dtype=torch.int64)
+        elif not isinstance(index, Tensor) and hasattr(index, "__array__"):
+            index = torch.as_tensor(index)
+        if not isinstance(index, Tensor) or index.is_floating_point():
+            kind = f"tensor of {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
+            raise IndexError(
+                f"{type(self).__name__} is indexed by whole numbers, slices, lists, tensors and masks, got a {kind};"
+                " for an entry, index the rows: buffer[:][key]"
+            )
+        if index.dtype is torch.bool:
+            if index.shape != (len(self),):
+                raise IndexError(f"{type(self).__name__}: a mask of shape {list(index.shape)} for {len(self)} rows")
+            index = index.nonzero().squeeze(-1)
+        return index if index.ndim else int(index)
 
     def _check(self, data: Any) -> None:
         """Refuse what this kind of buffer cannot hold; the storage compares keys, shapes and dtypes."""

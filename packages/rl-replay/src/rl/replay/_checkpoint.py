@@ -29,7 +29,7 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> None:
     """Write `state` into `folder`; a checkpoint that is there stays valid until the new one is complete.
 
     Raises:
-        CheckpointError: if `state` holds something else than tensors and plain containers.
+        CheckpointError: if `state` holds something else than tensors and plain containers, or `folder` is a file.
 
     Example:
         >>> import tempfile
@@ -38,6 +38,8 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> None:
         ...     read_state(Path(name))
         {'steps': 3, 'rows': tensor([0, 1, 2, 3])}
     """
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file; a checkpoint is a folder: choose another name")
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / f"tensors-{secrets.token_hex(6)}.bin"
     manifest = folder / f"{_MANIFEST}.{secrets.token_hex(6)}"
@@ -51,6 +53,7 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> None:
             "data": data.name,
             "bytes": writer.offset,
             "crc32": writer.crc,
+            "state_crc32": _checksum_of(encoded),
             "state": encoded,
         }
         with manifest.open("x", encoding="utf-8") as text:
@@ -82,8 +85,12 @@ def read_state(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         found = content.get("format") if isinstance(content, dict) else None
         raise CheckpointError(f"{path} has format {found!r}, expected {_FORMAT}: upgrade rl-replay, or it is damaged")
-    data = folder / str(content["data"])
-    size = int(content["bytes"])
+    missing = next((name for name in ("data", "bytes", "crc32", "state_crc32", "state") if name not in content), None)
+    if missing is not None:
+        raise CheckpointError(f"{path} is damaged: it has no {missing!r}")
+    if _checksum_of(content["state"]) != content["state_crc32"]:
+        raise CheckpointError(f"{path} is damaged: its checksum differs")
+    data, size = folder / str(content["data"]), content["bytes"]
     if not data.is_file() or data.stat().st_size != size:
         raise CheckpointError(f"{data} is missing or damaged: expected {size} bytes")
     if _checksum(data) != content["crc32"]:
@@ -148,6 +155,10 @@ def _decode(value: Any, raw: Tensor) -> Any:
     if kind == "dict":
         return {_decode(key, raw): _decode(item, raw) for key, item in content}
     raise ValueError(f"unknown kind {kind!r}")
+
+
+def _checksum_of(encoded: Any) -> int:
+    return zlib.crc32(json.dumps(encoded).encode())
 
 
 def _flush(file: Any) -> None:

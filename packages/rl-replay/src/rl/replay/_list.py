@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError
+from rl.replay._arguments import whole
 from rl.replay._layout import Layout, flatten
 from rl.replay._plain import pack, unpack
 from rl.replay._tensor import grown
@@ -37,9 +38,10 @@ class ListStorage:
     """
 
     def __init__(self, max_size: int = 1000, *, ragged: bool = False) -> None:
-        if max_size < 1:
-            raise ShapeError(f"ListStorage: max_size must be at least 1, got {max_size}")
-        self.max_size: Final = max_size
+        size = whole(max_size)
+        if size is None:
+            raise ShapeError(f"ListStorage: max_size must be a whole number of at least 1, got {max_size!r}")
+        self.max_size: Final = size
         self.ragged: Final = ragged
         self._layout: Layout | None = None
         self._rows: list[Any] = []

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import weakref
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final, final
 
@@ -12,10 +15,12 @@ from torch import Tensor
 
 from rl.core.errors import BackendError, CheckpointError
 from rl.core.keys import NestedKey, as_tuple
-from rl.replay._layout import Column
+from rl.replay._layout import Column, Layout
 from rl.replay._tensor import TensorRows
 
 __all__ = ["LazyMemmapStorage"]
+
+_LONGEST = 80  # characters of a key in a file's name; file systems take 255 bytes
 
 
 @final
@@ -64,26 +69,50 @@ class LazyMemmapStorage(TensorRows):
         if column.dtype is None:  # pragma: no cover  lists are not allocated here
             raise TypeError(key)
         self.scratch_dir.mkdir(parents=True, exist_ok=True)
-        path = self.scratch_dir / (".".join(as_tuple(key)).replace("/", "_") or "tensor")
-        path = path.with_name(path.name + ".bin")
+        path = self._unused(key)
         shape = torch.Size((self.max_size, *column.shape))
         size = shape.numel() * torch.empty((), dtype=column.dtype).element_size()
         try:
             with path.open("xb") as file:
+                self._files.append(path)  # at once: whatever fails from here on, it is ours to remove
                 file.truncate(size)
         except FileExistsError:
             raise CheckpointError(
                 f"LazyMemmapStorage: {path} exists already and is not overwritten; choose another scratch_dir, or "
                 "remove it if nothing uses it"
             ) from None
-        self._files.append(path)
         if size == 0:
             return torch.empty(shape, dtype=column.dtype)
         return torch.from_file(str(path), shared=True, size=shape.numel(), dtype=column.dtype).view(shape)
+
+    def _unused(self, key: NestedKey) -> Path:
+        """A file for `key` beside those that this storage has: its name tells the key, but need not be it."""
+        name = re.sub(r"[^\w.-]", "_", ".".join(as_tuple(key)), flags=re.ASCII)[:_LONGEST] or "tensor"
+        names = (f"{name}.bin" if place == 1 else f"{name}-{place}.bin" for place in count(1))
+        return next(path for path in (self.scratch_dir / one for one in names) if path not in self._files)
+
+    def _allocate(self, layout: Layout) -> None:
+        before = list(self._files)
+        try:
+            super()._allocate(layout)
+        except BaseException:
+            self._discard(self._files[len(before) :])
+            raise
+        self._discard(before)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._discard(list(self._files))
+
+    def _discard(self, files: list[Path]) -> None:
+        for path in files:
+            path.unlink(missing_ok=True)
+            self._files.remove(path)
 
 
 def _remove(files: list[Path], folder: Path | None) -> None:
     for path in files:
         path.unlink(missing_ok=True)
-    if folder is not None and folder.is_dir():
-        folder.rmdir()
+    if folder is not None:
+        with suppress(OSError):  # somebody else's files in it stay
+            folder.rmdir()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError
 from rl.core.keys import NestedKey
+from rl.replay._arguments import whole
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._plain import require_plain
 
@@ -28,12 +29,8 @@ class TensorRows:
     """
 
     def __init__(self, max_size: int, *, device: torch.device | str | None = "cpu", ndim: int = 1) -> None:
-        if max_size < 1:
-            raise ShapeError(f"{type(self).__name__}: max_size must be at least 1, got {max_size}")
-        if ndim < 1:
-            raise ShapeError(f"{type(self).__name__}: ndim must be at least 1, got {ndim}")
-        self.max_size: Final = max_size
-        self.ndim: Final = ndim
+        self.max_size: Final = self._whole("max_size", max_size)
+        self.ndim: Final = self._whole("ndim", ndim)
         self.device: Final = None if device is None else torch.device(device)
         self._layout: Layout | None = None
         self._cells: Cells = {}
@@ -42,6 +39,12 @@ class TensorRows:
         self._views: tuple[int, list[tuple[NestedKey, Tensor]]] = (-1, [])
         self._on_cpu = self.device is None or self.device.type == "cpu"
         self._len = 0
+
+    def _whole(self, name: str, value: Any) -> int:
+        number = whole(value)
+        if number is None:
+            raise ShapeError(f"{type(self).__name__}: {name} must be a whole number of at least 1, got {value!r}")
+        return number
 
     def __len__(self) -> int:
         return self._len
@@ -163,8 +166,7 @@ class TensorRows:
                     "with the same arguments"
                 )
         if state["layout"] is None:
-            self._layout, self._len = None, 0
-            self._cells, self._tensors, self._lists, self._views = {}, [], [], (-1, [])
+            self._forget()
             return
         layout = Layout.from_state(state["layout"])
         if self._layout is None or self._layout.state() != layout.state():
@@ -177,6 +179,11 @@ class TensorRows:
     def _new_tensor(self, key: NestedKey, column: Column) -> Tensor:  # noqa: ARG002  file-backed storages name files by it
         """Memory for one column, ``[max_size, ...]``."""
         return torch.empty((self.max_size, *column.shape), dtype=column.dtype, device=self.device)
+
+    def _forget(self) -> None:
+        """Give up layout and memory."""
+        self._layout, self._len = None, 0
+        self._cells, self._tensors, self._lists, self._views = {}, [], [], (-1, [])
 
     def _allocate(self, layout: Layout) -> None:
         cells: Cells = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -14,7 +14,6 @@ from rl.replay._buffer import ReplayBuffer
 __all__ = ["TensorDictReplayBuffer"]
 
 
-@final
 class TensorDictReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that writes what is known about a draw into the sampled TensorDict.
 
@@ -43,18 +42,18 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _refuse_other(self, data: Any) -> None:
         if not isinstance(data, TensorDictBase):
             raise ContractError(
-                f"TensorDictReplayBuffer stores TensorDicts, got {type(data).__name__}; use ReplayBuffer for others"
+                f"{type(self).__name__} stores TensorDicts, got {type(data).__name__}; use ReplayBuffer for others"
             )
         if INDEX in data.keys():
             raise ContractError(
-                "TensorDictReplayBuffer writes 'index' into its samples, and this batch has one already; drop it "
+                f"{type(self).__name__} writes 'index' into its samples, and this batch has one already; drop it "
                 "with batch.exclude('index')"
             )
 
     def _annotate(self, data: Any, info: dict[Any, Any]) -> Any:
         if not isinstance(data, TensorDictBase):
             raise ContractError(
-                f"TensorDictReplayBuffer: collate_fn made a {type(data).__name__}, expected a TensorDict"
+                f"{type(self).__name__}: collate_fn made a {type(data).__name__}, expected a TensorDict"
             )
         shape = data.batch_size
         for key, value in info.items():

@@ -9,19 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
 from rl.core.errors import RLError, SpecError
 from rl.core.registry import components, load
+from rl.trainers._display import DisplayMode
 from rl.trainers._fields import ConfigField, config_fields
 from rl.trainers._recipe import Recipe
 from rl.trainers._run_config import RunConfig
 from rl.trainers._run_folder import RunFolder
 
-__all__ = ["TrainArguments", "UsageError", "parse_train", "usage"]
+__all__ = ["TrainArguments", "UsageError", "parse_train", "unknown", "usage"]
 
 
 class UsageError(RLError, ValueError):
@@ -80,6 +81,9 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     control = {field.name: values.pop(field.name) for field in _CONTROL}
     if control["resume"] and control["out"]:
         raise UsageError("--resume goes on in the folder that it names: leave --out away")
+    modes = get_args(DisplayMode)
+    if control["display"] not in modes:
+        raise UsageError(f"--display must be one of {', '.join(modes)}, got {control['display']!r}")
     try:
         config = recipe.config(**values)
     except SpecError as error:
@@ -170,13 +174,14 @@ def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
     for word in given:
         option = word.partition("=")[0]
         if option.startswith("--") and option[2:] not in options:
-            raise UsageError(_unknown("option", option[2:], options, dashed=True))
+            raise UsageError(unknown("option", option[2:], options, dashed=True))
     try:
-        files = _file_values(parser, given, options)
+        whole = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
+        files = {name: _whole(v) if name in whole else v for name, v in _file_values(parser, given, options).items()}
         namespace = parser.parse_object(files) if files else parser.get_defaults()
-        return dict(vars(parser.parse_args(list(given), namespace=namespace)))
+        return dict(vars(parser.parse_args(_whole_words(given, whole), namespace=namespace)))
     except ArgumentError as error:
-        raise UsageError(_one_line(str(error))) from error
+        raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
     except SystemExit as error:
         raise UsageError(f"cannot understand: {' '.join(given)}") from error
 
@@ -193,7 +198,7 @@ def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence
             raise UsageError(f"{path} is about the recipe {recipe!r}: type rl train {recipe} {option} {path}")
         for name in part:
             if name not in options:
-                raise UsageError(f"{path}: {_unknown('setting', name, options)}")
+                raise UsageError(f"{path}: {unknown('setting', name, options)}")
         values |= part
     return values
 
@@ -212,13 +217,57 @@ def _read_yaml(path: str) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in values.items()}
 
 
-def _unknown(what: str, name: str, options: Sequence[str], *, dashed: bool = False) -> str:
+def unknown(
+    what: str, name: str, options: Sequence[str], *, dashed: bool = False, more: str = "rl train RECIPE --help"
+) -> str:
+    """The message about an option or setting that does not exist, with the nearest one and where all are listed."""
     close = get_close_matches(name, options, n=1)
     shown, near = (f"--{name}", f"--{close[0]}") if dashed and close else (name, close[0] if close else "")
     if dashed:
         shown, near = f"--{name}".replace("_", "-"), near.replace("_", "-")
     hint = f"; did you mean {near}?" if near else "."
-    return f"there is no {what} {shown}{hint} All of them: rl train RECIPE --help"
+    return f"there is no {what} {shown}{hint} All of them: {more}"
+
+
+def _whole_words(words: Sequence[str], whole: set[str]) -> list[str]:
+    """`words`, with 1e6 written out where a whole number is wanted."""
+    out: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        option, sign, value = word.partition("=")
+        if sign and option.removeprefix("--") in whole:
+            out.append(f"{option}={_whole(value)}")
+        else:
+            out.append(str(_whole(word)) if before.removeprefix("--") in whole else word)
+    return out
+
+
+def _whole(value: Any) -> Any:
+    """1e6 as 1000000; anything else as it is."""
+    if isinstance(value, float) or (isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", value)):
+        number = float(value)
+        return int(number) if number.is_integer() else value
+    return value
+
+
+_WANTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "tuple": "a list in quotes, like '[64,64]' or '[csv]'",
+}
+
+
+def _explained(message: str, prog: str) -> str:
+    """What jsonargparse says, in the words of the command line."""
+    wrong = re.search(r"Parser key \"(\w+)\": Expected an? <class '(\w+)'>. Got value: (.*)", message)
+    if wrong is not None and wrong[2] in _WANTED:
+        return f"--{wrong[1].replace('_', '-')} must be {_WANTED[wrong[2]]}, got {wrong[3]}"
+    if message.startswith("unrecognized arguments: "):
+        rest = message.partition(": ")[2]
+        return (
+            f"cannot understand {rest!r}; the recipe comes first, each option has one value: {prog} --OPTION VALUE ..."
+        )
+    return message
 
 
 def _one_line(text: str) -> str:

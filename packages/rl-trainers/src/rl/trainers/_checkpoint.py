@@ -39,7 +39,8 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
         state: nested dicts, lists and tuples of tensors, numbers, strings, booleans and None.
 
     Raises:
-        CheckpointError: if the state holds something else; the message names the place.
+        CheckpointError: if the state holds something else, the message names the place; or if the disk is full or
+            cannot be written.
 
     Example:
         >>> import tempfile, torch
@@ -57,7 +58,13 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
         "versions": json.dumps(package_versions()),
         "sha256": _digest(structure, tensors),
     }
-    write_atomic(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
+    try:
+        write_atomic(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} cannot be written: {error}; free some room there, or train into another folder. What was saved"
+            " there before is unharmed"
+        ) from error
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:

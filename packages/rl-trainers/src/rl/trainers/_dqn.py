@@ -14,8 +14,8 @@ from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import ACTION, DONE, NEXT, REWARD, TERMINATED, NestedKey, next_key
-from rl.core.specs import Categorical, OneHot
+from rl.core.keys import ACTION, DONE, NEXT, REWARD, TERMINATED, NestedKey, key_str, next_key
+from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.modules import EGreedyModule, QValueActor
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
 from rl.replay import LazyTensorStorage, ReplayBuffer
@@ -23,7 +23,7 @@ from rl.trainers._device import storing_device
 from rl.trainers._display import DisplayMode
 from rl.trainers._dqn_config import DQN, DQNConfig
 from rl.trainers._evaluation import Evaluator
-from rl.trainers._networks import action_of, network, observations_of
+from rl.trainers._networks import action_of, described, network, observations_of
 from rl.trainers._optimizer import adam, descend, set_learning_rate
 from rl.trainers._run import Run, TrainResult
 
@@ -182,8 +182,11 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
     key, spec = action_of(env)
     choice = type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
     if not choice or key != ACTION:
+        vector = type(spec) in (Bounded, Unbounded) and len(spec.shape) == 1 and spec.dtype == torch.float32
+        remedy = "train it with ppo" if vector else "convert it in the environment"
         raise SpecError(
-            f"dqn trains one choice under {ACTION!r}; {type(env).__name__} has {spec} under {key!r}: train it with ppo"
+            f"dqn trains one choice (Categorical, OneHot) under {ACTION!r}; {key_str(key)} of {type(env).__name__} is"
+            f" {described(spec)}: {remedy}"
         )
     net = network(
         env,

@@ -54,6 +54,10 @@ def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
     if env in known and not _takes_id(load("env", env)):
         return load("env", env), ()
     if prefix in known and rest:
+        if not _may_take_id(load("env", prefix)):
+            raise UnknownComponentError(
+                f"the environment component {prefix!r} takes no id, so there is no {env!r}: write --env {prefix}"
+            )
         if prefix == "gym":
             _check_gymnasium_id(rest, known)
         return load("env", prefix), (rest,)
@@ -92,6 +96,17 @@ def _takes_id(make: Make) -> bool:
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         for parameter in _parameters(make).values()
     )
+
+
+def _may_take_id(make: Make) -> bool:
+    """Whether the first positional argument can be an id: it is required, or a string by default."""
+    parameters = _parameters(make)
+    if not parameters:  # a callable that does not say
+        return True
+    first = next(iter(parameters.values()))
+    positional = first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD, first.VAR_POSITIONAL)
+    wanted = first.default is first.empty or first.default is None or isinstance(first.default, str)
+    return positional and wanted
 
 
 def _parameters(make: Make) -> dict[str, inspect.Parameter]:

@@ -72,7 +72,10 @@ class Evaluator:
             if not alive.any():
                 break
             if count * 32 >= MAX_STEPS:
-                raise RLError(f"an episode of evaluation did not end within {MAX_STEPS} steps; set max_episode_steps")
+                raise RLError(
+                    f"an episode of evaluation did not end within {MAX_STEPS} steps; set max_episode_steps"
+                    " (--max-episode-steps), which truncates it"
+                )
         return returns
 
     def close(self) -> None:

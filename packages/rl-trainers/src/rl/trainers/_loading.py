@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from rl.core.errors import CheckpointError
+from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Env
 from rl.core.registry import load
 from rl.trainers._checkpoint import load_checkpoint
+from rl.trainers._device import check_device
 from rl.trainers._envs import make_env
 from rl.trainers._evaluation import Evaluator
 from rl.trainers._recipe import Recipe
@@ -64,6 +65,8 @@ def load_config(run: str | Path) -> tuple[Recipe, RunConfig]:
     settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     try:
         return recipe, recipe.config(**settings)
+    except SpecError as error:
+        raise CheckpointError(f"{folder.config} is damaged: {error}; put back what it held") from error
     except TypeError as error:
         raise CheckpointError(
             f"{folder.config} does not fit the recipe {recipe.name!r} of this version ({error}); use the version"
@@ -82,9 +85,11 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
 
     Raises:
         CheckpointError: if there is no such checkpoint, or it is damaged.
+        BackendError: if there is no such device here.
     """
     recipe, config = load_config(run)
     config = replace(config, device=device) if device else config
+    check_device(config.device)
     folder = RunFolder(run)
     if checkpoint == "best" and not folder.best.is_file():
         checkpoint = "last"

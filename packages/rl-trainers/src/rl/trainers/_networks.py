@@ -16,7 +16,7 @@ from rl.core.keys import OBSERVATION, NestedKey, key_str, unwrap
 from rl.core.specs import Categorical, TensorSpec
 from rl.modules import MLP, ConvNet, orthogonal_init
 
-__all__ = ["action_of", "network", "observations_of"]
+__all__ = ["action_of", "described", "network", "observations_of"]
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
@@ -28,7 +28,7 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
     """What a policy can read, by key: ``observation`` if there is one, else all entries.
 
     Raises:
-        SpecError: if there is nothing to read.
+        SpecError: if there is nothing to read, or something that is no tensor.
     """
     spec = env.observation_spec
     keys = [unwrap(key) for key in spec.keys(include_nested=True, leaves_only=True)]
@@ -37,6 +37,12 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
         keys = [OBSERVATION]
     if not keys:
         raise SpecError(f"{type(env).__name__} has no observation to learn from; its spec is {spec}")
+    for key in keys:
+        if spec[key].dtype is None:
+            raise SpecError(
+                f"the observation {key_str(key)} of {type(env).__name__} is no tensor ({type(spec[key]).__name__}),"
+                " and networks read numbers only: encode it in the environment, or leave it out there"
+            )
     return {key: spec[key] for key in keys}
 
 
@@ -54,6 +60,18 @@ def action_of(env: Env) -> tuple[NestedKey, Any]:
     leaf = spec[keys[0]]
     first = (0,) * len(env.batch_size)
     return keys[0], leaf[first] if first else leaf
+
+
+def described(spec: Any) -> str:
+    """A spec in a few words, for messages.
+
+    Example:
+        >>> described(Categorical(3))
+        'a Categorical int64 []'
+    """
+    name = type(spec).__name__
+    article = "an" if name[0] in "AEIOU" else "a"
+    return f"{article} {name} {str(spec.dtype).removeprefix('torch.')} {list(spec.shape)}"
 
 
 def network(

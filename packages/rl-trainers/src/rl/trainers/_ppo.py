@@ -15,7 +15,7 @@ from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import ACTION_LOG_PROB, ADVANTAGE, DONE, NEXT, REWARD, VALUE_TARGET, NestedKey
+from rl.core.keys import ACTION_LOG_PROB, ADVANTAGE, DONE, NEXT, REWARD, VALUE_TARGET, NestedKey, key_str
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.modules import (
     Categorical as CategoricalDistribution,
@@ -26,7 +26,7 @@ from rl.objectives.value import GAE
 from rl.trainers._device import storing_device
 from rl.trainers._display import DisplayMode
 from rl.trainers._evaluation import Evaluator
-from rl.trainers._networks import action_of, network, observations_of
+from rl.trainers._networks import action_of, described, network, observations_of
 from rl.trainers._optimizer import adam, descend, set_learning_rate
 from rl.trainers._ppo_config import PPO, PPOConfig
 from rl.trainers._run import Run, TrainResult
@@ -210,8 +210,14 @@ def ppo_policy(config: PPOConfig, env: Env) -> ProbabilisticActor:
         kind = TanhNormal if type(spec) is Bounded else IndependentNormal
     else:
         raise SpecError(
-            f"ppo trains Categorical, OneHot, and one-dimensional Bounded or Unbounded float actions;"
-            f" {type(env).__name__} has {spec}"
+            "ppo trains one choice (Categorical, OneHot) and vectors of float32 (Bounded, Unbounded);"
+            f" {key_str(key)} of {type(env).__name__} is {described(spec)}: convert it in the environment"
+        )
+    space: Any = spec.space
+    if kind is TanhNormal and not (space.low.isfinite() & space.high.isfinite()).all():
+        raise SpecError(
+            f"ppo trains actions that are bounded on both sides or not at all; {key_str(key)} of {type(env).__name__}"
+            f" is in [{space.low.tolist()}, {space.high.tolist()}]: give it finite bounds"
         )
     net = network(
         env,

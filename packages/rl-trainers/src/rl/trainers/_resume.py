@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,8 +42,16 @@ def check_resume(folder: RunFolder, recipe: Recipe, config: RunConfig, saved: Ma
     frames = run.get("frames") if isinstance(run, dict) else None
     if not isinstance(frames, int):
         raise CheckpointError(f"{folder.last} is not the last checkpoint of a run; train again into a new folder")
-    if frames >= config.total_frames:
+    if frames >= config.total_frames and _has_result(folder, frames):
         raise CheckpointError(
-            f"{folder.path} has done all its {config.total_frames} frames; ask for more:"
+            f"{folder.path} has done all its {frames} frames; ask for more:"
             f" rl train {recipe.name} --resume {folder.path} --total-frames {2 * frames}"
         )
+
+
+def _has_result(folder: RunFolder, frames: int) -> bool:
+    """Whether the final evaluation after so many frames has been made; it may have been interrupted."""
+    try:
+        return json.loads(folder.summary.read_text(encoding="utf-8"))["train_frames"] >= frames
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,6 +110,8 @@ class Run:
         self._eval = Every(config.eval_every)
         self._checkpoint = Every(config.checkpoint_every)
         self._saved: dict[str, Any] | None = None
+        self._saved_at: int | None = None
+        self._figures: Callable[[], Mapping[str, float]] = dict
         self._said: set[str] = set()
         self._shown: dict[str, float] = {}
         self.folder: RunFolder | None = None
@@ -139,6 +141,7 @@ class Run:
         resume_step = self._restore() if self._saved is not None else None
         folder = self.folder = self.folder or RunFolder.create(self._out, self.recipe, self.config)
         with ExitStack() as stack:
+            stack.push(self._say_what_is_left)
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             if self.config.threads:
                 torch.set_num_threads(self.config.threads)
@@ -154,6 +157,18 @@ class Run:
             stack.enter_context(self._signals)
             self._since = time.perf_counter()
             yield self
+
+    def _say_what_is_left(self, kind: type[BaseException] | None, *_: object) -> None:
+        """After an error, whatever it was: where the run can go on from."""
+        if kind is None or self.folder is None:
+            return
+        path = self.folder.path
+        resume = f"rl train {self.recipe.name} --resume {path}"
+        left = f"no checkpoint to go on from was saved yet in {path}"
+        if self._saved_at is not None:
+            left = f"{self._saved_at} frames are saved; to go on from there: {resume}"
+        with suppress(OSError):  # the screen may be what failed
+            self._display.note(left)
 
     def make_env(self, num_envs: int, seed: int) -> Env:
         """The environment of the run."""
@@ -188,13 +203,14 @@ class Run:
                 for the device before.
 
         Raises:
-            RLError: if a loss is not finite.
+            RLError: if a loss or the mean return of an evaluation is not finite.
         """
         self.frames += frames
-        last = not self.going
+        self._figures = values
+        last = self.frames >= self.config.total_frames  # an interrupted run does no more than an uninterrupted one
         log, evaluate = self._log.due(self.frames, last=last), self._eval.due(self.frames, last=last)
         if log or evaluate:
-            self._write_row(values(), evaluate=evaluate)
+            self._write_row(evaluate=evaluate)
         if self._checkpoint.due(self.frames):
             self._save_last()
         if self._should_stop is not None and self._should_stop(self.frames):
@@ -215,7 +231,9 @@ class Run:
                 f"  rl train {self.recipe.name} --resume {self.folder.path}"
             )
             return TrainResult(self.folder.path, self.frames, seconds, interrupted=True)
-        self._parts["policy"].load_state_dict(load_checkpoint(self.folder.best)["policy"])
+        best = load_checkpoint(self.folder.best)
+        self._parts["policy"].load_state_dict(best["policy"])
+        self._best_frames = best["frames"]
         episodes = self.config.final_eval_episodes
         with preserved_rng():
             returns = self._evaluator.run(episodes, seed=self.config.seed + FINAL_SEED)
@@ -248,13 +266,19 @@ class Run:
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._since
 
-    def _write_row(self, values: Mapping[str, float], *, evaluate: bool) -> None:
+    def _finite_figures(self) -> Mapping[str, float]:
+        """The latest figures, unless a loss says that the weights are lost."""
+        values = self._figures()
         for name, value in values.items():
             if name.startswith("loss") and not math.isfinite(value):
                 raise RLError(
-                    f"{name} became {value} after {self.frames} frames; resume from an earlier run with a lower"
-                    " learning_rate or max_grad_norm, or look at the rewards of the environment"
+                    f"{name} became {value} after {self.frames} frames; begin a new run with a lower --learning-rate"
+                    f" or --max-grad-norm, or look at the rewards and observations of {self.config.env!r}"
                 )
+        return values
+
+    def _write_row(self, *, evaluate: bool) -> None:
+        values = self._finite_figures()
         row = dict.fromkeys(self._columns, math.nan)
         row["return_mean"], row["length_mean"] = self.episodes.return_mean, self.episodes.length_mean
         row["episodes"] = self.episodes.episodes
@@ -273,6 +297,11 @@ class Run:
         with self.timed("evaluate"), preserved_rng():
             returns = self._evaluator.run(self.config.eval_episodes, seed=self.config.seed + EVAL_SEED)
         mean = float(returns.mean())
+        if math.isnan(mean):
+            raise RLError(
+                f"the mean return of an evaluation is {mean} after {self.frames} frames; look at the rewards of"
+                f" {self.config.env!r}"
+            )
         if mean >= self._best:  # of equals the later one: it has seen more
             self._best, self._best_frames = mean, self.frames
             best = {"policy": self._parts["policy"].state_dict(), "frames": self.frames, "eval_return_mean": mean}
@@ -281,6 +310,7 @@ class Run:
 
     def _save_last(self) -> None:
         assert self.folder is not None
+        self._finite_figures()  # what is saved can be gone on with
         with warnings.catch_warnings(record=True) as caught:  # what cannot be continued exactly, said once
             warnings.simplefilter("always")
             state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
@@ -300,6 +330,7 @@ class Run:
             "rng": rng_state(),
         }
         save_checkpoint(self.folder.last, state)
+        self._saved_at = self.frames
 
     def _restore(self) -> int:
         """Put the saved state into every part; the frames at which it was saved."""
@@ -319,7 +350,7 @@ class Run:
         write = config_yaml(self.recipe.name, self.config)
         if self.folder.config.read_text(encoding="utf-8") != write:
             self.folder.update_config(write)
-        self._saved = None
+        self._saved, self._saved_at = None, self.frames
         return self.frames
 
 

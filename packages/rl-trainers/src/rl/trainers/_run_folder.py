@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +49,13 @@ class RunFolder:
         Raises:
             RLError: if the folder is there already, or cannot be made.
         """
-        folder = cls(path if path is not None else _next_free(recipe.name, config))
-        try:
-            folder.path.mkdir(parents=True, exist_ok=False)
-        except FileExistsError:
+        candidates = _names(recipe.name, config) if path is None else [path]
+        folder = next((cls(name) for name in candidates if _made(Path(name))), None)
+        if folder is None:
             raise RLError(
-                f"the run folder {folder.path} exists already and is not overwritten; name another one with"
-                f" --out, or continue the run in it with --resume {folder.path}"
-            ) from None
-        except OSError as error:
-            raise RLError(
-                f"the run folder {folder.path} cannot be made: {error.strerror}; name another one with --out"
-            ) from error
+                f"the run folder {path} exists already and is not overwritten; name another one with"
+                f" --out, or continue the run in it with --resume {path}"
+            )
         write_atomic(folder.config, config_yaml(recipe.name, config))
         return folder
 
@@ -86,7 +83,7 @@ class RunFolder:
         try:
             values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{self.config} is damaged: {error}") from error
+            raise CheckpointError(f"{self.config} is damaged: {' '.join(str(error).split())}") from error
         if not isinstance(values, dict) or "recipe" not in values:
             raise CheckpointError(f"{self.config} is damaged: it names no recipe; add the line 'recipe: ppo'")
         return values
@@ -114,9 +111,22 @@ def config_yaml(recipe: str, config: RunConfig) -> str:
     return yaml.safe_dump(values, sort_keys=False, default_flow_style=None)
 
 
-def _next_free(recipe: str, config: RunConfig) -> Path:
+def _names(recipe: str, config: RunConfig) -> Iterator[Path]:
+    """``runs/RECIPE-ENV-SEED-COUNTER``, for all counters."""
     env = re.sub(r"[^A-Za-z0-9_.-]+", "-", config.env)
-    count = 1
-    while (path := Path("runs") / f"{recipe}-{env}-{config.seed}-{count}").exists():
-        count += 1
-    return path
+    return (Path("runs") / f"{recipe}-{env}-{config.seed}-{count}" for count in itertools.count(1))
+
+
+def _made(path: Path) -> bool:
+    """Whether the folder is new; another run may take a name at any moment.
+
+    Raises:
+        RLError: if it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=False)
+    except OSError as error:
+        if os.path.lexists(path):
+            return False
+        raise RLError(f"the run folder {path} cannot be made: {error.strerror}; name another one with --out") from error
+    return True

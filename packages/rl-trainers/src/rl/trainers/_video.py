@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rl.trainers._rng import preserved_rng, seed_everything
 
 __all__ = ["check_video", "record_video"]
 
-#: pictures per second
+#: pictures per second of an environment that does not say
 FPS = 30
 
 
@@ -26,7 +27,7 @@ def check_video(out: str | Path) -> Any:
 
     Raises:
         MissingExtraError: if it is not installed.
-        RLError: if there is a file at `out`, or its name has no known ending.
+        RLError: if there is a file at `out`, no file can be made there, or its name has no known ending.
     """
     path = Path(out)
     if path.exists():
@@ -40,6 +41,12 @@ def check_video(out: str | Path) -> Any:
         raise MissingExtraError(
             f"videos need {error.name}, which is not installed: pip install 'rl-trainers[video]'"
         ) from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise RLError(f"{path} cannot be written: {error.strerror}; name another file with --video") from error
     return imageio
 
 
@@ -65,7 +72,7 @@ def record_video(
     imageio = check_video(out)
     try:
         env: Any = run.make_env(1, seed, render_mode="rgb_array")
-    except TypeError as error:
+    except (TypeError, RLError) as error:
         raise RLError(f"{run.config.env!r} cannot be rendered: it takes no render_mode ({error})") from error
     how = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
     pictures: list[Any] = []
@@ -79,15 +86,30 @@ def record_video(
             if bool(td.get((NEXT, DONE)).any()):
                 break
             td = step_mdp(td)
+    fps = _fps(env)
     env.close()
-    with atomic_path(Path(out)) as path:
-        timing = {"duration": 1000 / FPS, "loop": 0} if path.suffix == ".gif" else {"fps": FPS}
-        imageio.imwrite(path, pictures, **timing)
+    # Even sides are all that the codec asks for; by default imageio stretches pictures to multiples of 16.
+    options = {"duration": 1000 / fps, "loop": 0} if Path(out).suffix == ".gif" else {"fps": fps, "macro_block_size": 2}
+    try:
+        with atomic_path(Path(out)) as path:
+            imageio.imwrite(path, pictures, **options)
+    except OSError as error:
+        raise RLError(f"{out} cannot be written: {error}; free some room, or name another file with --video") from error
     return len(pictures)
 
 
+def _fps(env: Any) -> float:
+    """Pictures per second, as a Gymnasium environment states it."""
+    simulator = getattr(env, "gym_env", env)
+    simulator = simulator[0] if isinstance(simulator, (list, tuple)) else simulator
+    return (getattr(simulator, "metadata", None) or {}).get("render_fps") or FPS
+
+
 def _picture(env: Any, name: str) -> Any:
-    picture = env.render()
+    try:
+        picture = env.render()
+    except Exception as error:  # simulators raise what they like
+        raise RLError(f"{name!r} cannot be rendered: {error}") from error
     if picture is None:
         raise RLError(f"{name!r} rendered nothing; it knows no render_mode 'rgb_array'")
     return picture[0] if isinstance(picture, (list, tuple)) else picture

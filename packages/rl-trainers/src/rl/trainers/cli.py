@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
-from rl.trainers._arguments import UsageError, parse_train
+from rl.core.errors import RLError
+from rl.trainers._arguments import UsageError, parse_train, unknown
 
 __all__ = ["evaluate", "train"]
 
@@ -29,7 +32,14 @@ def train(argv: Sequence[str]) -> int:
         sys.stdout.write(asked)
         return 0
     run = asked.recipe.load_train()
-    result = run(asked.config, out=asked.out, resume=asked.resume, display=asked.display)
+    try:
+        result = run(asked.config, out=asked.out, resume=asked.resume, display=asked.display)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise RLError(
+                f"the run cannot be written: {error}; free some room, or choose another disk with --out"
+            ) from error
+        raise
     return 130 if result.interrupted else 0
 
 
@@ -40,11 +50,13 @@ def evaluate(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if the arguments make no sense.
 
     Raises:
-        RLError: if there is no such run, its checkpoint is damaged, or the video cannot be written.
+        RLError: if there is no such run, its checkpoint is damaged, its device is not here, or the video cannot
+            be written.
     """
-    options = _eval_parser().parse_args(list(argv))
-    if options.episodes < 1:
-        sys.stderr.write(f"rl eval: --episodes must be above 0, got {options.episodes}\n")
+    try:
+        options = _parse_eval(argv)
+    except UsageError as error:
+        sys.stderr.write(f"rl eval: {error}\n")
         return 2
 
     from rl.trainers._loading import evaluate as returns_of
@@ -53,11 +65,12 @@ def evaluate(argv: Sequence[str]) -> int:
 
     if options.video:
         check_video(options.video)
-    trained = load_run(options.run)
+    trained = load_run(options.run, device=options.device)
     returns = returns_of(trained, episodes=options.episodes, seed=options.seed, deterministic=options.deterministic)
     mean, std = float(returns.mean()), float(returns.std(correction=0))
     which = f"{trained.checkpoint} policy, {trained.frames} frames"
-    sys.stdout.write(f"return {mean:.2f} ± {std:.2f} over {options.episodes} episodes ({which})\n")
+    episodes = "1 episode" if options.episodes == 1 else f"{options.episodes} episodes"
+    sys.stdout.write(f"return {mean:.2f} ± {std:.2f} over {episodes} ({which})\n")
     if options.video:
         seed = trained.config.seed if options.seed is None else options.seed
         count = record_video(trained, options.video, seed=seed, deterministic=options.deterministic)
@@ -65,13 +78,40 @@ def evaluate(argv: Sequence[str]) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as `rl train` does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. More: rl eval --help")
+
+
+def _parse_eval(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _eval_parser()
+    known = [name.removeprefix("--") for name in parser._option_string_actions if name.startswith("--")]  # noqa: SLF001
+    for word in argv:
+        option = word.partition("=")[0]
+        if option.startswith("--") and option[2:] not in known:
+            raise UsageError(unknown("option", option[2:], known, dashed=True, more="rl eval --help"))
+    options = parser.parse_args(list(argv))
+    if options.episodes < 1:
+        raise UsageError(f"--episodes must be above 0, got {options.episodes}")
+    if options.seed is not None and not 0 <= options.seed < 2**31:
+        raise UsageError(f"--seed must be in [0, 2147483647], got {options.seed}")
+    return options
+
+
 def _eval_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "rl eval", description="Play episodes with the best policy of a run; print mean and deviation of returns."
+    parser = _Parser(
+        "rl eval",
+        description="Play episodes with the best policy of a run; print mean and deviation of returns.",
+        allow_abbrev=False,
     )
     parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed")
-    parser.add_argument("--episodes", type=int, default=20, help="how many (default: 20)")
-    parser.add_argument("--seed", type=int, help="of the environments (default: one that training has not used)")
+    parser.add_argument("--episodes", type=int, metavar="N", default=20, help="how many (default: 20)")
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="of the environments (default: one that training has not used)"
+    )
+    parser.add_argument("--device", metavar="D", help="where to run the policy, as cpu (default: as it was trained)")
     parser.add_argument("--video", metavar="FILE", help="write one episode to this .mp4 or .gif")
     parser.add_argument(
         "--deterministic",

@@ -24,7 +24,18 @@ def _end(value: Any, dtype: torch.dtype | None) -> Tensor:
         dtype = tensor.dtype if tensor.dtype.is_floating_point else torch.get_default_dtype()
         if isinstance(value, float | int):
             dtype = torch.get_default_dtype()
-    return tensor.to(dtype)
+    return _cast_end(tensor, dtype)
+
+
+def _cast_end(end: Tensor, dtype: torch.dtype) -> Tensor:
+    """An end in another dtype; an integer dtype must hold it exactly."""
+    cast = end.to(dtype)
+    if not dtype.is_floating_point and bool((cast.to(end.dtype) != end).any()):
+        raise SpecError(
+            f"Bounded: the ends {end.tolist()!r:.100} are not values of {dtype}:"
+            " give ends that it holds, or a wider dtype"
+        )
+    return cast
 
 
 class Bounded(LeafSpec):
@@ -42,7 +53,7 @@ class Bounded(LeafSpec):
             float, else the default dtype.
 
     Raises:
-        SpecError: if the ends do not fit the shape, or `low` is above `high` somewhere, or one is NaN.
+        SpecError: if the ends do not fit the shape or an integer dtype, `low` is above `high` somewhere, or one is NaN.
 
     Example:
         >>> spec = Bounded(-1, 1, shape=(3,))
@@ -183,4 +194,4 @@ class Bounded(LeafSpec):
         return values.to(self._dtype)
 
     def _cast(self, dtype: torch.dtype) -> None:
-        self.low, self.high = self.low.to(dtype), self.high.to(dtype)
+        self.low, self.high = _cast_end(self.low, dtype), _cast_end(self.high, dtype)

@@ -118,15 +118,18 @@ class Composite(TensorSpec):
 
     def set(self, key: NestedKey, spec: Any) -> Self:
         """Put a spec under a key; a path makes the nested composites that it needs."""
+        if not _is_key(key):
+            raise SpecError(f"a key of Composite is a string or a tuple of strings, got {key!r}")
         self._require_unlocked(f"set {key_str(key)}")
         first, *rest = as_tuple(key)
         if rest:
             child = self._specs.get(first)
             if child is None:
-                child = self._specs[first] = Composite(shape=self._shape, device=self._device)
+                child = Composite(shape=self._shape, device=self._device)
             if not isinstance(child, Composite):
                 raise SpecError(f"cannot set {key_str(key)}: {key_str(first)} is a {type(child).__name__}, a leaf")
             child.set(unwrap(rest), spec)
+            self._specs[first] = child  # only now: if the spec is refused, nothing is left behind
         else:
             self._specs[first] = self._adopt(first, spec)
         return self
@@ -273,6 +276,8 @@ class Composite(TensorSpec):
 
     def encode(self, value: Any) -> TensorDict:
         """The TensorDict of a mapping with the same keys, no more and no fewer."""
+        if not isinstance(value, Mapping) and not is_tensor_collection(value):
+            raise SpecError(f"Composite cannot encode: expected a mapping of {list(self._specs)}, got {value!r:.200}")
         if value.keys() != self._specs.keys():
             raise SpecError(f"Composite cannot encode: expected keys {list(self._specs)}, got {list(value.keys())}")
         return self._build({k: s.encode(value[k]) for k, s in self._specs.items()}, torch.Size(()))

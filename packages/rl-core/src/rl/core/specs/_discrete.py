@@ -12,79 +12,21 @@ from rl.core.errors import SpecError
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import CategoricalBox
 from rl.core.specs._choices import all_values
+from rl.core.specs._classes import (
+    best_classes,
+    check_mask,
+    choose_classes,
+    class_count,
+    draw_codes,
+    mask_text,
+    nearest_codes,
+    require_choice,
+    require_room,
+)
 from rl.core.specs._leaf import LeafSpec, as_tensor
 from rl.core.specs._shape import as_size
 
-__all__ = [
-    "Binary",
-    "Categorical",
-    "ClassSpec",
-    "OneHot",
-    "best_classes",
-    "check_mask",
-    "draw_codes",
-    "nearest_codes",
-    "require_choice",
-]
-
-
-def check_mask(owner: LeafSpec, mask: Any, shape: torch.Size) -> Tensor | None:
-    """The mask as bool of `shape`.
-
-    Raises:
-        SpecError: if it has another shape or dtype.
-    """
-    if mask is None:
-        return None
-    mask = mask.to(owner.device) if isinstance(mask, Tensor) else torch.tensor(mask, device=owner.device)
-    if mask.dtype is not torch.bool:
-        raise SpecError(f"mask of {type(owner).__name__} must be bool, got {mask.dtype}")
-    try:
-        mask = mask.expand(shape)
-    except RuntimeError as error:
-        raise SpecError(
-            f"mask of {type(owner).__name__} of shape {tuple(owner.shape)} must have shape {tuple(shape)},"
-            f" got {tuple(mask.shape)}"
-        ) from error
-    return mask.clone()
-
-
-def require_choice(owner: LeafSpec, mask: Tensor | None) -> None:
-    """Raise if a mask leaves nothing to choose.
-
-    Raises:
-        SpecError: if all classes of one choice are forbidden.
-    """
-    if mask is not None and not bool(mask.any(-1).all()):
-        raise SpecError(f"mask of {type(owner).__name__} forbids every class of at least one choice")
-
-
-def draw_codes(
-    n: int, mask: Tensor | None, shape: torch.Size, device: torch.device, generator: torch.Generator | None
-) -> Tensor:
-    """Random classes, int64 ``[*shape]``; uniform among those that `mask` ``[*shape[-k:], n]`` allows."""
-    if mask is None:
-        return torch.randint(n, shape, device=device, generator=generator)
-    keys = torch.rand(*shape, n, device=device, generator=generator)
-    return keys.masked_fill(~mask, -1.0).argmax(-1)
-
-
-def nearest_codes(codes: Tensor, n: int, mask: Tensor | None) -> Tensor:
-    """The allowed classes nearest to `codes`, the lower of two; int64."""
-    codes = codes.clamp(0, n - 1)
-    if mask is None:
-        return codes
-    distance = (codes.unsqueeze(-1) - torch.arange(n, device=codes.device)).abs()
-    return distance.masked_fill(~mask.to(codes.device), n).argmin(-1)
-
-
-def best_classes(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """The allowed classes of the highest scores, the lowest of equal ones; NaN is the lowest score. int64 ``[*B]``."""
-    lowest = torch.finfo(torch.double).min
-    scores = scores.double().nan_to_num(lowest, neginf=lowest)
-    if mask is not None:
-        scores = scores.masked_fill(~mask.to(scores.device), -torch.inf)
-    return scores.argmax(-1)
+__all__ = ["Binary", "Categorical", "ClassSpec", "OneHot"]
 
 
 class ClassSpec(LeafSpec):
@@ -103,9 +45,7 @@ class ClassSpec(LeafSpec):
 
     def __init__(self, n: int, shape: Shape, device: Device, dtype: torch.dtype, mask: Any) -> None:
         super().__init__(shape, device, dtype)
-        if n < 1:
-            raise SpecError(f"{type(self).__name__} needs at least one class, got n={n}")
-        self.n = int(n)
+        self.n = n
         self.mask: Tensor | None = None
         self.update_mask(mask)
 
@@ -145,7 +85,7 @@ class ClassSpec(LeafSpec):
         return self.n == other.n and super()._same(other)
 
     def _domain_text(self) -> str:
-        allowed = "" if self.mask is None else f" that the mask {self.mask.tolist()!r} allows"
+        allowed = "" if self.mask is None else f" that the mask {mask_text(self.mask)}allows"
         return f"classes from 0 to {self.n - 1}{allowed}"
 
 
@@ -178,7 +118,11 @@ class Categorical(ClassSpec):
         dtype: torch.dtype = torch.int64,
         mask: Any = None,
     ) -> None:
-        super().__init__(n, shape, device, dtype, mask)
+        super().__init__(class_count("Categorical", n), shape, device, dtype, mask)
+        require_room(self, self.n, dtype)
+
+    def _cast(self, dtype: torch.dtype) -> None:
+        require_room(self, self.n, dtype)
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         codes = draw_codes(self.n, self.mask, shape, self._device, generator)
@@ -200,7 +144,7 @@ class Categorical(ClassSpec):
         return all_values(self, self._options()).to(self._dtype)
 
     def index(self, index: Tensor, tensor: Tensor) -> Tensor:
-        return tensor.gather(-1, index.long().unsqueeze(-1)).squeeze(-1)
+        return choose_classes(self, index.long(), tensor)
 
     def to_categorical(self, value: Tensor) -> Tensor:
         return value
@@ -245,6 +189,7 @@ class OneHot(ClassSpec):
         dtype: torch.dtype = torch.bool,
         mask: Any = None,
     ) -> None:
+        n = class_count("OneHot", n)
         size = torch.Size((n,)) if shape is None else as_size(shape)
         if not size or size[-1] != n:
             raise SpecError(f"OneHot: the shape must end with the number of classes {n}, got {tuple(size)}")
@@ -281,7 +226,7 @@ class OneHot(ClassSpec):
             return super().encode(value)
         if isinstance(value, int) and len(self._shape) == 1 and 0 <= value < self.n:  # what most simulators give
             out = torch.zeros(self._shape, dtype=self._dtype, device=self._device)
-            out[value] = 1
+            out[int(value)] = 1  # a bool would be taken as a mask
             return out
         codes = self._check_encoded(as_tensor(value, torch.int64, self._device), self._shape[:-1])
         if not bool(((codes >= 0) & (codes < self.n)).all()):
@@ -296,7 +241,7 @@ class OneHot(ClassSpec):
         return self._one_hot(codes).reshape(-1, *self._shape)
 
     def index(self, index: Tensor, tensor: Tensor) -> Tensor:
-        return tensor.gather(-1, index.long().argmax(-1, keepdim=True)).squeeze(-1)
+        return choose_classes(self, index.long().argmax(-1), tensor)
 
     def to_categorical(self, value: Tensor) -> Tensor:
         self.assert_is_in(value)

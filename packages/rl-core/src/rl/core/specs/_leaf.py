@@ -19,15 +19,35 @@ from rl.core.specs._shape import as_size, take
 
 __all__ = ["LeafSpec", "as_tensor"]
 
+_SHOWN = 16  # so many numbers are shown in a message as they are
+
 
 def as_tensor(value: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The value as a tensor; an array is copied, for a simulator may write into it again."""
-    if isinstance(value, np.ndarray):
-        tensor = torch.from_numpy(value.copy())
-        return tensor if tensor.dtype is dtype and device.type == "cpu" else tensor.to(device, dtype)
-    if isinstance(value, Tensor):
-        return value.to(device, dtype)
-    return torch.tensor(value, dtype=dtype, device=device)
+    """The value as a tensor; an array or a tensor is copied, for its owner may write into it again.
+
+    Raises:
+        SpecError: if it cannot be one, or numbers would change on their way into an integer dtype.
+    """
+    try:
+        if isinstance(value, np.ndarray):
+            native = value.copy() if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
+            tensor = torch.from_numpy(native)
+            if tensor.dtype is dtype:
+                return tensor if device.type == "cpu" else tensor.to(device)
+        elif isinstance(value, Tensor):
+            if value.dtype is dtype:
+                return value.to(device, copy=True)
+            tensor = value
+        elif dtype.is_floating_point or (type(value) is int and dtype is not torch.bool):
+            return torch.tensor(value, dtype=dtype, device=device)
+        else:
+            tensor = torch.tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SpecError(f"cannot encode {value!r:.200} as {dtype}: {error}") from error
+    encoded = tensor.to(device, dtype)
+    if not dtype.is_floating_point and tensor.dtype is not torch.bool and bool((encoded.to(tensor) != tensor).any()):
+        raise SpecError(f"cannot encode {value!r:.200} as {dtype}: the numbers would change")
+    return encoded
 
 
 class LeafSpec(TensorSpec):
@@ -47,6 +67,10 @@ class LeafSpec(TensorSpec):
 
     def __init__(self, shape: Shape, device: Device, dtype: torch.dtype) -> None:
         self._shape = as_size(shape)
+        if any(size < 0 for size in self._shape):
+            raise SpecError(f"{type(self).__name__} cannot have the shape {tuple(self._shape)}: sizes are at least 0")
+        if not isinstance(dtype, torch.dtype):
+            raise SpecError(f"{type(self).__name__} needs a torch.dtype such as torch.float32, got dtype={dtype!r}")
         self._device = torch.device("cpu" if device is None else device)
         self._dtype = dtype
         self._cache: dict[str, Any] = {}
@@ -115,7 +139,15 @@ class LeafSpec(TensorSpec):
             return fault
         if self._contains(value):
             return None
-        return Fault((), self._domain_text(), f"{value.tolist()!r}"[:200])
+        return Fault((), self._domain_text(), self._outside_text(value))
+
+    def _outside_text(self, value: Tensor) -> str:
+        """What of a value is outside of the domain: all of it if it is small, else the first such element."""
+        if value.numel() <= _SHOWN:
+            return repr(value.tolist())
+        outside = (self._nearest(value) != value).nonzero()  # a NaN differs from whatever it becomes
+        place = tuple(outside[0].tolist())
+        return f"{value[place].item()!r} at {place}, one of {len(outside)} outside of {value.numel()}"
 
     def project(self, value: Tensor) -> Tensor:
         fault = self._form_fault(value, None)

@@ -14,7 +14,15 @@ from rl.core.errors import SpecError
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import CategoricalBox
 from rl.core.specs._choices import all_values
-from rl.core.specs._discrete import best_classes, check_mask, draw_codes, nearest_codes, require_choice
+from rl.core.specs._classes import (
+    best_classes,
+    check_mask,
+    draw_codes,
+    mask_text,
+    nearest_codes,
+    require_choice,
+    require_room,
+)
 from rl.core.specs._leaf import LeafSpec, as_tensor
 from rl.core.specs._shape import as_size
 
@@ -130,6 +138,11 @@ class MultiSpec(LeafSpec):
 
     def index(self, index: Tensor, tensor: Tensor) -> Tensor:
         codes = self._decode(index)
+        wanted = (*codes.shape[:-1], sum(self._sizes))
+        if tensor.shape != wanted:
+            raise SpecError(
+                f"{self._label}.index needs a number for each class, shape {wanted}, got {tuple(tensor.shape)}"
+            )
         return tensor.gather(-1, codes + self._offsets(codes.device))
 
     def to(self, dest: torch.device | torch.dtype | str | int) -> Self:
@@ -141,12 +154,15 @@ class MultiSpec(LeafSpec):
         return torch.equal(self.nvec, other.nvec) and super()._same(other)
 
     def _domain_text(self) -> str:
-        allowed = "" if self.mask is None else f" that the mask {self.mask.tolist()!r} allows"
+        allowed = "" if self.mask is None else f" that the mask {mask_text(self.mask)}allows"
         return f"classes below {self._sizes}{allowed}"
 
 
 def _as_nvec(nvec: Any) -> Tensor:
-    return nvec.long().clone() if isinstance(nvec, Tensor) else torch.tensor(nvec).long()
+    sizes = nvec.clone() if isinstance(nvec, Tensor) else torch.tensor(nvec)
+    if sizes.is_floating_point():
+        raise SpecError(f"the numbers of classes must be whole, got nvec={nvec!r}")
+    return sizes.long()
 
 
 class MultiCategorical(MultiSpec):
@@ -179,6 +195,10 @@ class MultiCategorical(MultiSpec):
         sizes = _as_nvec(nvec)
         size = sizes.shape if shape is None else as_size(shape)
         super().__init__(sizes, sizes.shape, size, device, dtype, mask)
+        self._cast(dtype)
+
+    def _cast(self, dtype: torch.dtype) -> None:
+        require_room(self, max(self._sizes), dtype)
 
     def _decode(self, value: Tensor) -> Tensor:
         return value.reshape(self._codes_shape(value.shape)).long()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
+from operator import index
 from typing import Any
 
 import torch
@@ -21,9 +22,13 @@ def as_size(*shape: Any) -> torch.Size:
         >>> as_size(3), as_size(2, 3), as_size((2, 3)), as_size(())
         (torch.Size([3]), torch.Size([2, 3]), torch.Size([2, 3]), torch.Size([]))
     """
-    if len(shape) == 1 and not isinstance(shape[0], int):
-        shape = tuple(shape[0])
-    return torch.Size(shape)
+    given = shape[0] if len(shape) == 1 else shape
+    try:
+        if not isinstance(given, tuple | list):
+            given = (index(given),) if hasattr(given, "__index__") and not getattr(given, "shape", ()) else tuple(given)
+        return torch.Size(given)
+    except TypeError as error:
+        raise SpecError(f"a shape is an integer or a sequence of integers, got {given!r}") from error
 
 
 def flat_positions(shape: Iterable[int]) -> Tensor:
@@ -33,15 +38,16 @@ def flat_positions(shape: Iterable[int]) -> Tensor:
 
 
 def take(parameter: Tensor, positions: Tensor, ndim: int) -> Tensor:
-    """Elements `positions` of the first `ndim` dimensions, seen as one: ``[*positions, *rest]``."""
+    """A copy of elements `positions` of the first `ndim` dimensions, seen as one: ``[*positions, *rest]``."""
     rest = parameter.shape[ndim:]
     shape = positions.shape + rest
     if parameter.numel() == 0 or positions.numel() == 0:
         return parameter.new_zeros(shape)
     if not any(parameter.stride()):  # one number for all elements stays one number
-        return parameter.reshape(-1)[0].expand(shape) if parameter.ndim else parameter.expand(shape)
+        return parameter.reshape(-1)[0].clone().expand(shape)
     flat = parameter.reshape(prod(parameter.shape[:ndim]), *rest)
-    return flat[positions.to(parameter.device)]
+    taken = flat.index_select(0, positions.reshape(-1).to(parameter.device))  # indexing with a scalar gives a view
+    return taken.reshape(shape)
 
 
 def suffix_length(a: torch.Size, b: torch.Size) -> int:

@@ -51,7 +51,10 @@ def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200) -
     with _Run(make_env, seed, steps) as run:
         run.check_partial_reset()
     _check_leaf_form(make_env, seed, steps)
-    env.close()  # twice: must do nothing
+    try:
+        env.close()
+    except Exception as error:
+        raise AssertionError(f"{who}.close(), called a second time, raised {type(error).__name__}: {error}") from error
 
 
 def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> None:
@@ -74,6 +77,7 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> Non
         env.set_seed(seed)
     td = env.reset()
     _compare(td, [env.observation_spec, env.full_done_spec], f"{who}.reset()", env)
+    _check_flags(td, env, f"{who}.reset()")
     for _ in range(steps):
         td.update(env.full_action_spec.rand())
         stepped, td = env.step_and_maybe_reset(td)
@@ -194,6 +198,8 @@ class _Run:
             done_keys=_spec_keys(self.env.full_done_spec),
             action_keys=_spec_keys(self.env.full_action_spec),
         )
+        state = getattr(self.env, "full_state_spec", None)
+        self.state_keys = [] if state is None else _spec_keys(state)
         self.done_keys = [unwrap((*level, "done")) for level in done_levels(_spec_keys(self.env.full_done_spec))]
 
     def __enter__(self) -> _Run:
@@ -277,6 +283,12 @@ class _Run:
                 two = self.advance(stepped)
                 two = twin.reset(self.ask_reset(two)) if self.over(stepped.get("next")) else two
                 written = _spec_keys(self.env.observation_spec)
+                rewards = [key for key in _spec_keys(self.env.full_reward_spec) if key in _keys(one)]
+                rewards = [key for key in rewards if key not in written and key not in self.state_keys]
+                assert not rewards, (
+                    f"{self.who}.step_and_maybe_reset left {rewards} in the root of the following step; a reward stands"
+                    " under 'next' alone"
+                )
                 _assert_same(
                     one.select(*written), two.select(*written), f"{self.who}: the root of the following step differs"
                 )

@@ -27,17 +27,19 @@ def check_linear_recurrence(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     tolerance: float = 1e-5,
+    gradients: bool = True,
 ) -> None:
     """Compare ``x_t = d_t + c_t * x_{t+1}``, ``x_T = 0`` with a loop in float64.
 
     Covers time dimensions from either end, one step, zero and one as weights, memory that is not contiguous,
-    and that the arguments stay as they were.
+    gradients in both arguments, and that the arguments stay as they were.
 
     Args:
         recurrence: what is checked.
         device: where.
         dtype: of the tensors.
         tolerance: relative and absolute.
+        gradients: whether gradients are compared; false for a part that is never called where one is needed.
 
     Raises:
         AssertionError: with what is wrong.
@@ -61,6 +63,26 @@ def check_linear_recurrence(
     d, c = torch.randn(4, 6, generator=generator), torch.rand(4, 6, generator=generator)
     d, c = d.to(device, dtype).t(), c.to(device, dtype).t()
     _compare(recurrence, d, c, 0, tolerance, "transposed memory")
+    if gradients:
+        _compare_gradients(recurrence, d, c, tolerance)
+
+
+def _compare_gradients(recurrence: LinearRecurrence, d: Tensor, c: Tensor, tolerance: float) -> None:
+    """Gradients in both arguments; that in the weights is what a detached weight loses."""
+    given = [d.detach().clone().requires_grad_(), c.detach().clone().requires_grad_()]
+    weights = torch.linspace(0.5, 2.0, d.numel()).reshape(d.shape).to(d)
+    try:
+        found = torch.autograd.grad((recurrence(given[0], given[1], 0) * weights).sum(), given, allow_unused=True)
+    except RuntimeError as error:
+        raise AssertionError(f"its gradient cannot be computed: {error}") from error
+    expected = torch.autograd.grad((_reference(given[0], given[1], 0) * weights.double()).sum(), given)
+    for name, got, wanted in zip(("d", "c"), found, expected, strict=True):
+        assert got is not None, f"no gradient reaches {name}: it must be differentiable in both arguments"
+        error = (got.double() - wanted.double()).abs().max().item()
+        bound = tolerance * (1 + wanted.abs().max().item())
+        assert error <= bound, (
+            f"the gradient in {name} differs from that of the loop by {error:.3g}, more than {bound:.3g}"
+        )
 
 
 def _compare(recurrence: LinearRecurrence, d: Tensor, c: Tensor, time_dim: int, tolerance: float, where: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rl.core.errors import RLError
+from rl.core.errors import ContractError, RLError
 from rl.core.interfaces import Sampler, Storage, Writer
 
 __all__ = ["check_sampler", "check_storage", "check_writer"]
@@ -41,9 +41,15 @@ def check_storage(make: Callable[[int], Storage]) -> None:
     assert len(storage) == 0, f"{who}: a new storage has {len(storage)} rows"
     assert storage.count(_rows(0, 3)) == 3, f"{who}.count must return the number of rows"
     assert len(storage) == 0, f"{who}.count must not write"
+    fresh = make(_SIZE)
+    fresh.load_state_dict(make(_SIZE).state_dict())  # before anything is written there is a state, too
+    assert len(fresh) == 0, f"{who}: {len(fresh)} rows after load_state_dict of a new storage's state"
     storage.set(torch.arange(3), _rows(0, 3))
     _holds(storage, [0, 1, 2])
-    storage.set(torch.arange(3, _SIZE), _rows(3, _SIZE))
+    for gap in (torch.tensor([4, 5]), torch.tensor([2, 4])):
+        _refuses(lambda gap=gap: storage.set(gap, _rows(50, 52)), f"{who}.set with a gap before it", IndexError)
+    _holds(storage, [0, 1, 2])
+    storage.set(slice(3, _SIZE), _rows(3, _SIZE))
     storage.set(torch.tensor([7, 0]), _rows(20, 22))
     expected = [21, 1, 2, 3, 4, 5, 6, 20]
     _holds(storage, expected)
@@ -57,6 +63,8 @@ def check_storage(make: Callable[[int], Storage]) -> None:
     _holds(other, expected)
     storage.empty()
     assert len(storage) == 0, f"{who}.empty() leaves {len(storage)} rows"
+    other_rows = _rows(5, 7).exclude("wide")
+    _refuses(lambda: storage.set(torch.arange(2), other_rows), f"{who}.set of other rows after empty()")
     storage.set(torch.arange(2), _rows(5, 7))
     _holds(storage, [5, 6])
     _holds(other, expected)
@@ -102,8 +110,12 @@ def check_sampler(make: Callable[[], Sampler]) -> None:
     for index in expected:
         assert torch.equal(index, _draw(third, storage, three)), f"{who}: draws differ after load_state_dict"
     _sampler_passes(_informed(make(), storage), storage)
+    _reaches_all(_informed(make(), storage), storage)
+    _takes_priorities(_informed(make(), storage), storage)
     first.empty()
-    _draw(_informed(first, storage), storage, one)
+    fewer = _Rows(7)  # what it knew of the other rows is void
+    for _ in range(9):
+        _draw(_informed(first, fewer), fewer, one)
 
 
 def check_writer(make: Callable[[], Writer]) -> None:
@@ -134,14 +146,19 @@ def check_writer(make: Callable[[], Writer]) -> None:
         _refuses(lambda: make().claim(storage, 3), f"{who}.claim of three rows, after it refused one,")
         return
     writer = make()
-    for count in (1, 3, 2, 5, 8, 1, 4):
+    for count in (1, 3, 2, 5, 8, 1, 3):
         resumed = make()
         resumed.load_state_dict(writer.state_dict())
         index = _claim(writer, storage, count)
         again = writer.claim(storage, count)
         assert torch.equal(index, again), f"{who}: a claim moves the cursor; only `extended` does"
         assert torch.equal(index, resumed.claim(storage, count)), f"{who}: claims differ after load_state_dict"
+        wanted = min(len(storage) + count, _SIZE)
         storage.grow(index, who)
+        assert len(storage) == wanted, (
+            f"{who}: claims {index.tolist()}, which overwrites rows while places are free: {len(storage)} rows,"
+            f" expected {wanted}"
+        )
         writer.extended(index, _rows(0, count))
     before = writer.state_dict()
     _refuses(lambda: writer.claim(storage, _SIZE + 1), f"{who}.claim of more rows than the storage has places")
@@ -211,6 +228,10 @@ def _holds(storage: Storage, numbers: list[int]) -> None:
         assert got.batch_size == target.batch_size, f"{who}.get of {what}: batch size {list(got.batch_size)}"
         same = bool((got == target).all())
         assert same, f"{who}.get of {what}: rows {got['number'].tolist()}, expected {target['number'].tolist()}"
+    sparse = _stacked(storage.get(slice(0, None, 2)))["number"].tolist()
+    assert sparse == numbers[::2], f"{who}.get of every other row: rows {sparse}, expected {numbers[::2]}"
+    for outside in (len(numbers), -1 - len(numbers)):
+        _refuses(lambda outside=outside: storage.get(outside), f"{who}.get({outside})", IndexError)
     last = storage.get(len(numbers) - 1)
     assert last.batch_size == torch.Size([]), f"{who}.get of an int returns one row, without a batch dimension"
     assert int(last["number"]) == numbers[-1], f"{who}.get of an int returns another row"
@@ -278,6 +299,26 @@ def _sampler_passes(sampler: Sampler, storage: _Rows) -> None:
             assert unique, f"{who}: a pass draws rows more than once: {sorted(drawn)}"
             assert len(storage) - len(drawn) < 5, f"{who}: a pass leaves out rows; it drew {sorted(drawn)}"
             return
+
+
+def _reaches_all(sampler: Sampler, storage: _Rows) -> None:
+    generator = torch.Generator().manual_seed(5)
+    drawn = {row for _ in range(300) for row in _draw(sampler, storage, generator).tolist()}
+    never = sorted(set(range(len(storage))) - drawn)
+    assert not never, f"{type(sampler).__name__}: rows {never} of {len(storage)} never come in 300 draws of 5"
+
+
+def _takes_priorities(sampler: Sampler, storage: _Rows) -> None:
+    index, what = torch.arange(len(storage)), f"{type(sampler).__name__}.update_priority"
+    try:
+        sampler.update_priority(index, torch.ones(len(storage)))
+    except ContractError:
+        return
+    except Exception as error:
+        raise AssertionError(
+            f"{what} raises {type(error).__name__} ({error}); without priorities it raises ContractError"
+        ) from error
+    _draw(sampler, storage, torch.Generator().manual_seed(5))
 
 
 def _claim(writer: Writer, storage: _Rows, count: int) -> Tensor:

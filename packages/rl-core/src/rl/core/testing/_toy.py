@@ -98,8 +98,8 @@ def toy_linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
         tensor([1.7500, 1.5000, 1.0000])
     """
     same_shape(d=d, c=c)
-    out = d.clone()
-    rows, weights = out.movedim(time_dim, 0), c.movedim(time_dim, 0)
+    adds, weights = d.movedim(time_dim, 0), c.movedim(time_dim, 0)
+    rows = list(adds.unbind(0))
     for t in range(len(rows) - 2, -1, -1):
-        rows[t] += weights[t] * rows[t + 1]
-    return out
+        rows[t] = adds[t] + weights[t] * rows[t + 1]  # anew: the gradient needs what was there
+    return torch.stack(rows).movedim(0, time_dim)

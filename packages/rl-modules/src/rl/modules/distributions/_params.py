@@ -70,7 +70,7 @@ class NormalParamExtractor(nn.Module):
     Shapes: ``[*B, 2 A]`` to ``loc`` and ``scale``, ``[*B, A]`` each.
 
     Raises:
-        SpecError: if there is no such mapping.
+        SpecError: if there is no such mapping, or `scale_lb` is negative.
         ShapeError: in the call, if the last dimension is odd.
 
     Example:
@@ -83,6 +83,8 @@ class NormalParamExtractor(nn.Module):
 
     def __init__(self, scale_mapping: str = "biased_softplus_1.0", scale_lb: float = 1e-4) -> None:
         super().__init__()
+        if not scale_lb >= 0:
+            raise SpecError(f"NormalParamExtractor got scale_lb={scale_lb}; it is at least 0")
         self.scale_mapping, self.scale_lb = scale_mapping, scale_lb
         self._mapping = _mapping_named(scale_mapping)
 

@@ -50,7 +50,7 @@ class TanhNormal(LeanDistribution):
             scores a value beyond a bound as the nearest one inside.
 
     Raises:
-        SpecError: if `low` is not below `high` (of tensors: only with `validate_args`).
+        SpecError: if `low` is not below `high` or they are not finite (of tensors: only with `validate_args`).
 
     Example:
         >>> dist = TanhNormal(torch.zeros(3, 2), torch.ones(3, 2), low=-2.0, high=2.0)
@@ -85,8 +85,8 @@ class TanhNormal(LeanDistribution):
         self.loc, self.scale, self.event_dims = loc, scale, event_dims
         self.low, self.high = low, high
         of_tensors = isinstance(low, Tensor) or isinstance(high, Tensor)
-        if (validate_args or not of_tensors) and not _all_below(low, high):
-            raise SpecError(f"TanhNormal needs low < high, got low={low}, high={high}")
+        if (validate_args or not of_tensors) and not _in_order(low, high):
+            raise SpecError(f"TanhNormal needs finite low < high, got low={low}, high={high}")
         self._unit = not of_tensors and low == -1 and high == 1
         if not self._unit:
             self._half, self._middle = (high - low) / 2, (high + low) / 2
@@ -147,6 +147,8 @@ class TanhNormal(LeanDistribution):
             self._validate_sample(value)
         if not self._unit:
             value = (value - self._middle) / self._half
+        elif not value.is_floating_point():
+            value = value.to(self.loc.dtype)
         u_max = _EDGES[value.dtype][0]
         return self._score(value.clamp(-u_max, u_max).atanh())
 
@@ -205,9 +207,9 @@ class TanhNormal(LeanDistribution):
         return (weights * function(self.loc + self.scale * nodes)).sum(0)
 
 
-def _all_below(low: float | Tensor, high: float | Tensor) -> bool:
-    below = low < high
-    return bool(below.all()) if isinstance(below, Tensor) else below
+def _in_order(low: float | Tensor, high: float | Tensor) -> bool:
+    fits = (low < high) & (low > -math.inf) & (high < math.inf)
+    return bool(fits.all()) if isinstance(fits, Tensor) else fits
 
 
 def _same(a: float | Tensor, b: float | Tensor) -> bool:

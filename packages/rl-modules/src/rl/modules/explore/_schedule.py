@@ -36,12 +36,19 @@ class LinearSchedule(nn.Module):
         super().__init__()
         if not 0 <= end <= start or steps < 1:
             raise SpecError(f"{owner} needs start >= end >= 0 and at least one step, got {start}, {end} and {steps}")
+        self.owner = owner
         self.start, self.end, self.steps = float(start), float(end), int(steps)
         self.register_buffer("value", torch.tensor(self.start))
         self.register_buffer("done", torch.tensor(0, dtype=torch.int64))
 
     def step(self, count: int = 1) -> None:
-        """Go `count` steps on."""
+        """Go `count` steps on.
+
+        Raises:
+            SpecError: if `count` is negative.
+        """
+        if count < 0:
+            raise SpecError(f"{self.owner} goes on by {count} steps; it cannot go back")
         self.done += count
         share = (self.done.double() / self.steps).clamp(max=1.0)
         self.value.copy_(self.start + (self.end - self.start) * share)

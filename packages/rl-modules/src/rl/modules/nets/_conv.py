@@ -38,7 +38,7 @@ class ConvNet(nn.Sequential):
     Shapes: floating-point pixels ``[*B, C, H, W]`` to ``[*B, F]``, whatever the number of batch dimensions.
 
     Raises:
-        SpecError: if the lists differ in length.
+        SpecError: if the lists differ in length, or `depth` is negative.
 
     Example:
         >>> net = ConvNet(num_cells=[32, 64], kernel_sizes=[8, 4], strides=[4, 2])
@@ -123,6 +123,8 @@ def _aligned(lists: dict[str, Any], depth: int | None) -> list[list[Any]]:
     """Each as a list of one length: a pair is a list of values only where pairs are not asked for."""
     lengths = {name: len(value) for name, value in lists.items() if _is_list(value)}
     if depth is not None:
+        if depth < 0:
+            raise SpecError(f"ConvNet got depth={depth}; it is at least 0")
         lengths["depth"] = depth
     if len(set(lengths.values())) > 1:
         raise SpecError(f"ConvNet: one entry per convolution is needed, got {lengths}")

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from torch import nn
 
+from rl.core.errors import SpecError
+
 __all__ = ["orthogonal_init"]
 
 Net = TypeVar("Net", bound=nn.Module)
@@ -27,7 +29,7 @@ def orthogonal_init(module: Net, gain: float = math.sqrt(2), last_gain: float | 
         `module` itself.
 
     Raises:
-        ValueError: if a layer is lazy and has not seen an input.
+        SpecError: if a layer is lazy and has not seen an input.
 
     Example:
         >>> net = orthogonal_init(nn.Linear(4, 4), gain=2.0)
@@ -37,7 +39,7 @@ def orthogonal_init(module: Net, gain: float = math.sqrt(2), last_gain: float | 
     layers = [m for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))]
     for layer in layers:
         if nn.parameter.is_lazy(layer.weight):
-            raise ValueError(f"orthogonal_init: {layer} does not know its width yet; call the network once before")
+            raise SpecError(f"orthogonal_init: {layer} does not know its width yet; call the network once before")
     for place, layer in enumerate(layers):
         last = last_gain is not None and place == len(layers) - 1
         nn.init.orthogonal_(layer.weight, last_gain if last and last_gain is not None else gain)

@@ -40,7 +40,7 @@ class MLP(nn.Sequential):
     Shapes: ``[*B, in_features]`` to ``[*B, out_features]``; several inputs are concatenated on the last dimension.
 
     Raises:
-        SpecError: if arguments contradict each other.
+        SpecError: if arguments contradict each other or are out of range.
 
     Example:
         >>> MLP(64, 10, num_cells=[128, 128])(torch.zeros(4, 64)).shape
@@ -72,8 +72,7 @@ class MLP(nn.Sequential):
             if not hidden:
                 raise SpecError("MLP needs out_features or at least one hidden layer")
             out_features = hidden.pop()
-        shape = None if isinstance(out_features, int) else tuple(out_features)
-        width_last = out_features if isinstance(out_features, int) else math.prod(out_features)
+        shape, width_last = _output(out_features)
         if in_features is None and layer_class is not nn.Linear:
             raise SpecError(f"MLP finds out in_features for torch.nn.Linear only: give it for {layer_class.__name__}")
         widths: list[Any] = [in_features, *hidden, width_last]
@@ -119,9 +118,20 @@ class MLP(nn.Sequential):
 
 
 def _widths(num_cells: int | Sequence[int] | None, depth: int | None) -> list[int]:
+    if depth is not None and depth < 0:
+        raise SpecError(f"MLP got depth={depth}; it is at least 0")
     if num_cells is None or isinstance(num_cells, int):
         width = 32 if num_cells is None else num_cells
         return [width] * (3 if depth is None else depth)
     if depth is not None and depth != len(num_cells):
         raise SpecError(f"MLP got depth={depth} and {len(num_cells)} num_cells: leave one of them out")
     return list(num_cells)
+
+
+def _output(out_features: int | Sequence[int]) -> tuple[tuple[int, ...] | None, int]:
+    """The shape that the last dimension is unfolded to, if any, and its width."""
+    if isinstance(out_features, int):
+        return None, out_features
+    if not out_features:
+        raise SpecError("MLP got out_features=(); it is a width, or a shape with at least one dimension")
+    return tuple(out_features), math.prod(out_features)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rl.objectives.value._kinds import ValueEstimators
     from rl.objectives.value._recurrence import recurrence_backend
     from rl.objectives.value._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
+    from rl.objectives.value._vtrace import VTrace
 
 __all__ = [
     "GAE",
@@ -17,6 +18,7 @@ __all__ = [
     "TD1Estimator",
     "TDEstimatorBase",
     "TDLambdaEstimator",
+    "VTrace",
     "ValueEstimatorBase",
     "ValueEstimators",
     "recurrence_backend",
@@ -30,5 +32,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.objectives.value._kinds": ["ValueEstimators"],
         "rl.objectives.value._recurrence": ["recurrence_backend"],
         "rl.objectives.value._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],
+        "rl.objectives.value._vtrace": ["VTrace"],
     },
 )

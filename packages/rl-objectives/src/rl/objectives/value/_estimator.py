@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,10 +12,11 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
 from rl.objectives._networks import NetworkCall
 from rl.objectives.value._order import find_time_dim, refuse_shuffled
+from rl.objectives.value.functional._shared import ended as as_flags
 
 __all__ = ["TDEstimatorBase", "ValueEstimatorBase"]
 
@@ -44,6 +45,7 @@ class ValueEstimatorBase(nn.Module, ABC):
 
     Raises:
         ContractError: if the network does not write the value's key.
+        SpecError: if a coefficient is outside [0, 1].
     """
 
     gamma: float | Tensor
@@ -67,10 +69,13 @@ class ValueEstimatorBase(nn.Module, ABC):
 
     def _hold(self, name: str, value: float | Tensor) -> None:
         if isinstance(value, Tensor):
+            if not bool(((value >= 0) & (value <= 1)).all()):
+                ends = f"{name} from {value.min():g} to {value.max():g}"
+                raise SpecError(f"{type(self).__name__} got {ends}; it must be in [0, 1]")
             self.register_buffer(name, value)
             return
         if not 0 <= value <= 1:
-            raise ValueError(f"{type(self).__name__} got {name}={value}; it must be in [0, 1]")
+            raise SpecError(f"{type(self).__name__} got {name}={value}; it must be in [0, 1]")
         setattr(self, name, float(value))
 
     def _prepare(self) -> None:
@@ -107,7 +112,8 @@ class ValueEstimatorBase(nn.Module, ABC):
         ]
         if self._call is not None:
             writes.append(Key(keys["value"], (1,), "value of the state, units of return"))
-        self.contract = Contract(reads, tuple(writes))
+        # What `forward` reads itself; a subclass may read more.
+        self.contract = self._reads = Contract(reads, tuple(writes))
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -118,6 +124,11 @@ class ValueEstimatorBase(nn.Module, ABC):
     def out_keys(self) -> list[NestedKey]:
         """Keys that are written."""
         return self.contract.out_keys
+
+    @property
+    def named_keys(self) -> dict[str, NestedKey]:
+        """What `set_keys` can name, and the key that holds it."""
+        return dict(self._keys)
 
     def set_keys(self, **names: NestedKey) -> None:
         """Read or write other keys than the usual ones.
@@ -159,6 +170,10 @@ class ValueEstimatorBase(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor]:
         """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
 
+    def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:  # noqa: ARG002 - for others
+        """`estimate`, with whatever else it needs of the batch."""
+        return self.estimate
+
     def find_time(self, td: TensorDictBase, done: Tensor) -> int:
         """Which batch dimension is time.
 
@@ -181,16 +196,16 @@ class ValueEstimatorBase(nn.Module, ABC):
             ContractError: if a key that is read is absent, or the batch is not in time order.
             ShapeError: if shapes do not agree.
         """
-        *inputs, reward, done = self.contract.read(tensordict, self)
+        *inputs, reward, done = self._reads.read(tensordict, self)
         ended = tensordict.get(next_key(self._keys["terminated"]), None)
-        terminated = done if ended is None else ended
+        done, terminated = as_flags(done, ended)
         dim = self.find_time(tensordict, done)
         with nullcontext() if self.differentiable else torch.no_grad():
             if self._call is None:
                 value, next_value = inputs
             else:
                 value, next_value = self._evaluate(inputs, done & ~terminated, tensordict.batch_size, dim)
-            advantage, target = self.estimate(value, next_value, reward, done, terminated, dim)
+            advantage, target = self.formula(tensordict)(value, next_value, reward, done, terminated, dim)
         if self._call is not None:
             tensordict.set(self._keys["value"], value)
         tensordict.set(self._keys["advantage"], advantage)
@@ -208,7 +223,8 @@ class ValueEstimatorBase(nn.Module, ABC):
                     f"{key_str(key)} has shape {tuple(before.shape)} and {key_str(next_key(key))}"
                     f" {tuple(after.shape)}; both describe a state, so they are to agree"
                 )
-        if self.shifted and self.needs_time and not torch.compiler.is_compiling():
+        steps = batch_size[time_dim] if self.needs_time else 0
+        if self.shifted and steps and not torch.compiler.is_compiling():
             return self._evaluate_shifted(root, following, truncated, batch_size, time_dim)
         return self._evaluate_both(root, following, batch_size, time_dim)
 
@@ -258,9 +274,14 @@ class ValueEstimatorBase(nn.Module, ABC):
         return value, next_value
 
     def __setattr__(self, name: str, value: Any) -> None:
+        before: Any = self._modules.get(name)
         super().__setattr__(name, value)
         if name == "value_network" and "contract" in self.__dict__:
-            self._prepare()
+            try:
+                self._prepare()
+            except ContractError:
+                super().__setattr__(name, before)
+                raise
 
     def __getstate__(self) -> dict[str, Any]:
         # What was derived from the network would still call the original one from a copy.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from math import ceil, log2
 from typing import Any
@@ -14,7 +15,14 @@ from rl.core.checks import same_shape
 from rl.core.interfaces import LinearRecurrence
 from rl.core.registry import default
 
-__all__ = ["linear_recurrence", "loop_recurrence", "recurrence_backend", "scan_recurrence", "torch_recurrence"]
+__all__ = [
+    "fused_form",
+    "linear_recurrence",
+    "loop_recurrence",
+    "recurrence_backend",
+    "scan_recurrence",
+    "torch_recurrence",
+]
 
 # Microseconds, float32, one CPU core: what a step of either form costs, and each element of it. `benchmarks/gae.py`
 # prints both forms at many shapes. On an accelerator a launch costs about the same and elements next to nothing.
@@ -145,6 +153,24 @@ def recurrence_backend(device: torch.device, dtype: torch.dtype) -> LinearRecurr
         True
     """
     return default().linear_recurrence(device, dtype)
+
+
+def fused_form(name: str, like: Tensor) -> Callable[..., Any] | None:
+    """A return that the back end computes whole, in one pass; None if it does not, or while `torch.compile` traces.
+
+    What is called may still answer None: then it has computed nothing, and the caller composes the return.
+
+    Args:
+        name: of an optional method of `rl.core.interfaces.LinearRecurrence`.
+        like: has the device and type of the rewards.
+
+    Example:
+        >>> fused_form("no such return", torch.zeros(1)) is None
+        True
+    """
+    if torch.compiler.is_compiling():
+        return None
+    return getattr(recurrence_backend(like.device, like.dtype), name, None)
 
 
 def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:

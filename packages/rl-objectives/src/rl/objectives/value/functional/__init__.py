@@ -7,8 +7,9 @@ Ends: ``done`` cuts the accumulation, ``terminated`` cuts the bootstrap, which i
 step still counts the value of the state that it reached. The last step of the batch is cut too, and bootstraps unless
 it is terminated.
 
-The functions whose names start with ``vec_``, and `reward2go`, go through the back end of `rl_linear_recurrence`;
-the others are the same formulas as a loop over time, to read and to compare with. Both are differentiable.
+The functions whose names start with ``vec_``, `reward2go` and `vtrace_advantage_estimate` go through the back end of
+`rl_linear_recurrence`; the others are the same formulas as a loop over time, to read and to compare with. Both are
+differentiable.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rl.objectives.value.functional._td import (
     vec_td_lambda_advantage_estimate,
     vec_td_lambda_return_estimate,
 )
+from rl.objectives.value.functional._vtrace import vtrace_advantage_estimate
 
 __all__ = [
     "generalized_advantage_estimate",
@@ -42,4 +44,5 @@ __all__ = [
     "vec_td1_return_estimate",
     "vec_td_lambda_advantage_estimate",
     "vec_td_lambda_return_estimate",
+    "vtrace_advantage_estimate",
 ]

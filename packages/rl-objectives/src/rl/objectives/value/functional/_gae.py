@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl.objectives.value._recurrence import linear_recurrence
+from rl.objectives.value._recurrence import fused_form, linear_recurrence
 from rl.objectives.value.functional._shared import (
     Coefficient,
     Recurrence,
@@ -111,5 +111,10 @@ def vec_generalized_advantage_estimate(
         >>> advantage.flatten()
         tensor([1.7500, 1.5000, 1.0000])
     """
+    fused = fused_form("gae", reward)
+    if fused is not None:
+        found = fused(gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim)
+        if found is not None:
+            return found
     values, outcome = (state_value, next_state_value), (reward, done, terminated)
     return _gae(linear_recurrence, gamma, lmbda, values, outcome, time_dim)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl.objectives.value._recurrence import linear_recurrence
+from rl.core.errors import SpecError
+from rl.objectives.value._recurrence import fused_form, linear_recurrence
 from rl.objectives.value.functional._shared import (
     Coefficient,
     Recurrence,
@@ -55,7 +56,7 @@ def td0_return_estimate(
 
     Raises:
         ShapeError: if shapes differ.
-        ValueError: if neither flag is given.
+        SpecError: if neither flag is given.
 
     Example:
         >>> import torch
@@ -64,7 +65,7 @@ def td0_return_estimate(
     """
     terminated = done if terminated is None else terminated
     if terminated is None:
-        raise ValueError("td0_return_estimate got neither terminated nor done; give terminated")
+        raise SpecError("td0_return_estimate got neither terminated nor done; give terminated")
     check_shapes(reward, next_state_value=next_state_value, terminated=terminated, gamma=gamma)
     _, terminated = ended(terminated, None)
     return reward + gamma * next_state_value.masked_fill(terminated, 0)
@@ -177,6 +178,11 @@ def vec_td_lambda_return_estimate(
         >>> vec_td_lambda_return_estimate(0.5, 1.0, value, reward, done).flatten()
         tensor([1.7500, 1.5000, 1.0000])
     """
+    fused = fused_form("td_lambda", reward)
+    if fused is not None:
+        found = fused(gamma, lmbda, next_state_value, reward, done, terminated, time_dim)
+        if found is not None:
+            return found
     return _td_lambda(linear_recurrence, gamma, lmbda, next_state_value, (reward, done, terminated), time_dim)
 
 
@@ -368,6 +374,11 @@ def reward2go(reward: Tensor, done: Tensor, gamma: Coefficient = 1.0, *, time_di
         tensor([1.5000, 1.0000, 1.0000])
     """
     reward = reward if reward.is_floating_point() else reward.to(torch.get_default_dtype())
+    fused = fused_form("td_lambda", reward)
+    if fused is not None:
+        found = fused(gamma, 1.0, None, reward, done, None, time_dim)
+        if found is not None:
+            return found
     check_shapes(reward, done=done, gamma=gamma)
     time_dim = time_index(time_dim, reward)
     done, _ = ended(done, None)

@@ -1,0 +1,50 @@
+"""Arguments without a meaning are refused where they are given, not found out later."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from rl.core.errors import SpecError
+from rl.core.specs import Bounded, OneHot
+from rl.modules import MLP, AdditiveGaussianModule, ConvNet, EGreedyModule, NormalParamExtractor, TanhNormal
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MLP(3, 2, depth=-1), "MLP got depth=-1; it is at least 0"),
+        (lambda: MLP(3, ()), r"MLP got out_features=\(\)"),
+        (lambda: ConvNet(3, depth=-1), "ConvNet got depth=-1; it is at least 0"),
+        (lambda: NormalParamExtractor(scale_lb=-0.1), "NormalParamExtractor got scale_lb=-0.1; it is at least 0"),
+        (lambda: NormalParamExtractor(scale_lb=float("nan")), "scale_lb=nan; it is at least 0"),
+        (lambda: TanhNormal(torch.zeros(1), torch.ones(1), low=-torch.inf), "needs finite low < high, got low=-inf"),
+        (lambda: TanhNormal(torch.zeros(1), torch.ones(1), high=torch.inf), "needs finite low < high"),
+    ],
+    ids=["depth", "shape", "convolutions", "scale", "scale-nan", "low", "high"],
+)
+def test_arguments_out_of_range(make, message):
+    with pytest.raises(SpecError, match=message):
+        make()
+
+
+def test_infinite_bounds_in_tensors_are_refused_where_arguments_are_checked():
+    low = torch.tensor([-1.0, -torch.inf])
+    with pytest.raises(SpecError, match="needs finite low < high"):
+        TanhNormal(torch.zeros(2), torch.ones(2), low=low, validate_args=True)
+
+
+def test_tanh_normal_scores_whole_numbers_as_the_real_numbers_that_they_are():
+    dist = TanhNormal(torch.tensor([0.3, -0.2]), torch.tensor([0.5, 2.0]))
+    assert_close(dist.log_prob(torch.tensor([0, 1])), dist.log_prob(torch.tensor([0.0, 1.0])))
+
+
+@pytest.mark.parametrize(
+    "explore", [EGreedyModule(OneHot(3)), AdditiveGaussianModule(Bounded(-1.0, 1.0, (2,)))], ids=["greedy", "noise"]
+)
+def test_exploration_does_not_go_back(explore):
+    explore.step(100)
+    before = explore.schedule.value.clone()
+    with pytest.raises(SpecError, match=f"{type(explore).__name__} goes on by -50 steps; it cannot go back"):
+        explore.step(-50)
+    assert torch.equal(explore.schedule.value, before)
+    assert explore.schedule.done == 100

@@ -1,0 +1,93 @@
+"""The shared library: loaded at first use, once; nothing here raises because it is absent, except `require`."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+from rl.core.errors import RLError
+from rl.core.settings import settings
+from rl.native._build import COMMAND, LIBRARY, record
+
+__all__ = ["ISAS", "isa", "library", "require", "use_isa", "why", "why_not"]
+
+ISAS = ("scalar", "AVX2", "AVX-512")
+"""Instruction sets by the number that C knows them by."""
+
+
+@cache
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or why there is none, whatever the settings say."""
+    if not LIBRARY.is_file():
+        return None, record().get("state") or "it was never built"
+    try:
+        return ctypes.CDLL(str(LIBRARY)), ""
+    except OSError as error:
+        return None, f"it does not load: {error}"
+
+
+def library() -> ctypes.CDLL | None:
+    """The loaded library; None if it is absent or switched off with ``RL_NATIVE=off``.
+
+    Raises:
+        RLError: if ``RL_NATIVE`` is ``require`` and the library is absent.
+    """
+    mode = settings().native
+    if mode == "off":
+        return None
+    loaded, _ = _load()
+    if loaded is None and mode == "require":
+        raise RLError(f"RL_NATIVE is require, but {_absent()}")
+    return loaded
+
+
+def require() -> ctypes.CDLL:
+    """The loaded library.
+
+    Raises:
+        RLError: with what is missing and the command that builds it, if there is none.
+    """
+    loaded = library()
+    if loaded is None:
+        raise RLError(why_not())
+    return loaded
+
+
+def why_not() -> str:
+    """Why `library` is None, as a sentence that says what to do; empty if it is there."""
+    if settings().native == "off":
+        return "the compiled library of rl-native is switched off with RL_NATIVE=off; unset it to use the library"
+    return "" if _load()[0] is not None else _absent()
+
+
+def _absent() -> str:
+    return (
+        f"rl-native has no compiled library: {_load()[1]}. Everything works without it, slower;"
+        f" to build it, install a C compiler and run `{COMMAND}`"
+    )
+
+
+def isa() -> str:
+    """The instruction set in use: ``AVX-512``, ``AVX2`` or ``scalar``."""
+    return ISAS[require().rl_isa()]
+
+
+def use_isa(name: str | None) -> str:
+    """Use another instruction set, if the processor has it, for tests and benchmarks.
+
+    Args:
+        name: of `ISAS`; None for the widest.
+
+    Returns:
+        The one in use from now on: the widest that the processor has, if it lacks what was asked for.
+    """
+    return ISAS[require().rl_isa_use(-1 if name is None else ISAS.index(name))]
+
+
+def why() -> str:
+    """What is compiled, for ``rl doctor``."""
+    loaded = require()
+    used, best = ISAS[loaded.rl_isa()], ISAS[loaded.rl_isa_best()]
+    wider = ", ".join(ISAS[ISAS.index(best) + 1 :])
+    chosen = f" (by choice; this processor has {best})" if used != best else ""
+    return f"compiled C, {used} instructions{chosen}" + (f"; this processor has no {wider}" if wider else "")

@@ -1,0 +1,145 @@
+"""The kernels of `csrc/returns.c` as operators of PyTorch, ``torch.ops.rl_native``: for compilers and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import Library, register_autograd, register_fake
+
+from rl.native._returns import GAE, PLAIN, TD_LAMBDA, VTRACE, run, run_forward
+
+__all__ = ["library"]
+
+library = Library("rl_native", "FRAGMENT")
+"""Holds the definitions: they last as long as it does."""
+
+_COEFFICIENTS = "Tensor? gammas, Tensor? lmbdas, float gamma, float lmbda, int time_dim"
+_FLAGS = "Tensor done, Tensor terminated"
+library.define("linear_recurrence(Tensor d, Tensor c, int time_dim, bool forward) -> Tensor")
+library.define(f"gae(Tensor value, Tensor next_value, Tensor reward, {_FLAGS}, {_COEFFICIENTS}) -> (Tensor, Tensor)")
+library.define(f"td_lambda(Tensor? next_value, Tensor reward, {_FLAGS}, {_COEFFICIENTS}) -> Tensor")
+library.define(
+    f"vtrace(Tensor ratio, Tensor value, Tensor next_value, Tensor reward, {_FLAGS}, {_COEFFICIENTS}, float rho_bar,"
+    " float c_bar) -> (Tensor, Tensor)"
+)
+
+
+def _linear_recurrence(d: Tensor, c: Tensor, time_dim: int, forward: bool) -> Tensor:  # noqa: FBT001 - of the schema
+    out = torch.empty_like(d)
+    if forward:
+        run_forward(d, c, out, time_dim)
+    else:
+        run(PLAIN, (d, None, None, None, c, None, None, None, out, None), time_dim)
+    return out
+
+
+def _gae(
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor,
+    gammas: Tensor | None,
+    lmbdas: Tensor | None,
+    gamma: float,
+    lmbda: float,
+    time_dim: int,
+) -> tuple[Tensor, Tensor]:
+    out, out2 = torch.empty_like(reward), torch.empty_like(reward)
+    slots = (reward, value, next_value, None, gammas, lmbdas, done, terminated, out, out2)
+    run(GAE, slots, time_dim, gamma, lmbda)
+    return out, out2
+
+
+def _td_lambda(
+    next_value: Tensor | None,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor,
+    gammas: Tensor | None,
+    lmbdas: Tensor | None,
+    gamma: float,
+    lmbda: float,
+    time_dim: int,
+) -> Tensor:
+    out = torch.empty_like(reward)
+    slots = (reward, None, next_value, None, gammas, lmbdas, done, terminated, out, None)
+    run(TD_LAMBDA, slots, time_dim, gamma, lmbda)
+    return out
+
+
+def _vtrace(  # noqa: PLR0913, PLR0917 - of the schema
+    ratio: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor,
+    gammas: Tensor | None,
+    lmbdas: Tensor | None,
+    gamma: float,
+    lmbda: float,
+    time_dim: int,
+    rho_bar: float,
+    c_bar: float,
+) -> tuple[Tensor, Tensor]:
+    out, out2 = torch.empty_like(reward), torch.empty_like(reward)
+    slots = (reward, value, next_value, ratio, gammas, lmbdas, done, terminated, out, out2)
+    run(VTRACE, slots, time_dim, gamma, lmbda, rho_bar, c_bar)
+    return out, out2
+
+
+for _name, _function in (
+    ("linear_recurrence", _linear_recurrence),
+    ("gae", _gae),
+    ("td_lambda", _td_lambda),
+    ("vtrace", _vtrace),
+):
+    library.impl(_name, _function, "CPU")
+
+
+@register_fake("rl_native::linear_recurrence", lib=library)  # pyright: ignore[reportUntypedFunctionDecorator] - torch does not type it
+def _(d: Tensor, *_: object) -> Tensor:
+    return torch.empty_like(d)
+
+
+@register_fake("rl_native::gae", lib=library)  # pyright: ignore[reportUntypedFunctionDecorator] - torch does not type it
+def _(_value: Tensor, _next_value: Tensor, reward: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(reward), torch.empty_like(reward)
+
+
+@register_fake("rl_native::td_lambda", lib=library)  # pyright: ignore[reportUntypedFunctionDecorator] - torch does not type it
+def _(_next_value: Tensor | None, reward: Tensor, *_: object) -> Tensor:
+    return torch.empty_like(reward)
+
+
+@register_fake("rl_native::vtrace", lib=library)  # pyright: ignore[reportUntypedFunctionDecorator] - torch does not type it
+def _(_ratio: Tensor, _value: Tensor, _next_value: Tensor, reward: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(reward), torch.empty_like(reward)
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: Tensor) -> None:
+    _, c, ctx.time_dim, ctx.forward_in_time = inputs
+    ctx.save_for_backward(c, output)
+
+
+def _following(x: Tensor, dim: int) -> Tensor:
+    """What comes one step later; zero at the end."""
+    return torch.cat((x.narrow(dim, 1, x.shape[dim] - 1), torch.zeros_like(x.narrow(dim, 0, 1))), dim)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    """The same recurrence in the other direction of time; itself differentiable."""
+    c, x = ctx.saved_tensors
+    dim: int = ctx.time_dim
+    if not x.numel():
+        return grad, torch.zeros_like(c), None, None
+    g = torch.ops.rl_native.linear_recurrence(grad, c, dim, not ctx.forward_in_time)
+    if not ctx.needs_input_grad[1]:
+        return g, None, None, None
+    return g, x * _following(g, dim) if ctx.forward_in_time else g * _following(x, dim), None, None
+
+
+register_autograd("rl_native::linear_recurrence", _backward, setup_context=_setup, lib=library)

@@ -1,0 +1,159 @@
+#include "tree.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "tree_layout.h"
+#include "tree_scalar.h"
+#if RL_X86
+#include "tree_avx2.h"
+#include "tree_avx512.h"
+#endif
+
+#if defined(__clang__)
+#define UNROLL_16 _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL_16 _Pragma("GCC unroll 16")
+#endif
+
+/* 1 / j!, of exp. */
+static const double EXP_SERIES[] = {
+    1.0,          1.0,           1.0 / 2,        1.0 / 6,         1.0 / 24,         1.0 / 120,         1.0 / 720,
+    1.0 / 5040.0, 1.0 / 40320.0, 1.0 / 362880.0, 1.0 / 3628800.0, 1.0 / 39916800.0, 1.0 / 479001600.0, 1.0 / 6227020800.0};
+
+static const char MAGIC[8] = "rltree1";
+
+#define SET scalar
+#define TARGET
+#define T f32
+#define REAL float
+#include "tree_walk.h"
+#undef T
+#undef REAL
+#define T f64
+#define REAL double
+#include "tree_walk.h"
+#undef T
+#undef REAL
+#undef SET
+#undef TARGET
+#if RL_X86
+#define SET avx2
+#define TARGET RL_AVX2
+#define T f32
+#define REAL float
+#include "tree_walk.h"
+#undef T
+#undef REAL
+#define T f64
+#define REAL double
+#include "tree_walk.h"
+#undef T
+#undef REAL
+#undef SET
+#undef TARGET
+#define SET avx512
+#define TARGET RL_AVX512
+#define T f32
+#define REAL float
+#include "tree_walk.h"
+#undef T
+#undef REAL
+#define T f64
+#define REAL double
+#include "tree_walk.h"
+#undef T
+#undef REAL
+#undef SET
+#undef TARGET
+#endif
+
+/* Call the walk for this tree's leaves and this processor. */
+#if RL_X86
+#define RUN(name, in32, in64)                                                      \
+    switch (rl_isa()) {                                                            \
+        case RL_ISA_AVX512: return wide ? name##_avx512_f64 in64 : name##_avx512_f32 in32; \
+        case RL_ISA_AVX2: return wide ? name##_avx2_f64 in64 : name##_avx2_f32 in32;       \
+        default: return wide ? name##_scalar_f64 in64 : name##_scalar_f32 in32;            \
+    }
+#else
+#define RUN(name, in32, in64) return wide ? name##_scalar_f64 in64 : name##_scalar_f32 in32;
+#endif
+
+/* The view of a buffer; 0 if it holds no tree. */
+static int view(void *buffer, rl_tree *t) {
+    rl_head *head = buffer;
+    int64_t at[RL_LEVELS], leaves, bytes;
+    if (memcmp(head->magic, MAGIC, sizeof MAGIC) != 0) return 0;
+    t->head = head;
+    t->capacity = head->capacity;
+    t->levels = rl_layout(head->capacity, head->bits, t->children, at, &leaves, &bytes);
+    if (t->levels == 0) return 0;
+    for (int l = 0; l < t->levels; l++) t->level[l] = (char *)buffer + at[l];
+    t->leaf = (char *)buffer + leaves;
+    return head->bits == 64 ? 2 : 1;
+}
+
+#define VIEW(buffer)                                 \
+    rl_tree t;                                       \
+    const int kind = view((void *)(buffer), &t);     \
+    const int wide = kind == 2;                      \
+    if (kind == 0) return RL_TREE_DAMAGED;
+
+RL_API int64_t rl_tree_bytes(int64_t capacity, int64_t bits) {
+    int64_t children[RL_LEVELS], at[RL_LEVELS], leaves, bytes;
+    return rl_layout(capacity, bits, children, at, &leaves, &bytes) ? bytes : -1;
+}
+
+RL_API int64_t rl_tree_leaves_at(int64_t capacity, int64_t bits) {
+    int64_t children[RL_LEVELS], at[RL_LEVELS], leaves, bytes;
+    return rl_layout(capacity, bits, children, at, &leaves, &bytes) ? leaves : -1;
+}
+
+RL_API int rl_tree_init(void *buffer, int64_t capacity, int64_t bits) {
+    rl_head head = {.capacity = capacity, .bits = bits, .total = 0, .min = INFINITY, .max = 0};
+    if (rl_tree_bytes(capacity, bits) < 0) return RL_TREE_DAMAGED;
+    memcpy(head.magic, MAGIC, sizeof MAGIC);
+    memcpy(buffer, &head, sizeof head);
+    return RL_TREE_OK;
+}
+
+RL_API int rl_tree_open(const void *buffer, int64_t bytes, int64_t *capacity, int64_t *bits) {
+    rl_head head;
+    if (bytes < RL_HEAD) return RL_TREE_DAMAGED;
+    memcpy(&head, buffer, sizeof head);
+    if (memcmp(head.magic, MAGIC, sizeof MAGIC) != 0 || rl_tree_bytes(head.capacity, head.bits) != bytes)
+        return RL_TREE_DAMAGED;
+    *capacity = head.capacity, *bits = head.bits;
+    return RL_TREE_OK;
+}
+
+RL_API int64_t rl_tree_set(void *buffer, const int64_t *index, const void *priority, int64_t n, int64_t step) {
+    VIEW(buffer)
+    RUN(set, (&t, index, (const float *)priority, n, step), (&t, index, (const double *)priority, n, step))
+}
+
+RL_API int64_t rl_tree_set_errors(void *buffer, const int64_t *index, const void *error, int64_t n, double eps,
+                              double alpha) {
+    VIEW(buffer)
+    RUN(set_errors, (&t, index, (const float *)error, n, eps, alpha),
+        (&t, index, (const double *)error, n, eps, alpha))
+}
+
+RL_API int64_t rl_tree_sample(const void *buffer, int64_t n, const int64_t *seed, const double *u, int stratified,
+                          double beta, int64_t *index, void *priority, void *weight) {
+    VIEW(buffer)
+    RUN(sample, (&t, n, seed, u, stratified, beta, index, (float *)priority, (float *)weight),
+        (&t, n, seed, u, stratified, beta, index, (double *)priority, (double *)weight))
+}
+
+RL_API int64_t rl_tree_get(const void *buffer, const int64_t *index, void *priority, int64_t n) {
+    VIEW(buffer)
+    RUN(get, (&t, index, (float *)priority, n), (&t, index, (double *)priority, n))
+}
+
+RL_API int64_t rl_tree_rebuild(void *buffer) {
+    VIEW(buffer)
+    RUN(rebuild, (&t), (&t))
+}

@@ -1,0 +1,289 @@
+/* The walks over a tree, for one type of leaf and one instruction set. Included once for each pair, with
+ * REAL, T (f32, f64), SET (scalar, ...) and TARGET defined. */
+
+#define GLUE2(a, b) a##_##b
+#define GLUE3(a, b, c) a##_##b##_##c
+#define JOIN2(a, b) GLUE2(a, b)
+#define JOIN3(a, b, c) GLUE3(a, b, c)
+#define FN(name) JOIN3(name, SET, T)
+#define LANES(name) JOIN2(name, SET)
+#define NODE JOIN2(rl_node, T)
+#define LEAF ((REAL *)t->leaf)
+#define LEVEL(l) ((NODE *)t->level[l])
+
+/* SOUND: whether a priority is one; written so that what is not a number fails. */
+#define AT(code, place) ((int64_t)(code) | (int64_t)(place) << 8)
+#define SOUND(x) ((x) >= 0 && (x) <= REAL_MAX)
+#define REAL_MAX (sizeof(REAL) == 4 ? (REAL)FLT_MAX : (REAL)DBL_MAX)
+
+/* Terms of the two series in `power`. */
+#define LOG_TERMS (sizeof(REAL) == 4 ? 5 : 10)
+#define EXP_TERMS (sizeof(REAL) == 4 ? 8 : 13)
+
+TARGET static int64_t FN(bad_index)(const int64_t *index, int64_t n, int64_t capacity) {
+    uint64_t bad = 0; /* the sign bit of either is set where an index is outside */
+    for (int64_t i = 0; i < n; i++) bad |= (uint64_t)index[i] | ((uint64_t)(capacity - 1) - (uint64_t)index[i]);
+    if (!(bad >> 63)) return -1;
+    for (int64_t i = 0; i < n; i++)
+        if (index[i] < 0 || index[i] >= capacity) return i;
+    return -1;
+}
+
+TARGET static int64_t FN(bad_priority)(const REAL *x, int64_t n) {
+    int bad = 0;
+    for (int64_t i = 0; i < n; i++) bad |= !(x[i] >= 0) | !(x[i] <= REAL_MAX);
+    if (!bad) return -1;
+    for (int64_t i = 0; i < n; i++)
+        if (!SOUND(x[i])) return i;
+    return -1;
+}
+
+/* y = x^e for x >= 0, to within 1e-9 for float and 1e-13 for double. x = 2^k m with m in [sqrt(1/2), sqrt(2)),
+ * log2(m) from the series of artanh, and 2^f for |f| <= 1/2 from that of exp. Without -march, and with whole numbers
+ * made from the bits of doubles, so that every instruction set can do it in lanes. */
+TARGET static void FN(power)(const double *restrict x, REAL *restrict y, int64_t n, double e) {
+    const uint64_t root = 0x3fe6a09e667f3bcdu, one = 0x3ff0000000000000u, whole = 0x4330000000000000u;
+    const double magic = 0x1.8p52;
+    int64_t odd = 0;
+    if (e == 1) {
+        for (int64_t i = 0; i < n; i++) y[i] = (REAL)x[i];
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t u, v;
+        double m, k, z, scale;
+        memcpy(&u, x + i, 8);
+        u += one - root;
+        v = (u & 0xfffffffffffffu) + root;
+        memcpy(&m, &v, 8);
+        v = (u >> 52) | whole;
+        memcpy(&k, &v, 8);
+        const double s = (m - 1) / (m + 1), q = s * s;
+        double p = 1.0 / (2 * (int)LOG_TERMS + 1);
+        UNROLL_16 for (int j = (int)LOG_TERMS - 1; j >= 0; j--) p = p * q + 1.0 / (2 * j + 1);
+        const double l = (k - (0x1p52 + 1023)) + 2.8853900817779268 * s * p, a = e * l;
+        odd |= (int64_t)(x[i] < 1e-290) | (int64_t)(x[i] > 1e290) | (int64_t)(a < -1000) | (int64_t)(a > 1000);
+        z = a + magic;
+        const double f = (a - (z - magic)) * 0.69314718055994531;
+        double g = EXP_SERIES[EXP_TERMS];
+        UNROLL_16 for (int j = (int)EXP_TERMS - 1; j >= 0; j--) g = g * f + EXP_SERIES[j];
+        memcpy(&v, &z, 8);
+        v = (v + 1023) << 52;
+        memcpy(&scale, &v, 8);
+        y[i] = (REAL)(g * scale);
+    }
+    if (odd)
+        for (int64_t i = 0; i < n; i++) y[i] = (REAL)pow(x[i], e);
+}
+
+TARGET static void FN(refresh_block)(const rl_tree *t, int64_t block) {
+    NODE *node = LEVEL(0) + (block >> RL_FAN_BITS);
+    const int j = block & (RL_FAN - 1);
+    FN(block)(LEAF + (block << RL_BLOCK_BITS), node->sum + j, node->min + j, node->max + j);
+}
+
+TARGET static void FN(refresh_node)(const rl_tree *t, int level, int64_t child) {
+    NODE *node = LEVEL(level) + (child >> RL_FAN_BITS);
+    const int j = child & (RL_FAN - 1);
+    FN(node)(LEVEL(level - 1) + child, node->sum + j, node->min + j, node->max + j);
+}
+
+TARGET static void FN(refresh_head)(const rl_tree *t) {
+    REAL min, max;
+    double total;
+    FN(node)(LEVEL(t->levels - 1), &total, &min, &max);
+    t->head->total = total, t->head->min = min, t->head->max = max;
+}
+
+TARGET static void FN(refresh_blocks)(const rl_tree *t, const int64_t *index, int64_t n) {
+    const int64_t ahead = 8;
+    int64_t last = -1;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t block = index[i] >> RL_BLOCK_BITS;
+        if (i + ahead < n) {
+            const int64_t coming = index[i + ahead] >> RL_BLOCK_BITS;
+            const NODE *node = LEVEL(0) + (coming >> RL_FAN_BITS);
+            __builtin_prefetch(LEAF + (coming << RL_BLOCK_BITS));
+            __builtin_prefetch(node, 1);
+            __builtin_prefetch((const char *)node + 64, 1);
+            if (sizeof(NODE) > 128) __builtin_prefetch((const char *)node + 128, 1);
+        }
+        if (block != last) FN(refresh_block)(t, block);
+        last = block;
+    }
+}
+
+/* What lies above the written leaves; all of a level where most of it was touched. */
+TARGET static void FN(refresh)(const rl_tree *t, const int64_t *index, int64_t n) {
+    if (n >= t->children[0])
+        for (int64_t block = 0; block < t->children[0]; block++) FN(refresh_block)(t, block);
+    else
+        FN(refresh_blocks)(t, index, n);
+    for (int l = 1; l < t->levels; l++) {
+        const int shift = RL_BLOCK_BITS + RL_FAN_BITS * l;
+        int64_t last = -1;
+        if (2 * n >= t->children[l]) {
+            for (int64_t child = 0; child < t->children[l]; child++) FN(refresh_node)(t, l, child);
+            continue;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t child = index[i] >> shift;
+            if (child != last) FN(refresh_node)(t, l, child);
+            last = child;
+        }
+    }
+    FN(refresh_head)(t);
+}
+
+TARGET static void FN(write)(const rl_tree *t, const int64_t *index, const REAL *value, int64_t n, int64_t step) {
+    const int64_t ahead = 24;
+    for (int64_t i = 0; i < n && i < ahead; i++) __builtin_prefetch(LEAF + index[i], 1);
+    for (int64_t i = 0; i < n; i++) {
+        if (i + ahead < n) __builtin_prefetch(LEAF + index[i + ahead], 1);
+        LEAF[index[i]] = value[i * step];
+    }
+}
+
+TARGET static int64_t FN(set)(const rl_tree *t, const int64_t *index, const REAL *value, int64_t n, int64_t step) {
+    int64_t bad;
+    if (n <= 0) return RL_TREE_OK;
+    if ((bad = FN(bad_index)(index, n, t->capacity)) >= 0) return AT(RL_TREE_INDEX, bad);
+    if ((bad = FN(bad_priority)(value, step ? n : 1)) >= 0) return AT(RL_TREE_PRIORITY, bad);
+    FN(write)(t, index, value, n, step);
+    FN(refresh)(t, index, n);
+    return RL_TREE_OK;
+}
+
+TARGET static int64_t FN(set_errors)(const rl_tree *t, const int64_t *index, const REAL *error, int64_t n, double eps,
+                                 double alpha) {
+    enum { CHUNK = 256 };
+    double x[CHUNK];
+    REAL y[CHUNK];
+    REAL most = 0;
+    int odd = 0;
+    int64_t bad;
+    if (n <= 0) return RL_TREE_OK;
+    if ((bad = FN(bad_index)(index, n, t->capacity)) >= 0) return AT(RL_TREE_INDEX, bad);
+    for (int64_t i = 0; i < n; i++) {
+        const REAL size = error[i] < 0 ? -error[i] : error[i];
+        odd |= !(size <= REAL_MAX);
+        most = size > most ? size : most;
+    }
+    /* The power grows with its base: if that of the largest fits, all do. */
+    if (odd || !(pow((double)most + eps, alpha) <= REAL_MAX * 0.999999)) {
+        for (int64_t i = 0; i < n; i++)
+            if (!(pow(fabs((double)error[i]) + eps, alpha) <= REAL_MAX * 0.999999) || !(fabs(error[i]) <= REAL_MAX))
+                return AT(RL_TREE_PRIORITY, i);
+    }
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        const int64_t g = n - at < CHUNK ? n - at : CHUNK;
+        for (int64_t i = 0; i < g; i++) x[i] = fabs((double)error[at + i]) + eps;
+        FN(power)(x, y, g, alpha);
+        FN(write)(t, index + at, y, g, 1);
+    }
+    FN(refresh)(t, index, n);
+    return RL_TREE_OK;
+}
+
+/* Leaves by mass, GROUP queries side by side, level by level: while one waits for memory, the others go on. */
+TARGET static void FN(search)(const rl_tree *t, double *mass, int64_t *index, REAL *priority, int64_t n) {
+    enum { GROUP = 32 };
+    int64_t node[GROUP];
+    for (int64_t at = 0; at < n; at += GROUP) {
+        const int g = n - at < GROUP ? (int)(n - at) : GROUP;
+        double *r = mass + at;
+        for (int i = 0; i < g; i++) node[i] = 0;
+        for (int l = t->levels - 1; l > 0; l--) {
+            const NODE *here = LEVEL(l), *below = LEVEL(l - 1);
+            for (int i = 0; i < g; i++) {
+                node[i] = (node[i] << RL_FAN_BITS) + LANES(pick8)(here[node[i]].sum, r + i);
+                __builtin_prefetch(below + node[i]);
+            }
+        }
+        for (int i = 0; i < g; i++) {
+            node[i] = (node[i] << RL_FAN_BITS) + LANES(pick8)(LEVEL(0)[node[i]].sum, r + i);
+            __builtin_prefetch(LEAF + (node[i] << RL_BLOCK_BITS));
+            if (sizeof(REAL) > 4) __builtin_prefetch(LEAF + (node[i] << RL_BLOCK_BITS) + 8);
+        }
+        for (int i = 0; i < g; i++) {
+            const REAL *leaf = LEAF + (node[i] << RL_BLOCK_BITS);
+            const int k = FN(pick16)(leaf, r[i]);
+            index[at + i] = (node[i] << RL_BLOCK_BITS) + k;
+            priority[at + i] = leaf[k];
+        }
+    }
+}
+
+/* Uniforms in [0, 1): splitmix64 of seed and place (Steele, Lea and Flood, 2014), 52 bits of it. */
+TARGET static void FN(uniform)(double *u, int64_t from, int64_t n, uint64_t seed) {
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t z = seed + 0x9e3779b97f4a7c15u * (uint64_t)(from + i + 1);
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        z = ((z ^ (z >> 31)) >> 12) | 0x3ff0000000000000u;
+        memcpy(u + i, &z, 8);
+        u[i] -= 1;
+    }
+}
+
+TARGET static int64_t FN(sample)(const rl_tree *t, int64_t n, const int64_t *seed, const double *u, int stratified,
+                             double beta, int64_t *index, REAL *priority, REAL *weight) {
+    enum { CHUNK = 256 };
+    double mass[CHUNK];
+    REAL drawn[CHUNK];
+    const double total = t->head->total, least = t->head->min, part = total / (double)(n > 0 ? n : 1);
+    if (!(total > 0)) return RL_TREE_EMPTY;
+    if (!(total <= DBL_MAX)) return RL_TREE_OVERFLOW;
+    if (u)
+        for (int64_t i = 0; i < n; i++)
+            if (!(u[i] >= 0 && u[i] < 1)) return AT(RL_TREE_UNIFORM, i);
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        const int64_t g = n - at < CHUNK ? n - at : CHUNK;
+        if (u)
+            memcpy(mass, u + at, (size_t)g * sizeof(double));
+        else
+            FN(uniform)(mass, at, g, (uint64_t)*seed);
+        if (stratified)
+            for (int64_t i = 0; i < g; i++) mass[i] = (mass[i] + (double)(at + i)) * part;
+        else
+            for (int64_t i = 0; i < g; i++) mass[i] *= total;
+        FN(search)(t, mass, index + at, drawn, g);
+        if (priority) memcpy(priority + at, drawn, (size_t)g * sizeof(REAL));
+        if (!weight) continue;
+        for (int64_t i = 0; i < g; i++) mass[i] = (double)drawn[i] / least;
+        FN(power)(mass, weight + at, g, -beta);
+    }
+    return RL_TREE_OK;
+}
+
+TARGET static int64_t FN(get)(const rl_tree *t, const int64_t *index, REAL *priority, int64_t n) {
+    int64_t bad;
+    if ((bad = FN(bad_index)(index, n, t->capacity)) >= 0) return AT(RL_TREE_INDEX, bad);
+    for (int64_t i = 0; i < n; i++) priority[i] = LEAF[index[i]];
+    return RL_TREE_OK;
+}
+
+TARGET static int64_t FN(rebuild)(const rl_tree *t) {
+    int64_t bad;
+    const int64_t padded = ((t->children[0] + RL_FAN - 1) >> RL_FAN_BITS) << (RL_FAN_BITS + RL_BLOCK_BITS);
+    if ((bad = FN(bad_priority)(LEAF, t->capacity)) >= 0) return AT(RL_TREE_PRIORITY, bad);
+    for (int64_t i = t->capacity; i < padded; i++)
+        if (LEAF[i] != 0) return RL_TREE_DAMAGED;
+    FN(refresh)(t, 0, t->children[0]);
+    return RL_TREE_OK;
+}
+
+#undef LEAF
+#undef LEVEL
+#undef SOUND
+#undef AT
+#undef REAL_MAX
+#undef LOG_TERMS
+#undef EXP_TERMS
+#undef NODE
+#undef LANES
+#undef FN
+#undef JOIN3
+#undef JOIN2
+#undef GLUE3
+#undef GLUE2

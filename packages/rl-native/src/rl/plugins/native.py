@@ -1,0 +1,70 @@
+"""What rl-native offers, as data and hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rl.core.components import Component
+from rl.core.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    import torch
+
+    from rl.core.interfaces import LinearRecurrence, PriorityTree
+
+
+@hookimpl
+def rl_components() -> Iterator[Component]:
+    """The priority tree."""
+    yield Component(
+        kind="tree_backend",
+        name="native",
+        target="rl.native:NativePriorityTree",
+        summary="Priority tree in C, for the CPU.",
+    )
+
+
+@hookimpl(tryfirst=True)
+def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree | None:
+    """The tree in C, on the CPU for float32 and float64, where the library is there."""
+    if device.type != "cpu":
+        return None
+    from rl.native._library import library
+
+    if library() is None:
+        return None
+    from rl.native._tree_calls import BITS
+
+    if dtype not in BITS:
+        return None
+    from rl.native._tree import NativePriorityTree
+
+    return NativePriorityTree(capacity, dtype=dtype)
+
+
+@hookimpl(tryfirst=True)
+def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecurrence | None:
+    """The recurrence in C, on the CPU for float32 and float64, where the library is there."""
+    if device.type != "cpu":
+        return None
+    from rl.native._library import library
+
+    if library() is None:
+        return None
+    from rl.native._tree_calls import BITS
+
+    if dtype not in BITS:
+        return None
+    from rl.native._recurrence import NativeRecurrence
+
+    return NativeRecurrence()
+
+
+@hookimpl
+def rl_notes() -> list[str]:
+    """Why there is no library, where there is none."""
+    from rl.native._library import why_not
+
+    reason = why_not()
+    return [reason] if reason else []

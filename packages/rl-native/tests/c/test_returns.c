@@ -1,0 +1,108 @@
+/* Every kernel at sizes around its blocks, in memory of exactly the size that it needs, so that the sanitizers see a step
+ * outside; the plain recurrence is compared with a loop. */
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "dispatch.h"
+#include "returns.h"
+
+RL_API int32_t rl_returns(const void *bytes);
+
+static double number(const void *data, int64_t bits, int64_t i) {
+  return bits == 32 ? ((const float *)data)[i] : ((const double *)data)[i];
+}
+
+static void *filled(int64_t count, int64_t width, int64_t bits) {
+  void *data = calloc((size_t)count, (size_t)width);
+  for (int64_t i = 0; data && width > 1 && i < count; i++) {
+    const double x = (double)(i * 7919 % 1000) / 1000;
+    if (bits == 32)
+      ((float *)data)[i] = (float)x;
+    else
+      ((double *)data)[i] = x;
+  }
+  return data;
+}
+
+/* Lanes of `steps` neighbours, so that lane and time are easy to count. */
+static int plain_is_right(const rl_returns_job *job, int forward) {
+  const void *d = (const void *)(intptr_t)job->data[RL_REWARD], *out = (const void *)(intptr_t)job->data[RL_OUT];
+  const void *c = (const void *)(intptr_t)job->data[RL_GAMMA];
+  const int64_t lanes = job->outer * job->inner, steps = job->steps;
+  rl_returns_job run = *job;
+  run.strided = 1;
+  for (int slot = 0; slot < RL_SLOTS; slot++) {
+    if (slot != RL_REWARD && slot != RL_GAMMA && slot != RL_OUT)
+      run.data[slot] = 0;
+    run.stride[slot][0] = steps * job->inner;
+    run.stride[slot][1] = forward ? -1 : 1;
+    run.stride[slot][2] = steps;
+  }
+  if (forward) {
+    const int64_t width = job->bits / 8;
+    run.data[RL_REWARD] += (steps - 1) * width;
+    run.data[RL_OUT] += (steps - 1) * width;
+    run.data[RL_GAMMA] += (steps > 1 ? steps - 2 : 0) * width;
+  }
+  if (rl_returns(&run))
+    return 0;
+  for (int64_t lane = 0; lane < lanes; lane++) {
+    double x = 0;
+    for (int64_t s = 0; s < steps; s++) {
+      const int64_t t = lane * steps + (forward ? s : steps - 1 - s), before = forward ? t - 1 : t;
+      x = number(d, job->bits, t) + (s ? number(c, job->bits, before) * x : 0);
+      if (fabs(number(out, job->bits, t) - x) > 1e-4 * (1 + fabs(x)))
+        return 0;
+    }
+  }
+  return 1;
+}
+
+static int run(int64_t kind, int64_t bits, int64_t outer, int64_t steps, int64_t inner) {
+  rl_returns_job job = {.kind = kind, .bits = bits, .outer = outer, .steps = steps, .inner = inner, .gamma = 0.9,
+                        .lambda = 0.8, .rho_bar = 1, .c_bar = 1};
+  int failed = 0;
+  for (int slot = 0; slot < RL_SLOTS; slot++) {
+    const int64_t width = slot == RL_DONE || slot == RL_TERMINATED ? 1 : bits / 8;
+    job.data[slot] = (int64_t)(intptr_t)filled(outer * steps * inner, width, bits);
+  }
+  rl_returns_job all = job;
+  failed |= rl_returns(&job);
+  if (kind == RL_PLAIN) {
+    failed |= !plain_is_right(&job, 0) || !plain_is_right(&job, 1);
+  } else {
+    job.data[RL_GAMMA] = job.data[RL_LAMBDA] = 0;
+    failed |= rl_returns(&job);
+  }
+  job.strided = 1;
+  for (int slot = 0; slot < RL_SLOTS; slot++) {
+    job.stride[slot][0] = 1;
+    job.stride[slot][1] = outer;
+    job.stride[slot][2] = outer * steps;
+  }
+  failed |= rl_returns(&job);
+  for (int slot = 0; slot < RL_SLOTS; slot++)
+    free((void *)(intptr_t)all.data[slot]);
+  if (failed)
+    fprintf(stderr, "kind %d, %d bits, [%d, %d, %d], instruction set %d\n", (int)kind, (int)bits, (int)outer,
+            (int)steps, (int)inner, rl_isa());
+  return failed;
+}
+
+int main(void) {
+  const int64_t sizes[][3] = {{1, 1, 1},   {1, 2, 1},   {7, 3, 1},   {8, 127, 1}, {9, 128, 1}, {17, 129, 1}, {3, 300, 2},
+                              {2, 5, 4},   {1, 3, 511}, {1, 3, 512}, {2, 3, 513}, {600, 2, 1}, {600, 1, 1},  {1, 1, 9}};
+  int failed = 0;
+  for (int isa = RL_ISA_SCALAR; isa <= RL_ISA_AVX512; isa++) {
+    rl_isa_use(isa);
+    for (int64_t kind = RL_PLAIN; kind <= RL_VTRACE; kind++)
+      for (int64_t bits = 32; bits <= 64; bits += 32)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+          failed |= run(kind, bits, sizes[i][0], sizes[i][1], sizes[i][2]);
+  }
+  rl_returns_job wrong = {.kind = 9, .bits = 32};
+  failed |= rl_returns(&wrong) != 1;
+  return failed;
+}

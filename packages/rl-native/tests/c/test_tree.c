@@ -1,0 +1,115 @@
+/* The tree against a plain array, for every instruction set that is there; meant to run under sanitizers. */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tree.h"
+
+static uint64_t state = 1;
+
+static uint64_t next(void) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
+}
+
+static double uniform(void) { return (double)(next() >> 12) * 0x1p-52; }
+
+#define CHECK(truth)                                                                                        \
+    do {                                                                                                    \
+        if (!(truth)) {                                                                                     \
+            fprintf(stderr, "%s:%d: capacity %lld, %lld bits, instruction set %d: %s\n", __FILE__, __LINE__, \
+                    (long long)capacity, (long long)bits, rl_isa(), #truth);                                 \
+            exit(1);                                                                                        \
+        }                                                                                                   \
+    } while (0)
+
+static void put(void *values, int64_t bits, int64_t i, double x) {
+    if (bits == 32)
+        ((float *)values)[i] = (float)x;
+    else
+        ((double *)values)[i] = x;
+}
+
+static double at(const void *values, int64_t bits, int64_t i) {
+    return bits == 32 ? ((const float *)values)[i] : ((const double *)values)[i];
+}
+
+static void compare(const void *tree, const double *array, int64_t capacity, int64_t bits) {
+    double head[3], total = 0, min = INFINITY, max = 0;
+    const char *leaves = (const char *)tree + rl_tree_leaves_at(capacity, bits);
+    memcpy(head, (const char *)tree + 24, sizeof head);
+    for (int64_t i = 0; i < capacity; i++) {
+        CHECK(at(leaves, bits, i) == array[i]);
+        total += array[i];
+        if (array[i] > 0 && array[i] < min) min = array[i];
+        if (array[i] > max) max = array[i];
+    }
+    CHECK(fabs(head[0] - total) <= 1e-12 * total);
+    CHECK(head[1] == min && head[2] == max);
+}
+
+static void run(int64_t capacity, int64_t bits) {
+    enum { MOST = 700 };
+    const int64_t bytes = rl_tree_bytes(capacity, bits);
+    void *tree = aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64));
+    double *array = calloc((size_t)capacity, sizeof *array);
+    /* Exactly as large as said, so that a read beyond the end is seen. */
+    int64_t *index = malloc(MOST * sizeof *index);
+    void *value = malloc(MOST * 8);
+    double *u = malloc(MOST * sizeof *u);
+    memset(tree, 0, (size_t)bytes);
+    CHECK(rl_tree_init(tree, capacity, bits) == RL_TREE_OK);
+    compare(tree, array, capacity, bits);
+    for (int round = 0; round < 12; round++) {
+        const int64_t n = 1 + (int64_t)(next() % MOST), seed = (int64_t)next();
+        for (int64_t i = 0; i < n; i++) {
+            index[i] = (int64_t)(next() % (uint64_t)capacity);
+            put(value, bits, i, next() % 3 ? pow(10, 12 * uniform() - 6) : 0);
+        }
+        CHECK(rl_tree_set(tree, index, value, n, 1) == RL_TREE_OK);
+        for (int64_t i = 0; i < n; i++) array[index[i]] = at(value, bits, i);
+        compare(tree, array, capacity, bits);
+        index[n / 2] = round % 2 ? capacity : INT64_MIN;
+        CHECK(rl_tree_set(tree, index, value, n, 1) == (RL_TREE_INDEX | (n / 2) << 8));
+        CHECK(rl_tree_set_errors(tree, index, value, n, 0.1, 0.6) == (RL_TREE_INDEX | (n / 2) << 8));
+        index[n / 2] = 0;
+        put(value, bits, n - 1, round % 3 == 0 ? NAN : round % 3 == 1 ? -1 : INFINITY);
+        CHECK(rl_tree_set(tree, index, value, n, 1) == (RL_TREE_PRIORITY | (n - 1) << 8));
+        compare(tree, array, capacity, bits);
+        CHECK(rl_tree_rebuild(tree) == RL_TREE_OK);
+        compare(tree, array, capacity, bits);
+        for (int64_t i = 0; i < n; i++) u[i] = i == 0 ? 0 : i == 1 ? 1 - DBL_EPSILON / 2 : uniform();
+        double total;
+        memcpy(&total, (char *)tree + 24, sizeof total);
+        for (int way = 0; way < 4 && total > 0; way++) {
+            CHECK(rl_tree_sample(tree, n, &seed, way & 1 ? u : 0, way & 2, 0.4, index, way ? value : 0, value) == 0);
+            for (int64_t i = 0; i < n; i++) {
+                CHECK(index[i] >= 0 && index[i] < capacity && array[index[i]] > 0);
+                CHECK(at(value, bits, i) > 0 && at(value, bits, i) <= 1 + 1e-6);
+            }
+        }
+        put(value, bits, 0, -3);
+        CHECK(rl_tree_set_errors(tree, index, value, 1, 1, 0.5) == RL_TREE_OK);
+        array[index[0]] = bits == 32 ? (float)2 : 2;
+        double got = 0;
+        CHECK(rl_tree_get(tree, index, &got, 1) == RL_TREE_OK && fabs(at(&got, bits, 0) - 2) < 1e-6);
+        put(value, bits, 0, 2);
+        CHECK(rl_tree_set(tree, index, value, 1, 0) == RL_TREE_OK);
+    }
+    free(tree), free(array), free(index), free(value), free(u);
+}
+
+int main(void) {
+    const int64_t capacities[] = {1, 2, 15, 16, 17, 127, 128, 129, 1023, 1024, 1025, 8192, 8193};
+    for (int level = 0; level <= rl_isa_best(); level++) {
+        rl_isa_use(level);
+        for (size_t i = 0; i < sizeof capacities / sizeof *capacities; i++) {
+            run(capacities[i], 32);
+            run(capacities[i], 64);
+        }
+    }
+    puts("ok");
+    return 0;
+}

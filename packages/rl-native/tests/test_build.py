@@ -1,0 +1,97 @@
+"""The build: with a compiler, without one, with one that fails, and as a wheel."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rl.native import _build
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """Build into a folder of the test."""
+    monkeypatch.delenv("RL_NATIVE", raising=False)
+    monkeypatch.setattr(_build, "LIBRARY", tmp_path / "_lib" / "rl_native.so")
+    monkeypatch.setattr(_build, "RECORD", tmp_path / "_lib" / "build.json")
+    return tmp_path / "_lib"
+
+
+def _symbols(library, which):
+    listed = subprocess.check_output(["nm", "-D", which, library], text=True)
+    return {line.split()[-1] for line in listed.splitlines()}
+
+
+@pytest.mark.skipif(_build.compiler() is None, reason="no C compiler")
+def test_it_builds_one_library_that_needs_neither_python_nor_torch(elsewhere):
+    assert _build.build() == "ok"
+    assert (elsewhere / "rl_native.so").is_file()
+    assert _build.record()["state"] == "ok"
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["build.json", "rl_native.so"]
+    if shutil.which("nm"):
+        exported = _symbols(elsewhere / "rl_native.so", "--defined-only")
+        assert exported
+        assert all(name.startswith("rl_") for name in exported)
+        needed = _symbols(elsewhere / "rl_native.so", "--undefined-only")
+        assert not [name for name in needed if name.startswith(("Py", "_Py", "_Z"))]
+
+
+def test_without_a_compiler_the_reason_is_recorded(elsewhere, monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "no C compiler" in _build.build()
+    assert "no C compiler" in json.loads((elsewhere / "build.json").read_text())["state"]
+    with pytest.raises(RuntimeError, match="RL_NATIVE=require"):
+        _build.build("require")
+
+
+def test_a_compiler_that_fails_is_named(elsewhere, monkeypatch):
+    monkeypatch.setenv("CC", "false")
+    assert _build.build().startswith("false failed with status 1")
+
+
+def test_off_builds_nothing(elsewhere, monkeypatch):
+    monkeypatch.setenv("RL_NATIVE", "off")
+    assert "RL_NATIVE=off" in _build.build()
+    assert not (elsewhere / "rl_native.so").exists()
+
+
+def test_another_mode_is_refused(elsewhere):
+    with pytest.raises(RuntimeError, match="auto, off, require"):
+        _build.build("perhaps")
+
+
+def _wheel(folder, **environment):
+    pytest.importorskip("hatchling")
+    source = folder / "source"
+    shutil.copytree(PACKAGE, source, ignore=shutil.ignore_patterns("_lib", "__pycache__", "tests"))
+    environment = {"PATH": os.environ["PATH"], **environment}
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
+    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next((folder / "dist").glob("*.whl"))
+
+
+@pytest.mark.skipif(_build.compiler() is None, reason="no C compiler")
+def test_a_wheel_with_the_library_is_of_its_platform(tmp_path):
+    wheel = _wheel(tmp_path)
+    assert "-py3-none-" in wheel.name
+    assert not wheel.name.endswith("-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "rl/native/_lib/rl_native.so" in names
+    assert "rl/native/csrc/tree.c" in names
+
+
+def test_a_wheel_without_a_compiler_is_pure_and_carries_the_sources(tmp_path):
+    wheel = _wheel(tmp_path, CC="no-such-compiler")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "rl/native/csrc/tree.c" in names
+    assert "rl/native/_lib/build.json" in names
+    assert not [name for name in names if name.endswith(".so")]

@@ -1,0 +1,96 @@
+"""The package as a whole: names, hooks, what ``rl doctor`` says, and what happens without the library."""
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+
+import rl.native
+from rl.core.doctor import examine
+from rl.core.errors import RLError
+from rl.core.registry import discovered
+from rl.native import NativePriorityTree, _library, isa, why_not
+from rl.native._build import COMMAND
+from rl.native._library import ISAS, use_isa
+from rl.plugins import native as plugin
+
+
+@pytest.mark.parametrize("name", rl.native.__all__)
+def test_every_public_name_resolves(name):
+    assert getattr(rl.native, name) is not None
+    assert name in dir(rl.native)
+
+
+@pytest.mark.parametrize("component", list(plugin.rl_components()), ids=lambda c: f"{c.kind}-{c.name}")
+def test_every_component_resolves(component):
+    module, _, attribute = component.target.partition(":")
+    assert isinstance(getattr(import_module(module), attribute), type)
+
+
+def test_importing_the_root_and_the_plugin_imports_no_torch():
+    code = "import sys, rl.native, rl.plugins.native as p; list(p.rl_components()); print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+def test_the_hook_answers_for_the_cpu_alone():
+    for dtype in (torch.float32, torch.float64):
+        tree = plugin.rl_priority_tree(10, torch.device("cpu"), dtype)
+        assert isinstance(tree, NativePriorityTree)
+        assert (tree.capacity, tree.dtype) == (10, dtype)
+    assert plugin.rl_priority_tree(10, torch.device("cuda"), torch.float32) is None
+    assert plugin.rl_priority_tree(10, torch.device("cpu"), torch.float16) is None
+    assert isinstance(discovered().priority_tree(10, "cpu", torch.float32), NativePriorityTree)
+
+
+def test_doctor_says_what_is_compiled():
+    said = [finding for finding in examine() if finding.name == "priority tree on cpu"]
+    assert [finding.state for finding in said] == ["ok"]
+    assert "native of rl-native" in said[0].value
+    assert isa() in said[0].value
+
+
+def test_an_instruction_set_can_be_chosen():
+    assert use_isa("scalar") == isa() == "scalar"
+    assert use_isa(None) in ISAS
+
+
+@pytest.fixture
+def absent(monkeypatch, tmp_path):
+    """A package whose library was not built."""
+    _library._load.cache_clear()
+    monkeypatch.setattr(_library, "LIBRARY", tmp_path / "none.so")
+    yield monkeypatch
+    _library._load.cache_clear()
+
+
+def test_without_the_library_the_hooks_pass_and_the_class_says_what_to_do(absent):
+    assert plugin.rl_priority_tree(10, torch.device("cpu"), torch.float32) is None
+    assert plugin.rl_linear_recurrence(torch.device("cpu"), torch.float32) is None
+    assert COMMAND in why_not()
+    with pytest.raises(RLError, match="compiler"):
+        _library.require()
+    said = [finding for finding in examine() if finding.name == "rl-native"]
+    assert [finding.state for finding in said] == ["note"]
+    assert COMMAND in said[0].value
+
+
+def test_without_the_library_require_is_an_error(absent):
+    absent.setenv("RL_NATIVE", "require")
+    with pytest.raises(RLError, match="RL_NATIVE is require"):
+        plugin.rl_priority_tree(10, torch.device("cpu"), torch.float32)
+
+
+def test_off_switches_it_off(monkeypatch):
+    monkeypatch.setenv("RL_NATIVE", "off")
+    assert plugin.rl_priority_tree(10, torch.device("cpu"), torch.float32) is None
+    assert "RL_NATIVE=off" in why_not()
+
+
+def test_a_file_that_does_not_load_is_named(absent, tmp_path):
+    (tmp_path / "none.so").write_text("no library")
+    assert _library.library() is None
+    assert "does not load" in why_not()
+    assert os.fspath(tmp_path) in why_not()

@@ -1,0 +1,272 @@
+"""The tree against a plain array, closed forms, and the pitfalls of priority trees."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rl.core.testing import check_priority_tree
+from rl.native import NativePriorityTree
+from rl.native._library import ISAS, use_isa
+
+DTYPES = [torch.float32, torch.float64]
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+CAPACITIES = [1, 15, 16, 17, 127, 128, 129, 1000, 1024, 1025]
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    """Every instruction set of this processor; one that it lacks is the widest below it."""
+    yield use_isa(request.param)
+    use_isa(None)
+
+
+def _tree(priority):
+    tree = NativePriorityTree(len(priority), dtype=priority.dtype)
+    tree.update(torch.arange(len(priority)), priority)
+    return tree
+
+
+def _rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_it_conforms(isa):
+    check_priority_tree(lambda capacity, dtype: NativePriorityTree(capacity, dtype=dtype))
+
+
+@each_dtype
+def test_every_instruction_set_makes_the_same_bytes_and_draws(dtype):
+    seen = []
+    for name in ISAS:
+        use_isa(name)
+        tree = NativePriorityTree(5000, dtype=dtype)
+        for seed in range(5):
+            index = torch.randint(0, 5000, (1500,), generator=_rng(seed))
+            tree.update_from_errors(index, torch.randn(1500, generator=_rng(seed), dtype=dtype), 1e-6, 0.6)
+        index, weight = tree.sample_weighted(4000, 0.4, generator=_rng(1))
+        seen.append((tree.buffer.clone(), index, weight))
+    use_isa(None)
+    for (a, i, w), (b, j, v) in itertools.pairwise(seen):
+        assert torch.equal(a, b)
+        assert torch.equal(i, j)
+        assert torch.equal(w, v)
+
+
+_priority = st.one_of(st.just(0.0), st.floats(2.0**-100, 2.0**100, width=32), st.floats(0, 2, width=32))
+_batch = st.lists(st.tuples(st.integers(0, 10**9), _priority), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(CAPACITIES), st.sampled_from(DTYPES), st.sampled_from(ISAS), st.lists(_batch, max_size=6))
+def test_any_sequence_of_updates_equals_a_plain_array(capacity, dtype, isa, batches):
+    use_isa(isa)
+    tree, array = NativePriorityTree(capacity, dtype=dtype), [0.0] * capacity
+    for batch in batches:
+        index = [i % capacity for i, _ in batch]
+        tree.update(torch.tensor(index, dtype=torch.int64), torch.tensor([p for _, p in batch], dtype=dtype))
+        for i, (_, p) in zip(index, batch, strict=True):
+            array[i] = p
+        assert tree.get(torch.arange(capacity)).tolist() == array
+        assert tree.total().item() == pytest.approx(math.fsum(array), rel=1e-13)
+        positive = [p for p in array if p > 0]
+        assert tree.max().item() == max(array)
+        assert tree.min().item() == min(positive, default=float("inf"))
+        if positive:
+            u = torch.tensor([0, 0.25, 0.5, 1 - 2**-53], dtype=torch.float64)
+            index, drawn = tree.sample(4, u=u)
+            assert all(array[i] > 0 for i in index.tolist())
+            assert drawn.tolist() == [array[i] for i in index.tolist()]
+    use_isa(None)
+
+
+@each_dtype
+def test_draws_by_a_given_u_are_those_of_the_inverse_distribution(isa, dtype):
+    priority = torch.rand(3000, generator=_rng(), dtype=dtype)
+    u = torch.rand(20000, generator=_rng(1), dtype=torch.float64)
+    ends = priority.double().cumsum(0)
+    index, drawn = _tree(priority).sample(len(u), u=u)
+    assert torch.equal(drawn, priority[index])
+    mass = u * ends[-1]
+    slack = 1e-12 * ends[-1]
+    assert (mass <= ends[index] + slack).all()
+    assert (mass >= ends[index] - priority[index] - slack).all()
+
+
+def test_zero_is_never_drawn_at_the_boundaries_of_cells(isa):
+    # Whole numbers: every boundary is met exactly.
+    priority = torch.randint(0, 3, (4096,), generator=_rng()).double()
+    priority[[0, 1, 2, 15, 16, 127, 128, -1, -2, -17]] = 0
+    tree = _tree(priority)
+    total = priority.sum()
+    u = priority.cumsum(0)[:-1] / total
+    u = torch.cat([u, torch.nextafter(u, u * 0), torch.nextafter(u, u * 0 + 1), torch.tensor([1 - 2**-53])])
+    u = u[u < 1]
+    for stratified in (False, True):
+        index, drawn = tree.sample(len(u), u=u, stratified=stratified)
+        assert (drawn > 0).all()
+        assert torch.equal(drawn, priority[index])
+
+
+def _chi_square(rows, draws, dtype=torch.float32):
+    tree = _tree(torch.ones(rows, dtype=dtype))
+    counts = torch.zeros(rows)
+    generator = _rng(5)
+    for _ in range(draws // 10**6):
+        counts += torch.bincount(tree.sample(10**6, generator=generator)[0], minlength=rows)
+    drawn = draws // 10**6 * 10**6
+    statistic = ((counts.double() - drawn / rows) ** 2 * rows / drawn).sum().item()
+    return (statistic - (rows - 1)) / (2 * (rows - 1)) ** 0.5
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [10**5, pytest.param(10**6, marks=pytest.mark.slow), pytest.param(4 * 10**6, marks=pytest.mark.slow)],
+)
+def test_draws_are_uniform_where_priorities_are(rows):
+    # A grid of 24 bits, as a float32 uniform has, fails this by 8 and 60 standard deviations for the larger ones.
+    assert abs(_chi_square(rows, 4 * 10**6 if rows == 10**5 else 2 * 10**7)) < 5
+
+
+def test_stratified_draws_take_one_of_each_part():
+    tree = _tree(torch.ones(1000))
+    assert torch.equal(tree.sample(1000, generator=_rng(), stratified=True)[0], torch.arange(1000))
+
+
+@each_dtype
+def test_sums_do_not_drift_over_twelve_decades(dtype):
+    generator, rows = _rng(), 1000
+    tree = NativePriorityTree(rows, dtype=dtype)
+    for _ in range(2000):
+        index = torch.randint(0, rows, (10_000,), generator=generator)
+        tree.update(index, (10 ** (12 * torch.rand(10_000, generator=generator) - 6)).to(dtype))
+    tree.update(torch.arange(rows), torch.tensor(1e-6, dtype=dtype))
+    assert tree.total().item() == pytest.approx(rows * torch.tensor(1e-6, dtype=dtype).item(), rel=1e-15)
+
+
+@pytest.mark.parametrize("capacity", [2**k for k in (0, 4, 7, 10, 13)])
+def test_a_capacity_that_is_a_power_of_two_uses_its_last_leaf(capacity):
+    tree = NativePriorityTree(capacity)
+    tree.update(torch.tensor([capacity - 1]), torch.tensor([2.0]))
+    assert tree.sample(5)[0].tolist() == [capacity - 1] * 5
+    with pytest.raises(IndexError):
+        tree.update(torch.tensor([capacity]), torch.tensor([2.0]))
+
+
+def test_the_minimum_ignores_empty_and_zero_leaves():
+    tree = NativePriorityTree(1000)
+    tree.update(torch.tensor([3, 900]), torch.tensor([5.0, 7.0]))
+    assert tree.min().item() == 5
+    tree.update(torch.tensor([3]), torch.tensor([0.0]))
+    assert tree.min().item() == 7
+    tree.update(torch.tensor([900]), torch.tensor([0.0]))
+    assert tree.min().item() == float("inf")
+
+
+@each_dtype
+@pytest.mark.parametrize("alpha", [0, 0.3, 0.6, 1, 2.5])
+def test_priorities_from_errors(isa, dtype, alpha):
+    error = torch.randn(3000, generator=_rng(), dtype=dtype) * 10 ** torch.linspace(-8, 8, 3000, dtype=dtype)
+    error[5] = 0
+    for eps in (1e-8, 0.0, 0.5):
+        tree = NativePriorityTree(3000, dtype=dtype)
+        tree.update_from_errors(torch.arange(3000), error, eps, alpha)
+        expected = (error.double().abs() + eps) ** alpha
+        torch.testing.assert_close(
+            tree.get(torch.arange(3000)).double(), expected, rtol=1e-7 if dtype == torch.float32 else 1e-12, atol=1e-38
+        )
+
+
+@each_dtype
+def test_the_last_of_a_repeated_index_counts(isa, dtype):
+    index = torch.randint(0, 50, (3000,), generator=_rng())
+    error = torch.randn(3000, generator=_rng(1), dtype=dtype)
+    raw, fused = NativePriorityTree(50, dtype=dtype), NativePriorityTree(50, dtype=dtype)
+    raw.update(index, error.abs())
+    fused.update_from_errors(index, error, 0.0, 1.0)
+    last = {i: abs(e) for i, e in zip(index.tolist(), error.tolist(), strict=True)}
+    for tree in (raw, fused):
+        assert tree.get(torch.arange(50)).tolist() == [last[i] for i in range(50)]
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
+@each_dtype
+def test_weights_are_those_of_schaul(isa, dtype, beta):
+    priority = torch.rand(500, generator=_rng(), dtype=dtype) + 1e-3
+    priority[::7] = 0
+    tree = _tree(priority)
+    index, weight = tree.sample_weighted(2000, beta, generator=_rng(2))
+    assert torch.equal(index, tree.sample(2000, generator=_rng(2))[0])
+    probability = priority.double() / priority.double().sum()
+    each = (1 / (500 * probability[priority > 0])) ** beta
+    expected = (1 / (500 * probability[index])) ** beta / each.max()
+    torch.testing.assert_close(weight.double(), expected, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=0)
+    assert weight.dtype == dtype
+
+
+@pytest.mark.parametrize("td", [float("nan"), float("inf"), -float("inf"), 3e38])
+def test_a_refused_error_writes_nothing(td):
+    tree = _tree(torch.ones(300))
+    before = tree.buffer.clone()
+    error = torch.full((300,), 5.0)
+    error[280] = td
+    with pytest.raises(ValueError, match="place 280"):
+        tree.update_from_errors(torch.arange(300), error, 1.0, 2.0)
+    assert torch.equal(tree.buffer, before)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda t: t.update(torch.tensor([0.0]), torch.ones(1)), ValueError, "int64"),
+        (lambda t: t.update(torch.tensor([0, 10]), torch.ones(2)), IndexError, r"10 is outside \[0, 10\)"),
+        (lambda t: t.update(torch.tensor([0]), torch.tensor([1e300], dtype=torch.float64)), ValueError, "finite"),
+        (lambda t: t.update_from_errors(torch.tensor([0]), torch.ones(1), -1.0, 0.6), ValueError, "eps"),
+        (lambda t: t.update_from_errors(torch.tensor([0]), torch.ones(1), 0.0, float("nan")), ValueError, "alpha"),
+        (lambda t: t.sample_weighted(3, -1.0), ValueError, "beta"),
+        (lambda t: t.sample(-1), ValueError, "-1 draws"),
+        (lambda t: t.sample(1, u=torch.tensor([1.0])), ValueError, "u of 1.0"),
+        (lambda t: t.sample(2, u=torch.tensor([0.5])), ValueError, r"\(2,\)"),
+        (lambda t: t.get(torch.tensor([-1])), IndexError, "-1"),
+        (lambda t: NativePriorityTree(0), ValueError, "at least 1"),
+        (lambda t: NativePriorityTree(5, dtype=torch.float16), ValueError, "float16"),
+    ],
+)
+def test_what_is_refused(call, error, says):
+    tree = _tree(torch.ones(10))
+    before = tree.buffer.clone()
+    with pytest.raises(error, match=says):
+        call(tree)
+    assert torch.equal(tree.buffer, before)
+
+
+def test_a_total_beyond_float64_is_refused_when_drawing():
+    tree = _tree(torch.full((20,), 1e308, dtype=torch.float64))
+    with pytest.raises(ValueError, match="infinite"):
+        tree.sample(1)
+
+
+def test_non_contiguous_and_converted_arguments():
+    tree = NativePriorityTree(10)
+    tree.update(torch.arange(20)[::2][:5], torch.arange(10, dtype=torch.float64)[::2])
+    assert tree.get(torch.arange(10)).tolist() == [0, 0, 2, 0, 4, 0, 6, 0, 8, 0]
+
+
+def test_no_draws_and_empty_updates():
+    tree = _tree(torch.ones(10))
+    tree.update(torch.empty(0, dtype=torch.int64), torch.empty(0))
+    assert tree.sample(0)[0].shape == (0,)
+    assert tree.total().item() == 10
+
+
+def test_threads_draw_what_one_thread_draws():
+    from concurrent.futures import ThreadPoolExecutor
+
+    tree = _tree(torch.rand(1000, generator=_rng()))
+    alone = [tree.sample(5000, generator=_rng(seed))[0] for seed in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda seed: tree.sample(5000, generator=_rng(seed))[0], range(16)))
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))

@@ -1,0 +1,146 @@
+"""The buffer of the tree: states, files, processes, sizes beyond 2^31, and compiled graphs."""
+
+import pickle
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from rl.core.errors import CheckpointError
+from rl.native import NativePriorityTree
+from rl.native._tree_calls import buffer_size
+
+
+def _tree(rows=1000, dtype=torch.float32):
+    tree = NativePriorityTree(rows, dtype=dtype)
+    tree.update(torch.arange(rows), torch.rand(rows, generator=torch.Generator().manual_seed(0), dtype=dtype))
+    return tree
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_state_makes_the_same_tree(dtype):
+    tree, other = _tree(dtype=dtype), NativePriorityTree(1000, dtype=dtype)
+    state = tree.state_dict()
+    tree.update(torch.tensor([0]), torch.tensor([9.0]))
+    other.load_state_dict(state)
+    assert torch.equal(other.buffer, _tree(dtype=dtype).buffer)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{}, {"priority": torch.ones(999)}, {"priority": torch.ones(1000).double()}, {"priority": -torch.ones(1000)}],
+    ids=["none", "shape", "dtype", "negative"],
+)
+def test_a_state_that_does_not_fit_changes_nothing(state):
+    tree = _tree()
+    before = tree.buffer.clone()
+    with pytest.raises(CheckpointError):
+        tree.load_state_dict(state)
+    assert torch.equal(tree.buffer, before)
+
+
+def test_a_file_is_the_tree(tmp_path):
+    tree = _tree()
+    tree.save(tmp_path / "tree")
+    mapped = NativePriorityTree.memory_map(tmp_path / "tree")
+    assert torch.equal(mapped.buffer, tree.buffer)
+    mapped.update(torch.tensor([7]), torch.tensor([3.0]))
+    again = NativePriorityTree.memory_map(tmp_path / "tree")
+    assert again.get(torch.tensor([7])).item() == 3
+    assert again.total() == mapped.total()
+
+
+def test_files_that_are_no_tree_are_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="no file"):
+        NativePriorityTree.memory_map(tmp_path / "none")
+    (tmp_path / "text").write_bytes(b"x" * 4096)
+    with pytest.raises(CheckpointError, match="no priority tree"):
+        NativePriorityTree.memory_map(tmp_path / "text")
+    with pytest.raises(CheckpointError, match="exists"):
+        NativePriorityTree.memory_map(tmp_path / "text", 10)
+    _tree().save(tmp_path / "short")
+    (tmp_path / "short").write_bytes((tmp_path / "short").read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="no priority tree"):
+        NativePriorityTree.memory_map(tmp_path / "short")
+
+
+def test_rebuild_takes_what_was_written_into_the_leaves():
+    tree = _tree()
+    copy = NativePriorityTree.from_buffer(tree.buffer.clone())
+    copy._leaves[5] = 100.0
+    copy.rebuild()
+    tree.update(torch.tensor([5]), torch.tensor([100.0]))
+    assert torch.equal(copy.buffer, tree.buffer)
+    copy._leaves[5] = float("nan")
+    with pytest.raises(ValueError, match="place 5"):
+        copy.rebuild()
+
+
+def test_pickle_keeps_the_bytes():
+    tree = _tree()
+    assert torch.equal(pickle.loads(pickle.dumps(tree)).buffer, tree.buffer)
+
+
+def _write(tree, done):
+    tree.update(torch.tensor([0, 1]), torch.tensor([50.0, 60.0]))
+    done.put(tree.sample(1000)[0].bincount(minlength=100).argmax().item())
+
+
+def test_two_processes_share_one_tree():
+    tree = NativePriorityTree(100).share_memory()
+    tree.update(torch.tensor([2]), torch.tensor([1.0]))
+    context = mp.get_context("spawn")
+    done = context.Queue()
+    process = context.Process(target=_write, args=(tree, done))
+    process.start()
+    assert done.get(timeout=60) == 1
+    process.join(60)
+    assert tree.total().item() == 111
+    assert tree.get(torch.arange(3)).tolist() == [50, 60, 1]
+
+
+@pytest.mark.parametrize("capacity", [2**31, 2**31 + 5, 2**33 + 1])
+def test_more_leaves_than_32_bits_count(tmp_path, capacity):
+    # In a sparse file: only touched pages take room, because a tree full of zeros is all zeros.
+    tree = NativePriorityTree.memory_map(tmp_path / "tree", capacity)
+    index = torch.tensor([0, 2**31 - 1, capacity // 2, capacity - 1])
+    tree.update(index, torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert tree.total().item() == tree.get(index.unique()).sum().item()
+    assert set(tree.sample(1000)[0].tolist()) == set(index.tolist())
+    assert (tmp_path / "tree").stat().st_blocks * 512 < 2**20
+    assert buffer_size(capacity, torch.float32) < 5.2 * capacity
+    with pytest.raises(IndexError):
+        tree.update(torch.tensor([capacity]), torch.tensor([1.0]))
+
+
+def test_a_compiled_graph_holds_the_tree_without_a_break():
+    tree, plain = _tree(), _tree()
+
+    def step(tree, index, priority, error, u):
+        tree.update(index, priority)
+        tree.update_from_errors(index[:3], error, 0.01, 0.6)
+        drawn, weight = tree.sample_weighted(4, 0.4, u=u)
+        return drawn * 2, weight, tree.get(index), tree.sample(8)[0], tree.total()
+
+    arguments = (
+        torch.tensor([1, 2, 3, 2]),
+        torch.tensor([5.0, 6.0, 7.0, 8.0]),
+        torch.tensor([1.0, -2.0, 3.0]),
+        torch.rand(4, dtype=torch.float64),
+    )
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for got, expected in zip(compiled(tree, *arguments)[:3], step(plain, *arguments)[:3], strict=True):
+        assert torch.equal(got, expected)
+    assert torch.equal(tree.buffer, plain.buffer)
+
+
+def test_the_operators_are_as_they_declare():
+    tree, index = _tree(100), torch.tensor([1, 2])
+    ops = torch.ops.rl_native
+    checks = ["test_schema", "test_faketensor"]
+    torch.library.opcheck(ops.tree_set, (tree.buffer, index, torch.ones(2)), test_utils=checks)
+    torch.library.opcheck(ops.tree_set_errors, (tree.buffer, index, torch.ones(2), 0.1, 0.6), test_utils=checks)
+    torch.library.opcheck(ops.tree_get, (tree.buffer, index, torch.float32), test_utils=checks)
+    u = torch.rand(5, dtype=torch.float64)
+    seed = torch.zeros((), dtype=torch.int64)
+    torch.library.opcheck(ops.tree_sample, (tree.buffer, 5, seed, u, False, 0.4, torch.float32), test_utils=checks)

@@ -1,0 +1,71 @@
+"""Batches without rows or steps, and flags that are numbers."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from torch import nn
+
+from rl.core.errors import ShapeError
+from rl.objectives import GAE, ClipPPOLoss, DQNLoss, TDLambdaEstimator
+
+
+def sequence(*size, dtype=torch.bool):
+    torch.manual_seed(0)
+    terminated = torch.rand(*size, 1) < 0.3
+    done = terminated | (torch.rand(*size, 1) < 0.3)
+    following = {"observation": torch.randn(*size, 3), "reward": torch.randn(*size, 1)}
+    following |= {"done": done.to(dtype), "terminated": terminated.to(dtype)}
+    return TensorDict(observation=torch.randn(*size, 3), action=torch.randint(2, size), next=following, batch_size=size)
+
+
+def critic():
+    torch.manual_seed(1)
+    return TensorDictModule(nn.Linear(3, 1), ["observation"], ["state_value"])
+
+
+def q_network():
+    torch.manual_seed(1)
+    return TensorDictModule(nn.Linear(3, 2), ["observation"], ["action_value"])
+
+
+def test_losses_have_no_mean_over_nothing():
+    with pytest.raises(ShapeError, match="DQNLoss got a batch without rows"):
+        DQNLoss(q_network())(sequence(0))
+    head = ProbabilisticTensorDictModule(
+        ["logits"], ["action"], distribution_class=torch.distributions.Categorical, return_log_prob=True
+    )
+    actor = ProbabilisticTensorDictSequential(TensorDictModule(nn.Linear(3, 2), ["observation"], ["logits"]), head)
+    batch = actor(TensorDict(observation=torch.randn(2, 0, 3), batch_size=[2, 0])).detach()
+    batch["advantage"], batch["value_target"] = torch.randn(2, 0, 1), torch.randn(2, 0, 1)
+    with pytest.raises(ShapeError, match="ClipPPOLoss got a batch without rows"):
+        ClipPPOLoss(actor, critic())(batch)
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("size", [(0,), (2, 0), (0, 3)])
+def test_estimates_of_no_steps_are_empty(size, shifted):
+    assert GAE(value_network=critic(), shifted=shifted)(sequence(*size))["advantage"].shape == (*size, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.int64])
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("kind", [GAE, TDLambdaEstimator])
+def test_flags_may_be_numbers(kind, shifted, dtype):
+    # Row 1 is another trajectory wherever an episode ended, as in data with automatic resets.
+    expected, batch = sequence(2, 9), sequence(2, 9, dtype=dtype)
+    trajectories = expected["next", "done"].squeeze(-1).long().cumsum(1).roll(1, 1)
+    trajectories[:, 0] = 0
+    for one in (expected, batch):
+        one["collector", "traj_ids"] = trajectories
+        kind(value_network=critic(), shifted=shifted)(one)
+    torch.testing.assert_close(batch["advantage"], expected["advantage"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_flags_of_a_q_loss_may_be_numbers(dtype):
+    losses = [DQNLoss(q_network()) for _ in range(2)]
+    for loss in losses:
+        loss.make_value_estimator("td-lambda", gamma=0.9)
+    one, other = (loss(sequence(2, 9, dtype=d)) for loss, d in zip(losses, (torch.bool, dtype), strict=True))
+    torch.testing.assert_close(one, other)

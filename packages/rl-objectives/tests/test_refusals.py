@@ -1,0 +1,164 @@
+"""What is refused is refused with a `SpecError`, and leaves a loss as it was."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from torch import nn
+from torch.nn import functional as F
+
+from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.objectives import GAE, ClipPPOLoss, DQNLoss, HardUpdate, PPOLoss, SoftUpdate, TDLambdaEstimator
+
+
+@pytest.fixture
+def actor():
+    head = ProbabilisticTensorDictModule(
+        ["logits"], ["action"], distribution_class=torch.distributions.Categorical, return_log_prob=True
+    )
+    return ProbabilisticTensorDictSequential(TensorDictModule(nn.Linear(3, 2), ["observation"], ["logits"]), head)
+
+
+@pytest.fixture
+def critic():
+    return TensorDictModule(nn.Linear(3, 1), ["observation"], ["state_value"])
+
+
+@pytest.fixture
+def network():
+    return TensorDictModule(nn.Linear(3, 2), ["observation"], ["action_value"])
+
+
+@pytest.fixture
+def sequence(actor):
+    """Two rows of five steps in time order, without advantages."""
+    batch = actor(TensorDict(observation=torch.randn(2, 5, 3), batch_size=[2, 5])).detach()
+    flag = torch.zeros(2, 5, 1, dtype=torch.bool)
+    batch["next"] = {"observation": torch.randn(2, 5, 3), "reward": torch.ones(2, 5, 1), "done": flag}
+    batch.names = [None, "time"]
+    return batch
+
+
+def test_the_values_clip_is_about_the_values_of_the_batch_where_the_loss_estimates(actor, critic, sequence):
+    sequence["state_value"] = torch.full((2, 5, 1), 100.0)
+    value = critic(sequence.copy())["state_value"]
+    target = GAE(value_network=critic)(sequence.copy())["value_target"]
+    near = 100 + (value - 100).clamp(-0.1, 0.1)
+    expected = F.smooth_l1_loss(value, target, reduction="none").maximum(
+        F.smooth_l1_loss(near, target, reduction="none")
+    )
+    loss = ClipPPOLoss(actor, critic, clip_value=0.1)
+    torch.testing.assert_close(loss(sequence)["loss_critic"], expected.mean())
+    loss.make_value_estimator()
+    torch.testing.assert_close(loss(sequence)["loss_critic"], expected.mean())
+    with pytest.raises(ContractError, match="ClipPPOLoss reads 'state_value'"):
+        loss(sequence.exclude("state_value"))
+
+
+@pytest.mark.parametrize("name", ["entropy_coeff", "critic_coeff"])
+@pytest.mark.parametrize("value", [-0.1, float("nan")])
+def test_weights_below_zero_are_refused(actor, critic, name, value):
+    with pytest.raises(SpecError, match=rf"PPOLoss got {name}={value}; it is a number of at least 0"):
+        PPOLoss(actor, critic, **{name: value})
+
+
+@pytest.mark.parametrize("interval", [0, 2.5, float("nan"), True])
+def test_an_interval_is_a_whole_number_of_calls(network, interval):
+    with pytest.raises(SpecError, match="it is a whole number of calls, and at least 1"):
+        HardUpdate(DQNLoss(network), value_network_update_interval=interval)
+
+
+@pytest.mark.parametrize("kind", [GAE, TDLambdaEstimator])
+@pytest.mark.parametrize("name", ["gamma", "lmbda"])
+def test_coefficients_of_each_step_are_in_their_range_too(kind, name):
+    with pytest.raises(SpecError, match=rf"{kind.__name__} got {name} from 0.5 to 1.5; it must be in \[0, 1\]"):
+        kind(**{name: torch.tensor([0.5, 1.5])})
+    with pytest.raises(SpecError, match=r"it must be in \[0, 1\]"):
+        kind(**{name: torch.tensor(torch.nan)})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, c, n: ClipPPOLoss(a, c, clip_epsilon=1.5),
+        lambda a, c, n: PPOLoss(a, c, clip_value=-1.0),
+        lambda a, c, n: PPOLoss(a, c, samples_mc_entropy=0),
+        lambda a, c, n: PPOLoss(a, c, reduction="max"),
+        lambda a, c, n: PPOLoss(a, c).make_value_estimator(GAE(), gamma=0.9),
+        lambda a, c, n: DQNLoss(n, gamma=2.0),
+        lambda a, c, n: DQNLoss(n, loss_function="l3"),
+        lambda a, c, n: DQNLoss(n, double_dqn=True, delay_value=False),
+        lambda a, c, n: DQNLoss(n).make_value_estimator("gae"),
+        lambda a, c, n: SoftUpdate(DQNLoss(n), tau=2.0),
+        lambda a, c, n: SoftUpdate(DQNLoss(n)),
+    ],
+)
+def test_arguments_out_of_range_are_errors_of_ours(actor, critic, network, make):
+    with pytest.raises(SpecError):
+        make(actor, critic, network)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("critic_network", nn.Linear(3, 1), ContractError),
+        ("actor_network", nn.Linear(3, 2), ContractError),
+        ("clip_value", -1.0, SpecError),
+    ],
+)
+def test_a_loss_that_refuses_what_is_set_stays_as_it_was(actor, critic, sequence, name, value, error):
+    loss = ClipPPOLoss(actor, critic)
+    estimator = loss.make_value_estimator()
+    before, expected = getattr(loss, name), loss(sequence)
+    with pytest.raises(error):
+        setattr(loss, name, value)
+    assert getattr(loss, name) is before
+    assert estimator.value_network is critic
+    torch.testing.assert_close(loss(sequence), expected)
+
+
+def test_a_loss_without_target_does_not_become_double(network):
+    loss = DQNLoss(network, delay_value=False)
+    with pytest.raises(SpecError, match="double_dqn=True without delay_value"):
+        loss.double_dqn = True
+    assert loss.double_dqn is False
+
+
+def test_keys_that_are_refused_do_not_reach_the_estimator(actor, critic):
+    loss = ClipPPOLoss(actor, critic)
+    estimator = loss.make_value_estimator(GAE())
+    before, keys = estimator.in_keys, loss.in_keys
+    with pytest.raises(ContractError, match="does not write 'nothing'"):
+        loss.set_keys(reward="bonus", value="nothing")
+    assert (estimator.in_keys, loss.in_keys) == (before, keys)
+
+
+def test_an_estimator_that_is_refused_does_not_stay(actor, critic):
+    loss = ClipPPOLoss(actor, critic)
+    estimator = loss.make_value_estimator()
+    with pytest.raises(SpecError, match="gamma=2"):
+        loss.make_value_estimator(gamma=2.0)
+    assert loss.value_estimator is estimator
+
+
+def test_an_estimator_that_refuses_a_network_stays_as_it_was(critic, sequence):
+    estimator = GAE(value_network=critic)
+    with pytest.raises(ContractError, match="Linear has no in_keys"):
+        estimator.value_network = nn.Linear(3, 1)
+    assert estimator.value_network is critic
+    assert "advantage" in estimator(sequence)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda x: SoftUpdate(x, tau=0.5), lambda x: HardUpdate(x, value_network_update_interval=1)]
+)
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_target_of_another_shape_is_not_broadcast_to(make, width):
+    loss = DQNLoss(TensorDictModule(nn.Linear(3, 4), ["observation"], ["action_value"]))
+    update = make(loss)
+    before = [p.clone() for p in loss.target_value_network.parameters()]
+    loss.value_network = TensorDictModule(nn.Linear(3, width), ["observation"], ["action_value"])
+    with pytest.raises(ShapeError, match=r"Update: value_network and target_value_network of DQNLoss differ"):
+        update.step()
+    for old, new in zip(before, loss.target_value_network.parameters(), strict=True):
+        assert torch.equal(old, new)

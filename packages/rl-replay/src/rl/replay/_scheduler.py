@@ -1,0 +1,63 @@
+"""Values that change while training goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+from rl.core.errors import ContractError
+
+__all__ = ["LinearScheduler"]
+
+
+@final
+class LinearScheduler:
+    """Moves an attribute from what it is to `final_value`, in equal steps; there it stays.
+
+    Args:
+        obj: whose attribute it is: a sampler or a buffer.
+        param_name: ``"beta"``, which Schaul et al. 2016 anneal to 1, or ``"alpha"``.
+        final_value: to be reached.
+        num_steps: calls of `step` until then.
+
+    Raises:
+        ContractError: if there is no such attribute, or `num_steps` is below 1.
+
+    Example:
+        >>> from rl.replay import PrioritizedSampler
+        >>> sampler = PrioritizedSampler(10, alpha=0.6, beta=0.5, backend="torch")
+        >>> beta = LinearScheduler(sampler, "beta", final_value=1.0, num_steps=2)
+        >>> for _ in range(3):
+        ...     beta.step()
+        ...     print(sampler.beta)
+        0.75
+        1.0
+        1.0
+    """
+
+    def __init__(self, obj: Any, param_name: str, final_value: float, num_steps: int) -> None:
+        if num_steps < 1:
+            raise ContractError(f"LinearScheduler: num_steps must be at least 1, got {num_steps}")
+        if not hasattr(obj, param_name):
+            raise ContractError(f"LinearScheduler: {type(obj).__name__} has no {param_name!r}")
+        self.obj: Final = obj
+        self.param_name: Final = param_name
+        self.final_value: Final = float(final_value)
+        self.num_steps: Final = num_steps
+        self._initial = float(getattr(obj, param_name))
+        self._steps = 0
+
+    def step(self) -> None:
+        """One step nearer."""
+        self._steps = min(self._steps + 1, self.num_steps)
+        share = self._steps / self.num_steps
+        value = self.final_value if share == 1 else self._initial + share * (self.final_value - self._initial)
+        setattr(self.obj, self.param_name, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it began and how far it is; the value itself is part of the sampler's state."""
+        return {"initial": self._initial, "steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken."""
+        self._initial, self._steps = float(state["initial"]), int(state["steps"])

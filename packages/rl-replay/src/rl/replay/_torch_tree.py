@@ -1,0 +1,250 @@
+"""Priority trees in plain torch: the answer where no accelerator is installed, on every device.
+
+Two forms with the same results in distribution. Up to `PREFIX_UP_TO` leaves on a CPU, `PrefixTree`: one running sum
+over all priorities, made again when something has changed. Above, and on other devices, `WideTree`: sums of 32
+children each, of which an update makes again only those above the leaves that it wrote.
+
+Sums and random marks are float64: with 24 bits the marks of a million leaves would not reach each of them alike.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from rl.replay._tree_checks import checked_total, checked_update, marks, write_in_order
+
+__all__ = ["PREFIX_UP_TO", "PrefixTree", "WideTree", "torch_tree"]
+
+PREFIX_UP_TO = 200_000
+"""Where the two forms take equally long for batches of 256."""
+
+_FAN_OUT = 32
+
+
+def torch_tree(
+    capacity: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> PrefixTree | WideTree:
+    """The form that is faster for this capacity and device.
+
+    Args:
+        capacity: number of leaves.
+        device: where priorities live.
+        dtype: of the priorities.
+
+    Example:
+        >>> type(torch_tree(100)).__name__, type(torch_tree(10**6)).__name__
+        ('PrefixTree', 'WideTree')
+    """
+    device = torch.device(device)
+    small = device.type == "cpu" and capacity <= PREFIX_UP_TO
+    return (PrefixTree if small else WideTree)(capacity, device, dtype)
+
+
+@final
+class PrefixTree:
+    """An array of priorities and its running sum; a `rl.core.interfaces.PriorityTree`.
+
+    A draw is a search in the running sum. Zero is never drawn because the CPU adds in order: behind a zero the sum is
+    the same to the last bit.
+
+    Args:
+        capacity: number of leaves, at least 1.
+        device: of the CPU kind.
+        dtype: of the priorities.
+
+    Example:
+        >>> tree = PrefixTree(4)
+        >>> tree.update(torch.tensor([1, 3]), torch.tensor([1.0, 3.0]))
+        >>> tree.total(), sorted(set(tree.sample(100)[0].tolist()))
+        (tensor(4., dtype=torch.float64), [1, 3])
+    """
+
+    name = "torch"
+
+    def __init__(self, capacity: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        self.capacity: Final = capacity
+        self.device: Final = torch.device(device)
+        self.dtype: Final = dtype
+        self.why: Final = f"one running sum over {capacity} priorities, in plain torch"
+        self._priority = torch.zeros(capacity, device=device, dtype=dtype)
+        self._sum = torch.zeros(capacity, device=device, dtype=torch.float64)
+        self._last = torch.zeros(1, device=device, dtype=torch.int64)
+        self._min: Tensor | None = None
+        self._used = 0  # leaves behind these were never written
+        self._stale = False
+
+    def update(self, index: Tensor, priority: Tensor) -> None:
+        """Set priorities ``[n]`` at ``[n]``; of a repeated index the last one counts.
+
+        Raises:
+            IndexError: if an index is outside ``[0, capacity)``.
+            ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
+        """
+        index, priority = checked_update(self, index, priority)
+        if not len(index):
+            return
+        write_in_order(self._priority, index, priority)
+        self._used = max(self._used, int(index.amax()) + 1)
+        self._stale, self._min = True, None
+
+    def sample(
+        self, n: int, *, generator: torch.Generator | None = None, stratified: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Draw indices ``[n]`` in proportion to priority, and those priorities ``[n]``.
+
+        Raises:
+            ValueError: if the total is zero or infinite.
+        """
+        total = checked_total(self.total())
+        mark = marks(n, total, self.device, generator, stratified=stratified)
+        # The first leaf whose running sum exceeds the mark. Rounding may lift a mark to the total.
+        index = torch.searchsorted(self._sum, mark, right=True).minimum(self._last)
+        return index, self._priority.index_select(0, index)
+
+    def get(self, index: Tensor) -> Tensor:
+        """Priorities ``[n]``."""
+        return self._priority[index]
+
+    def total(self) -> Tensor:
+        """Sum of all, float64 scalar."""
+        if self._stale:
+            torch.cumsum(self._priority, 0, dtype=torch.float64, out=self._sum)
+            self._last = torch.searchsorted(self._sum, self._sum[-1:])
+            self._stale = False
+        return self._sum[-1].clone()
+
+    def min(self) -> Tensor:
+        """Smallest priority above zero; infinity if there is none."""
+        if self._min is None:
+            used = self._priority[: self._used]
+            self._min = used.amin() if self._used else self._priority.new_tensor(torch.inf)
+            if self._min == 0:
+                self._min = _above_zero(used).amin()
+        return self._min.clone()
+
+    def max(self) -> Tensor:
+        """Largest priority; zero if empty."""
+        return self._priority.amax()
+
+
+@final
+class WideTree:
+    """Levels of sums, each over 32 entries of the level below; a `rl.core.interfaces.PriorityTree`.
+
+    Sums are always made from the children, never by adding a difference, so they do not drift and depend on the
+    leaves alone.
+
+    Args:
+        capacity: number of leaves, at least 1.
+        device: where priorities live.
+        dtype: of the priorities.
+
+    Example:
+        >>> tree = WideTree(1000)
+        >>> tree.update(torch.tensor([1, 999]), torch.tensor([1.0, 3.0]))
+        >>> tree.total(), sorted(set(tree.sample(100)[0].tolist()))
+        (tensor(4., dtype=torch.float64), [1, 999])
+    """
+
+    name = "torch"
+
+    def __init__(self, capacity: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        self.capacity: Final = capacity
+        self.device: Final = torch.device(device)
+        self.dtype: Final = dtype
+        self._levels = [torch.zeros(-(-capacity // _FAN_OUT), _FAN_OUT, device=device, dtype=dtype)]
+        while len(below := self._levels[-1]) > 1:
+            rows = -(-len(below) // _FAN_OUT)
+            self._levels.append(torch.zeros(rows, _FAN_OUT, device=device, dtype=torch.float64))
+        blocks = len(self._levels[0])
+        self._mins = torch.full((blocks,), torch.inf, device=device, dtype=dtype)
+        self._maxs = torch.zeros(blocks, device=device, dtype=dtype)
+        self.why: Final = f"{len(self._levels)} levels of 32 children over {capacity} priorities, in plain torch"
+
+    def update(self, index: Tensor, priority: Tensor) -> None:
+        """Set priorities ``[n]`` at ``[n]``; of a repeated index the last one counts.
+
+        Raises:
+            IndexError: if an index is outside ``[0, capacity)``.
+            ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
+        """
+        index, priority = checked_update(self, index, priority)
+        if not len(index):
+            return
+        leaves = self._levels[0]
+        write_in_order(leaves.view(-1), index, priority)
+        rows = _rows_above(index, leaves)
+        block = leaves if rows is None else leaves.index_select(0, rows)
+        _put(self._mins, rows, _above_zero(block).amin(-1))
+        _put(self._maxs, rows, block.amax(-1))
+        for level, above in zip(self._levels, self._levels[1:], strict=False):
+            rows = _rows_above(index, level)
+            block = level if rows is None else level.index_select(0, rows)
+            _put(above.view(-1), rows, _running(block)[:, -1])
+            index = torch.arange(len(level), device=index.device) if rows is None else rows
+
+    def sample(
+        self, n: int, *, generator: torch.Generator | None = None, stratified: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Draw indices ``[n]`` in proportion to priority, and those priorities ``[n]``.
+
+        Raises:
+            ValueError: if the total is zero or infinite.
+        """
+        total = checked_total(self.total())
+        rest = marks(n, total, self.device, generator, stratified=stratified).unsqueeze(-1)
+        node = torch.zeros(n, device=self.device, dtype=torch.int64)
+        for level in reversed(self._levels):
+            running = _running(level.index_select(0, node))
+            # The first child whose running sum exceeds the rest of the mark; never one that is zero, and one that
+            # exists where rounding has lifted the rest to the sum of all.
+            last = torch.searchsorted(running, running[:, -1:].contiguous())
+            child = torch.searchsorted(running, rest, right=True).minimum(last)
+            before = running.gather(-1, (child - 1).clamp_(min=0))
+            rest = (rest - before.masked_fill_(child == 0, 0)).clamp_(min=0)
+            node = node * _FAN_OUT + child.squeeze(-1)
+        return node, self._levels[0].view(-1).index_select(0, node)
+
+    def get(self, index: Tensor) -> Tensor:
+        """Priorities ``[n]``."""
+        return self._levels[0].view(-1)[index]
+
+    def total(self) -> Tensor:
+        """Sum of all, float64 scalar."""
+        return _running(self._levels[-1])[0, -1].clone()
+
+    def min(self) -> Tensor:
+        """Smallest priority above zero; infinity if there is none."""
+        return self._mins.amin()
+
+    def max(self) -> Tensor:
+        """Largest priority; zero if empty."""
+        return self._maxs.amax()
+
+
+def _above_zero(priority: Tensor) -> Tensor:
+    return priority.masked_fill(priority == 0, torch.inf)
+
+
+def _running(block: Tensor) -> Tensor:
+    """Running sums ``[n, 32]``, float64; a child that is zero repeats the sum before it to the last bit."""
+    running = block.cumsum(-1, dtype=torch.float64)
+    if block.device.type == "cpu":
+        return running  # adds in order
+    # A parallel sum may round differently behind a zero, and even decrease.
+    return running.masked_fill_(block == 0, 0).cummax(-1).values
+
+
+def _rows_above(index: Tensor, level: Tensor) -> Tensor | None:
+    """The rows of `level` that hold `index`; None for all, where picking would take longer."""
+    return None if 2 * len(index) >= len(level) else torch.unique(index // _FAN_OUT)
+
+
+def _put(target: Tensor, rows: Tensor | None, values: Tensor) -> None:
+    if rows is None:
+        target[: len(values)] = values
+    else:
+        target.index_copy_(0, rows, values)

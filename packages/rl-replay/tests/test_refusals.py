@@ -1,0 +1,62 @@
+"""Arguments without a meaning, and indices of other kinds."""
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl.core.errors import ContractError, ShapeError
+from rl.replay import LazyMemmapStorage, LazyTensorStorage, ListStorage, RandomSampler, ReplayBuffer
+
+
+@pytest.mark.parametrize("size", [0, 1e6, 10.5, True, "10"])
+@pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
+def test_a_capacity_is_a_whole_number(kind, size):
+    with pytest.raises(ShapeError, match=rf"{kind.__name__}: max_size must be a whole number of at least 1, got"):
+        kind(size)
+
+
+@pytest.mark.parametrize("size", [0, 2.0, "3"])
+def test_a_batch_size_is_a_whole_number(size):
+    with pytest.raises(ContractError, match="ReplayBuffer: batch_size must be a whole number of at least 1, got"):
+        ReplayBuffer(batch_size=size)
+
+
+def test_whole_numbers_of_numpy_are_numbers():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(np.int64(10)), batch_size=np.int32(4))
+    buffer.extend(torch.arange(5))
+    assert buffer.sample().shape == (4,)
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage(10), ListStorage(10)], ids=["tensor", "list"])
+def test_rows_are_found_by_arrays_as_by_tensors(storage):
+    buffer = ReplayBuffer(storage=storage)
+    buffer.extend(TensorDict(x=torch.arange(5), batch_size=[5]))
+    assert buffer[np.array([3, 1])]["x"].tolist() == [3, 1]
+    assert buffer[np.array([True, False, False, True, False])]["x"].tolist() == [0, 3]
+    assert buffer[np.int64(2)]["x"].item() == 2
+    assert len(buffer[[]]) == 0
+    assert buffer[[True, False, False, True, False]]["x"].tolist() == [0, 3]
+    for index in ("x", 1.5, [1.5], torch.tensor([1.0]), None):
+        with pytest.raises(IndexError, match="ReplayBuffer is indexed by"):
+            buffer[index]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"storage": LazyTensorStorage}, r"storage has a method 'get', got .*LazyTensorStorage.*: storage=LazyTensorS"),
+        ({"sampler": "random"}, r"sampler has a method 'sample', got 'random': sampler=RandomSampler\(\)"),
+        (
+            {"writer": RandomSampler()},
+            r"writer has a method 'claim', got RandomSampler\(\): writer=RoundRobinWriter\(\)",
+        ),
+        ({"transform": 3}, "transform is a function from TensorDict to TensorDict, got 3"),
+        ({"prefetch": 1.5}, "prefetch must be a whole number of at least 0, got 1.5"),
+        ({"prefetch": -1}, "prefetch must be a whole number of at least 0, got -1"),
+    ],
+    ids=["class", "name", "writer", "transform", "half", "negative"],
+)
+def test_parts_of_another_kind_are_refused_before_anything_is_written(arguments, text):
+    with pytest.raises(ContractError, match=f"ReplayBuffer: {text}"):
+        ReplayBuffer(batch_size=2, **arguments)

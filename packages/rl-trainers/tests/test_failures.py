@@ -1,0 +1,168 @@
+"""What is said, and what is left behind, when something fails in the middle of a run."""
+
+import errno
+import threading
+
+import pytest
+import torch
+from rl_trainers_test_envs import FakeEnv, GuessEnv
+
+from rl.core.cli import main
+from rl.core.errors import CheckpointError, RLError, SpecError, UnknownComponentError
+from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, NonTensor, Unbounded
+from rl.trainers import DQNConfig, PPOConfig, load_checkpoint, load_run, make_env, save_checkpoint, train_dqn, train_ppo
+from rl.trainers import _checkpoint as checkpoint
+from rl.trainers._dqn import dqn_policy
+from rl.trainers._ppo import ppo_policy
+from rl.trainers._ppo_config import PPO
+from rl.trainers._run_folder import RunFolder
+
+SMALL = {"env": "test/guess", "num_envs": 4, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}
+
+
+def tiny(**settings):
+    return PPOConfig(
+        **{**SMALL, "frames_per_batch": 128, "minibatch_size": 64, "epochs": 1, "hidden": (8,), **settings}
+    )
+
+
+def after_frames(frames, change):
+    """A step that calls `change` on what it returns once so many frames have been taken."""
+    step, taken = GuessEnv.step, 0
+
+    def changed(self, tensordict):
+        nonlocal taken
+        taken += self.batch_size.numel()
+        out = step(self, tensordict)
+        if taken > frames:
+            change(out)
+        return out
+
+    return changed
+
+
+def nan_reward(td):
+    td["next", "reward"].fill_(float("nan"))
+
+
+def test_weights_that_are_not_numbers_never_replace_a_checkpoint(monkeypatch, tmp_path):
+    monkeypatch.setattr(GuessEnv, "step", after_frames(300, nan_reward))
+    config = tiny(total_frames=1280, checkpoint_every=128, log_every=1024, eval_every=4096)
+    with pytest.raises(RLError, match="became nan after 384 frames") as caught:
+        train_ppo(config, out=tmp_path / "run", display="none")
+    last = load_checkpoint(tmp_path / "run" / "checkpoints" / "last.safetensors")
+    assert last["run"]["frames"] == 256
+    assert all(torch.isfinite(weight).all() for weight in last["policy"].values())
+    assert "resume" not in str(caught.value)  # a resumed run keeps its learning rate
+    assert "a new run" in str(caught.value)
+
+
+def test_returns_that_are_not_numbers_end_the_run(monkeypatch, tmp_path):
+    """Even where no loss says so: dqn has not begun to learn."""
+    monkeypatch.setattr(GuessEnv, "step", after_frames(0, nan_reward))
+    config = DQNConfig(**SMALL, total_frames=128, learning_starts=10_000)
+    with pytest.raises(RLError, match=r"the mean return of an evaluation is nan .*rewards of 'test/guess'"):
+        train_dqn(config, out=tmp_path / "run", display="none")
+
+
+def test_an_error_in_the_environment_says_what_is_left(monkeypatch, tmp_path, capsys):
+    def explode(td):
+        raise OSError("the simulator went away")
+
+    monkeypatch.setattr(GuessEnv, "step", after_frames(300, explode))
+    with pytest.raises(OSError, match="went away"):
+        train_ppo(tiny(total_frames=1280, checkpoint_every=128), out="run", display="plain")
+    assert "256 frames are saved; to go on from there: rl train ppo --resume run" in capsys.readouterr().out
+    with pytest.raises(OSError, match="went away"):
+        train_ppo(tiny(total_frames=1280), out="early", display="plain")
+    assert "no checkpoint to go on from was saved yet in early" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_named(monkeypatch, tmp_path):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "a.safetensors"
+    save_checkpoint(path, {"a": 1})
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(CheckpointError, match=r"a\.safetensors cannot be written: .*No space left.*free"):
+        save_checkpoint(path, {"a": 2})
+    assert load_checkpoint(path) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_metrics_on_a_full_disk_are_an_error_in_one_line(monkeypatch, capsys):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("rl.trainers._loggers.CSVLogger.log_scalars", full)
+    assert main(["train", "--env", "test/guess", "--total-frames", "1024", "--display", "none"]) == 1
+    told = capsys.readouterr().err
+    assert "the run cannot be written: [Errno 28] No space left on device; free" in told
+    assert told.count("\n") == 1
+
+
+def test_runs_that_begin_together_get_folders_of_their_own():
+    config, folders, errors = tiny(), [], []
+    barrier = threading.Barrier(8)
+
+    def begin():
+        barrier.wait()
+        try:
+            folders.append(RunFolder.create(None, PPO, config).path.name)
+        except RLError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert sorted(folders) == [f"ppo-test-guess-0-{i}" for i in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("build", "config", "spec", "named"),
+    [
+        pytest.param(dqn_policy, DQNConfig(), Bounded(-2.0, 2.0, (1,)), "a Bounded float32 [1]", id="dqn-box"),
+        pytest.param(dqn_policy, DQNConfig(), MultiCategorical([2, 3]), "a MultiCategorical int64 [2]", id="dqn-multi"),
+        pytest.param(ppo_policy, PPOConfig(), MultiCategorical([2, 3]), "a MultiCategorical int64 [2]", id="ppo-multi"),
+        pytest.param(ppo_policy, PPOConfig(), Binary(3), "a Binary", id="ppo-binary"),
+        pytest.param(ppo_policy, PPOConfig(), Unbounded((2, 2)), "an Unbounded float32 [2, 2]", id="ppo-matrix"),
+    ],
+)
+def test_refused_actions_are_named_in_one_line(build, config, spec, named):
+    with pytest.raises(SpecError, match="trains") as caught:
+        build(config, FakeEnv(spec))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert named in message
+    # another recipe is named only where it fits
+    assert ("train it with ppo" in message) == (build is dqn_policy and isinstance(spec, Bounded))
+
+
+def test_actions_with_a_bound_on_one_side_are_refused():
+    spec = Bounded(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, float("inf")]))
+    with pytest.raises(SpecError, match=r"'action' of FakeEnv is in \[\[-1.0, 0.0\], \[1.0, inf\]\]: give"):
+        ppo_policy(PPOConfig(), FakeEnv(spec))
+
+
+def test_observations_that_are_no_numbers_are_refused():
+    env = FakeEnv(Categorical(2), {"words": NonTensor((3,)), "sizes": Unbounded((2,))})
+    with pytest.raises(SpecError, match=r"'words'.*no tensor"):
+        ppo_policy(PPOConfig(), env)
+
+
+def test_an_id_for_a_component_that_takes_none_is_refused():
+    with pytest.raises(UnknownComponentError, match="'pendulum' takes no id"):
+        make_env("pendulum/foo", 1, seed=0)
+
+
+def test_a_policy_of_a_device_that_is_not_there_is_loaded_onto_another(tmp_path):
+    train_ppo(tiny(total_frames=128), out="run", display="none")
+    text = (tmp_path / "run" / "config.yaml").read_text()
+    (tmp_path / "run" / "config.yaml").write_text(text.replace("device: cpu", "device: cuda:99"))
+    with pytest.raises(RLError, match=r"'cuda:99' cannot be used here"):
+        load_run("run")
+    assert load_run("run", device="cpu").config.device == "cpu"

@@ -1,0 +1,89 @@
+"""Ctrl-C at an awkward moment changes nothing about the result."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import pytest
+from rl_trainers_test_envs import GuessEnv
+
+from rl.core.errors import CheckpointError
+from rl.trainers import Evaluator, PPOConfig, load_checkpoint, train_ppo
+from rl.trainers._loggers import read_metrics
+
+CONFIG = PPOConfig(
+    env="test/guess", num_envs=4, total_frames=1024, frames_per_batch=128, minibatch_size=32, epochs=2, hidden=(16,),
+    eval_every=500, eval_episodes=2, final_eval_episodes=2, log_every=300, loggers=("csv",),
+)  # fmt: skip
+
+
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def at_step(monkeypatch):
+    """Calls a function once, when the environments of training have taken so many steps."""
+    step = GuessEnv.step
+
+    def when(steps, action):
+        taken = 0
+
+        def counted(self, tensordict):
+            nonlocal taken
+            if len(self.batch_size) and self.batch_size[0] == CONFIG.num_envs:
+                taken += 1
+                if taken == steps:
+                    action()
+            return step(self, tensordict)
+
+        monkeypatch.setattr(GuessEnv, "step", counted)
+
+    return when
+
+
+def result(folder):
+    best = load_checkpoint(folder / "checkpoints" / "best.safetensors")
+    rows = read_metrics(folder / "metrics.csv")
+    summary = json.loads((folder / "summary.json").read_text())
+    kept = ("frames", "eval_return_mean", "return_mean", "loss_value")
+    return (
+        best["frames"],
+        best["eval_return_mean"],
+        {name: [repr(value) for value in rows[name]] for name in kept},
+        {name: value for name, value in summary.items() if name != "train_seconds"},
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 40, 70, 140, 255])
+def test_an_interrupted_run_has_the_same_result_in_the_end(steps, at_step, tmp_path):
+    train_ppo(CONFIG, out=tmp_path / "whole", display="none")
+    at_step(steps, interrupt)
+    stopped = train_ppo(CONFIG, out=tmp_path / "parts", display="none")
+    assert stopped.interrupted == (steps < 224)  # in the last iteration there is nothing left to stop
+    if stopped.interrupted:
+        train_ppo(CONFIG, resume=tmp_path / "parts", display="none")
+    assert result(tmp_path / "parts") == result(tmp_path / "whole")
+
+
+def test_a_final_evaluation_that_was_interrupted_is_made_on_resume(monkeypatch, tmp_path, capsys):
+    train_ppo(CONFIG, out=tmp_path / "whole", display="none")
+    run = Evaluator.run
+
+    def impatient(self, episodes, *, seed):
+        if seed > 2_000_000:
+            interrupt()
+            interrupt()
+        return run(self, episodes, seed=seed)
+
+    monkeypatch.setattr(Evaluator, "run", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        train_ppo(CONFIG, out=tmp_path / "parts", display="plain")
+    monkeypatch.setattr(Evaluator, "run", run)
+    assert "1024 frames are saved; to go on from there: rl train ppo --resume" in capsys.readouterr().out
+    assert not (tmp_path / "parts" / "summary.json").exists()
+    train_ppo(CONFIG, resume=tmp_path / "parts", display="none")
+    assert result(tmp_path / "parts") == result(tmp_path / "whole")
+    with pytest.raises(CheckpointError, match="has done all its 1024 frames"):
+        train_ppo(dataclasses.replace(CONFIG, total_frames=100), resume=tmp_path / "parts", display="none")

@@ -1,0 +1,89 @@
+"""`rl eval --video`: as fast as the environment says, and clear where it cannot be done."""
+
+import gymnasium
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+
+from rl.core.cli import main
+from rl.core.errors import RLError
+from rl.trainers import PPOConfig, load_run, train_ppo
+from rl.trainers._video import record_video
+
+SMALL = {"total_frames": 64, "num_envs": 1, "frames_per_batch": 64, "minibatch_size": 64, "epochs": 1, "hidden": (8,),
+         "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}  # fmt: skip
+
+
+class Slides(gymnasium.Env):
+    """Ten pictures, the first of them black."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as gymnasium has it
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self._t += 1
+        return np.zeros(2, np.float32), 1.0, self._t == 9, False, {}
+
+    def render(self):
+        return np.full((22, 18, 3), 20 * self._t, np.uint8)
+
+
+class Unhurried(Slides):
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+
+class Blind(Slides):
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+
+for kind in (Slides, Unhurried, Blind):
+    if f"{kind.__name__}-v0" not in gymnasium.registry:
+        gymnasium.register(f"{kind.__name__}-v0", entry_point=kind)
+
+
+@pytest.fixture
+def trained():
+    def train(env):
+        train_ppo(PPOConfig(env=env, **SMALL), out="run", display="none")
+        return load_run("run")
+
+    return train
+
+
+@pytest.mark.filterwarnings("ignore:.*render fps")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # imageio leaves its reader open
+@pytest.mark.parametrize(("env", "fps"), [("Slides-v0", 10), ("Unhurried-v0", 30)])
+def test_videos_run_at_the_speed_of_the_environment(env, fps, trained):
+    run = trained(env)
+    for name in ("a.mp4", "a.gif"):
+        assert record_video(run, name, seed=0) == 10
+    assert imageio.immeta("a.mp4")["fps"] == fps
+    assert imageio.immeta("a.mp4")["size"] == (18, 22)  # not resized
+    assert imageio.immeta("a.gif")["duration"] == pytest.approx(1000 / fps, abs=10)  # hundredths of a second
+
+
+@pytest.mark.parametrize("env", ["Blind-v0", "pendulum"])
+@pytest.mark.filterwarnings("ignore:.*render_mode")
+def test_an_environment_that_cannot_be_rendered_is_named(env, tmp_path):
+    train_ppo(PPOConfig(env=env, **SMALL, max_episode_steps=10), out="run", display="none")
+    with pytest.raises(RLError, match=f"'{env}' cannot be rendered"):
+        record_video(load_run("run"), "a.mp4", seed=0)
+    assert not (tmp_path / "a.mp4").exists()
+
+
+def test_a_video_that_cannot_be_written_is_said_before_episodes_are_played(tmp_path, capsys, trained):
+    trained("Slides-v0")
+    (tmp_path / "file").write_text("")
+    assert main(["eval", "run", "--video", "file/a.mp4"]) == 1
+    told = capsys.readouterr()
+    assert "file/a.mp4 cannot be written" in told.err
+    assert "return" not in told.out
