@@ -7,10 +7,11 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class NativeHook(BuildHookInterface):
+class NativeHook(BuildHookInterface[BuilderConfig]):
     """Runs for wheels, editable ones too: there the library lies beside the sources."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  hatchling names it
