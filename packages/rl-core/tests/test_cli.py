@@ -167,11 +167,6 @@ def test_no_plugin_at_all(capsys, monkeypatch):
     assert "No plugin is installed" in capsys.readouterr().out
 
 
-def test_a_wrong_option_is_status_2(capsys):
-    assert cli.main(["plugins", "--jsn"]) == 2
-    assert "usage: rl plugins" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("arguments", [["--help"], ["plugins"], ["plugins", "--json"], ["doctor", "--quick"]])
 def test_listing_imports_neither_torch_nor_tensordict(arguments):
     code = (
@@ -213,3 +208,17 @@ def test_plugins_shows_what_is_wrong_with_commands(registry, capsys):
     assert cli.main(["plugins", "--json"]) == 0
     problems = {record["name"]: record["problems"] for record in json.loads(capsys.readouterr().out)}
     assert problems == {"mine": [], "thief": ["rl_commands: command 'play' is already offered by acme:mine"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["doctor", "--quik"], "rl doctor: there is no option --quik; did you mean --quick?"),
+        (["plugins", "--jsno"], "rl plugins: there is no option --jsno; did you mean --json?"),
+        (["plugins", "everything"], "rl plugins: there is no option everything."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_unknown_option_is_answered_with_a_close_match_and_status_2(capsys, arguments, said):
+    assert cli.main(arguments) == 2
+    assert said in capsys.readouterr().err

@@ -208,3 +208,12 @@ def test_environments_of_a_fixed_batch_keep_it():
     assert make_env("test/guess", 3, seed=0).batch_size == (3,)
     with pytest.raises(RLError, match="no environment is called 'test/guesss'; did you mean 'test/guess'"):
         make_env("test/guesss", 1, seed=0)
+
+
+def test_an_environment_that_takes_a_batch_is_made_as_one_with_its_own_time_limit():
+    env = make_env("pendulum", 2, seed=0)
+    assert env.batch_size == (2,)
+    rollout = env.rollout(250)
+    assert rollout.shape == (2, 200)
+    assert rollout["next", "truncated"][:, -1].all()
+    assert make_env("pendulum", 2, seed=0, max_episode_steps=5).rollout(9).shape == (2, 5)

@@ -5,7 +5,6 @@ Nothing here imports torch or tensordict; a subcommand's module is imported when
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import traceback
@@ -15,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any, TextIO
 
 from rl.core.__about__ import __version__
+from rl.core._parser import Parser
 from rl.core._records import PluginRecord
 from rl.core._table import table
 from rl.core._targets import import_target
@@ -123,10 +123,10 @@ def _write_help(registry: Registry, out: TextIO) -> None:
 
 
 def _plugins(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser("rl plugins", description="List the plugins that are installed, usable or not.")
+    parser = Parser("rl plugins", description="List the plugins that are installed, usable or not.")
     parser.add_argument("--json", action="store_true", help="as JSON, with everything that is known")
     parser.add_argument("--all", action="store_true", help="one line for each component, too")
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     registry = discovered()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is wrong stands in the table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from rl.core import namespace
 from rl.core.__about__ import __version__
+from rl.core._parser import Parser
 from rl.core._records import PluginRecord
 from rl.core._table import table
 from rl.core._targets import import_target
@@ -83,14 +83,14 @@ def main(arguments: list[str]) -> int:
     Returns:
         1 if anything is broken, else 0.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "rl doctor",
         description="Look for what is broken or slower than it need be, and say what to do. Exit status 1 if"
         " anything is broken.",
     )
     parser.add_argument("--quick", action="store_true", help="import neither torch nor tensordict")
     parser.add_argument("--json", action="store_true", help="as JSON")
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     findings = examine(quick=options.quick)
     problems = [finding for finding in findings if finding.state == "problem"]
     if options.json:

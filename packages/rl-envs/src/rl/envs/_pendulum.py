@@ -22,7 +22,7 @@ class PendulumEnv(EnvBase):
 
     The physics and the reward are those of Gymnasium's ``Pendulum-v1``. The whole state lies in the TensorDict, so that
     a step is a function of its input, differentiable with respect to state and action. Episodes have no end: append
-    `StepCounter(max_steps=200)` for Gymnasium's time limit.
+    `StepCounter(max_steps=200)` for Gymnasium's time limit, which `max_episode_steps` tells trainers to do.
 
     Reads ``action`` ``[*B, 1]`` (torque, N m; clamped to ``max_torque``), ``th`` ``[*B]`` (angle from upright, rad) and
     ``thdot`` ``[*B]`` (rad/s). Writes the new ``th`` and ``thdot``, ``observation`` ``[*B, 3]`` (cosine and sine of the
@@ -46,6 +46,9 @@ class PendulumEnv(EnvBase):
     """
 
     DEFAULTS: Mapping[str, float] = {"g": 10.0, "m": 1.0, "l": 1.0, "dt": 0.05, "max_torque": 2.0, "max_speed": 8.0}
+
+    #: the time limit that belongs to the task; nothing here enforces it
+    max_episode_steps = 200
 
     def __init__(
         self,

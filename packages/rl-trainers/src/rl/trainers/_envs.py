@@ -27,7 +27,8 @@ def make_env(env: str, num_envs: int, *, seed: int, max_episode_steps: int = 0, 
             id; a Gymnasium id.
         num_envs: batch size; an environment with a batch of its own keeps that.
         seed: of the environment.
-        max_episode_steps: episodes end as truncated after so many steps; 0 for no limit.
+        max_episode_steps: episodes end as truncated after so many steps; 0 for the environment's own
+            ``max_episode_steps``, if it has one.
         options: for the environment, for example ``render_mode="rgb_array"``.
 
     Raises:
@@ -39,9 +40,11 @@ def make_env(env: str, num_envs: int, *, seed: int, max_episode_steps: int = 0, 
     """
     make, arguments = _resolve(env)
     made = _batched(make, arguments, num_envs, options)
-    if max_episode_steps:
-        from rl.envs import StepCounter, TransformedEnv
+    from rl.envs import EnvBase, StepCounter, TransformedEnv
 
+    if isinstance(made, EnvBase) and not max_episode_steps:
+        max_episode_steps = int(getattr(type(made), "max_episode_steps", 0))
+    if max_episode_steps:
         made = TransformedEnv(made, StepCounter(max_steps=max_episode_steps))
     made.set_seed(seed)
     return made
@@ -123,6 +126,8 @@ def _batched(make: Make, arguments: tuple[str, ...], num_envs: int, options: dic
         options.setdefault("categorical_action_encoding", True)
     if "num_envs" in names:
         return make(*arguments, num_envs=num_envs, **options)
+    if "batch_size" in names:
+        return make(*arguments, batch_size=[num_envs], **options)
     first = make(*arguments, **options)
     if len(first.batch_size) == 1 and first.batch_size.numel() == num_envs:
         return first

@@ -25,7 +25,8 @@ class RunConfig:
         eval_episodes: episodes of each of these evaluations.
         final_eval_episodes: fresh episodes on which the best policy is evaluated at the end; this is the
             result in summary.json.
-        max_episode_steps: end episodes as truncated after so many steps; 0 leaves that to the environment.
+        max_episode_steps: end episodes as truncated after so many steps; 0 for the environment's
+            own limit, if it has one.
         log_every: frames between two rows of metrics.
         checkpoint_every: frames between two saves of the last checkpoint; it is also saved at the end and on
             Ctrl-C.
