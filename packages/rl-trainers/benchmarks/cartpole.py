@@ -1,6 +1,6 @@
-"""``rl train dqn`` on CartPole-v1 with its defaults: return of the best checkpoint and training time, by seed.
+"""A recipe on CartPole-v1 with its defaults: return of the best checkpoint and training time, by seed.
 
-Run: ``python dqn_cartpole.py [seeds]``. The goal is a median return of at least 475 on 20 fresh episodes.
+Run: ``./x bench packages/rl-trainers/benchmarks/cartpole.py ppo|dqn [seeds]``. The goal is a median return of at least 475 on 20 fresh episodes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ import sys
 import tempfile
 import time
 
-from rl.trainers import DQNConfig, train_dqn
+from rl.trainers import DQNConfig, PPOConfig, train_dqn, train_ppo
+
+RECIPES = {
+    "ppo": lambda seed, out: train_ppo(PPOConfig(env="CartPole-v1", seed=seed), out=out, display="none"),
+    "dqn": lambda seed, out: train_dqn(DQNConfig(env="CartPole-v1", seed=seed), out=out, display="none"),
+}
 
 
-def main(seeds: int = 3) -> dict[str, object]:
+def main(recipe: str = "ppo", seeds: int = 3) -> dict[str, object]:
+    train = RECIPES[recipe]
     rows: list[dict[str, float]] = []
     for seed in range(seeds):
         cpu = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
-            result = train_dqn(DQNConfig(env="CartPole-v1", seed=seed), out=f"{folder}/run", display="none")
+            result = train(seed, f"{folder}/run")
         rows.append(
             {
                 "seed": seed,
@@ -39,4 +45,4 @@ def main(seeds: int = 3) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*sys.argv[1:2], *map(int, sys.argv[2:3]))
