@@ -1,6 +1,7 @@
 """A recipe on CartPole-v1 with its defaults: return of the best checkpoint and training time, by seed.
 
-Run: ``./x bench packages/rl-trainers/benchmarks/cartpole.py ppo|dqn [seeds]``. The goal is a median return of at least 475 on 20 fresh episodes.
+Run: ``./x bench packages/rl-trainers/benchmarks/cartpole.py ppo|dqn [seeds]``.
+The goal is a median return of at least 475 on 20 fresh episodes.
 """
 
 from __future__ import annotations
