@@ -215,47 +215,58 @@ def test_a_reset_is_a_new_start():
     torch.testing.assert_close(out[:, 4:], fresh)
 
 
+def test_given_reset_states_take_the_place_of_the_state():
+    module = nn.GRU(3, 5, 2, batch_first=True)
+    x, state, resets = torch.randn(2, 6, 3), torch.randn(2, 2, 5), torch.randn(2, 6, 2, 5)
+    is_init = torch.zeros(2, 6, dtype=torch.bool)
+    is_init[:, 4] = True
+    out, _ = recurrent_reference(module, x, (state,), is_init, (resets,))
+    later, _ = module(x[:, 4:], resets[:, 4].transpose(0, 1).contiguous())
+    torch.testing.assert_close(out[:, 4:], later)
+
+
 def changed(function):
     class Wrong(ToyRecurrentBackend):
-        def __call__(self, module, inputs, state, is_init):
-            return function(module, inputs, state, is_init)
+        def __call__(self, module, inputs, state, is_init, reset_state=None, options=None):
+            return function(module, inputs, state, is_init, reset_state)
 
     return Wrong()
 
 
-def ends_only(module, inputs, state, is_init):
-    out, after = recurrent_reference(module, inputs, state, is_init)
+def ends_only(module, inputs, state, is_init, reset):
+    out, after = recurrent_reference(module, inputs, state, is_init, reset)
     return out, tuple(part[:, -1] for part in after)
 
 
-def detached_state(module, inputs, state, is_init):
-    return recurrent_reference(module, inputs, tuple(part.detach() + 0 * part for part in state), is_init)
+def detached_state(module, inputs, state, is_init, reset):
+    return recurrent_reference(module, inputs, tuple(part.detach() + 0 * part for part in state), is_init, reset)
 
 
-def late_reset(module, inputs, state, is_init):
+def late_reset(module, inputs, state, is_init, reset):
     shifted = is_init.roll(1, 1)
-    return recurrent_reference(module, inputs, state, shifted)
+    return recurrent_reference(module, inputs, state, shifted, reset)
 
 
-def skips_first_reset(module, inputs, state, is_init):
+def skips_first_reset(module, inputs, state, is_init, reset):
     later = is_init.clone()
     later[:, 0] = False
-    return recurrent_reference(module, inputs, state, later)
+    return recurrent_reference(module, inputs, state, later, reset)
+
+
+def as_double(module, inputs, state, is_init, reset):
+    out, after = recurrent_reference(module, inputs, state, is_init, reset)
+    return out.double(), after
 
 
 WRONG_BACKENDS = {
-    "no resets": (lambda m, x, s, i: recurrent_reference(m, x, s, torch.zeros_like(i)), "reset"),
+    "no resets": (lambda m, x, s, i, r: recurrent_reference(m, x, s, torch.zeros_like(i), r), "reset"),
     "late reset": (late_reset, "reset"),
     "first reset skipped": (skips_first_reset, "before the first step"),
-    "state ignored": (lambda m, x, s, i: recurrent_reference(m, x, tuple(0 * p for p in s), i), "no reset"),
+    "resets to zero only": (lambda m, x, s, i, _: recurrent_reference(m, x, s, i), "to given states"),
+    "state ignored": (lambda m, x, s, i, r: recurrent_reference(m, x, tuple(0 * p for p in s), i, r), "no reset"),
     "last state only": (ends_only, "has the shape"),
     "no gradient of the state": (detached_state, "the gradient of state 0"),
-    "double precision": (
-        lambda m, x, s, i: tuple(
-            o.double() if isinstance(o, torch.Tensor) else o for o in recurrent_reference(m, x, s, i)
-        ),
-        "expected torch.float32",
-    ),
+    "double precision": (as_double, "expected torch.float32"),
 }
 
 

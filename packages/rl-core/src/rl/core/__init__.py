@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rl.core._compile import compile_with_warmup
     from rl.core._explain import Explanation, check_pipeline, explain
     from rl.core._exploration import ExplorationType, exploration_type, set_exploration_type
+    from rl.core._recurrent import RecurrentOptions, State, recurrent_mode, set_recurrent_mode, states_of
     from rl.core.components import CONTRACTS, Command, Component
     from rl.core.contract import Contract, Key
     from rl.core.errors import (
@@ -81,11 +82,13 @@ __all__ = [
     "PluginError",
     "PluginRecord",
     "RLError",
+    "RecurrentOptions",
     "Registry",
     "ShapeError",
     "SlowBackendWarning",
     "SpecError",
     "Stacked",
+    "State",
     "TensorSpec",
     "Unbounded",
     "UnknownComponentError",
@@ -101,7 +104,10 @@ __all__ = [
     "lower",
     "lower_distribution",
     "lower_env",
+    "recurrent_mode",
     "set_exploration_type",
+    "set_recurrent_mode",
+    "states_of",
     "step_mdp",
 ]
 
@@ -112,6 +118,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core._compile": ["compile_with_warmup"],
         "rl.core._explain": ["Explanation", "check_pipeline", "explain"],
         "rl.core._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
+        "rl.core._recurrent": ["RecurrentOptions", "State", "recurrent_mode", "set_recurrent_mode", "states_of"],
         "rl.core.components": ["CONTRACTS", "Command", "Component"],
         "rl.core.contract": ["Contract", "Key"],
         "rl.core.errors": [

@@ -15,6 +15,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core._recurrent import RecurrentOptions
 from rl.core.contract import Contract
 from rl.core.keys import NestedKey
 
@@ -347,6 +348,8 @@ class RecurrentBackend(Protocol):
         inputs: Tensor,
         state: tuple[Tensor, ...],
         is_init: Tensor,
+        reset_state: tuple[Tensor, ...] | None = None,
+        options: RecurrentOptions = ...,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Outputs ``[B, T, H]`` and the states ``[B, T, layers, H]`` after each step.
 
@@ -354,7 +357,14 @@ class RecurrentBackend(Protocol):
             module: holds the weights, in `torch.nn.LSTM` or `torch.nn.GRU` form, batch first.
             inputs: ``[B, T, I]``.
             state: the state before the first step, ``[B, layers, H]`` each (h, or h and c).
-            is_init: bool ``[B, T]``; where true, the state before that step is zero.
+            is_init: bool ``[B, T]``; where true, the state before that step is `reset_state` there, also before the
+                first step.
+            reset_state: ``[B, T, layers, H]`` each, read where `is_init` is true, with gradient; zero if None.
+            options: how to compute.
+
+        Raises:
+            BackendError: if it does not serve this module (bidirectional, a projection, ...) or these options. It
+                never computes something else instead.
         """
         ...
 

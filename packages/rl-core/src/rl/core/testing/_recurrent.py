@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from rl.core._recurrent import RecurrentOptions
 from rl.core.interfaces import RecurrentBackend
 
 __all__ = ["check_recurrent_backend", "recurrent_reference"]
@@ -17,7 +18,9 @@ Cell = Literal["lstm", "gru"]
 State = tuple[Tensor, ...]
 
 
-def recurrent_reference(module: nn.RNNBase, inputs: Tensor, state: State, is_init: Tensor) -> tuple[Tensor, State]:
+def recurrent_reference(
+    module: nn.RNNBase, inputs: Tensor, state: State, is_init: Tensor, reset_state: State | None = None
+) -> tuple[Tensor, State]:
     """The recurrence, one step and one layer after the other, with the equations of `torch.nn.LSTM` and `GRU`.
 
     Slow, and exact in the type that it is given: the measure for every back end.
@@ -26,7 +29,8 @@ def recurrent_reference(module: nn.RNNBase, inputs: Tensor, state: State, is_ini
         module: holds the weights.
         inputs: ``[B, T, I]``.
         state: before the first step, ``[B, layers, H]`` each (h, or h and c).
-        is_init: bool ``[B, T]``; where true, the state before that step is zero.
+        is_init: bool ``[B, T]``; where true, the state before that step is `reset_state` there.
+        reset_state: ``[B, T, layers, H]`` each; zero if None.
 
     Returns:
         Outputs ``[B, T, H]`` and the states after each step, ``[B, T, layers, H]`` each.
@@ -43,10 +47,15 @@ def recurrent_reference(module: nn.RNNBase, inputs: Tensor, state: State, is_ini
     kept: list[list[Tensor]] = [[] for _ in state]
     current = [list(part.unbind(1)) for part in state]  # [part][layer], each [B, H]
     for t in range(inputs.shape[1]):
-        keep = (~is_init[:, t]).unsqueeze(-1).to(inputs.dtype)
+        restart = is_init[:, t].unsqueeze(-1)
         x = inputs[:, t]
         for layer in range(module.num_layers):
-            before = tuple(part[layer] * keep for part in current)
+            fresh = (
+                [part[:, t, layer] for part in reset_state]
+                if reset_state
+                else [torch.zeros_like(x[:, :1])] * len(state)
+            )
+            before = tuple(torch.where(restart, new, part[layer]) for new, part in zip(fresh, current, strict=True))
             after = step(weights, layer, x, before)
             for part, value in zip(current, after, strict=True):
                 part[layer] = value
@@ -105,7 +114,8 @@ def check_recurrent_backend(
     """Compare a back end with `recurrent_reference` in float64: outputs, states after each step, gradients.
 
     Covers one to three layers, with and without bias, one row, one step, resets first, last, everywhere and
-    at random, inputs that are not contiguous, and that the arguments stay as they were.
+    at random, to zero and to given states, inputs that are not contiguous, a recomputed backward pass, and that the
+    arguments stay as they were.
 
     Args:
         backend: what is checked.
@@ -134,9 +144,12 @@ def check_recurrent_backend(
         inputs = torch.randn(time, batch, width, generator=rng).to(device, dtype).transpose(0, 1)
         parts = 2 if cell == "lstm" else 1
         state = tuple(torch.randn(batch, layers, hidden, generator=rng).to(device, dtype) for _ in range(parts))
+        given = tuple(torch.randn(batch, time, layers, hidden, generator=rng).to(device, dtype) for _ in range(parts))
         for name, is_init in _patterns(batch, time, rng):
-            where = f"{cell}, B={batch}, T={time}, {layers} layers, bias={bias}, {name}"
-            _compare(backend, module, inputs, state, is_init.to(device), tolerance, where)
+            for resets in (None, given):
+                where = f"{cell}, B={batch}, T={time}, {layers} layers, bias={bias}, {name}"
+                where += ", to given states" if resets else ""
+                _compare(backend, module, inputs, state, is_init.to(device), resets, tolerance, where)
 
 
 def _compare(
@@ -145,18 +158,20 @@ def _compare(
     inputs: Tensor,
     state: State,
     is_init: Tensor,
+    resets: State | None,
     tolerance: float,
     where: str,
 ) -> None:
     exact = deepcopy(module).double()
-    inputs, state = inputs.detach().requires_grad_(), tuple(part.detach().requires_grad_() for part in state)
+    inputs, state, resets = inputs.detach().requires_grad_(), _fresh(state), resets and _fresh(resets)
     inputs_64 = inputs.detach().double().requires_grad_()
-    state_64 = tuple(part.detach().double().requires_grad_() for part in state)
-    before = [tensor.detach().clone() for tensor in (inputs, *state, is_init)]
+    state_64, resets_64 = _fresh(state, torch.float64), resets and _fresh(resets, torch.float64)
+    before = [tensor.detach().clone() for tensor in (inputs, *state, *(resets or ()), is_init)]
 
-    out, after = backend(module, inputs, state, is_init)
+    recompute = "full" if resets else "none"
+    out, after = backend(module, inputs, state, is_init, resets, RecurrentOptions(recompute=recompute))
     assert isinstance(after, tuple) and len(after) == len(state), f"{where}: gave {len(after)} states"  # noqa: PT018
-    expected, expected_after = recurrent_reference(exact, inputs_64, state_64, is_init)
+    expected, expected_after = recurrent_reference(exact, inputs_64, state_64, is_init, resets_64)
     named = {"outputs": (out, expected)}
     named |= {f"state {i}": pair for i, pair in enumerate(zip(after, expected_after, strict=True))}
     for name, (got, want) in named.items():
@@ -165,17 +180,23 @@ def _compare(
         )
         assert got.dtype == inputs.dtype, f"{where}: {name} is {got.dtype}, expected {inputs.dtype}"
         _close(got, want, tolerance, f"{where}: {name}")
-    for tensor, old in zip((inputs, *state, is_init), before, strict=True):
+    for tensor, old in zip((inputs, *state, *(resets or ()), is_init), before, strict=True):
         assert torch.equal(tensor.detach(), old), f"{where}: the back end changed its arguments"
 
     rng = torch.Generator().manual_seed(1)
     weights = [torch.randn(want.shape, generator=rng, dtype=torch.float64) for _, want in named.values()]
-    leaves, leaves_64 = [inputs, *state, *module.parameters()], [inputs_64, *state_64, *exact.parameters()]
+    leaves = [inputs, *state, *(resets or ()), *module.parameters()]
+    leaves_64 = [inputs_64, *state_64, *(resets_64 or ()), *exact.parameters()]
     grads = _gradients([got for got, _ in named.values()], weights, leaves)
     grads_64 = _gradients([want for _, want in named.values()], weights, leaves_64)
-    names = ["inputs", *(f"state {i}" for i in range(len(state))), *(name for name, _ in module.named_parameters())]
+    names = ["inputs", *(f"state {i}" for i in range(len(state)))]
+    names += [f"reset state {i}" for i in range(len(resets or ()))] + [name for name, _ in module.named_parameters()]
     for name, got, want in zip(names, grads, grads_64, strict=True):
         _close(got, want, tolerance, f"{where}: the gradient of {name}")
+
+
+def _fresh(parts: State, dtype: torch.dtype | None = None) -> State:
+    return tuple(part.detach().to(dtype or part.dtype).clone().requires_grad_() for part in parts)
 
 
 def _gradients(outputs: list[Tensor], weights: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from rl.core._recurrent import RecurrentOptions
 from rl.core.checks import same_shape
+from rl.core.errors import BackendError
 from rl.core.testing._recurrent import recurrent_reference
 
 __all__ = ["ToyPriorityTree", "ToyRecurrentBackend", "toy_linear_recurrence"]
@@ -80,9 +82,17 @@ class ToyRecurrentBackend:
         self.name = name
 
     def __call__(
-        self, module: nn.RNNBase, inputs: Tensor, state: tuple[Tensor, ...], is_init: Tensor
+        self,
+        module: nn.RNNBase,
+        inputs: Tensor,
+        state: tuple[Tensor, ...],
+        is_init: Tensor,
+        reset_state: tuple[Tensor, ...] | None = None,
+        options: RecurrentOptions = RecurrentOptions(),  # noqa: B008  frozen
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return recurrent_reference(module, inputs, state, is_init)
+        if options != RecurrentOptions(recompute=options.recompute):  # it keeps nothing that could be recomputed
+            raise BackendError(f"{self.name} computes in the type of its inputs; it was asked for {options}")
+        return recurrent_reference(module, inputs, state, is_init, reset_state)
 
 
 def toy_linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
