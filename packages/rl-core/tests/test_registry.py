@@ -12,6 +12,7 @@ import pytest
 
 from rl.core import _targets
 from rl.core import registry as registry_module
+from rl.core.__about__ import __version__
 from rl.core.components import CONTRACTS, Component
 from rl.core.errors import (
     BrokenPluginWarning,
@@ -121,10 +122,10 @@ def test_an_attribute_that_is_not_there_breaks_only_its_plugin(module, good):
     [
         pytest.param(
             '"env", "x", "m:A", contract=3',
-            "env 'x' was written for env/3, this rl-core 0.1.0 serves env/1: upgrade rl-core",
+            f"env 'x' was written for env/3, this rl-core {__version__} serves env/1: upgrade rl-core",
             id="newer",
         ),
-        pytest.param('"agent", "x", "m:A"', "of a kind that rl-core 0.1.0 does not know", id="unknown-kind"),
+        pytest.param('"agent", "x", "m:A"', f"of a kind that rl-core {__version__} does not know", id="unknown-kind"),
         pytest.param('"envs", "x", "m:A"', "did you mean 'env'?", id="misspelt-kind"),
     ],
 )

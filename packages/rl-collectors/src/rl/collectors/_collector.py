@@ -15,6 +15,7 @@ from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
 from rl.collectors._assemble import Assembler, place
+from rl.collectors._carried import Carried
 from rl.collectors._clock import Clock
 from rl.collectors._runner import Runner
 from rl.collectors._state import pack, unpack
@@ -36,6 +37,9 @@ class Collector:
     gradient; entries whose last name begins with ``_`` are private and left out. Keys: those of the environment
     and of the policy, and ``("collector", "traj_ids")`` int64 ``[*B, T]``, one number for each episode.
 
+    A policy that carries state (`rl.core.states_of`) finds its initial value at the root of every first step, and that
+    which it wrote under ``next`` at the step after; ``is_init`` is written for it where the environment does not.
+
     Args:
         create_env_fn: an environment (`rl.core.interfaces.Env`), or a function that makes one.
         policy: a TensorDict module or any function from TensorDict to TensorDict; random actions if None.
@@ -56,7 +60,8 @@ class Collector:
         profile: measure where time goes; see `stats`.
 
     Raises:
-        ContractError: if the policy reads what the environment does not write, or writes no action.
+        ContractError: if the policy reads what the environment does not write, writes no action, or carries a state
+            that it does not write under ``next``.
         SpecError: if an argument is out of range, or `create_env_fn` gives no environment.
 
     Example:
@@ -90,7 +95,8 @@ class Collector:
         _check_counts(frames_per_batch, total_frames, init_random_frames)
         self.env = _make_env(create_env_fn)
         self.policy = policy
-        _check_fit(self.env, policy, init_random_frames)
+        self._carried = Carried(self.env, policy)
+        _check_fit(self.env, self._carried, policy, init_random_frames)
         _check_flags(self.env, track_traj_ids=track_traj_ids, set_truncated=set_truncated)
         self._batch_size = torch.Size(self.env.batch_size)
         self._elements = self._batch_size.numel()
@@ -110,7 +116,8 @@ class Collector:
         self._seconds = 0.0
         self._assemble = Assembler(self._batch_size)
         there = None if device is None else torch.device(device)
-        self._runner = Runner(self.env, policy, there, debug=debug, clock=self._clock)
+        self._runner = Runner(self.env, policy, there, carried=self._carried, debug=debug, clock=self._clock)
+        self._unchecked = bool(self._carried.states)
         self._ids: Tensor | None = None
         self._free_id = 0
         self._frames = 0
@@ -149,6 +156,7 @@ class Collector:
 
     def _batch(self) -> TensorDictBase:
         ids, self._ids = self._ids, None  # whatever interrupts a batch, the next one starts anew
+        anew = self._runner.root is None
         left = max(0, self._random_frames - self._frames)
         random = min(self._steps, ceil(left / self._elements))
         self._assemble.begin(self._steps)
@@ -160,7 +168,11 @@ class Collector:
         if self._cut:
             _truncate_last(entries[NEXT], len(self._batch_size))
         self._frames += self.frames_per_batch
-        return self._assemble.tensordict(entries)
+        batch = self._assemble.tensordict(entries)
+        if self._unchecked and anew:
+            self._carried.check(batch)
+            self._unchecked = False
+        return batch
 
     def _number(self, entries: dict[str, Any], ids: Tensor | None) -> None:
         done = entries[NEXT][DONE].reshape(*self._batch_size, self._steps)
@@ -320,7 +332,7 @@ def _check_counts(frames_per_batch: int, total_frames: int, init_random_frames: 
         raise SpecError(f"init_random_frames must not be negative, got {init_random_frames}")
 
 
-def _check_fit(env: Env, policy: Any, init_random_frames: int) -> None:
+def _check_fit(env: Env, carried: Carried, policy: Any, init_random_frames: int) -> None:
     if policy is None:
         return
     if isinstance(policy, type):
@@ -331,7 +343,7 @@ def _check_fit(env: Env, policy: Any, init_random_frames: int) -> None:
             " TensorDict; leave it out for random actions"
         )
     if isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
-        check_pipeline(env, policy)
+        check_pipeline(env, carried, policy)
     scores = [key for key in getattr(policy, "out_keys", None) or () if str(key).rstrip("')").endswith("log_prob")]
     if init_random_frames and scores:
         raise SpecError(

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from rl.collectors._assemble import CHUNK
+from rl.collectors._carried import Carried, CarryingEnv, CarryingLeaves
 from rl.collectors._checks import StepChecks, flat_keys
 from rl.collectors._clock import Clock
 from rl.collectors._leaf_loop import LeafLoop
@@ -40,6 +41,7 @@ class Runner:
         env: the environment.
         policy: a TensorDict module, any callable on TensorDicts, or None for random actions.
         device: where the policy computes; None for where its parameters are.
+        carried: what the policy carries from step to step.
         debug: check every step, not only the first two.
         clock: times policy and environment if given.
 
@@ -48,22 +50,32 @@ class Runner:
     """
 
     def __init__(
-        self, env: Env, policy: Any, device: torch.device | None, *, debug: bool = False, clock: Clock | None = None
+        self,
+        env: Env,
+        policy: Any,
+        device: torch.device | None,
+        *,
+        carried: Carried,
+        debug: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         home = _home(env)
         away = _away(policy, device, home)
         leaf_env = lower_env(env) if DONE in env.full_done_spec.keys() else None
+        writes = bool(carried.own) or carried.marks
         checks, draw = StepChecks(env, policy), RandomActions(env)
         self._loop: Any
         around: Any = (lambda _, function: function) if clock is None else clock.around
         if leaf_env is None:
             self.path = "tensordict"
-            self._loop = TensorDictLoop(env)
+            driven: Any = CarryingEnv(env, carried) if writes else env
+            self._loop = TensorDictLoop(driven)
             own: Any = None if policy is None else opaque_act(policy, away, home)
             random: Any = draw.tensordict_act(own)
-            step: Any = env.step_and_maybe_reset
+            step: Any = driven.step_and_maybe_reset
             check_act, check_step, probe = checks.tensordict_act, checks.tensordict_step, None
         else:
+            leaf_env = CarryingLeaves(leaf_env, carried) if writes else leaf_env
             own, self.path = _leaf_policy(policy, away, home, env.batch_size)
             acts = None if self.path == "leaves" else flat_keys(env.full_action_spec)
             self._loop = LeafLoop(leaf_env, flat_keys(env.full_reward_spec), around, acts)

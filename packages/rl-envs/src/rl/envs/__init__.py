@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rl.envs._gym_spaces import register_gym_spec_conversion
     from rl.envs._init_tracker import InitTracker
     from rl.envs._pendulum import PendulumEnv
+    from rl.envs._primer import TensorDictPrimer
     from rl.envs._random_policy import RandomPolicy
     from rl.envs._reward_sum import RewardSum
     from rl.envs._serial import SerialEnv
@@ -32,6 +33,7 @@ __all__ = [
     "RewardSum",
     "SerialEnv",
     "StepCounter",
+    "TensorDictPrimer",
     "Transform",
     "TransformedEnv",
     "__version__",
@@ -52,6 +54,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs._gym_spaces": ["register_gym_spec_conversion"],
         "rl.envs._init_tracker": ["InitTracker"],
         "rl.envs._pendulum": ["PendulumEnv"],
+        "rl.envs._primer": ["TensorDictPrimer"],
         "rl.envs._random_policy": ["RandomPolicy"],
         "rl.envs._reward_sum": ["RewardSum"],
         "rl.envs._serial": ["SerialEnv"],

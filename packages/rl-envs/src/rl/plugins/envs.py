@@ -18,3 +18,6 @@ def rl_components() -> Iterator[Component]:
     yield Component(
         "transform", "step-counter", "rl.envs:StepCounter", summary="Counts the steps of an episode and can end it."
     )
+    yield Component(
+        "transform", "tensordict-primer", "rl.envs:TensorDictPrimer", summary="Entries that every episode begins with."
+    )
