@@ -14,7 +14,8 @@ from torch import nn
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
-from rl.objectives.value import VTrace, _recurrence
+from rl.objectives import ClipPPOLoss, DQNLoss, PPOLoss
+from rl.objectives.value import ValueEstimators, VTrace, _recurrence
 from rl.objectives.value._recurrence import recurrence_backend
 from rl.objectives.value.functional import (
     generalized_advantage_estimate,
@@ -249,3 +250,43 @@ def test_another_actor_takes_the_place_of_the_old_one(networks):
     estimator.actor_network = other
     fresh = VTrace(actor_network=other, value_network=critic)
     torch.testing.assert_close(estimator(batch.clone())["advantage"], fresh(batch.clone())["advantage"])
+
+
+@pytest.mark.parametrize("kind", [ValueEstimators.VTrace, "vtrace"], ids=str)
+def test_a_loss_with_an_actor_uses_it(networks, kind):
+    actor, critic = networks
+    batch = rollout(actor, 2, 5)
+    loss = ClipPPOLoss(actor, critic)
+    estimator = loss.make_value_estimator(kind, gamma=0.9, rho_thresh=2.0)
+    assert isinstance(estimator, VTrace)
+    found = loss(batch)
+    by_hand = VTrace(actor_network=actor, value_network=critic, gamma=0.9, rho_thresh=2.0)(batch.clone())
+    torch.testing.assert_close(found["loss_objective"], ClipPPOLoss(actor, critic)(by_hand)["loss_objective"])
+    assert "advantage" not in batch.keys()
+
+
+def test_the_estimator_of_a_loss_follows_its_keys_and_its_actor(networks):
+    actor, critic = networks
+    batch = rollout(actor, 2, 5)
+    loss = PPOLoss(actor, critic)
+    estimator = loss.make_value_estimator(ValueEstimators.VTrace)
+    loss.set_keys(sample_log_prob="mu", reward="money")
+    assert "mu" in estimator.in_keys
+    assert ("next", "money") in estimator.in_keys
+    batch["mu"] = batch.pop("action_log_prob")
+    batch["next", "money"] = batch["next"].pop("reward")
+    loss(batch)
+    loss.actor_network = other = deepcopy(actor)
+    assert estimator.actor_network is other
+    copied = deepcopy(loss)
+    assert copied.value_estimator.actor_network is copied.actor_network
+    assert len(list(copied.parameters())) == len(list(loss.parameters()))
+
+
+def test_a_loss_without_an_actor_refuses_it():
+    network = TensorDictModule(nn.Linear(3, 2), in_keys=["observation"], out_keys=["action_value"])
+    loss = DQNLoss(network)
+    before = loss.value_estimator
+    with pytest.raises(SpecError, match="DQNLoss cannot use VTrace, which needs log-probabilities of a policy"):
+        loss.make_value_estimator(ValueEstimators.VTrace)
+    assert loss.value_estimator is before

@@ -9,12 +9,13 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
+from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
-from rl.objectives._networks import NetworkCall
+from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives._targets import make_target
 from rl.objectives.value._estimator import TDEstimatorBase, ValueEstimatorBase
 from rl.objectives.value._kinds import ValueEstimators
@@ -57,6 +58,10 @@ class DQNLoss(LossModule):
     ``priority_weight`` ``[*B]``, which weighs the elements. Returns scalars: ``loss``, and detached means of
     ``td_error`` (absolute), ``pred_value`` and ``target_value``. Into the batch it writes one entry, where a
     prioritized replay buffer looks for it: ``td_error`` ``[*B]``, absolute, detached.
+
+    A network that carries state reads the batch as sequences, whose last dimension is time, from the state that is
+    stored where they begin (Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning",
+    2019); the value of an outcome is what it says one step after the sequence up to there.
 
     Args:
         value_network: writes ``action_value`` ``[*B, n]``; of one that also writes ``chosen_action_value``, the next
@@ -155,9 +160,9 @@ class DQNLoss(LossModule):
         self._target = NetworkCall(following, [chosen if chosen in written else keys["action_value"]])
         inputs = self._online.in_keys
         reads = (
-            *(Key(key, doc="input of the network") for key in inputs),
+            *(input_key(key, self._online.states) for key in inputs),
             Key(keys["action"], doc="action that was taken, one-hot or integer"),
-            *(Key(next_key(key), doc="the same after the step") for key in inputs),
+            *(Key(next_key(key), doc="the same after the step") for key in self._online.outcome_keys),
             Key(next_key(keys["reward"]), (1,), "reward of the step"),
             Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
         )
@@ -194,10 +199,16 @@ class DQNLoss(LossModule):
         root, action, following = leaves[:count], leaves[count], leaves[count + 1 : -2]
         size = tensordict.batch_size
 
-        (action_value,) = self._online(root, size)
+        after: list[Tensor] = []
+        if self._online.states:
+            if not torch.compiler.is_compiling():
+                check_sequences(tensordict, self._online.states, type(self).__name__, done_key=self._keys["done"])
+            (action_value,), after = self._online.sequence(root, size)
+        else:
+            (action_value,) = self._online(root, size)
         predicted = action_value.gather(-1, self._index(action, action_value))
         with torch.no_grad():
-            target = self._target_value(tensordict, following, *leaves[-2:])
+            target = self._target_value(tensordict, root, following, after, *leaves[-2:])
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
         refuse_empty(type(self).__name__, elements, self.reduction)
         weight = tensordict.get(self._keys["priority_weight"], None)
@@ -231,13 +242,21 @@ class DQNLoss(LossModule):
             " categorical ones lack its last dimension"
         )
 
-    def _target_value(self, td: TensorDictBase, following: list[Tensor], reward: Tensor, done: Tensor) -> Tensor:
-        """What the values of the actions taken are compared with, ``[*B, 1]``."""
+    def _target_value(
+        self,
+        td: TensorDictBase,
+        root: list[Tensor],
+        following: list[Tensor],
+        after: list[Tensor],
+        reward: Tensor,
+        done: Tensor,
+    ) -> Tensor:
+        """What the values of the actions taken are compared with, ``[*B, 1]``; `after` are the online states."""
         estimator = self._estimators[0]
         assert isinstance(estimator, TDEstimatorBase)
-        (value,) = self._target(following, td.batch_size)
+        value = self._one_step_on(self._target, root, following, None, td.batch_size)
         if self._choice is not None:
-            (choice,) = self._choice(following, td.batch_size)
+            choice = self._one_step_on(self._choice, root, following, after, td.batch_size)
             index = self._index(choice, value) if self._chooses_action() else choice.argmax(-1, keepdim=True)
             value = value.gather(-1, index)
         elif self._target.out_keys != [self._keys["chosen_action_value"]]:
@@ -245,6 +264,20 @@ class DQNLoss(LossModule):
         ended = td.get(next_key(self._keys["terminated"]), None)
         done, terminated = as_flags(done, ended)
         return estimator.returns(value, reward, done, terminated, estimator.find_time(td, done))
+
+    def _one_step_on(
+        self,
+        call: NetworkCall,
+        root: list[Tensor],
+        following: list[Tensor],
+        after: list[Tensor] | None,
+        size: torch.Size,
+    ) -> Tensor:
+        """What a network says of the outcome; one with memory, after it has seen the sequence up to there."""
+        if not call.states:
+            return call(following, size)[0]
+        states = call.sequence(root, size)[1] if after is None else after
+        return call.following(root, following, states, size)[0]
 
     def _chooses_action(self) -> bool:
         return self._choice is not None and self._choice.out_keys == [self._keys["action"]]

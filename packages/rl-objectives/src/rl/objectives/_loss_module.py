@@ -13,11 +13,11 @@ from rl.core.contract import Contract
 from rl.core.errors import ContractError, SpecError
 from rl.core.keys import NestedKey, nearest, unwrap
 from rl.objectives.value._estimator import ValueEstimatorBase
-from rl.objectives.value._kinds import ValueEstimators, make_estimator
+from rl.objectives.value._kinds import ValueEstimators, estimator_class
 
 __all__ = ["LossModule"]
 
-_OF_ESTIMATOR = ("value", "reward", "done", "terminated", "advantage", "value_target")
+_OF_ESTIMATOR = ("value", "reward", "done", "terminated", "advantage", "value_target", "action", "sample_log_prob")
 
 
 class LossModule(nn.Module, ABC):
@@ -76,7 +76,7 @@ class LossModule(nn.Module, ABC):
         self._keys = {**before, **{name: unwrap(key) for name, key in names.items()}}
         try:
             for estimator in self._estimators:
-                estimator.set_keys(**self._estimator_keys(self._keys))
+                self._name_keys(estimator)
             self._prepare()
         except Exception:
             self._keys = before
@@ -85,11 +85,17 @@ class LossModule(nn.Module, ABC):
             self._prepare()
             raise
 
-    def _estimator_keys(self, keys: dict[str, NestedKey]) -> dict[str, NestedKey]:
-        return {name: keys[name] for name in _OF_ESTIMATOR if name in keys}
+    def _name_keys(self, estimator: ValueEstimatorBase) -> None:
+        """Let an estimator use the keys of the loss."""
+        known = estimator.named_keys
+        estimator.set_keys(**{name: self._keys[name] for name in _OF_ESTIMATOR if name in self._keys and name in known})
 
     def _estimator_network(self) -> nn.Module | None:
         """The network that the estimator evaluates; None if the loss does that itself."""
+        return None
+
+    def _estimator_actor(self) -> nn.Module | None:
+        """The policy, for estimators that need its log-probabilities; None if the loss has none."""
         return None
 
     def make_value_estimator(
@@ -116,11 +122,8 @@ class LossModule(nn.Module, ABC):
                 )
             estimator = value_type
         else:
-            network = self._estimator_network()
-            if network is not None:
-                arguments.setdefault("value_network", network)
-            estimator = make_estimator(value_type or self._default_estimator, **arguments)
-            estimator.set_keys(**self._estimator_keys(self._keys))
+            estimator = self._make_estimator(value_type or self._default_estimator, arguments)
+            self._name_keys(estimator)
         self._accept(estimator)
         before, self._estimators = self._estimators, [estimator]
         try:
@@ -130,6 +133,21 @@ class LossModule(nn.Module, ABC):
             self._prepare()
             raise
         return estimator
+
+    def _make_estimator(self, kind: ValueEstimators | str, arguments: dict[str, Any]) -> ValueEstimatorBase:
+        make = estimator_class(kind)
+        network = self._estimator_network()
+        if network is not None:
+            arguments.setdefault("value_network", network)
+        if getattr(make, "needs_actor", False) and "actor_network" not in arguments:
+            actor = self._estimator_actor()
+            if actor is None:
+                raise SpecError(
+                    f"{type(self).__name__} cannot use {make.__name__}, which needs log-probabilities of a policy that"
+                    " this loss does not have; take another estimator, such as TD0 or TDLambda"
+                )
+            arguments["actor_network"] = actor
+        return make(**arguments)
 
     def _accept(self, estimator: ValueEstimatorBase) -> None:
         """Refuse an estimator that the loss cannot use."""
@@ -173,16 +191,21 @@ class LossModule(nn.Module, ABC):
         super().__setattr__(name, value)
         if network is None and name not in self._decisive:
             return
-        followers = [one for one in self._estimators if network is not None and one.value_network is network]
+        followers = [
+            (one, role)
+            for one in self._estimators
+            for role in ("value_network", "actor_network")
+            if network is not None and getattr(one, role, None) is network
+        ]
         try:
-            for estimator in followers:
-                estimator.value_network = value
+            for estimator, role in followers:
+                setattr(estimator, role, value)
             self._prepare()
         except Exception:
             # What is refused leaves the loss as it was.
             super().__setattr__(name, before)
-            for estimator in followers:
-                estimator.value_network = network
+            for estimator, role in followers:
+                setattr(estimator, role, network)
             self._prepare()
             raise
 

@@ -10,11 +10,23 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.distributions import Distribution
 
+from rl.core._recurrent import State, set_recurrent_mode, states_of
+from rl.core.contract import Key
 from rl.core.errors import ContractError
-from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
+from rl.core.keys import IS_INIT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
 from rl.core.lowering import lower, lower_distribution
 
-__all__ = ["ActorCall", "NetworkCall", "actor_keys"]
+__all__ = ["ActorCall", "NetworkCall", "actor_keys", "input_key"]
+
+_STATE_REMEDY = (
+    "It is carried from step to step: collect with the module that writes it, and keep it in whatever chooses entries"
+    " (select, exclude, transforms, storages). A critic with a memory of its own runs while collecting, too:"
+    " TensorDictSequential(actor, critic) as the collector's policy"
+)
+_INIT_REMEDY = (
+    "A Collector writes it for a policy that carries state; in an environment the transform InitTracker does, in a"
+    " buffer SliceSampler"
+)
 
 
 def _keys(module: Any, what: str) -> list[NestedKey]:
@@ -51,8 +63,29 @@ def actor_keys(actor: Any) -> dict[str, NestedKey]:
     return {"action": action, "sample_log_prob": unwrap(log_prob)}
 
 
+def input_key(name: NestedKey, states: Sequence[State], doc: str = "input of the network") -> Key:
+    """An input as a contract names it, with what to do where it is absent.
+
+    Args:
+        name: the key.
+        states: what the network carries.
+        doc: what it is.
+    """
+    state = next((state for state in states if state.name == name), None)
+    if state is not None:
+        return Key(name, state.shape, f"state of {state.owner or 'the network'} before the step", remedy=_STATE_REMEDY)
+    return Key(name, doc=doc, remedy=_INIT_REMEDY if states and _marks_starts(name) else "")
+
+
+def _marks_starts(name: NestedKey) -> bool:
+    return as_tuple(name)[-1] == IS_INIT
+
+
 class NetworkCall:
     """A TensorDict module as a function of the tensors under its ``in_keys``.
+
+    One that carries state from step to step (`rl.core.states_of`) takes its batch as sequences, whose last batch
+    dimension is time.
 
     Args:
         module: has ``in_keys`` and ``out_keys``.
@@ -62,10 +95,11 @@ class NetworkCall:
         ContractError: if the module does not write one of them.
     """
 
-    __slots__ = ("_lowered", "_positions", "in_keys", "module", "out_keys")
+    __slots__ = ("_lowered", "_positions", "in_keys", "module", "out_keys", "states")
 
     def __init__(self, module: Any, out_keys: Sequence[NestedKey]) -> None:
         self.module = module
+        self.states = states_of(module)
         self.in_keys = _keys(module, "in_keys")
         self.out_keys = [unwrap(key) for key in out_keys]
         written = _keys(module, "out_keys")
@@ -81,19 +115,69 @@ class NetworkCall:
         if self._lowered is not None:
             self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
             written = [unwrap(key) for key in self._lowered.out_keys]
-        self._positions = [written.index(key) for key in self.out_keys]
+        self._positions = {key: written.index(key) for key in (*self.out_keys, *map(next_key, self._named(written)))}
+
+    def _named(self, written: Sequence[NestedKey]) -> list[NestedKey]:
+        """Keys of the states, each of which the module has to write under ``next``."""
+        for state in self.states:
+            if next_key(state.name) not in written:
+                raise ContractError(
+                    f"{type(self.module).__name__} carries {key_str(state.name)} from step to step and does not write"
+                    f" {key_str(next_key(state.name))}: keep it among its out_keys"
+                )
+        return [state.name for state in self.states]
+
+    @property
+    def outcome_keys(self) -> list[NestedKey]:
+        """Those of `in_keys` that the environment writes under ``next``: all but states and ``is_init``."""
+        if not self.states:
+            return list(self.in_keys)
+        carried = {state.name for state in self.states}
+        return [key for key in self.in_keys if key not in carried and not _marks_starts(key)]
 
     def __call__(self, leaves: Sequence[Tensor], batch_size: torch.Size) -> list[Tensor]:
         """The tensors under `out_keys`."""
+        if not self.states:
+            return self._run(leaves, batch_size, self.out_keys)
+        with set_recurrent_mode(True):
+            return self._run(leaves, batch_size, self.out_keys)
+
+    def sequence(self, leaves: Sequence[Tensor], batch_size: torch.Size) -> tuple[list[Tensor], list[Tensor]]:
+        """The tensors under `out_keys`, and the states after each step, in the order of `states`."""
+        with set_recurrent_mode(True):
+            found = self._run(leaves, batch_size, [*self.out_keys, *[next_key(state.name) for state in self.states]])
+        return found[: len(self.out_keys)], found[len(self.out_keys) :]
+
+    def following(
+        self, leaves: Sequence[Tensor], outcome: Sequence[Tensor], after: Sequence[Tensor], batch_size: torch.Size
+    ) -> list[Tensor]:
+        """The tensors under `out_keys` one step after each: of the outcome, seen with the states after each step.
+
+        Args:
+            leaves: under `in_keys`, at the root.
+            outcome: under `outcome_keys`, below ``next``.
+            after: from `sequence`.
+            batch_size: of the batch.
+        """
+        new = {state.name: value for state, value in zip(self.states, after, strict=True)}
+        new |= dict(zip(self.outcome_keys, outcome, strict=True))
+        pairs = zip(self.in_keys, leaves, strict=True)
+        inputs = [new[key] if key in new else torch.zeros_like(leaf) for key, leaf in pairs]  # no step starts there
+        with set_recurrent_mode(False):
+            return self._run(inputs, batch_size, self.out_keys)
+
+    def _run(self, leaves: Sequence[Tensor], batch_size: torch.Size, wanted: Sequence[NestedKey]) -> list[Tensor]:
         if self._lowered is not None:
             out = self._lowered(*leaves)
-            return [out[i] for i in self._positions]
+            return [out[self._positions[key]] for key in wanted]
         td = self.module(_as_tensordict(self.in_keys, leaves, batch_size))
-        return [td.get(key) for key in self.out_keys]
+        return [td.get(key) for key in wanted]
 
 
 class ActorCall:
     """An actor as a function from the tensors under its ``in_keys`` to its action distribution.
+
+    One that carries state takes its batch as sequences, as in `NetworkCall`.
 
     Args:
         actor: has ``in_keys`` and ``get_dist``.
@@ -102,10 +186,11 @@ class ActorCall:
         ContractError: if it has no ``get_dist``.
     """
 
-    __slots__ = ("_lowered", "actor", "in_keys")
+    __slots__ = ("_lowered", "actor", "in_keys", "states")
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
+        self.states = states_of(actor)
         self.in_keys = _keys(actor, "in_keys")
         self._lowered = lower_distribution(actor)
         if self._lowered is not None:
@@ -118,6 +203,12 @@ class ActorCall:
 
     def __call__(self, leaves: Sequence[Tensor], batch_size: torch.Size) -> Distribution:
         """The distribution of actions."""
+        if not self.states:
+            return self._run(leaves, batch_size)
+        with set_recurrent_mode(True):
+            return self._run(leaves, batch_size)
+
+    def _run(self, leaves: Sequence[Tensor], batch_size: torch.Size) -> Distribution:
         if self._lowered is not None:
             return self._lowered(*leaves)
         return self.actor.get_dist(_as_tensordict(self.in_keys, leaves, batch_size))

@@ -9,12 +9,13 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
-from rl.objectives._networks import ActorCall, NetworkCall, actor_keys
+from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key
 from rl.objectives._surrogate import clipped_surrogate, surrogate
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value._kinds import ValueEstimators, make_estimator
@@ -38,7 +39,8 @@ class PPOLoss(LossModule):
     ``[*B, 1]``. Returns scalars: ``loss_objective``, ``loss_critic``, ``loss_entropy``, to be summed and minimized, and
     detached ``entropy``, ``kl_approx``, ``ESS``, ``explained_variance``. The batch stays as it is. Without
     ``advantage`` in the batch it is estimated (`make_value_estimator`), which needs whole sequences: a dimension named
-    ``time``.
+    ``time``. Networks that carry state read the batch as sequences, whose last dimension is time; steps that were
+    shuffled are refused.
 
     Args:
         actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
@@ -132,11 +134,12 @@ class PPOLoss(LossModule):
         self._critic = NetworkCall(self.critic_network, [keys["value"]])
         self._usual: list[ValueEstimatorBase] = []  # made when first needed; in a list, so that it is no child
         inputs = list(dict.fromkeys([*self._actor.in_keys, *self._critic.in_keys]))
+        self._states = tuple(dict.fromkeys([*self._actor.states, *self._critic.states]))
         self._of_actor = [inputs.index(key) for key in self._actor.in_keys]
         self._of_critic = [inputs.index(key) for key in self._critic.in_keys]
         estimates = bool(self._estimators)
         reads = [
-            *(Key(key, doc="input of the networks") for key in inputs),
+            *(input_key(key, self._states, "input of the networks") for key in inputs),
             Key(keys["action"], doc="action that was taken"),
             Key(keys["sample_log_prob"], (), "its log-probability when it was taken, nats", remedy=_LOG_PROB_REMEDY),
         ]
@@ -173,6 +176,9 @@ class PPOLoss(LossModule):
     def _estimator_network(self) -> nn.Module | None:
         return self.critic_network
 
+    def _estimator_actor(self) -> nn.Module | None:
+        return self.actor_network
+
     def _surrogate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         return surrogate(log_ratio, advantage)
 
@@ -192,6 +198,8 @@ class PPOLoss(LossModule):
         if tensordict.get(self._keys["advantage"], None) is None:
             tensordict = self._estimated(tensordict)
         leaves = self._reads.read(tensordict, self)
+        if self._states and not torch.compiler.is_compiling():
+            check_sequences(tensordict, self._states, type(self).__name__)
         advantage, target = leaves[-2:]
         action, old_log_prob = leaves[-4:-2] if self.clip_value is None else leaves[-5:-3]
         size = tensordict.batch_size
@@ -221,7 +229,7 @@ class PPOLoss(LossModule):
                 self._reads.refuse(td, name, self)
             if not self._usual:
                 self._usual = [make_estimator(self._default_estimator, value_network=self.critic_network)]
-                self._usual[0].set_keys(**self._estimator_keys(self._keys))
+                self._name_keys(self._usual[0])
             estimator = self._usual[0]
             if any(td.get(key, None) is None for key in estimator.in_keys):
                 self._reads.refuse(td, name, self)

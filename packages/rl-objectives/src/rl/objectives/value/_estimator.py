@@ -11,10 +11,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
-from rl.objectives._networks import NetworkCall
+from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives.value._order import find_time_dim, refuse_shuffled
 from rl.objectives.value.functional._shared import ended as as_flags
 
@@ -50,6 +51,8 @@ class ValueEstimatorBase(nn.Module, ABC):
 
     gamma: float | Tensor
     needs_time = True
+    needs_actor = False
+    """Whether the constructor takes ``actor_network``, which a loss with an actor then gives."""
 
     def __init__(
         self,
@@ -89,10 +92,11 @@ class ValueEstimatorBase(nn.Module, ABC):
                 Key(next_key(keys["value"]), (1,), "value of the state that the step reached"),
             ]
         else:
-            inputs = [Key(key, doc="input of the value network") for key in self._call.in_keys]
+            self._refuse_shifted(self._call)
+            inputs = [input_key(key, self._call.states, "input of the value network") for key in self._call.in_keys]
             inputs += [
                 Key(next_key(key), doc="the same after the step", remedy="Collect with the next observations.")
-                for key in self._call.in_keys
+                for key in self._call.outcome_keys
             ]
         reads = (
             *inputs,
@@ -114,6 +118,13 @@ class ValueEstimatorBase(nn.Module, ABC):
             writes.append(Key(keys["value"], (1,), "value of the state, units of return"))
         # What `forward` reads itself; a subclass may read more.
         self.contract = self._reads = Contract(reads, tuple(writes))
+
+    def _refuse_shifted(self, call: NetworkCall) -> None:
+        if self.shifted and call.states:
+            raise ContractError(
+                f"{type(self).__name__} got shifted=True, which cuts the sequences that"
+                f" {call.states[0].owner or 'a network with memory'} needs whole: leave it out"
+            )
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -200,11 +211,13 @@ class ValueEstimatorBase(nn.Module, ABC):
         ended = tensordict.get(next_key(self._keys["terminated"]), None)
         done, terminated = as_flags(done, ended)
         dim = self.find_time(tensordict, done)
+        if self._call is not None and self._call.states:
+            self._check_memory(tensordict, dim)
         with nullcontext() if self.differentiable else torch.no_grad():
             if self._call is None:
                 value, next_value = inputs
             else:
-                value, next_value = self._evaluate(inputs, done & ~terminated, tensordict.batch_size, dim)
+                value, next_value = self._evaluate(inputs, (done, terminated), tensordict.batch_size, dim)
             advantage, target = self.formula(tensordict)(value, next_value, reward, done, terminated, dim)
         if self._call is not None:
             tensordict.set(self._keys["value"], value)
@@ -212,11 +225,15 @@ class ValueEstimatorBase(nn.Module, ABC):
         return tensordict.set(self._keys["value_target"], target)
 
     def _evaluate(
-        self, inputs: Sequence[Tensor], truncated: Tensor, batch_size: torch.Size, time_dim: int
+        self, inputs: Sequence[Tensor], flags: tuple[Tensor, Tensor], batch_size: torch.Size, time_dim: int
     ) -> tuple[Tensor, Tensor]:
         """Values of the states before and after each step."""
-        count = len(inputs) // 2
+        assert self._call is not None
+        count = len(self._call.in_keys)
         root, following = inputs[:count], inputs[count:]
+        if self._call.states:
+            (value,), after = self._call.sequence(root, batch_size)
+            return value, self._call.following(root, following, after, batch_size)[0]
         for key, before, after in zip(self.in_keys, root, following, strict=False):
             if before.shape != after.shape:
                 raise ShapeError(
@@ -225,8 +242,20 @@ class ValueEstimatorBase(nn.Module, ABC):
                 )
         steps = batch_size[time_dim] if self.needs_time else 0
         if self.shifted and steps and not torch.compiler.is_compiling():
-            return self._evaluate_shifted(root, following, truncated, batch_size, time_dim)
+            done, terminated = flags
+            return self._evaluate_shifted(root, following, done & ~terminated, batch_size, time_dim)
         return self._evaluate_both(root, following, batch_size, time_dim)
+
+    def _check_memory(self, td: TensorDictBase, dim: int) -> None:
+        """Refuse a batch that a network with memory would misread."""
+        assert self._call is not None
+        if self.needs_time and dim != td.ndim - 1:
+            raise ContractError(
+                f"{type(self).__name__} found time in dimension {dim} of a batch of shape {tuple(td.shape)}; a network"
+                " that carries state reads it from the last one: transpose the batch"
+            )
+        if not torch.compiler.is_compiling():
+            check_sequences(td, self._call.states, type(self).__name__, done_key=self._keys["done"])
 
     def _network(self, leaves: Sequence[Tensor], batch_size: Sequence[int]) -> Tensor:
         assert self._call is not None

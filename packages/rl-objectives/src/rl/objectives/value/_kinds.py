@@ -9,8 +9,9 @@ from rl.core.registry import load
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value._gae import GAE
 from rl.objectives.value._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
+from rl.objectives.value._vtrace import VTrace
 
-__all__ = ["ValueEstimators", "make_estimator"]
+__all__ = ["ValueEstimators", "estimator_class", "make_estimator"]
 
 
 class ValueEstimators(Enum):
@@ -25,6 +26,7 @@ class ValueEstimators(Enum):
     TD1 = "td1"
     TDLambda = "td-lambda"
     GAE = "gae"
+    VTrace = "vtrace"
 
 
 _OURS = {
@@ -32,7 +34,24 @@ _OURS = {
     ValueEstimators.TD1: TD1Estimator,
     ValueEstimators.TDLambda: TDLambdaEstimator,
     ValueEstimators.GAE: GAE,
+    ValueEstimators.VTrace: VTrace,
 }
+
+
+def estimator_class(kind: ValueEstimators | str) -> type[ValueEstimatorBase]:
+    """What constructs an estimator.
+
+    Args:
+        kind: one of ours, or the name of an installed component of kind ``estimator``.
+
+    Raises:
+        UnknownComponentError: if no estimator has that name.
+
+    Example:
+        >>> estimator_class("gae").__name__
+        'GAE'
+    """
+    return _OURS[kind] if isinstance(kind, ValueEstimators) else load("estimator", kind)
 
 
 def make_estimator(kind: ValueEstimators | str, **arguments: Any) -> ValueEstimatorBase:
@@ -49,5 +68,4 @@ def make_estimator(kind: ValueEstimators | str, **arguments: Any) -> ValueEstima
         >>> make_estimator("gae", gamma=0.9).gamma
         0.9
     """
-    make = _OURS[kind] if isinstance(kind, ValueEstimators) else load("estimator", kind)
-    return make(**arguments)
+    return estimator_class(kind)(**arguments)

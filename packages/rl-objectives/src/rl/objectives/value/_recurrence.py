@@ -155,8 +155,34 @@ def recurrence_backend(device: torch.device, dtype: torch.dtype) -> LinearRecurr
     return default().linear_recurrence(device, dtype)
 
 
+class _Traced:
+    """The back ends that compiled code calls, as attributes: a compiler watches these, but no object from nowhere."""
+
+
+_traced = _Traced()
+
+
+@torch.compiler.assume_constant_result
+def _answer(device: torch.device, dtype: torch.dtype) -> str:
+    """For compilers, which cannot look into the registry: the attribute that holds the answer; "" if not traceable."""
+    found = recurrence_backend(device, dtype)
+    if not getattr(found, "traceable", False):
+        return ""
+    name = f"{device}_{dtype}".replace(".", "_").replace(":", "_")
+    setattr(_traced, name, found)
+    return name
+
+
+def _chosen(like: Tensor) -> LinearRecurrence | None:
+    """The back end for tensors like that one; None while `torch.compile` traces and it is not ``traceable``."""
+    if not torch.compiler.is_compiling():
+        return recurrence_backend(like.device, like.dtype)
+    name = _answer(like.device, like.dtype)
+    return getattr(_traced, name) if name else None
+
+
 def fused_form(name: str, like: Tensor) -> Callable[..., Any] | None:
-    """A return that the back end computes whole, in one pass; None if it does not, or while `torch.compile` traces.
+    """A return that the back end computes whole, in one pass; None if it does not.
 
     What is called may still answer None: then it has computed nothing, and the caller composes the return.
 
@@ -168,16 +194,14 @@ def fused_form(name: str, like: Tensor) -> Callable[..., Any] | None:
         >>> fused_form("no such return", torch.zeros(1)) is None
         True
     """
-    if torch.compiler.is_compiling():
-        return None
-    return getattr(recurrence_backend(like.device, like.dtype), name, None)
+    return getattr(_chosen(like), name, None)
 
 
 def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     """The recurrence by the best installed back end.
 
-    While `torch.compile` traces, it is the plain PyTorch scan: the compiler fuses that one, and a plugin need not be
-    traceable.
+    While `torch.compile` traces, one that is not ``traceable`` is left out, and the compiler fuses the plain PyTorch
+    scan.
 
     Arguments and result as for `scan_recurrence`.
 
@@ -188,7 +212,6 @@ def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
         >>> linear_recurrence(torch.ones(1, 3, 1), torch.full((1, 3, 1), 0.5), -2).flatten()
         tensor([1.7500, 1.5000, 1.0000])
     """
-    if torch.compiler.is_compiling():
-        return torch_recurrence(d, c, time_dim)
     same_shape(d=d, c=c)
-    return recurrence_backend(d.device, d.dtype)(d, c, time_dim)
+    backend = _chosen(d)
+    return torch_recurrence(d, c, time_dim) if backend is None else backend(d, c, time_dim)

@@ -65,6 +65,7 @@ class VTrace(ValueEstimatorBase):
         torch.Size([2, 5, 1])
     """
 
+    needs_actor = True
     lmbda: float | Tensor
     actor_network: nn.Module
 

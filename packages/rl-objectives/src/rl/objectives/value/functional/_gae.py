@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from rl.objectives.value._recurrence import fused_form, linear_recurrence
+from rl.objectives.value.functional._out import Pair, write
 from rl.objectives.value.functional._shared import (
     Coefficient,
     Recurrence,
@@ -97,11 +98,25 @@ def vec_generalized_advantage_estimate(
     terminated: Tensor | None = None,
     *,
     time_dim: int = -2,
+    out: Pair | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`generalized_advantage_estimate` through the installed back end; same arguments, same result.
 
+    Args:
+        gamma: as there.
+        lmbda: as there.
+        state_value: as there.
+        next_state_value: as there.
+        reward: as there.
+        done: as there.
+        terminated: as there.
+        time_dim: as there.
+        out: both results are written there and returned, if given: for large batches, memory that is new costs more
+            than the computation. No gradient then; overlaps no argument.
+
     Raises:
         ShapeError: if shapes differ.
+        SpecError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -113,8 +128,13 @@ def vec_generalized_advantage_estimate(
     """
     fused = fused_form("gae", reward)
     if fused is not None:
-        found = fused(gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim)
+        more = {} if out is None else {"out": out}
+        found = fused(gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim, **more)
         if found is not None:
             return found
     values, outcome = (state_value, next_state_value), (reward, done, terminated)
-    return _gae(linear_recurrence, gamma, lmbda, values, outcome, time_dim)
+    found = _gae(linear_recurrence, gamma, lmbda, values, outcome, time_dim)
+    if out is None:
+        return found
+    write(out, found, (gamma, lmbda, *values, *outcome))
+    return out

@@ -17,6 +17,8 @@ Coefficient = float | Tensor
 
 def loop(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     """``x_t = d_t + c_t * x_{t+1}``, written as it is said."""
+    if not d.shape[time_dim]:
+        return d.clone()
     following = torch.zeros_like(d.select(time_dim, 0))
     rows: list[Tensor] = []
     for d_t, c_t in zip(reversed(d.unbind(time_dim)), reversed(c.unbind(time_dim)), strict=True):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.objectives.value._recurrence import fused_form, linear_recurrence
+from rl.objectives.value.functional._out import write
 from rl.objectives.value.functional._shared import (
     Coefficient,
     Recurrence,
@@ -165,11 +168,15 @@ def vec_td_lambda_return_estimate(
     terminated: Tensor | None = None,
     *,
     time_dim: int = -2,
+    out: Tensor | None = None,
 ) -> Tensor:
     """`td_lambda_return_estimate` through the installed back end; same arguments, same result.
 
+    `out` is that of `vec_generalized_advantage_estimate`.
+
     Raises:
         ShapeError: if shapes differ.
+        SpecError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -180,10 +187,16 @@ def vec_td_lambda_return_estimate(
     """
     fused = fused_form("td_lambda", reward)
     if fused is not None:
-        found = fused(gamma, lmbda, next_state_value, reward, done, terminated, time_dim)
+        more = {} if out is None else {"out": out}
+        found = fused(gamma, lmbda, next_state_value, reward, done, terminated, time_dim, **more)
         if found is not None:
             return found
-    return _td_lambda(linear_recurrence, gamma, lmbda, next_state_value, (reward, done, terminated), time_dim)
+    outcome = reward, done, terminated
+    found = _td_lambda(linear_recurrence, gamma, lmbda, next_state_value, outcome, time_dim)
+    if out is None:
+        return found
+    write([out], [found], (gamma, lmbda, next_state_value, *outcome))
+    return out
 
 
 def td_lambda_advantage_estimate(
@@ -269,6 +282,13 @@ def td1_advantage_estimate(
     return td1_return_estimate(gamma, next_state_value, reward, done, terminated, time_dim=time_dim) - state_value
 
 
+def _less(returns: Tensor, state_value: Tensor, out: Tensor | None, inputs: Sequence[object]) -> Tensor:
+    if out is None:
+        return returns - state_value
+    write([out], [returns - state_value], (state_value, *inputs))
+    return out
+
+
 def vec_td_lambda_advantage_estimate(
     gamma: Coefficient,
     lmbda: Coefficient,
@@ -279,11 +299,13 @@ def vec_td_lambda_advantage_estimate(
     terminated: Tensor | None = None,
     *,
     time_dim: int = -2,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """`vec_td_lambda_return_estimate` less the value of the state, ``[*B, T, F]``.
+    """`vec_td_lambda_return_estimate` less the value of the state, ``[*B, T, F]``; `out` as there.
 
     Raises:
         ShapeError: if shapes differ.
+        SpecError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -294,7 +316,7 @@ def vec_td_lambda_advantage_estimate(
     """
     check_shapes(reward, state_value=state_value)
     returns = vec_td_lambda_return_estimate(gamma, lmbda, next_state_value, reward, done, terminated, time_dim=time_dim)
-    return returns - state_value
+    return _less(returns, state_value, out, (gamma, lmbda, next_state_value, reward, done, terminated))
 
 
 def vec_td1_return_estimate(
@@ -305,16 +327,19 @@ def vec_td1_return_estimate(
     terminated: Tensor | None = None,
     *,
     time_dim: int = -2,
+    out: Tensor | None = None,
 ) -> Tensor:
     """All rewards to the end of the episode or batch and the value of what comes behind, through the back end.
 
-    `td_lambda_return_estimate` with ``lmbda = 1``, where the arguments are explained.
+    `td_lambda_return_estimate` with ``lmbda = 1``, where the arguments are explained; `out` as for
+    `vec_generalized_advantage_estimate`.
 
     Returns:
         The return of each step, ``[*B, T, F]``.
 
     Raises:
         ShapeError: if shapes differ.
+        SpecError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -323,7 +348,9 @@ def vec_td1_return_estimate(
         >>> vec_td1_return_estimate(0.5, value, reward, done).flatten()
         tensor([2.5000, 3.0000])
     """
-    return vec_td_lambda_return_estimate(gamma, 1.0, next_state_value, reward, done, terminated, time_dim=time_dim)
+    return vec_td_lambda_return_estimate(
+        gamma, 1.0, next_state_value, reward, done, terminated, time_dim=time_dim, out=out
+    )
 
 
 def vec_td1_advantage_estimate(
@@ -335,11 +362,13 @@ def vec_td1_advantage_estimate(
     terminated: Tensor | None = None,
     *,
     time_dim: int = -2,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """`vec_td1_return_estimate` less the value of the state, ``[*B, T, F]``.
+    """`vec_td1_return_estimate` less the value of the state, ``[*B, T, F]``; `out` as there.
 
     Raises:
         ShapeError: if shapes differ.
+        SpecError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -349,10 +378,13 @@ def vec_td1_advantage_estimate(
         tensor([-1.5000, -1.0000])
     """
     check_shapes(reward, state_value=state_value)
-    return vec_td1_return_estimate(gamma, next_state_value, reward, done, terminated, time_dim=time_dim) - state_value
+    returns = vec_td1_return_estimate(gamma, next_state_value, reward, done, terminated, time_dim=time_dim)
+    return _less(returns, state_value, out, (gamma, next_state_value, reward, done, terminated))
 
 
-def reward2go(reward: Tensor, done: Tensor, gamma: Coefficient = 1.0, *, time_dim: int = -2) -> Tensor:
+def reward2go(
+    reward: Tensor, done: Tensor, gamma: Coefficient = 1.0, *, time_dim: int = -2, out: Tensor | None = None
+) -> Tensor:
     """The discounted sum of rewards to the end of the episode or batch; nothing is bootstrapped.
 
     Args:
@@ -360,12 +392,14 @@ def reward2go(reward: Tensor, done: Tensor, gamma: Coefficient = 1.0, *, time_di
         done: whether the episode ended with the step, same shape.
         gamma: discount, in [0, 1].
         time_dim: where time is.
+        out: is written and returned, if given; as for `vec_generalized_advantage_estimate`.
 
     Returns:
         Same shape.
 
     Raises:
         ShapeError: if shapes differ.
+        SpecError: if `out` cannot be written.
 
     Example:
         >>> import torch
@@ -376,10 +410,15 @@ def reward2go(reward: Tensor, done: Tensor, gamma: Coefficient = 1.0, *, time_di
     reward = reward if reward.is_floating_point() else reward.to(torch.get_default_dtype())
     fused = fused_form("td_lambda", reward)
     if fused is not None:
-        found = fused(gamma, 1.0, None, reward, done, None, time_dim)
+        more = {} if out is None else {"out": out}
+        found = fused(gamma, 1.0, None, reward, done, None, time_dim, **more)
         if found is not None:
             return found
     check_shapes(reward, done=done, gamma=gamma)
     time_dim = time_index(time_dim, reward)
     done, _ = ended(done, None)
-    return linear_recurrence(reward, weight(gamma, reward, done), time_dim)
+    found = linear_recurrence(reward, weight(gamma, reward, done), time_dim)
+    if out is None:
+        return found
+    write([out], [found], (gamma, reward, done))
+    return out

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.objectives.value._recurrence import fused_form, linear_recurrence
+from rl.objectives.value.functional._out import Pair, write
 from rl.objectives.value.functional._shared import Coefficient, check_shapes, ended, time_index, weight
 
 __all__ = ["vtrace_advantage_estimate"]
@@ -26,6 +27,7 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
     c_thresh: float = 1.0,
     lmbda: Coefficient = 1.0,
     time_dim: int = -2,
+    out: Pair | None = None,
 ) -> tuple[Tensor, Tensor]:
     """V-trace advantage and value target, through the installed back end.
 
@@ -47,13 +49,14 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
         c_thresh: largest weight of what follows, at least 0.
         lmbda: weight of longer returns, in [0, 1].
         time_dim: where time is.
+        out: both results are written there and returned, if given; as for `vec_generalized_advantage_estimate`.
 
     Returns:
         The advantage and the value target, both ``[*B, T, F]``.
 
     Raises:
         ShapeError: if shapes differ.
-        SpecError: if the thresholds are not ``0 <= c_thresh <= rho_thresh``.
+        SpecError: if the thresholds are not ``0 <= c_thresh <= rho_thresh``, or `out` cannot be written.
 
     Example:
         >>> value, reward, log_prob = torch.zeros(1, 3, 1), torch.ones(1, 3, 1), torch.zeros(1, 3, 1)
@@ -68,7 +71,8 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
     fused = fused_form("vtrace", reward)
     if fused is not None:
         values, outcome = (state_value, next_state_value), (reward, done, terminated)
-        found = fused(gamma, lmbda, ratio, *values, *outcome, time_dim, rho_bar=rho_thresh, c_bar=c_thresh)
+        more = {} if out is None else {"out": out}
+        found = fused(gamma, lmbda, ratio, *values, *outcome, time_dim, rho_bar=rho_thresh, c_bar=c_thresh, **more)
         if found is not None:
             return found
     check_shapes(
@@ -92,7 +96,12 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
         (beyond.narrow(time_dim, min(1, steps), max(steps - 1, 0)), torch.zeros_like(beyond)), time_dim
     )
     advantage = delta + weight(gamma * rho, delta, done) * following.narrow(time_dim, 0, steps)
-    return advantage, beyond + state_value
+    found = advantage, beyond + state_value
+    if out is None:
+        return found
+    inputs = (gamma, lmbda, log_pi, log_mu, state_value, next_state_value, reward, done, terminated)
+    write(out, found, inputs)
+    return out
 
 
 def check_thresholds(rho_thresh: float, c_thresh: float, owner: str) -> None:

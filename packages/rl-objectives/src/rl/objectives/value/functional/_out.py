@@ -1,0 +1,64 @@
+"""Results in memory that the caller gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import ShapeError, SpecError
+
+__all__ = ["Pair", "write"]
+
+Pair = tuple[Tensor, Tensor]
+
+
+def write(out: Sequence[Tensor], found: Sequence[Tensor], inputs: Sequence[object]) -> None:
+    """Copy results to where the caller wants them.
+
+    Args:
+        out: written here.
+        found: the results.
+        inputs: what they were computed from; those that are tensors keep their memory to themselves.
+
+    Raises:
+        ShapeError: if a shape differs; nothing is written then.
+        SpecError: if their number, a type or a device differs, a gradient is asked for, or memory is shared; likewise.
+    """
+    if len(out) != len(found):
+        raise SpecError(f"out has {len(out)} tensor(s); there are {len(found)} results, each needs one")
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    for one, result in zip(out, found, strict=True):
+        if one.shape != result.shape:
+            raise ShapeError(f"out has shape {tuple(one.shape)}; it must have {tuple(result.shape)}, as the inputs do")
+        if one.dtype != result.dtype or one.device != result.device:
+            raise SpecError(
+                f"out is {one.dtype} on {one.device}; it must be {result.dtype} on {result.device}, as the result is"
+            )
+        if one.requires_grad or result.requires_grad:
+            raise SpecError("out takes no gradient: call this under torch.no_grad(), or leave out away")
+        if not torch.compiler.is_compiling():
+            _refuse_shared(one, tensors)
+            tensors.append(one)
+    for one, result in zip(out, found, strict=True):
+        one.copy_(result)
+
+
+def _refuse_shared(out: Tensor, others: Sequence[Tensor]) -> None:
+    if any(step == 0 and size > 1 for size, step in zip(out.shape, out.stride(), strict=True)):
+        raise SpecError("several elements of out share memory; give it memory of its own")
+    first, end = _span(out)
+    for other in others:
+        start, stop = _span(other)
+        if first < stop and start < end:
+            raise SpecError("out overlaps an input or the other out; give it memory of its own")
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """First address, and the one behind the last."""
+    start = tensor.data_ptr()
+    if not tensor.numel():
+        return start, start
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
