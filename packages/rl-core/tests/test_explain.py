@@ -7,6 +7,7 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
 
+from rl.core import State
 from rl.core._explain import check_pipeline, explain
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError
@@ -116,3 +117,21 @@ def test_a_scalar_of_a_loss_has_no_batch_in_front():
     found = check_pipeline(Part(writes=[Key("loss", (), batched=False), Key("weight", ())]))
     assert found.uses["loss"].row()[1] == "[]"
     assert found.uses["weight"].row()[1] == "[*B]"
+
+
+def remembering(key, out_key):
+    """A part that carries `key` from step to step."""
+    part = Part(reads=["observation", key, "is_init"], writes=[out_key, ("next", key)])
+    part.states = (State(key, (1,), owner="Part"),)
+    return part
+
+
+def test_what_a_policy_carries_is_written_by_the_collector():
+    table = check_pipeline(CountingEnv(), remembering("count", "action"), Part(reads=["count"]))
+    assert table.uses["count"].writers == ["Collector"]
+    assert table.uses["is_init"].writers == ["Collector"]
+
+
+def test_what_another_part_carries_is_written_by_nobody():
+    with pytest.raises(ContractError, match="reads 'other', which nothing in this pipeline wrote"):
+        check_pipeline(CountingEnv(), remembering("count", "action"), remembering("other", "value"))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from inspect import signature
 
 import pytest
 import torch
@@ -156,6 +157,111 @@ WRONG_TREES = {
 
 @pytest.mark.parametrize(("tree", "message"), WRONG_TREES.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_a_wrong_tree_is_caught(tree, message):
+    with pytest.raises(AssertionError, match=message):
+        check_priority_tree(lambda capacity, dtype: tree(capacity, dtype=dtype))
+
+
+class WithMore(ToyPriorityTree):
+    """The toy with the optional methods, as if its device went on computing: `check` raises."""
+
+    def __init__(self, capacity, device="cpu", dtype=torch.float32):
+        super().__init__(capacity, device, dtype)
+        self.refused = None
+
+    def update(self, index, priority):
+        try:
+            super().update(index, priority)
+        except (IndexError, ValueError) as error:
+            self.refused = self.refused or error
+
+    def sample(self, n, *, generator=None, stratified=False):
+        if self.total() == 0:
+            self.refused = self.refused or ValueError("nothing can be drawn")
+            return torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=self.dtype)
+        return super().sample(n, generator=generator, stratified=stratified)
+
+    def sample_weighted(self, n, beta, *, generator=None, stratified=False):
+        index, priority = self.sample(n, generator=generator, stratified=stratified)
+        return index, (priority / self.min()) ** -beta
+
+    def update_from_errors(self, index, error, eps, alpha, *, raw=None, largest=None, rows=None):
+        if (index >= (self.capacity if rows is None else rows)).any():
+            self.refused = self.refused or IndexError("too large")
+            return
+        before = self.refused
+        self.update(index, (error.abs() + eps) ** alpha)
+        if self.refused is before and len(index):
+            self.beside(index, error, raw, largest)
+
+    def beside(self, index, error, raw, largest):
+        for i, e in zip(index.tolist(), error, strict=True):
+            raw[i] = e
+        largest.copy_(torch.maximum(largest, error.abs().max()))
+
+    def check(self):
+        error, self.refused = self.refused, None
+        if error is not None:
+            raise error
+
+
+class OneMissing(WithMore):
+    def check(self):
+        self.refused = None
+
+
+class RawOfSizes(WithMore):
+    def beside(self, index, error, raw, largest):
+        super().beside(index, error.abs(), raw, largest)
+
+
+class LargestOfTheBatch(WithMore):
+    def beside(self, index, error, raw, largest):
+        super().beside(index, error, raw, largest.fill_(0))
+
+
+class RawFirst(WithMore):
+    def update_from_errors(self, index, error, eps, alpha, *, raw=None, largest=None, rows=None):
+        if len(index) == len(error) and len(index) and index.min() >= 0 and index.max() < self.capacity:
+            self.beside(index, error, raw, torch.zeros_like(largest))
+        super().update_from_errors(index, error, eps, alpha, raw=raw, largest=largest, rows=rows)
+
+
+class NoRows(WithMore):
+    def update_from_errors(self, index, error, eps, alpha, *, raw=None, largest=None, rows=None):
+        super().update_from_errors(index, error, eps, alpha, raw=raw, largest=largest)
+
+
+class NoEps(WithMore):
+    def update_from_errors(self, index, error, eps, alpha, **beside):
+        super().update_from_errors(index, error, eps * 1.1, alpha, **beside)
+
+    update_from_errors.__signature__ = signature(WithMore.update_from_errors)
+
+
+class InvertedWeights(WithMore):
+    def sample_weighted(self, n, beta, **arguments):
+        index, weight = super().sample_weighted(n, beta, **arguments)
+        return index, 1 / weight
+
+
+def test_a_tree_with_the_optional_methods_passes():
+    check_priority_tree(lambda capacity, dtype: WithMore(capacity, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    {
+        OneMissing: "accepted",
+        RawOfSizes: "raw does not hold",
+        LargestOfTheBatch: "largest is",
+        RawFirst: "raw does not hold",
+        NoRows: "equal to rows must raise IndexError",
+        NoEps: "a priority of update_from_errors is off",
+        InvertedWeights: "a weight of sample_weighted",
+    }.items(),
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_wrong_optional_method_is_caught(tree, message):
     with pytest.raises(AssertionError, match=message):
         check_priority_tree(lambda capacity, dtype: tree(capacity, dtype=dtype))
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from rl.core._recurrent import states_of
 from rl.core.contract import Contract, Key, MissingKey, missing_key_message, missing_keys_message
 from rl.core.errors import ContractError
-from rl.core.keys import NestedKey, as_tuple, next_key, unwrap
+from rl.core.keys import IS_INIT, NestedKey, as_tuple, next_key, unwrap
 
 __all__ = ["Explanation", "KeyUse", "check_pipeline", "contract_of", "explain"]
 
@@ -123,7 +124,8 @@ def explain(*components: Any, file: IO[str] | None = None) -> Explanation:
 
     Args:
         components: in the order in which data flows: an environment, a policy, an estimator, a loss; any of them
-            may be left out. An environment is anything with the specs of `rl.core.interfaces.Env`.
+            may be left out. An environment is anything with the specs of `rl.core.interfaces.Env`. What a policy behind
+            one carries from step to step counts as written by the collector.
         file: where the table goes; standard output if None.
 
     Returns:
@@ -182,6 +184,8 @@ def _trace(components: tuple[Any, ...]) -> Explanation:
                 found.writes(f"{name}.reset", key)
             continue
         waiting = _step_if_ready(found, waiting, names)
+        if waiting is not None:
+            _begin_states(found, component)
         contract = contract_of(component)
         for key in contract.reads:
             found.reads(name, key)
@@ -190,6 +194,15 @@ def _trace(components: tuple[Any, ...]) -> Explanation:
     if waiting is not None and len(components) > 1:
         _env_step(found, waiting, names)
     return found
+
+
+def _begin_states(found: Explanation, policy: Any) -> None:
+    """What a collector writes at the root for a policy that carries state, unless the environment does."""
+    states = states_of(policy)
+    keys = [Key(state.name, state.shape, dtype=state.dtype) for state in states]
+    for key in [*keys, Key(IS_INIT, (1,))] if states else []:
+        if key.name not in found.uses:
+            found.writes("Collector", key)
 
 
 def _step_if_ready(found: Explanation, env: Any, names: dict[int, str]) -> Any:

@@ -271,6 +271,21 @@ class PriorityTree(Protocol):
     """Priorities by index, drawn in proportion.
 
     Raw values are what the sampler computed, ``(|td_error| + eps) ** alpha`` in prioritized replay.
+
+    A tree may do more in one call. These methods are optional, and looked up by name:
+
+    - ``update_from_errors(index, error, eps, alpha, *, raw=None, largest=None, rows=None)``: sets
+      ``(|error| + eps) ** alpha`` at `index` ``[n]``; of a repeated index the last one counts. If `raw` ``[capacity]``
+      is given, it gets ``raw[index] = error`` too; if `largest` ``[]`` is, it becomes the larger of itself and the
+      largest ``|error|``. An index of `rows` or more is refused. `error`, `raw` and `largest` have the tree's dtype and
+      device. Everything is checked before anything is written, into any of the three;
+    - ``sample_weighted(n, beta, *, generator=None, stratified=False)``: indices ``[n]`` and their importance weights
+      ``(priority / min) ** -beta`` ``[n]``;
+    - ``check()``: for a tree whose device computes while the host goes on. It cannot raise at once: a batch that it
+      refuses writes nothing, and leaves an error on the device; where nothing can be drawn, indices and weights are
+      zeros. ``check()`` waits, and raises the first error since the last ``check()``. A tree without it raises at once.
+
+    With all of these, prioritized replay reads no value of a tensor on the host.
     """
 
     capacity: int
@@ -329,7 +344,11 @@ class LinearRecurrence(Protocol):
     Arguments come as the user gave them, unchecked: coefficients are numbers or tensors, `terminated` may be None and
     stands for `done` then. A method that does not serve them (other types, shapes that differ, a gradient that it
     cannot give) returns None before it computes anything; the caller then checks them and composes the return from the
-    recurrence. Results are the same either way. None of them is called while `torch.compile` traces.
+    recurrence. Results are the same either way. All take a keyword ``out``, given only if somebody wants the results
+    there: tensors in the shape of the result, to be written and returned.
+
+    While `torch.compile` traces, a back end is called only if it has an attribute ``traceable`` that is true: it
+    consists of registered operators then, whole returns included.
     """
 
     def __call__(self, d: Tensor, c: Tensor, time_dim: int) -> Tensor:
@@ -354,7 +373,8 @@ class RecurrentBackend(Protocol):
         """Outputs ``[B, T, H]`` and the states ``[B, T, layers, H]`` after each step.
 
         Args:
-            module: holds the weights, in `torch.nn.LSTM` or `torch.nn.GRU` form, batch first.
+            module: holds the weights under the names of `torch.nn.LSTM` or `torch.nn.GRU`, batch first; its ``mode``,
+                ``"LSTM"`` or ``"GRU"``, says which, as it need not inherit from either.
             inputs: ``[B, T, I]``.
             state: the state before the first step, ``[B, layers, H]`` each (h, or h and c).
             is_init: bool ``[B, T]``; where true, the state before that step is `reset_state` there, also before the

@@ -18,9 +18,9 @@ from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModule,
     TensorDictSequential,
-    interaction_type,
 )
 from tensordict.nn import probabilistic as _probabilistic
+from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor, nn
 from torch.distributions import Distribution
 

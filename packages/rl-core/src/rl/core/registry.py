@@ -90,7 +90,7 @@ class Registry:
         except (Exception, SystemExit) as error:  # noqa: BLE001  one broken plugin must not hide the others
             missing = (error.name or "") if isinstance(error, ImportError) else ""
             record.state = "broken"
-            record.reason = f"{type(error).__name__}: {error}{namespace.hint(missing)}"
+            record.reason = f"{_said(error)}{namespace.hint(missing)}"
 
     def register(self, plugin: object, name: str, distribution: str = "this program") -> PluginRecord:
         """Add a plugin that is no entry point: any object or module with functions marked `hookimpl`.
@@ -231,7 +231,7 @@ class Registry:
 
     def _failed(self, record: PluginRecord, hook: str, error: BaseException) -> None:
         remedy = f"Upgrade {record.distribution}, or leave it out with RL_PLUGINS_DISABLE={record.name}"
-        problem = f"{hook} raised {type(error).__name__}: {error}"
+        problem = f"{hook} raised {_said(error)}"
         self._note(record, problem, f"{problem}; the other plugins are asked instead. {remedy}")
 
     def _note(self, record: PluginRecord, problem: str, message: str) -> None:
@@ -303,6 +303,12 @@ def _device(device: torch.device | str) -> torch.device:
     import torch
 
     return torch.device(device)
+
+
+def _said(error: BaseException) -> str:
+    """Its type and first line: some of torch have sixty."""
+    first, *more = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {first}{' [...]' if more else ''}"
 
 
 def _outside() -> int:

@@ -6,6 +6,7 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.core._exploration import ExplorationType, exploration_type, set_exploration_type
+    from rl.core._recurrent import recurrent_mode, set_recurrent_mode
     from rl.modules.__about__ import __version__
     from rl.modules.distributions._delta import Delta
     from rl.modules.distributions._discrete import (
@@ -27,41 +28,61 @@ if TYPE_CHECKING:
     from rl.modules.policy._qvalue import QValueActor, QValueModule
     from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
     from rl.modules.policy._value import ValueOperator
+    from rl.modules.recurrent._cells import GRU, LSTM, GRUCell, LSTMCell
+    from rl.modules.recurrent._choice import Backend
+    from rl.modules.recurrent._module import GRUModule, LSTMModule
+    from rl.modules.recurrent._pad import PadBackend
+    from rl.modules.recurrent._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
+    from rl.modules.recurrent._scan import ScanBackend
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "MLP",
     "Actor",
     "ActorCriticOperator",
     "ActorCriticWrapper",
     "ActorValueOperator",
     "AdditiveGaussianModule",
+    "Backend",
     "Categorical",
     "CategoricalHead",
     "ConvNet",
     "Delta",
     "EGreedyModule",
     "ExplorationType",
+    "GRUCell",
+    "GRUModule",
     "IndependentNormal",
+    "LSTMCell",
+    "LSTMModule",
     "MaskedCategorical",
     "MaskedOneHotCategorical",
     "NormalHead",
     "NormalParamExtractor",
     "OneHotCategorical",
+    "PadBackend",
     "ProbabilisticActor",
     "QValueActor",
     "QValueModule",
+    "ScanBackend",
     "TanhNormal",
     "ValueOperator",
     "__version__",
     "exploration_type",
+    "get_recurrent_matmul_precision",
     "orthogonal_init",
+    "recurrent_mode",
     "set_exploration_type",
+    "set_recurrent_matmul_precision",
+    "set_recurrent_mode",
 ]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.core._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
+        "rl.core._recurrent": ["recurrent_mode", "set_recurrent_mode"],
         "rl.modules.__about__": ["__version__"],
         "rl.modules.distributions._delta": ["Delta"],
         "rl.modules.distributions._discrete": [
@@ -83,5 +104,11 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.policy._qvalue": ["QValueActor", "QValueModule"],
         "rl.modules.policy._shared": ["ActorCriticOperator", "ActorCriticWrapper", "ActorValueOperator"],
         "rl.modules.policy._value": ["ValueOperator"],
+        "rl.modules.recurrent._cells": ["GRU", "LSTM", "GRUCell", "LSTMCell"],
+        "rl.modules.recurrent._choice": ["Backend"],
+        "rl.modules.recurrent._module": ["GRUModule", "LSTMModule"],
+        "rl.modules.recurrent._pad": ["PadBackend"],
+        "rl.modules.recurrent._precision": ["get_recurrent_matmul_precision", "set_recurrent_matmul_precision"],
+        "rl.modules.recurrent._scan": ["ScanBackend"],
     },
 )

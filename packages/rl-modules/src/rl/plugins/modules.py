@@ -1,9 +1,17 @@
-"""What rl-modules offers, as data."""
+"""What rl-modules offers: components, as data, and the recurrences that work everywhere."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rl.core.components import Component
 from rl.core.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    import torch
+
+    from rl.core.interfaces import RecurrentBackend
 
 _MODULES = (
     ("mlp", "MLP", "Linear layers with activations between them"),
@@ -21,11 +29,31 @@ _MODULES = (
     ("actor-critic-wrapper", "ActorCriticWrapper", "Policy and critic as one module"),
     ("egreedy", "EGreedyModule", "Random actions with a falling probability"),
     ("additive-gaussian", "AdditiveGaussianModule", "Falling normal noise on continuous actions"),
+    ("lstm", "LSTMModule", "LSTM on named entries, step by step or whole sequences"),
+    ("gru", "GRUModule", "GRU on named entries, step by step or whole sequences"),
+)
+_BACKENDS = (
+    ("scan", "ScanBackend", "Loop over time as an operator of our own; compiles whole"),
+    ("pad", "PadBackend", "Pieces between resets, padded, through torch's own LSTM and GRU"),
 )
 
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
-    """Networks, policies, critics and exploration."""
+    """Networks, policies, critics, exploration and recurrences."""
     for name, attribute, summary in _MODULES:
         yield Component(kind="module", name=name, target=f"rl.modules:{attribute}", summary=summary)
+    for name, attribute, summary in _BACKENDS:
+        yield Component(kind="recurrent_backend", name=name, target=f"rl.modules:{attribute}", summary=summary)
+
+
+@hookimpl(trylast=True)
+def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
+    """``scan``, for every device, and ``pad`` where it is asked for."""
+    del device
+    if cell not in ("lstm", "gru") or name not in ("scan", "pad", None):
+        return None
+    from rl.modules.recurrent._pad import PadBackend
+    from rl.modules.recurrent._scan import ScanBackend
+
+    return PadBackend() if name == "pad" else ScanBackend()

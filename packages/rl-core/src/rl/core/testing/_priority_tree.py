@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from math import ceil, floor, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +25,8 @@ def check_priority_tree(make: Make, *, dtypes: tuple[torch.dtype, ...] = (torch.
 
     Covers updates (the last of a repeated index counts), get, total, min, max, that what is zero is never
     drawn, that draws are in proportion (chi-square, one false alarm in a million), that a generator makes
-    them repeatable, stratified draws, and that a refused update writes nothing.
+    them repeatable, stratified draws, and that a refused update writes nothing. The optional methods are
+    checked where a tree has them; `check()` is called wherever an error must come.
 
     Args:
         make: called with a capacity and a dtype; gives a new, empty tree.
@@ -44,6 +48,10 @@ def check_priority_tree(make: Make, *, dtypes: tuple[torch.dtype, ...] = (torch.
         _check_generator(make, dtype)
         _check_stratified(make, dtype)
         _check_refusals(make, dtype)
+        if hasattr(make(1, dtype), "sample_weighted"):
+            _check_weights(make, dtype)
+        if hasattr(make(1, dtype), "update_from_errors"):
+            _check_errors(make, dtype)
 
 
 def _filled(make: Make, dtype: torch.dtype, priority: Tensor) -> PriorityTree:
@@ -64,7 +72,7 @@ def _check_empty(make: Make, capacity: int, dtype: torch.dtype) -> None:
     assert tree.total().item() == 0, f"{what} has the total {tree.total().item()}, expected 0"
     assert tree.max().item() == 0, f"{what} has the maximum {tree.max().item()}, expected 0"
     assert tree.min().item() == float("inf"), f"{what} has the minimum {tree.min().item()}, expected infinity"
-    _refused(lambda: tree.sample(1), ValueError, f"sampling from {what}")
+    _refused(tree, lambda: tree.sample(1), ValueError, f"sampling from {what}")
 
 
 def _check_against_array(make: Make, capacity: int, dtype: torch.dtype) -> None:
@@ -185,13 +193,80 @@ def _check_refusals(make: Make, dtype: torch.dtype) -> None:
     ]
     for what, index, priority, error in cases:
         arguments = torch.tensor(index, device=tree.device), torch.tensor(priority, dtype=dtype, device=tree.device)
-        _refused(lambda given=arguments: tree.update(*given), error, f"an update with {what}")
+        _refused(tree, lambda given=arguments: tree.update(*given), error, f"an update with {what}")
         _compare(tree, array, f"after a refused update with {what}")
 
 
-def _refused(call: Callable[[], object], error: type[Exception], what: str) -> None:
+def _check_weights(make: Make, dtype: torch.dtype) -> None:
+    priority = torch.rand(300, generator=torch.Generator().manual_seed(13)) + 1e-3
+    priority[::5] = 0
+    tree = _filled(make, dtype, priority)
+    draw: Callable[..., tuple[Tensor, Tensor]] = tree.sample_weighted  # pyright: ignore[reportAttributeAccessIssue]
+    for beta, stratified in ((0.0, False), (0.4, True), (1.0, False)):
+        index, weight = draw(500, beta, generator=_rng(tree, 1), stratified=stratified)
+        same, drawn = tree.sample(500, generator=_rng(tree, 1), stratified=stratified)
+        assert torch.equal(index, same), "sample_weighted drew other indices than sample does with this generator"
+        assert weight.shape == (500,), f"sample_weighted(500) gave weights of shape {tuple(weight.shape)}"
+        assert weight.dtype == dtype, f"sample_weighted gave weights of {weight.dtype}, expected {dtype}"
+        expected = (drawn.double() / tree.min().double()) ** -beta
+        worst = ((weight.double() - expected).abs() / expected).max().item()
+        slack = 1e-5 if dtype == torch.float32 else 1e-10
+        assert worst <= slack, f"a weight of sample_weighted with beta={beta} is off by {worst:.1e} of itself ({dtype})"
+
+
+_EPS, _ALPHA = 0.01, 0.6
+
+
+def _check_errors(make: Make, dtype: torch.dtype) -> None:
+    """`update_from_errors` against a loop; with raw errors, the largest one and a limit of rows where it takes them."""
+    generator, capacity, rows = torch.Generator().manual_seed(17), 200, 150
+    tree = make(capacity, dtype)
+    write: Callable[..., None] = tree.update_from_errors  # pyright: ignore[reportAttributeAccessIssue]
+    raw, largest = torch.zeros(capacity, dtype=dtype, device=tree.device), torch.ones((), dtype=dtype).to(tree.device)
+    whole = {"raw", "largest", "rows"} <= set(signature(write).parameters)
+    beside: dict[str, Any] = {"raw": raw, "largest": largest, "rows": rows} if whole else {}
+    array, most = torch.zeros(capacity, dtype=dtype), 1.0
+    for n in (1, 40, 0, 1100, 3):
+        index = torch.randint(0, rows, (n,), generator=generator)
+        error = torch.randn(n, generator=generator, dtype=torch.float64).to(dtype) * n
+        error[::4] = 0
+        write(index.to(tree.device), error.to(tree.device), _EPS, _ALPHA, **beside)
+        for i, e in zip(index.tolist(), error.tolist(), strict=True):
+            array[i], most = e, max(most, abs(e))
+        _compare_errors(tree, array, raw, largest.item(), most if whole else None)
+    cases: list[tuple[str, list[int], list[float], type[Exception]]] = [
+        ("an index of -1", [0, -1], [9e9, 9e9], IndexError),
+        ("an error that is not a number", [0, 1], [9e9, float("nan")], ValueError),
+        ("an infinite error", [0, 1], [9e9, float("-inf")], ValueError),
+        ("an index equal to the capacity", [0, capacity], [9e9, 9e9], IndexError),
+        ("more errors than indices", [0], [9e9, 9e9], ValueError),
+    ]
+    if whole:
+        cases.append(("an index equal to rows", [0, rows], [9e9, 9e9], IndexError))
+    for what, places, values, refusal in cases:
+        given = torch.tensor(places, device=tree.device), torch.tensor(values, dtype=dtype, device=tree.device)
+        call = partial(write, *given, _EPS, _ALPHA, **beside)
+        _refused(tree, call, refusal, f"update_from_errors with {what}")
+        _compare_errors(tree, array, raw, largest.item(), most if whole else None)
+
+
+def _compare_errors(tree: PriorityTree, array: Tensor, raw: Tensor, largest: float, most: float | None) -> None:
+    stored = tree.get(torch.arange(len(array), device=tree.device)).cpu().double()
+    expected = torch.where(stored == 0, 0.0, (array.double().abs() + _EPS) ** _ALPHA)  # zero: never written
+    assert ((stored != 0) | (array == 0)).all(), "update_from_errors left a priority of zero where it was to write"
+    worst = ((stored - expected).abs() / (expected + 1e-30)).max().item()
+    slack = 1e-5 if array.dtype == torch.float32 else 1e-10
+    assert worst <= slack, f"a priority of update_from_errors is off by {worst:.1e} of itself ({array.dtype})"
+    if most is not None:
+        assert torch.equal(raw.cpu(), array), "update_from_errors: raw does not hold the errors that were given last"
+        assert largest == most, f"update_from_errors: largest is {largest}, expected {most}"
+
+
+def _refused(tree: PriorityTree, call: Callable[[], object], error: type[Exception], what: str) -> None:
+    """Raised by the call, or by the `check()` that follows it if the tree has one."""
     try:
         call()
+        getattr(tree, "check", lambda: None)()
     except error:
         return
     except Exception as other:

@@ -42,7 +42,7 @@ def recurrent_reference(
         >>> torch.testing.assert_close(out, gru(x)[0])
     """
     weights = dict(module.named_parameters())
-    step = _lstm_step if isinstance(module, nn.LSTM) else _gru_step
+    step = _lstm_step if module.mode == "LSTM" else _gru_step
     outputs: list[Tensor] = []
     kept: list[list[Tensor]] = [[] for _ in state]
     current = [list(part.unbind(1)) for part in state]  # [part][layer], each [B, H]

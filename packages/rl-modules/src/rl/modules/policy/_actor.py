@@ -11,9 +11,9 @@ from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModule,
     TensorDictModuleBase,
-    interaction_type,
     set_interaction_type,
 )
+from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor, nn
 from torch.distributions import Distribution
 

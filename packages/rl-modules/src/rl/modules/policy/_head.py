@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import CompositeDistribution, InteractionType, ProbabilisticTensorDictModule, interaction_type
+from tensordict.nn import CompositeDistribution, InteractionType, ProbabilisticTensorDictModule
 from tensordict.nn import probabilistic as tensordict_probabilistic
+from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor
 from torch.distributions import Distribution
 

@@ -1,0 +1,1 @@
+"""Recurrent cells, modules and back ends."""

@@ -1,0 +1,69 @@
+"""The keys of a recurrent module, as users of TorchRL give them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl.core.errors import ContractError
+from rl.core.keys import IS_INIT, NEXT, NestedKey, as_tuple, key_str, next_key
+from rl.modules.policy._keys import key_list
+
+__all__ = ["recurrent_keys"]
+
+
+def recurrent_keys(
+    who: str,
+    parts: Sequence[str],
+    in_key: NestedKey | None,
+    in_keys: Sequence[NestedKey] | None,
+    out_key: NestedKey | None,
+    out_keys: Sequence[NestedKey] | None,
+) -> tuple[list[NestedKey], list[NestedKey]]:
+    """All keys that are read, and all that are written.
+
+    Args:
+        who: for messages.
+        parts: names of the states, ``("h", "c")``.
+        in_key: of the input; states and ``is_init`` are under their usual keys.
+        in_keys: instead, of the input, the states, and of ``is_init`` if it is not just that.
+        out_key: of the output; states are written under ``next`` where they are read.
+        out_keys: instead, of the output and the states.
+
+    Raises:
+        ContractError: if both or none of a pair are given, their number is wrong, or states are written elsewhere.
+    """
+    for one, many, names in ((in_key, in_keys, "in_key"), (out_key, out_keys, "out_key")):
+        if (one is None) == (many is None):
+            raise ContractError(f"{who} takes either {names}= or {names}s=, got {one!r} and {many!r}")
+    states: list[NestedKey] = [("recurrent_state", part) for part in parts]
+    reads = [*key_list([in_key]), *states] if in_keys is None else key_list(in_keys)
+    if in_keys is None and out_keys is not None and len(out_keys) == len(parts) + 1:
+        states = [_root(key, who) for key in key_list(out_keys)[1:]]
+        reads = [reads[0], *states]
+    if len(reads) == len(parts) + 1:
+        reads = [*reads, IS_INIT]
+    if len(reads) != len(parts) + 2 or as_tuple(reads[-1])[-1] != IS_INIT:
+        raise ContractError(
+            f"{who} reads its input, {_listed(parts)}, and {IS_INIT!r}: in_keys has {len(parts) + 1} or"
+            f" {len(parts) + 2} entries, the last of the longer form ending in {IS_INIT!r}; got {in_keys}"
+        )
+    states = reads[1:-1]
+    writes = [*key_list([out_key]), *map(next_key, states)] if out_keys is None else key_list(out_keys)
+    if writes[1:] != [next_key(state) for state in states]:
+        expected = ", ".join(key_str(next_key(state)) for state in states)
+        raise ContractError(
+            f"{who} reads its states under {', '.join(map(key_str, states))} and so writes them under {expected}, from"
+            f" where they move to the following step; got out_keys {writes}"
+        )
+    return reads, writes
+
+
+def _root(key: NestedKey, who: str) -> NestedKey:
+    head, *rest = as_tuple(key)
+    if head != NEXT or not rest:
+        raise ContractError(f"{who} writes states under {NEXT!r}, for the following step; got {key_str(key)}")
+    return tuple(rest) if len(rest) > 1 else rest[0]
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return f"{'states' if len(parts) > 1 else 'the state'} {' and '.join(parts)}"

@@ -1,0 +1,73 @@
+"""The weights of a module, one layer after the other, in the type in which to compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from rl.core import RecurrentOptions
+from rl.core.errors import BackendError
+
+__all__ = ["DEFAULTS", "Layer", "cell_of", "layers_of", "require_plain"]
+
+Cell = Literal["lstm", "gru"]
+DEFAULTS = RecurrentOptions()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Weights of one layer, as `torch.nn.LSTM` and `GRU` lay them out; biases are None without."""
+
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+
+
+def cell_of(module: nn.RNNBase) -> Cell:
+    """``"lstm"`` or ``"gru"``, by the module's ``mode``.
+
+    Raises:
+        BackendError: if it is neither.
+    """
+    found = {"LSTM": "lstm", "GRU": "gru"}.get(getattr(module, "mode", ""))
+    if found is None:
+        raise BackendError(f"expected a recurrent module with the mode 'LSTM' or 'GRU', got {type(module).__name__}")
+    return cast("Cell", found)
+
+
+def require_plain(module: nn.RNNBase, who: str) -> None:
+    """Refuse what no back end of this package computes.
+
+    Raises:
+        BackendError: for both directions, a projection, or another module than an LSTM or a GRU.
+    """
+    cell_of(module)
+    if module.bidirectional:
+        raise BackendError(f"{who} computes one direction, and the module has bidirectional=True: leave it out")
+    if module.proj_size:
+        raise BackendError(f"{who} has no projections, and the module has proj_size={module.proj_size}: leave it out")
+
+
+def layers_of(module: nn.RNNBase, dtype: torch.dtype | None = None) -> list[Layer]:
+    """Weights of each layer, converted to `dtype` if it is given.
+
+    They are read by name: what stands under these names counts, also where another framework exchanged the parameters.
+    """
+
+    def weight(name: str) -> Tensor:
+        found: Tensor = getattr(module, name)
+        return found if dtype is None else found.to(dtype)
+
+    return [
+        Layer(
+            weight(f"weight_ih_l{layer}"),
+            weight(f"weight_hh_l{layer}"),
+            weight(f"bias_ih_l{layer}") if module.bias else None,
+            weight(f"bias_hh_l{layer}") if module.bias else None,
+        )
+        for layer in range(module.num_layers)
+    ]

@@ -1,0 +1,1 @@
+"""The import paths of recurrent modules that users of TorchRL know."""

@@ -1,0 +1,109 @@
+"""`LSTM`, `GRU` and their cells against those of torch."""
+
+import pickle
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from rl.core import ShapeError, SpecError
+from rl.modules import GRU, LSTM, GRUCell, LSTMCell
+from rl.modules.tensordict_module import rnn
+
+LAYERS = pytest.mark.parametrize(("ours", "theirs"), [(LSTM, nn.LSTM), (GRU, nn.GRU)], ids=["lstm", "gru"])
+CELLS = pytest.mark.parametrize(("ours", "theirs"), [(LSTMCell, nn.LSTMCell), (GRUCell, nn.GRUCell)])
+
+
+def test_the_path_that_users_know_has_the_same_objects():
+    assert (rnn.LSTM, rnn.GRU, rnn.LSTMCell, rnn.GRUCell) == (LSTM, GRU, LSTMCell, GRUCell)
+
+
+@LAYERS
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"num_layers": 3}], ids=str)
+def test_layers_give_what_torch_gives_with_weights_of_either(ours, theirs, options):
+    torch.manual_seed(0)
+    one, two = ours(3, 4, **options), theirs(3, 4, batch_first=True, **options)
+    assert list(one.state_dict()) == list(two.state_dict())
+    one.load_state_dict(two.state_dict())
+    two.load_state_dict(one.state_dict())
+    x, start = torch.randn(2, 5, 3), torch.randn(options.get("num_layers", 1), 2, 4)
+    for hx in (None, (start, start / 2) if ours is LSTM else start):
+        assert_close(one(x, hx), two(x, hx))
+    alone = None if ours is GRU else (start[:, 0], start[:, 1])
+    assert_close(one(x[0], alone), two(x[0], alone))
+
+
+@LAYERS
+def test_a_restart_is_a_new_sequence(ours, theirs):
+    torch.manual_seed(0)
+    layer, x = ours(3, 4, num_layers=2), torch.randn(2, 5, 3)
+    is_init = torch.zeros(2, 5, dtype=torch.bool)
+    is_init[:, 2] = True
+    out, _ = layer(x, is_init=is_init)
+    assert_close(out[:, :2], layer(x[:, :2])[0])
+    assert_close(out[:, 2:], layer(x[:, 2:])[0])
+
+
+@LAYERS
+def test_layers_are_copied_and_sent_around(ours, theirs):
+    layer, x = ours(3, 4, num_layers=2), torch.randn(2, 5, 3)
+    for copy in (deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert_close(copy(x), layer(x), rtol=0, atol=0)
+
+
+@LAYERS
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [({"batch_first": False}, "batch_first"), ({"bidirectional": True}, "future"), ({"proj_size": 2}, "proj_size=2")],
+    ids=["time-first", "bidirectional", "projection"],
+)
+def test_layers_refuse_what_cannot_run_step_by_step(ours, theirs, options, what):
+    if ours is GRU and "proj_size" in options:
+        pytest.skip("torch's has no such argument either")
+    with pytest.raises(SpecError, match=what):
+        ours(3, 4, **options)
+
+
+@LAYERS
+def test_layers_name_the_shape_they_take(ours, theirs):
+    with pytest.raises(ShapeError, match=r"takes \[B, T, 3\]"):
+        ours(3, 4)(torch.zeros(2, 5, 4))
+
+
+@CELLS
+@pytest.mark.parametrize("bias", [True, False])
+def test_cells_give_what_torch_gives_for_any_batch(ours, theirs, bias):
+    torch.manual_seed(0)
+    one, two = ours(3, 4, bias=bias), theirs(3, 4, bias=bias)
+    one.load_state_dict(two.state_dict())
+    x, start = torch.randn(2, 5, 3), torch.randn(2, 5, 4)
+    hx = (start, start / 2) if ours is LSTMCell else start
+    flat = (start.flatten(0, 1), start.flatten(0, 1) / 2) if ours is LSTMCell else start.flatten(0, 1)
+    got, want = one(x, hx), two(x.flatten(0, 1), flat)
+    if ours is GRUCell:
+        got, want = (got,), (want,)
+    assert_close(tuple(part.flatten(0, 1) for part in got), tuple(want))
+    assert_close(one(x[0]), two(x[0]))
+
+
+@CELLS
+def test_a_cell_restarts_from_zero(ours, theirs):
+    cell, x, start = ours(3, 4), torch.randn(2, 3), torch.randn(2, 4)
+    hx = (start, start) if ours is LSTMCell else start
+    is_init = torch.tensor([[True], [False]])
+    got, fresh, kept = cell(x, hx, is_init=is_init), cell(x), cell(x, hx)
+    if ours is GRUCell:
+        got, fresh, kept = (got,), (fresh,), (kept,)
+    for part, new, old in zip(got, fresh, kept, strict=True):
+        assert_close(part[0], new[0])
+        assert_close(part[1], old[1])
+
+
+@LAYERS
+def test_layers_compile_whole(ours, theirs):
+    layer, x = ours(3, 4, num_layers=2), torch.randn(2, 5, 3)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    assert_close(compiled(x), layer(x))
+    torch.compiler.reset()
