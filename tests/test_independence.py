@@ -61,15 +61,36 @@ if tree is not None:
 else:
     assert "python -m rl.native._build" in why_not()
 """,
+    "prio_cuda": """
+import torch
+from rl.core.errors import BackendError
+from rl.core.registry import discovered
+from rl.prio_cuda import CudaPriorityTree, why_not
+if torch.cuda.is_available() and not why_not(torch.cuda.current_device()):
+    tree = discovered().priority_tree(100, "cuda", torch.float32)
+    tree.update(torch.tensor([3, 5], device="cuda"), torch.tensor([1.0, 0.0], device="cuda"))
+    assert isinstance(tree, CudaPriorityTree) and tree.sample(4)[0].tolist() == [3, 3, 3, 3]
+elif not torch.cuda.is_available():
+    try:
+        tree = discovered().priority_tree(100, "cuda", torch.float32)
+    except BackendError:
+        tree = None
+    assert tree is None and "rl-prio-cuda" in why_not()
+""",
 }
 SIBLINGS = sorted([*SMALLEST_USE, "trainers"])
+
+
+def distribution(name: str) -> str:
+    """The distribution that brings ``rl.NAME``."""
+    return "rl-" + name.replace("_", "-")
 
 
 @pytest.fixture(scope="module", params=sorted(SMALLEST_USE))
 def alone(request, wheels: Path, tmp_path_factory) -> tuple[str, FreshEnv]:
     """The name of a package and an environment that holds it, rl-core and rl-core's needs."""
     env = fresh_env(tmp_path_factory.mktemp(request.param), CORE_NEEDS)
-    env.install(wheels, f"rl-{request.param}")
+    env.install(wheels, distribution(request.param))
     return request.param, env
 
 
@@ -83,17 +104,17 @@ def test_it_lists_its_components_and_nobody_elses(alone):
     done = env.rl("plugins", "--json")
     assert done.returncode == 0, done.stderr
     plugins = {record["distribution"]: record for record in json.loads(done.stdout)}
-    assert set(plugins) == ({f"rl-{name}"} if name != "core" else set())
+    assert set(plugins) == ({distribution(name)} if name != "core" else set())
     if name != "core":
-        assert plugins[f"rl-{name}"]["state"] == "loaded"
-        assert plugins[f"rl-{name}"]["components"]
+        assert plugins[distribution(name)]["state"] == "loaded"
+        assert plugins[distribution(name)]["components"]
 
 
 def test_no_sibling_and_no_simulator_came_along(alone):
     name, env = alone
     installed = env.script("from importlib.metadata import distributions as d; print(*(x.name for x in d()))").split()
     ours = {dist for dist in installed if dist.startswith("rl-")}
-    assert ours == {"rl-core", f"rl-{name}"}
+    assert ours == {"rl-core", distribution(name)}
     assert not {"gymnasium", "pytest", "rich", "jsonargparse"} & set(installed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -28,5 +29,4 @@ class NativeHook(BuildHookInterface[BuilderConfig]):
 
     def clean(self, versions: list[str]) -> None:  # noqa: ARG002  hatchling names it
         """Remove what was compiled."""
-        for path in Path(self.root, "src/rl/native/_lib").glob("*"):
-            path.unlink()
+        shutil.rmtree(Path(self.root, "src/rl/native/_lib"), ignore_errors=True)

@@ -1,9 +1,9 @@
-"""Returns in C, against plain PyTorch, a loop over time, and what moving the memory costs.
+"""Returns in C, against TorchRL where it is installed, and what moving the memory costs.
 
-All sides alternate in one process on one thread; medians of CPU time of the thread, in microseconds. `stream` reads and
-writes as many bytes as GAE does, 22 for each element: two copies, a sum, and two copies of flags, into outputs that are
-used again. It is what no implementation can do without. `C, out=` uses its outputs again too; for large batches the
-others also pay for memory that is new.
+Microseconds for one call: CPU time of the thread, all sides in turns in one process, medians of the rounds; one
+thread. `stream` reads and writes as many bytes as GAE does, 22 for each element, into outputs that are used again:
+what no implementation can do without. `native` writes into new memory at each call, as TorchRL does; `out=` into
+memory that is used again. Ratios are of CPU time, where nothing else is said.
 
     python benchmarks/returns.py [--rounds 11]
 """
@@ -13,71 +13,50 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
-from torch import Tensor
+from returns_sides import Batch, Sides, native, stream, their_functions, torchrl
 
-from rl.native._recurrence import NativeRecurrence
+from rl.native import isa
 
 SHAPES = ((8, 128), (64, 1024), (4096, 128))
-GAMMA, LMBDA = 0.99, 0.95
+Pair = tuple[float, float]  # CPU time of the thread, wall time
+COLUMNS = ("native", "native, out=", "native, time first, out=", "TorchRL vec", "TorchRL loop", "stream")
 
 
-def scan(d: Tensor, c: Tensor) -> Tensor:
-    """Log-step scan along dimension 1."""
-    reach = 1
-    while reach < d.shape[1]:
-        head = torch.addcmul(d[:, :-reach], c[:, :-reach], d[:, reach:])
-        d = torch.cat((head, d[:, -reach:]), 1)
-        c = torch.cat((c[:, :-reach] * c[:, reach:], c[:, -reach:]), 1)
-        reach *= 2
-    return d
+def refuse_different(sides: Sides) -> None:
+    """All sides that form the same returns are to agree."""
+    found = {name: run() for name, run in sides.items() if "first" not in name and name != "stream"}
+    for other in found.values():
+        torch.testing.assert_close(other, found["native"], rtol=1e-3, atol=1e-3)
 
 
-def loop(d: Tensor, c: Tensor) -> Tensor:
-    """One step of time after the other."""
-    rows, following = [], torch.zeros_like(d[:, 0])
-    for d_t, c_t in zip(reversed(d.unbind(1)), reversed(c.unbind(1)), strict=True):
-        following = torch.addcmul(d_t, c_t, following)
-        rows.append(following)
-    return torch.stack(rows[::-1], 1)
+def in_turns(sides: Sides, rounds: int, elements: int) -> dict[str, Pair]:
+    """Medians of each, in microseconds."""
+    times: dict[str, list[Pair]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, run in sides.items():
+            repeat = 1 if name.startswith("TorchRL") else max(2, 400_000 // elements)
+            cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
+            for _ in range(repeat):
+                run()
+            spent = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+            times[name].append((spent[0] / repeat / 1e3, spent[1] / repeat / 1e3))
+    return {name: (statistics.median(x for x, _ in t), statistics.median(x for _, x in t)) for name, t in times.items()}
 
 
-def gae(form: Callable[[Tensor, Tensor], Tensor], batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    value, following, reward, done, terminated = batch
-    delta = reward + GAMMA * following.masked_fill(terminated, 0) - value
-    advantage = form(delta, torch.full_like(delta, GAMMA * LMBDA).masked_fill_(done, 0))
-    return advantage, advantage + value
+def ratio(found: dict[str, Pair], above: str, below: str, clock: int = 0) -> str:
+    return f"{found[above][clock] / found[below][clock]:,.3g}" if above in found and below in found else "-"
 
 
-def sides_of(rows: int, steps: int) -> dict[str, Callable[[], object]]:
-    native = NativeRecurrence()
-    value, following, reward = (torch.randn(rows, steps, 1) for _ in range(3))
-    done = torch.rand(rows, steps, 1) < 0.02
-    terminated = done & (torch.rand(rows, steps, 1) < 0.5)
-    batch = (value, following, reward, done, terminated)
-    turned = tuple(x.transpose(0, 1).contiguous() for x in batch)
-    ratio = torch.rand_like(reward) * 2
-    out = torch.empty_like(value), torch.empty_like(value)
-    turned_out = torch.empty_like(turned[0]), torch.empty_like(turned[0])
-    flags = torch.empty_like(done)
-
-    def stream() -> None:
-        torch.add(value, following, out=out[0])
-        out[1].copy_(reward)
-        torch.logical_or(done, terminated, out=flags)
-
-    return {
-        "C": lambda: native.gae(GAMMA, LMBDA, *batch, 1),
-        "C, out=": lambda: native.gae(GAMMA, LMBDA, *batch, 1, out=out),
-        "C, time first": lambda: native.gae(GAMMA, LMBDA, *turned, 0, out=turned_out),
-        "C, TD(lambda)": lambda: native.td_lambda(GAMMA, LMBDA, *batch[1:], 1, out=out[0]),
-        "C, V-trace": lambda: native.vtrace(GAMMA, 1.0, ratio, *batch, 1, out=out),
-        "stream": stream,
-        "torch scan": lambda: gae(scan, batch),
-        "torch loop": lambda: gae(loop, batch),
-    }
+def row(what: str, shape: tuple[int, int], found: dict[str, Pair]) -> str:
+    cells = [what, f"[{shape[0]}, {shape[1]}]"]
+    cells += [f"{found[name][0]:,.1f}" if name in found else "-" for name in COLUMNS]
+    for peer in ("TorchRL vec", "TorchRL loop"):
+        cells.append(f"{ratio(found, peer, 'native')} ({ratio(found, peer, 'native', 1)})")
+    cells.append(ratio(found, "native, out=", "stream"))
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -86,23 +65,23 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(NativeRecurrence())
-    header = ""
+    try:
+        peer = f"torchrl {version('torchrl')}"
+    except PackageNotFoundError:
+        peer = "no torchrl"
+    print(f"{isa()} instructions, torch {torch.__version__}, {peer}; wall time in brackets\n")
+    their_functions()  # says whether it is there
+    head = ["", "[B, T]", *COLUMNS, "TorchRL vec / native", "TorchRL loop / native", "native, out= / stream"]
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for shape in SHAPES:
-        sides = sides_of(*shape)
-        times: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(rounds):
-            for name, run in sides.items():
-                repeat = 1 if name.startswith("torch") else max(2, 400_000 // (shape[0] * shape[1]))
-                start = time.thread_time()
-                for _ in range(repeat):
-                    run()
-                times[name].append((time.thread_time() - start) / repeat * 1e6)
-        median = {name: statistics.median(x) for name, x in times.items()}
-        if not header:
-            header = f"{'[B, T]':>12}" + "".join(f"{name:>15}" for name in median)
-            print(header)
-        print(f"{f'[{shape[0]}, {shape[1]}]':>12}" + "".join(f"{x:15.1f}" for x in median.values()))
+        batch = Batch.draw(*shape)
+        theirs = torchrl(batch)
+        for what, ours in native(batch).items():
+            sides = ours | theirs.get(what, {}) | {"stream": stream(batch)}
+            refuse_different(sides)
+            found = in_turns(sides, rounds, shape[0] * shape[1])
+            print(row(what, shape, found), flush=True)
+    print("\ngoals: at least 100 times TorchRL's vec, 10 times its loop; at most 1.5 streams; at most 6 us at [8, 128]")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""The priority tree against plain prefix sums, other libraries that are installed, and the cost of touching memory.
+"""The priority tree against other libraries that are installed, plain prefix sums, and the cost of touching memory.
 
-Thread CPU time, all contenders interleaved, median of the rounds: ``python benchmarks/tree.py [--full]``.
-Microseconds for one call: ``update`` of priorities from TD errors, and ``sample`` with importance weights.
+Microseconds for one call, update / sample: an update of priorities from TD errors, and a draw with importance weights.
+CPU time of the thread, all sides in turns in one process, medians of the rounds; one thread. `TorchRL` is its
+`PrioritizedSampler`, `its trees` the two compiled trees alone. `lines` are random reads of as many leaves and nodes.
+Ratios are of CPU time, where nothing else is said.
+
+    python benchmarks/tree.py [--full] [--rounds 7] [--isa scalar]
 """
 
 from __future__ import annotations
@@ -11,145 +15,112 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 
-import numpy as np
 import torch
+from tree_sides import Batch, Lines, Side, present
 
-from rl.native import NativePriorityTree, isa
+from rl.native import isa
 from rl.native._library import use_isa
 
-ALPHA, BETA, EPS = 0.6, 0.4, 1e-8
-POOL = 8  # batches at least; more of small ones, so that they do not all lie in the first cache
+SIZES = (32, 256, 2048, 65536)
 Call = Callable[[int], object]
+Pair = tuple[float, float]  # CPU time of the thread, wall time
+Both = tuple[dict[str, Pair], dict[str, Pair]]  # of updates, of draws; by side
 
 
-def clock(call: Call, seconds: float, pool: int) -> float:
-    """Seconds for one call, of as many as take about `seconds`."""
-    start = time.thread_time_ns()
+def clock(call: Call, seconds: float, pool: int) -> Pair:
+    """Microseconds for one call, of as many as take about `seconds`."""
+    start = time.perf_counter_ns()
     call(0)
-    once = max((time.thread_time_ns() - start) / 1e9, 1e-7)
+    once = max((time.perf_counter_ns() - start) / 1e9, 1e-7)
     count = max(1, min(2000, int(seconds / once)))
-    start = time.thread_time_ns()
+    cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
     for i in range(count):
         call(i % pool)
-    return (time.thread_time_ns() - start) / 1e9 / count
+    return (time.thread_time_ns() - cpu) / 1e3 / count, (time.perf_counter_ns() - wall) / 1e3 / count
 
 
-def interleaved(calls: dict[str, Call], rounds: int, seconds: float, pool: int) -> dict[str, float]:
-    """Median of each, in microseconds."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+def in_turns(calls: dict[str, Call], rounds: int, seconds: float, pool: int) -> dict[str, Pair]:
+    """Medians of each."""
+    found: dict[str, list[Pair]] = {name: [] for name in calls}
     for call in calls.values():
         call(0)
     for _ in range(rounds):
         for name, call in calls.items():
             found[name].append(clock(call, seconds, pool))
-    return {name: 1e6 * statistics.median(times) for name, times in found.items()}
+    return {
+        name: (statistics.median(cpu for cpu, _ in times), statistics.median(wall for _, wall in times))
+        for name, times in found.items()
+    }
 
 
-def native(rows: int, index: list[torch.Tensor], error: list[torch.Tensor]) -> tuple[Call, Call]:
-    tree = NativePriorityTree(rows)
-    tree.update_from_errors(torch.arange(rows), torch.rand(rows), EPS, ALPHA)
-    return (
-        lambda i: tree.update_from_errors(index[i], error[i], EPS, ALPHA),
-        lambda i: tree.sample_weighted(len(index[i]), BETA),
-    )
+def measure(sides: dict[str, Side], lines: Lines, size: int, batches: list[Batch], options: argparse.Namespace) -> Both:
+    """Updates and draws of one size."""
+    reads = [lines.prepare(batch) for batch in batches]
+    updates: dict[str, Call] = {name: lambda i, s=side: s.update(batches[i]) for name, side in sides.items()}
+    draws: dict[str, Call] = {name: lambda _, s=side: s.sample(size) for name, side in sides.items()}
+    updates["lines"] = draws["lines"] = lambda i: reads[i]()
+    run = partial(in_turns, rounds=options.rounds, seconds=options.seconds, pool=len(batches))
+    return run(updates), run(draws)
 
 
-def with_numpy(rows: int, index: list[torch.Tensor], error: list[torch.Tensor]) -> tuple[Call, Call]:
-    leaf = 1 - np.random.default_rng(0).random(rows, dtype=np.float32)  # none is zero
-    places, errors, rng = [i.numpy() for i in index], [e.numpy() for e in error], np.random.default_rng(0)
-
-    def update(i: int) -> None:
-        leaf[places[i]] = (np.abs(errors[i]) + EPS) ** ALPHA
-
-    def sample(i: int) -> object:
-        ends = np.cumsum(leaf, dtype=np.float64)
-        drawn = np.searchsorted(ends, rng.random(len(places[i])) * ends[-1], side="right")
-        return drawn, (leaf[drawn] / leaf.min()) ** -BETA
-
-    return update, sample
+def cell(both: Both, name: str) -> str:
+    return " / ".join(f"{x[name][0]:,.1f}" for x in both)
 
 
-def with_torch(rows: int, index: list[torch.Tensor], error: list[torch.Tensor]) -> tuple[Call, Call]:
-    leaf = 1 - torch.rand(rows)
-
-    def update(i: int) -> None:
-        leaf[index[i]] = (error[i].abs() + EPS).pow(ALPHA)
-
-    def sample(i: int) -> object:
-        ends = leaf.cumsum(0, dtype=torch.float64)
-        drawn = torch.searchsorted(ends, torch.rand(len(index[i]), dtype=torch.float64) * ends[-1], right=True)
-        return drawn, (leaf[drawn] / leaf.min()).pow(-BETA)
-
-    return update, sample
+def ratio(both: Both, above: str, below: str, clock: int = 0) -> str:
+    return " / ".join(f"{x[above][clock] / x[below][clock]:.2g}" for x in both)
 
 
-def with_cpprb(rows: int, index: list[torch.Tensor], error: list[torch.Tensor]) -> tuple[Call, Call] | None:
+def goals(found: dict[tuple[int, int], Both]) -> None:
+    """What was aimed at, and what was found."""
+    print("\ngoals, update / sample:")
+    if any("TorchRL" in both[0] for both in found.values()):
+        at = found[10**6, 256]
+        print(f"TorchRL / native at 10^6 x 256: at least 10 / 8, found {ratio(at, 'TorchRL', 'native')}")
+        least = (min(both[i]["TorchRL"][0] / both[i]["native"][0] for both in found.values()) for i in (0, 1))
+        print(f"TorchRL / native everywhere: at least 5, found {' / '.join(f'{x:.2g}' for x in least)}")
+    for (rows, size), both in found.items():
+        if rows >= 10**6 and size == SIZES[-1]:
+            print(f"native / lines at {rows:,} x {size:,}: at most 1.5, found {ratio(both, 'native', 'lines')}")
+    print(f"native at 10^6 x 32: at most 5 us, found {cell(found[10**6, 32], 'native')}")
+
+
+def installed(name: str) -> str:
     try:
-        from cpprb import PrioritizedReplayBuffer
-    except ImportError:
-        return None
-    buffer = PrioritizedReplayBuffer(rows, {"x": {"dtype": np.uint8}}, alpha=ALPHA, eps=EPS)
-    buffer.add(x=np.zeros(rows, np.uint8), priorities=np.random.default_rng(0).random(rows))
-    places, errors = [i.numpy() for i in index], [e.abs().numpy() for e in error]
-    return (
-        lambda i: buffer.update_priorities(places[i], errors[i]),
-        lambda i: buffer.sample(len(places[i]), beta=BETA),
-    )
-
-
-def with_torchrl(rows: int, index: list[torch.Tensor], error: list[torch.Tensor]) -> tuple[Call, Call] | None:
-    try:
-        from torchrl.data import ListStorage
-        from torchrl.data.replay_buffers.samplers import PrioritizedSampler
-
-        sampler = PrioritizedSampler(rows, alpha=ALPHA, beta=BETA, eps=EPS)
-        sampler.update_priority(torch.arange(rows), torch.rand(rows))
-    except Exception as problem:  # noqa: BLE001  its compiled trees load with one version of torch only
-        print(f"TorchRL is left out: {type(problem).__name__}: {str(problem).splitlines()[0][:100]}")
-        return None
-    storage = ListStorage(rows)
-    storage._storage = range(rows)  # noqa: SLF001  only its length is asked for
-    return (
-        lambda i: sampler.update_priority(index[i], error[i].abs()),
-        lambda i: sampler.sample(storage, len(index[i])),
-    )
-
-
-def floor(rows: int, index: list[torch.Tensor]) -> Call:
-    """As many independent loads of one leaf."""
-    leaf, out = torch.rand(rows), [torch.empty(len(i)) for i in index]
-    return lambda i: torch.index_select(leaf, 0, index[i], out=out[i])
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:
+        return f"no {name}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="all sizes, up to 10^7 rows")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.01, help="for each contender in each round")
+    parser.add_argument("--seconds", type=float, default=0.01, help="for each side in each round")
     parser.add_argument("--isa", help="scalar, AVX2 or AVX-512, instead of the widest")
     options = parser.parse_args()
     torch.set_num_threads(1)
     use_isa(options.isa)
-    print(f"{isa()} instructions, torch {torch.__version__}; microseconds, update / sample")
-    others = {"numpy": with_numpy, "torch": with_torch, "cpprb": with_cpprb, "TorchRL": with_torchrl}
+    torch.manual_seed(0)
+    kinds = present()
+    print(f"{isa()} instructions, torch {torch.__version__}, {installed('torchrl')}, {installed('cpprb')}\n")
+    peers = [*(name for name in kinds if name != "native"), "lines"]
+    compared = [] if "TorchRL" not in kinds else ["TorchRL / native", "the same, wall time"]
+    head = ["rows", "batch", "native", *peers, *compared, "native / lines"]
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    found: dict[tuple[int, int], Both] = {}
     for rows in (10**4, 10**5, 10**6, 10**7) if options.full else (10**4, 10**6):
-        for batch in (32, 256, 2048, 65536):
-            pool = max(POOL, min(512, 2**19 // batch))
-            index = [torch.randint(rows, (batch,)) for _ in range(pool)]
-            error = [torch.randn(batch) for _ in range(pool)]
-            made = {"native": native(rows, index, error)}
-            for name, make in others.items():
-                pair = make(rows, index, error)
-                if pair is None:
-                    others[name] = lambda *_: None
-                else:
-                    made[name] = pair
-            run = partial(interleaved, rounds=options.rounds, seconds=options.seconds, pool=pool)
-            update = run({name: pair[0] for name, pair in made.items()} | {"floor": floor(rows, index)})
-            sample = run({name: pair[1] for name, pair in made.items()})
-            cells = [f"{name} {update[name]:,.1f} / {sample[name]:,.1f}" for name in made]
-            print(f"{rows:>10,} x {batch:<6,} " + "   ".join([*cells, f"loads {update['floor']:,.1f}"]), flush=True)
+        sides, lines = {name: kind(rows) for name, kind in kinds.items()}, Lines(rows)
+        for size in SIZES:
+            # More of small batches, so that they do not all lie in the first cache.
+            batches = [Batch.draw(rows, size) for _ in range(max(8, min(512, 2**19 // size)))]
+            both = found[rows, size] = measure(sides, lines, size, batches, options)
+            cells = [f"{rows:,}", f"{size:,}", *(cell(both, name) for name in ("native", *peers))]
+            cells += [ratio(both, "TorchRL", "native", clock) for clock in range(len(compared))]
+            print(f"| {' | '.join([*cells, ratio(both, 'native', 'lines')])} |", flush=True)
+    goals(found)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,69 @@ def test_off_builds_nothing(elsewhere, monkeypatch):
     assert not (elsewhere / "rl_native.so").exists()
 
 
+@pytest.mark.parametrize("named", ["/nowhere/cc", "'unclosed", "/tmp"])
+def test_what_cc_names_is_in_the_message(elsewhere, monkeypatch, named):
+    monkeypatch.setenv("CC", named)
+    assert _build.build() == f"the build found no C compiler: CC names {named!r}"
+
+
+def test_a_blank_cc_is_none(monkeypatch):
+    monkeypatch.setenv("CC", "")
+    usual = _build.compiler()
+    monkeypatch.setenv("CC", "  ")
+    assert _build.compiler() == usual
+
+
+def test_a_compiler_that_does_not_start_is_named(elsewhere, monkeypatch, tmp_path):
+    program = tmp_path / "cc"
+    program.write_text("neither a script nor a program")
+    program.chmod(0o755)
+    monkeypatch.setenv("CC", str(program))
+    assert _build.build().startswith(f"{program} does not run: ")
+
+
+def test_a_build_that_fails_leaves_no_library_of_other_sources(elsewhere):
+    elsewhere.mkdir()
+    (elsewhere / "rl_native.so").write_text("an old one")
+    assert _build.build("off") != "ok"
+    assert not (elsewhere / "rl_native.so").exists()
+
+
+@pytest.mark.parametrize(("name", "value"), [("CC", "no-such-compiler"), ("CC", "false"), ("RL_NATIVE", "off")])
+def test_a_late_build_that_fails_keeps_the_library_that_is_there(elsewhere, monkeypatch, capsys, name, value):
+    elsewhere.mkdir()
+    (elsewhere / "rl_native.so").write_text("the old one")
+    (elsewhere / "build.json").write_text('{"state": "ok"}')
+    monkeypatch.setenv(name, value)
+    assert _build.main() == 1
+    assert "stays" in capsys.readouterr().out
+    assert (elsewhere / "rl_native.so").read_text() == "the old one"
+    assert _build.record() == {"state": "ok"}
+
+
+def test_a_late_build_where_nothing_can_be_written_says_so(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(_build, "LIBRARY", tmp_path / "file" / "_lib" / "rl_native.so")
+    assert _build.main() == 1
+    said = capsys.readouterr().out
+    assert str(tmp_path / "file" / "_lib") in said
+    assert "virtual environment" in said
+
+
+def test_a_late_build_with_require_fails_in_one_line(elsewhere, monkeypatch, capsys):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setenv("RL_NATIVE", "require")
+    assert _build.main() == 1
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "no json"])
+def test_a_damaged_record_counts_as_none(elsewhere, content):
+    elsewhere.mkdir()
+    (elsewhere / "build.json").write_text(content)
+    assert _build.record() == {}
+
+
 def test_another_mode_is_refused(elsewhere):
     with pytest.raises(RuntimeError, match="auto, off, require"):
         _build.build("perhaps")

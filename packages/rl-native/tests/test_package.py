@@ -12,7 +12,7 @@ import rl.native
 from rl.core.doctor import examine
 from rl.core.errors import RLError
 from rl.core.registry import discovered
-from rl.native import NativePriorityTree, _library, isa, why_not
+from rl.native import NativePriorityTree, _build, _library, isa, why_not
 from rl.native._build import COMMAND
 from rl.native._library import ISAS, use_isa
 from rl.plugins import native as plugin
@@ -94,3 +94,22 @@ def test_a_file_that_does_not_load_is_named(absent, tmp_path):
     assert _library.library() is None
     assert "does not load" in why_not()
     assert os.fspath(tmp_path) in why_not()
+
+
+@pytest.mark.skipif(_build.compiler() is None, reason="no C compiler")
+def test_a_library_of_another_version_is_refused(absent, tmp_path):
+    """It stays behind where a late build was: pip does not know of it when it installs another version."""
+    absent.setattr(_build, "LIBRARY", tmp_path / "none.so")
+    absent.setattr(_build, "RECORD", tmp_path / "build.json")
+    with absent.context() as other:
+        other.setattr(_build, "stamp", lambda: "of another version")
+        assert _build.build("require") == "ok"
+    assert _library.library() is None
+    assert "another version" in why_not()
+    assert COMMAND in why_not()
+
+    for module in (_build, _library):  # at another path: the loader would give the old one again
+        absent.setattr(module, "LIBRARY", tmp_path / "new.so")
+    assert _build.build("require") == "ok"
+    _library._load.cache_clear()
+    assert _library.library() is not None

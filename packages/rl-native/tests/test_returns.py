@@ -180,8 +180,11 @@ def test_outputs_that_share_memory_are_refused():
         recurrence.gae(*args, out=(one, one))
     with pytest.raises(SpecError, match="overlaps"):
         recurrence.gae(*args, out=(one, b["value"]))
-    with pytest.raises(SpecError, match="gae with out takes"):
-        recurrence.gae(*args[:2], b["value"].float(), *args[3:], out=(one, one.clone()))
+    with pytest.raises(SpecError, match="1 tensor"):
+        recurrence.gae(*args, out=(one,))
+    kept = one.fill_(7.0).clone()
+    assert recurrence.gae(*args[:2], b["value"].float(), *args[3:], out=(one, one.clone())) is None
+    assert torch.equal(one, kept)
     with pytest.raises(ShapeError, match="time_dim is 7"):
         recurrence.gae(*args[:-1], 7)
 
@@ -206,6 +209,42 @@ def test_what_it_does_not_serve_it_leaves_to_others(change):
     assert recurrence.vtrace(b["gamma"], 0.9, b["ratio"], b["value"], b["next"], *flags) is None
     if "value" not in change:
         assert recurrence.td_lambda(b["gamma"], 0.9, b["next"], *flags) is None
+
+
+def test_outputs_beside_an_input_in_one_block_of_memory():
+    b = make(2, 8, 1, 0)
+    memory = torch.zeros(5, 2, 8, 1, dtype=torch.float64)
+    for i, name in enumerate(("reward", "value", "next")):
+        memory[2 * i if i < 2 else 4] = b[name]
+    ours = (0.9, 0.8, memory[2], memory[4], memory[0], b["done"], b["terminated"], 1)
+    found = recurrence.gae(*ours, out=(memory[1], memory[3]))
+    torch.testing.assert_close(
+        found, recurrence.gae(0.9, 0.8, b["value"], b["next"], b["reward"], b["done"], b["terminated"], 1)
+    )
+
+
+def test_a_negative_view_of_one_element_counts_with_its_sign():
+    reward = torch.complex(torch.ones(1, 1, 1), torch.ones(1, 1, 1)).conj().imag
+    assert reward.is_neg()
+    assert reward.is_contiguous()
+    zero, flag = torch.zeros(1, 1, 1), torch.zeros(1, 1, 1, dtype=torch.bool)
+    assert recurrence.gae(0.9, 0.8, zero, zero, reward, flag, flag, 1)[0].item() == -1.0
+    assert recurrence(reward, zero, 1).item() == -1.0
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_ratio_that_is_not_a_number_stays_one(isa):
+    b = make(9, 40, 1, 5, ends=0.0)
+    b["ratio"][:, 30] = torch.nan
+    use_isa(isa)
+    try:
+        _, target = recurrence.vtrace(
+            0.9, 0.8, b["ratio"], b["value"], b["next"], b["reward"], b["done"], b["terminated"], 1
+        )
+    finally:
+        use_isa(None)
+    assert target[:, :31].isnan().all()
+    assert target[:, 31:].isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 1), (2, 0, 1)], ids=str)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rl.core.testing import check_priority_tree
 from rl.native import NativePriorityTree
+from rl.native import _tree_ops as _ops
 from rl.native._library import ISAS, use_isa
 
 DTYPES = [torch.float32, torch.float64]
@@ -192,6 +193,42 @@ def test_the_last_of_a_repeated_index_counts(isa, dtype):
         assert tree.get(torch.arange(50)).tolist() == [last[i] for i in range(50)]
 
 
+_error = st.one_of(st.just(0.0), st.floats(-100, 100, width=32), st.sampled_from([float("nan"), float("-inf"), 1e30]))
+_errors = st.lists(st.tuples(st.integers(-1, 40), _error), max_size=30)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(DTYPES),
+    st.sampled_from(ISAS),
+    st.integers(1, 40),
+    st.integers(0, 45),
+    st.lists(_errors, max_size=5),
+)
+def test_one_call_writes_priorities_raw_errors_and_the_largest_or_nothing(dtype, isa, capacity, rows, batches):
+    use_isa(isa)
+    tree = NativePriorityTree(capacity, dtype=dtype)
+    raw, largest = torch.zeros(capacity, dtype=dtype), torch.ones((), dtype=dtype)
+    array, written, most = [0.0] * capacity, [0.0] * capacity, 1.0
+    for batch in batches:
+        index = torch.tensor([i for i, _ in batch], dtype=torch.int64)
+        error = torch.tensor([e for _, e in batch], dtype=dtype)
+        outside = any(not 0 <= i < min(rows, capacity) for i in index.tolist())
+        before = [x.clone() for x in (tree.buffer, raw, largest)]
+        if outside or not ((error.abs() + 0.5) ** 2).isfinite().all():
+            with pytest.raises(IndexError if outside else ValueError):
+                tree.update_from_errors(index, error, 0.5, 2.0, raw=raw, largest=largest, rows=rows)
+            assert all(torch.equal(a, b) for a, b in zip(before, (tree.buffer, raw, largest), strict=True))
+            continue
+        tree.update_from_errors(index, error, 0.5, 2.0, raw=raw, largest=largest, rows=rows)
+        for i, e in zip(index.tolist(), error.tolist(), strict=True):
+            array[i], most, written[i] = e, max(most, abs(e)), (abs(e) + 0.5) ** 2
+        assert raw.tolist() == array
+        assert largest.item() == most
+        assert tree.get(torch.arange(capacity)).tolist() == pytest.approx(written, rel=1e-6)
+    use_isa(None)
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
 @each_dtype
 def test_weights_are_those_of_schaul(isa, dtype, beta):
@@ -218,6 +255,14 @@ def test_a_refused_error_writes_nothing(td):
     assert torch.equal(tree.buffer, before)
 
 
+def _fused(tree, index, **beside):
+    tree.update_from_errors(torch.tensor(index), torch.ones(len(index)), 0.0, 1.0, **beside)
+
+
+def _op_errors(tree, raw=None, rows=10):
+    _ops.tree_set_errors(tree.buffer, torch.tensor([10]), torch.ones(1), 0.0, 1.0, raw, None, rows)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
@@ -226,12 +271,45 @@ def test_a_refused_error_writes_nothing(td):
         (lambda t: t.update(torch.tensor([0]), torch.tensor([1e300], dtype=torch.float64)), ValueError, "finite"),
         (lambda t: t.update_from_errors(torch.tensor([0]), torch.ones(1), -1.0, 0.6), ValueError, "eps"),
         (lambda t: t.update_from_errors(torch.tensor([0]), torch.ones(1), 0.0, float("nan")), ValueError, "alpha"),
+        (lambda t: _fused(t, [9], rows=9), IndexError, r"9 is outside \[0, 9\)"),
+        (lambda t: _fused(t, [10], rows=99), IndexError, r"10 is outside \[0, 10\)"),
+        (lambda t: _fused(t, [0], raw=torch.zeros(9)), ValueError, r"raw is \(9,\)"),
+        (lambda t: _fused(t, [0], raw=torch.zeros(10, 1)), ValueError, r"raw is \(10, 1\)"),
+        (lambda t: _fused(t, [0], raw=torch.zeros(20)[::2]), ValueError, "contiguous"),
+        (lambda t: _fused(t, [0], raw=torch.zeros(10).double()), ValueError, "float64"),
+        (lambda t: _fused(t, [0], largest=torch.zeros(1)), ValueError, r"largest is \(1,\)"),
+        (lambda t: _fused(t, [0], largest=torch.zeros((), device="meta")), ValueError, "meta"),
         (lambda t: t.sample_weighted(3, -1.0), ValueError, "beta"),
         (lambda t: t.sample(-1), ValueError, "-1 draws"),
         (lambda t: t.sample(1, u=torch.tensor([1.0])), ValueError, "u of 1.0"),
         (lambda t: t.sample(2, u=torch.tensor([0.5])), ValueError, r"\(2,\)"),
         (lambda t: t.get(torch.tensor([-1])), IndexError, "-1"),
+        (
+            lambda t: t.get(torch.tensor([1, 2], dtype=torch.int32)),
+            ValueError,
+            r"get: indices .*int64.* torch.int32",
+        ),
+        (lambda t: t.get(torch.zeros(3, dtype=torch.int64, device="meta")), ValueError, "get: .* CPU.* meta"),
+        (lambda t: t.get([1]), ValueError, "get: indices are .* list"),
+        (lambda t: t.update([1], [1.0]), ValueError, "update: indices are .* list"),
+        (lambda t: t.update(torch.tensor([1]), 1.0), ValueError, "update: values are .* float"),
+        (
+            lambda t: _ops.tree_get(t.buffer, torch.tensor([1, 2], dtype=torch.int32), torch.float32),
+            ValueError,
+            "int32",
+        ),
+        (lambda t: _ops.tree_get(t.buffer, torch.tensor([1]), torch.float64), ValueError, "float64"),
+        (lambda t: _ops.tree_set(t.buffer, torch.tensor([1, 2]), torch.ones(1)), ValueError, r"\(1,\)"),
+        (lambda t: _ops.tree_set(t.buffer, torch.tensor([1]), torch.ones(1).double()), ValueError, "float64"),
+        (lambda t: _ops.tree_set(t.buffer[:64], torch.tensor([1]), torch.ones(1)), ValueError, "no priority tree"),
+        (lambda t: _op_errors(t, raw=torch.zeros(3)), ValueError, r"raw is \(3,\)"),
+        (lambda t: _op_errors(t, rows=11), IndexError, r"10 is outside \[0, 10\)"),
+        (lambda t: t.sample(2.5), ValueError, "2.5 draws .* whole number"),
+        (lambda t: t.sample_weighted("3", 0.4), ValueError, "'3' draws .* whole number"),
         (lambda t: NativePriorityTree(0), ValueError, "at least 1"),
+        (lambda t: NativePriorityTree(2.5), ValueError, "capacity is 2.5"),
+        (lambda t: NativePriorityTree("3"), ValueError, "capacity is '3'"),
+        (lambda t: NativePriorityTree(2**46), ValueError, "take .* TB"),
         (lambda t: NativePriorityTree(5, dtype=torch.float16), ValueError, "float16"),
     ],
 )
@@ -241,6 +319,17 @@ def test_what_is_refused(call, error, says):
     with pytest.raises(error, match=says):
         call(tree)
     assert torch.equal(tree.buffer, before)
+
+
+def test_an_error_whose_power_is_infinite_is_named_with_that_power():
+    tree = NativePriorityTree(4)
+    with pytest.raises(ValueError, match=r"5.0.*\+ 0.5\) \*\* 1000.* place 1 .*nothing was written"):
+        tree.update_from_errors(torch.tensor([0, 1]), torch.tensor([0.25, 5.0]), 0.5, 1000.0)
+
+
+def test_a_refused_index_says_that_nothing_was_written():
+    with pytest.raises(IndexError, match=r"index 9 is outside \[0, 4\) .*nothing was written"):
+        NativePriorityTree(4).update(torch.tensor([9]), torch.ones(1))
 
 
 def test_a_total_beyond_float64_is_refused_when_drawing():
@@ -253,6 +342,24 @@ def test_non_contiguous_and_converted_arguments():
     tree = NativePriorityTree(10)
     tree.update(torch.arange(20)[::2][:5], torch.arange(10, dtype=torch.float64)[::2])
     assert tree.get(torch.arange(10)).tolist() == [0, 0, 2, 0, 4, 0, 6, 0, 8, 0]
+
+
+def test_one_error_for_all_and_errors_with_a_gradient():
+    tree, raw = NativePriorityTree(700), torch.zeros(700)
+    tree.update_from_errors(torch.arange(600), torch.tensor(-4.0), 0.0, 0.5, raw=raw)
+    assert tree.get(torch.arange(700)).tolist() == pytest.approx([2] * 600 + [0] * 100)
+    assert raw.tolist() == [-4] * 600 + [0] * 100
+    tree.update_from_errors(torch.tensor([3]), torch.ones(1).requires_grad_(), 0.0, 1.0, raw=raw)
+    assert raw[3] == 1
+    assert not raw.requires_grad
+
+
+def test_another_default_device_changes_nothing():
+    with torch.device("meta"):
+        tree = NativePriorityTree(10)
+        tree.update(torch.arange(10, device="cpu"), torch.ones(10, device="cpu"))
+        for found in (*tree.sample(5), *tree.sample_weighted(5, 0.4), tree.get(torch.arange(3, device="cpu"))):
+            assert found.device.type == "cpu"
 
 
 def test_no_draws_and_empty_updates():

@@ -1,6 +1,8 @@
 """The buffer of the tree: states, files, processes, sizes beyond 2^31, and compiled graphs."""
 
 import pickle
+import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,6 +50,48 @@ def test_a_file_is_the_tree(tmp_path):
     again = NativePriorityTree.memory_map(tmp_path / "tree")
     assert again.get(torch.tensor([7])).item() == 3
     assert again.total() == mapped.total()
+
+
+def test_a_tree_saved_onto_its_own_file_stays_there(tmp_path):
+    path = tmp_path / "tree"
+    tree = NativePriorityTree.memory_map(path, 1000)
+    tree.update(torch.tensor([5]), torch.tensor([2.0]))
+    tree.save(path)
+    tree.update(torch.tensor([6]), torch.tensor([3.0]))
+    assert NativePriorityTree.memory_map(path).get(torch.tensor([5, 6])).tolist() == [2, 3]
+    NativePriorityTree.from_buffer(tree.buffer).save(path)  # it does not know of the file
+    assert NativePriorityTree.memory_map(path).get(torch.tensor([5, 6])).tolist() == [2, 3]
+    assert tree.get(torch.tensor([5, 6])).tolist() == [2, 3]
+
+
+def test_a_save_that_fails_keeps_the_older_file(tmp_path, monkeypatch):
+    path = tmp_path / "tree"
+    _tree(100).save(path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError("no space")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="no space"):
+        _tree(200).save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def _resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_untouched_leaves_take_no_memory():
+    before = _resident()
+    tree = NativePriorityTree(2**26)
+    assert _resident() - before < 2**26 < tree.buffer.numel() / 4
+    tree.update(torch.tensor([0, 2**26 - 1]), torch.tensor([1.0, 3.0]))
+    assert tree.total().item() == 4
+    assert set(tree.sample(100)[0].tolist()) == {0, 2**26 - 1}
+    assert _resident() - before < 2**26
 
 
 def test_files_that_are_no_tree_are_refused(tmp_path):
@@ -116,9 +160,9 @@ def test_more_leaves_than_32_bits_count(tmp_path, capacity):
 def test_a_compiled_graph_holds_the_tree_without_a_break():
     tree, plain = _tree(), _tree()
 
-    def step(tree, index, priority, error, u):
+    def step(tree, index, priority, error, u, raw, largest):
         tree.update(index, priority)
-        tree.update_from_errors(index[:3], error, 0.01, 0.6)
+        tree.update_from_errors(index[:3], error, 0.01, 0.6, raw=raw, largest=largest, rows=900)
         drawn, weight = tree.sample_weighted(4, 0.4, u=u)
         return drawn * 2, weight, tree.get(index), tree.sample(8)[0], tree.total()
 
@@ -129,9 +173,16 @@ def test_a_compiled_graph_holds_the_tree_without_a_break():
         torch.rand(4, dtype=torch.float64),
     )
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
-    for got, expected in zip(compiled(tree, *arguments)[:3], step(plain, *arguments)[:3], strict=True):
+    beside, plainly = ((torch.zeros(1000), torch.ones(())) for _ in range(2))
+    for got, expected in zip(
+        compiled(tree, *arguments, *beside)[:3], step(plain, *arguments, *plainly)[:3], strict=True
+    ):
         assert torch.equal(got, expected)
     assert torch.equal(tree.buffer, plain.buffer)
+    for got, expected in zip(beside, plainly, strict=True):
+        assert torch.equal(got, expected)
+    with pytest.raises(IndexError, match="900"):
+        compiled(tree, torch.tensor([1, 2, 900, 3]), *arguments[1:], *beside)
 
 
 def test_the_operators_are_as_they_declare():
@@ -139,7 +190,9 @@ def test_the_operators_are_as_they_declare():
     ops = torch.ops.rl_native
     checks = ["test_schema", "test_faketensor"]
     torch.library.opcheck(ops.tree_set, (tree.buffer, index, torch.ones(2)), test_utils=checks)
-    torch.library.opcheck(ops.tree_set_errors, (tree.buffer, index, torch.ones(2), 0.1, 0.6), test_utils=checks)
+    for beside in ((None, None), (torch.zeros(100), torch.ones(()))):
+        arguments = (tree.buffer, index, torch.ones(2), 0.1, 0.6, *beside, 100)
+        torch.library.opcheck(ops.tree_set_errors, arguments, test_utils=checks)
     torch.library.opcheck(ops.tree_get, (tree.buffer, index, torch.float32), test_utils=checks)
     u = torch.rand(5, dtype=torch.float64)
     seed = torch.zeros((), dtype=torch.int64)

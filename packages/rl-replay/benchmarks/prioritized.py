@@ -1,9 +1,10 @@
-"""Prioritized sampling, and updates of priorities, against bare `index_select` on the same tensors.
+"""Prioritized replay as users call it, against TorchRL and bare `index_select`; and plain PyTorch trees against numpy.
 
-All sides run in turns in one process, so that they meet the same machine. Medians of wall time and of the thread's
-CPU time; ratios to the bare gather. One thread. The native tree takes part where rl-native is installed.
+All sides run in turns in one process, so that they meet the same machine. Medians of the thread's CPU time and of wall
+time, in microseconds; one thread. The native tree takes part where rl-native is installed, TorchRL where its compiled
+trees load. Three tables: a whole sample, the sampler alone at many sizes, the plain PyTorch trees.
 
-    python benchmarks/prioritized.py [--rows 1000000] [--batch 256] [--calls 2000]
+    python benchmarks/prioritized.py [--full] [--rows 1000000] [--batch 256] [--rounds 9]
 """
 
 from __future__ import annotations
@@ -12,131 +13,184 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
+import numpy as np
 import torch
+from prioritized_sides import ALPHA, BETA, batch, torchrl_buffer, torchrl_sampler, torchrl_works
 from tensordict import TensorDict
 
 from rl.core.errors import BackendError
 from rl.replay import LazyTensorStorage, PrioritizedSampler, TensorDictPrioritizedReplayBuffer
 from rl.replay._torch_tree import PrefixTree, WideTree
 
-Times = dict[str, list[tuple[float, float]]]
+Pair = tuple[float, float]  # CPU time of the thread, wall time
+Call = Callable[[int], object]
 
 
-def batch(rows: int) -> TensorDict:
-    """Seven leaves."""
-    return TensorDict(
-        observation=torch.randn(rows, 17),
-        action=torch.randn(rows, 6),
-        sample_log_prob=torch.randn(rows),
-        next=TensorDict(
-            observation=torch.randn(rows, 17),
-            reward=torch.randn(rows, 1),
-            done=torch.zeros(rows, 1, dtype=torch.bool),
-            terminated=torch.zeros(rows, 1, dtype=torch.bool),
-            batch_size=[rows],
-        ),
-        batch_size=[rows],
-    )
-
-
-def in_turns(sides: dict[str, Callable[[], object]], calls: int) -> Times:
-    times: Times = {name: [] for name in sides}
-    for turn in range(calls + 100):
+def in_turns(sides: dict[str, Call], rounds: int, seconds: float = 0.01) -> dict[str, Pair]:
+    """Medians of each; in each round as many calls of it, one after the other, as take about `seconds`."""
+    times: dict[str, list[Pair]] = {name: [] for name in sides}
+    for turn in range(rounds + 1):
         for name, call in sides.items():
-            wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
-            call()
-            spent = (time.perf_counter_ns() - wall, time.thread_time_ns() - cpu)
-            if turn >= 100:
-                times[name].append((spent[0] / 1e3, spent[1] / 1e3))
-    return times
+            start = time.perf_counter()
+            call(turn)
+            count = max(1, min(500, int(seconds / (time.perf_counter() - start))))
+            cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
+            for i in range(count):
+                call(i)
+            spent = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+            if turn:  # the first warms up
+                times[name].append((spent[0] / 1e3 / count, spent[1] / 1e3 / count))
+    return {name: (statistics.median(x for x, _ in t), statistics.median(x for _, x in t)) for name, t in times.items()}
 
 
-def report(title: str, times: Times, against: str) -> None:
-    medians = {name: [statistics.median(column) for column in zip(*t, strict=True)] for name, t in times.items()}
-    print(title)
-    base = medians[against]
-    for name, (wall, cpu) in medians.items():
-        print(f"  {name:32s} {wall:8.1f} us wall {cpu:8.1f} us CPU   {wall / base[0]:6.2f}  {cpu / base[1]:6.2f}")
+def table(head: list[str]) -> None:
+    print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
 
 
 def backends() -> list[str]:
     try:
-        PrioritizedSampler(1, 0.6, 0.4, backend="native")
+        PrioritizedSampler(1, ALPHA, BETA, backend="native")
     except BackendError:
         return ["torch"]
     return ["native", "torch"]
 
 
-def whole_sample(options: argparse.Namespace) -> None:
+def own_buffer(data: TensorDict, size: int, backend: str) -> TensorDictPrioritizedReplayBuffer:
+    rows = len(data)
+    buffer = TensorDictPrioritizedReplayBuffer(
+        alpha=ALPHA, beta=BETA, storage=LazyTensorStorage(rows), batch_size=size, backend=backend
+    )
+    buffer.extend(data)
+    buffer.update_priority(torch.arange(rows), torch.rand(rows))
+    return buffer
+
+
+def whole_sample(options: argparse.Namespace, *, peer: bool) -> None:
     rows, size = options.rows, options.batch
     data = batch(rows)
     leaves = [data[key].clone() for key in data.keys(include_nested=True, leaves_only=True)]
 
-    def bare() -> list[torch.Tensor]:
+    def bare(_: int) -> list[torch.Tensor]:
         index = torch.randint(rows, (size,))
         return [leaf.index_select(0, index) for leaf in leaves]
 
-    samples: dict[str, Callable[[], object]] = {"bare": bare}
-    updates: dict[str, Callable[[], object]] = {}
-    index, error = torch.randint(rows, (size,)), torch.rand(size)
-    for backend in backends():
-        buffer = TensorDictPrioritizedReplayBuffer(
-            alpha=0.6, beta=0.4, storage=LazyTensorStorage(rows), batch_size=size, backend=backend
-        )
-        buffer.extend(data)
-        buffer.update_priority(torch.arange(rows), torch.rand(rows))
-        sampler, storage = buffer.sampler, buffer.storage
-        samples[f"buffer.sample, {backend}"] = buffer.sample
-        samples[f"sampler.sample, {backend}"] = lambda sampler=sampler, storage=storage: sampler.sample(storage, size)
-        updates[f"sampler.update_priority, {backend}"] = lambda sampler=sampler: sampler.update_priority(index, error)
-    report(f"sample({size}) of {len(leaves)} leaves", in_turns(samples, options.calls), "bare")
-    report(f"update_priority of {size}", in_turns(updates, options.calls), next(iter(updates)))
+    sides: dict[str, Call] = {f"{len(leaves)} bare index_select": bare}
+    made: dict[str, Any] = {backend: own_buffer(data, size, backend) for backend in backends()}
+    if peer:
+        made["TorchRL"] = torchrl_buffer(data, size)
+    for name, buffer in made.items():
+        sides[f"buffer.sample, {name}"] = lambda _, b=buffer: b.sample()
+    found = in_turns(sides, 3 * options.rounds)
+    base, own = next(iter(found.values())), found[f"buffer.sample, {backends()[0]}"]
+    table([f"sample({size}) of {rows:,}", "us CPU", "us wall", "/ bare", "/ rl-replay", "the same, wall time"])
+    for name, (cpu, wall) in found.items():
+        ratios = f"{cpu / base[0]:.2f} | {cpu / own[0]:.2f} | {wall / own[1]:.2f}"
+        print(f"| {name} | {cpu:,.1f} | {wall:,.1f} | {ratios} |")
+    print("\ngoals: at most 2.5 bare; TorchRL at least 5 times rl-replay")
+
+
+def own_sampler(rows: int, backend: str, storage: Any) -> PrioritizedSampler:
+    sampler = PrioritizedSampler(rows, ALPHA, BETA, backend=backend)
+    sampler.sample(storage, 1)  # makes it look at the storage
+    sampler.update_priority(torch.arange(rows), torch.rand(rows))
+    return sampler
+
+
+def sampler_times(made: dict[str, tuple[Any, Any]], rows: int, size: int, rounds: int) -> list[dict[str, Pair]]:
+    """Of updates, and of draws."""
+    # More of small batches, so that they do not all lie in the first cache.
+    pool = [(torch.randint(rows, (size,)), torch.rand(size)) for _ in range(max(8, min(512, 2**19 // size)))]
+    updates: dict[str, Call] = {
+        name: lambda i, s=sampler: s.update_priority(*pool[i % len(pool)]) for name, (sampler, _) in made.items()
+    }
+    draws: dict[str, Call] = {name: lambda _, s=s, t=storage: s.sample(t, size) for name, (s, storage) in made.items()}
+    return [in_turns(updates, rounds), in_turns(draws, rounds)]
+
+
+def samplers(options: argparse.Namespace, *, peer: bool) -> None:
+    names = [*backends(), *(["TorchRL"] if peer else [])]
+    table(["rows", "batch", *names, *(["TorchRL / rl-replay", "the same, wall time"] if peer else [])])
+    least = [float("inf")] * 2
+    for rows in (10**4, 10**5, 10**6, 10**7) if options.full else (10**4, options.rows):
+        storage = LazyTensorStorage(rows)
+        storage.set(torch.arange(rows), TensorDict(x=torch.zeros(rows, dtype=torch.uint8), batch_size=[rows]))
+        made: dict[str, tuple[Any, Any]] = {b: (own_sampler(rows, b, storage), storage) for b in backends()}
+        if peer:
+            made["TorchRL"] = torchrl_sampler(rows)
+        for size in (32, 256, 2048, 65536):
+            both = sampler_times(made, rows, size, options.rounds)
+            cells = [f"{rows:,}", f"{size:,}", *(" / ".join(f"{x[name][0]:,.1f}" for x in both) for name in names)]
+            for clock in range(2 if peer else 0):
+                ratios = [x["TorchRL"][clock] / x[names[0]][clock] for x in both]
+                least = [min(pair) for pair in zip(least, ratios, strict=True)] if clock == 0 else least
+                cells.append(" / ".join(f"{x:.2g}" for x in ratios))
+            print(f"| {' | '.join(cells)} |", flush=True)
+    if peer:
+        found = " / ".join(f"{x:.2g}" for x in least)
+        print(f"\ngoals: TorchRL / rl-replay at least 10 / 8 at 10^6 x 256, 5 everywhere; least found {found}")
+
+
+class Numpy:
+    """What the plain PyTorch trees are not to be slower than."""
+
+    def __init__(self, rows: int) -> None:
+        self.array, self.rng = np.full(rows, 0.5, np.float32), np.random.default_rng(0)
+
+    def update(self, index: torch.Tensor, priority: torch.Tensor) -> None:
+        self.array[index.numpy()] = priority.numpy()
+
+    def sample(self, size: int) -> object:
+        running = self.array.cumsum(dtype=np.float64)
+        drawn = running.searchsorted(self.rng.random(size) * running[-1], side="right")
+        return drawn, self.array[drawn]
+
+    def min(self) -> object:
+        return self.array.min()
 
 
 def torch_trees(options: argparse.Namespace) -> None:
-    """Each after an update, so that nothing is left over from the draw before, against numpy's way."""
-    import numpy as np
+    """Each after an update, so that nothing is left over from the draw before."""
+    kinds = {"numpy cumsum and searchsorted": Numpy, "PrefixTree": PrefixTree, "WideTree": WideTree}
+    table(["rows", "batch", *(f"{name}, us" for name in kinds), "chosen", "numpy / chosen"])
+    for rows in (10_000, 100_000, 200_000, 300_000, options.rows):
+        made: dict[str, Any] = {name: kind(rows) for name, kind in kinds.items()}
+        chosen = type(PrioritizedSampler(rows, ALPHA, BETA, backend="torch")._tree).__name__  # noqa: SLF001
+        for tree in made.values():
+            tree.update(torch.arange(rows), torch.rand(rows) + 0.1)
+        for size in (32, 256, 2048):
+            pool = [(torch.randint(rows, (size,)), torch.rand(size) + 0.1) for _ in range(32)]
 
-    for rows in (10_000, 100_000, 200_000, options.rows):
-        priority = torch.rand(rows) + 0.1
-        sides: dict[str, Callable[[], object]] = {}
-        index, new = torch.randint(rows, (options.batch,)), torch.rand(options.batch)
-        array = priority.numpy().copy()
+            def step(turn: int, tree: Any, pool: Any = pool, size: int = size) -> object:
+                tree.update(*pool[turn % len(pool)])
+                return tree.sample(size), tree.min()
 
-        def numpy_way(array=array, place=index.numpy, values=new.numpy) -> object:  # noqa: ANN001
-            array[place()] = values()
-            running = array.cumsum(dtype=np.float64)
-            found = running.searchsorted(np.random.rand(options.batch) * running[-1], side="right")
-            return array[found], array.min()
-
-        sides["numpy cumsum and searchsorted"] = numpy_way
-        for kind in (PrefixTree, WideTree):
-            tree = kind(rows)
-            tree.update(torch.arange(rows), priority)
-
-            def step(tree=tree, index=index, new=new) -> object:  # noqa: ANN001
-                tree.update(index, new)
-                return tree.sample(options.batch), tree.min()
-
-            sides[kind.__name__] = step
-        report(
-            f"update and sample {options.batch} of {rows}",
-            in_turns(sides, max(options.calls // 10, 20)),
-            "numpy cumsum and searchsorted",
-        )
+            sides: dict[str, Call] = {name: lambda i, t=tree: step(i, t) for name, tree in made.items()}
+            found = in_turns(sides, options.rounds)
+            times = " | ".join(f"{cpu:,.0f}" for cpu, _ in found.values())
+            gain = found["numpy cumsum and searchsorted"][0] / found[chosen][0]
+            print(f"| {rows:,} | {size:,} | {times} | {chosen} | {gain:.2f} |", flush=True)
+    print("\ngoal: at least 1")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="the sampler at all sizes, up to 10^7 rows")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {options.rows} rows, batches of {options.batch}, {options.calls} calls")
-    whole_sample(options)
+    peer = torchrl_works()
+    try:
+        print(f"torch {torch.__version__}, torchrl {version('torchrl')}")
+    except PackageNotFoundError:
+        print(f"torch {torch.__version__}, no torchrl")
+    whole_sample(options, peer=peer)
+    samplers(options, peer=peer)
     torch_trees(options)
 
 

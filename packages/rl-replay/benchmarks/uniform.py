@@ -1,7 +1,7 @@
 """Uniform sampling and extending of a replay buffer, against bare `index_select` and `index_copy_` on the same tensors.
 
-Both sides run in turns in one process, so that they meet the same machine. Medians of wall time and of the
-thread's CPU time, and the ratio of the medians. One thread.
+All sides run in turns in one process, so that they meet the same machine. Medians of wall time and of the
+thread's CPU time, and the ratio of the medians. One thread. TorchRL's buffer takes part where it is installed.
 
     python benchmarks/uniform.py [--rows 1000000] [--batch 256] [--calls 3000]
 """
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from prioritized_sides import torchrl_uniform
 from tensordict import TensorDict
 
 from rl.replay import LazyTensorStorage, ReplayBuffer
@@ -51,10 +52,9 @@ def in_turns(sides: dict[str, Callable[[], object]], calls: int) -> Times:
 def report(title: str, times: Times) -> None:
     medians = {name: [statistics.median(column) for column in zip(*t, strict=True)] for name, t in times.items()}
     print(title)
+    base = medians["bare"]
     for name, (wall, cpu) in medians.items():
-        print(f"  {name:12s} {wall:8.1f} us wall  {cpu:8.1f} us CPU")
-    (bare_wall, bare_cpu), (own_wall, own_cpu) = medians["bare"], medians["rl-replay"]
-    print(f"  ratio        {own_wall / bare_wall:8.2f}          {own_cpu / bare_cpu:8.2f}")
+        print(f"  {name:12s} {wall:8.1f} us wall {cpu:8.1f} us CPU   / bare {wall / base[0]:6.2f} {cpu / base[1]:6.2f}")
 
 
 def main() -> None:
@@ -77,7 +77,11 @@ def main() -> None:
         return [leaf.index_select(0, index) for leaf in leaves]
 
     print(f"torch {torch.__version__}, {rows} rows of {len(leaves)} keys, batches of {size}, {options.calls} calls")
-    report("sample", in_turns({"bare": bare_sample, "rl-replay": buffer.sample}, options.calls))
+    theirs = torchrl_uniform(data, size)
+    sides: dict[str, Callable[[], object]] = {"bare": bare_sample, "rl-replay": buffer.sample}
+    if theirs is not None:
+        sides["TorchRL"] = theirs.sample
+    report("sample", in_turns(sides, options.calls))
 
     new = batch(size)
     parts = [new[key] for key in new.keys(include_nested=True, leaves_only=True)]
@@ -90,7 +94,10 @@ def main() -> None:
         for leaf, part in zip(leaves, parts, strict=True):
             leaf.index_copy_(0, index, part)
 
-    report("extend", in_turns({"bare": bare_extend, "rl-replay": lambda: buffer.extend(new)}, options.calls))
+    sides = {"bare": bare_extend, "rl-replay": lambda: buffer.extend(new)}
+    if theirs is not None:
+        sides["TorchRL"] = lambda: theirs.extend(new)
+    report("extend", in_turns(sides, options.calls))
 
 
 if __name__ == "__main__":

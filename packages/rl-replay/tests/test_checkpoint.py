@@ -276,3 +276,10 @@ def test_what_is_written_is_read_back(value, dtypes, shape, tmp_path_factory):
     for one, two in zip(tensors, state["tensors"], strict=True):
         assert one.dtype == two.dtype
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("shape", [[1], [1, 1], []])
+def test_tensors_of_one_element_and_any_stride(shape, tmp_path):
+    number = torch.as_strided(torch.arange(4), shape, [0] * len(shape), 2)
+    checkpoint.write_state(tmp_path, {"number": number})
+    assert torch.equal(checkpoint.read_state(tmp_path)["number"], number)

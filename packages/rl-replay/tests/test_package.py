@@ -18,6 +18,7 @@ from rl.replay import (
     RandomSampler,
     RoundRobinWriter,
     SamplerWithoutReplacement,
+    SliceSampler,
     TensorDictReplayBuffer,
 )
 
@@ -57,6 +58,7 @@ def test_storages_conform(make):
 SAMPLERS = {
     "random": RandomSampler,
     "prioritized": lambda: PrioritizedSampler(64, 0.6, 0.4, backend="torch"),
+    "slices": lambda: SliceSampler(slice_len=1, end_key=("next", "flag")),
     "without-replacement": SamplerWithoutReplacement,
     "drop-last": lambda: SamplerWithoutReplacement(drop_last=True),
     "in-order": lambda: SamplerWithoutReplacement(shuffle=False),

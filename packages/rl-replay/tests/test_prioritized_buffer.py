@@ -1,18 +1,23 @@
 """Buffers that draw by priority: what users call, states, and batches on their way."""
 
+import inspect
+
 import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError, SpecError
 from rl.replay import (
+    ImmutableDatasetWriter,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
     PrioritizedReplayBuffer,
     PrioritizedSampler,
+    ReplayBuffer,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
+    TensorStorage,
 )
 
 KINDS = [PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer]
@@ -111,6 +116,89 @@ def test_a_batch_with_a_bad_priority_is_refused_before_anything_is_written(bad):
     with pytest.raises(SpecError, match="place 1"):
         buffer.extend(batch(4, 10, td_error=torch.tensor([1.0, bad, 1.0, 1.0])))
     assert (len(buffer), buffer.write_count, buffer.writer.cursor) == (4, 4, 4)
+
+
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+def test_a_batch_with_a_priority_whose_power_is_infinite_too(backend):
+    buffer = made(alpha=2.0, backend=backend)
+    buffer.extend(batch(4, td_error=torch.ones(4)))
+    before = buffer.state_dict()["sampler"]
+    with pytest.raises(SpecError, match=r"alpha=2.0.* 1e\+30 .*infinite in torch.float32.*nothing was written"):
+        buffer.extend(batch(3, 10, td_error=torch.tensor([1.0, 1e30, 2.0])))
+    assert (len(buffer), buffer.write_count, buffer.writer.cursor) == (4, 4, 4)
+    after = buffer.state_dict()["sampler"]
+    assert all(torch.equal(torch.as_tensor(after[k]), torch.as_tensor(before[k])) for k in ("raw", "priority"))
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+def test_no_alpha_is_taken_with_which_rows_could_not_be_written(backend, within):
+    buffer = made(backend=backend, max_priority_within_buffer=within)
+    buffer.extend(batch(4))
+    buffer.update_priorities(torch.tensor([1]), torch.tensor([1e30]))
+    buffer.update_priorities(torch.tensor([1]), torch.tensor([1.0]))
+    if within:
+        buffer.alpha = 2.0  # new rows get the largest of the rows that are stored
+        other = made(backend=backend, max_priority_within_buffer=within)
+        other.load_state_dict(buffer.state_dict())
+    else:
+        with pytest.raises(SpecError, match=r"alpha=2.0.* new rows.*empty"):
+            buffer.alpha = 2.0
+        assert buffer.alpha == 1
+        state = buffer.state_dict()
+        state["sampler"]["alpha"] = 2.0
+        with pytest.raises(CheckpointError, match="alpha=2"):
+            made(backend=backend).load_state_dict(state)
+    buffer.extend(batch(5, 10))
+    assert (len(buffer), buffer.write_count) == (9, 9)
+
+
+def test_priorities_of_a_dataset_can_be_given_before_the_first_draw():
+    data = batch(100)
+    arguments = {"alpha": 1.0, "beta": 0.4, "eps": 0.0, "batch_size": 10, "backend": "torch"}
+    buffer = TensorDictPrioritizedReplayBuffer(
+        storage=TensorStorage(data), writer=ImmutableDatasetWriter(), **arguments
+    )
+    buffer.update_priorities(torch.arange(100), torch.eye(100)[7])
+    assert buffer.sample()["x"].tolist() == [7] * 10
+    plain = ReplayBuffer(storage=TensorStorage(data), sampler=PrioritizedSampler(100, 1.0, 0.4, backend="torch"))
+    plain.update_priority(7, 3.0)
+    assert plain.sampler._tree.total().item() == pytest.approx(102)
+
+
+def test_all_arguments_are_named(recwarn):
+    names = set(inspect.signature(PrioritizedReplayBuffer).parameters)
+    assert set(inspect.signature(TensorDictPrioritizedReplayBuffer).parameters) == names | {"priority_key"}
+    assert len(names) == 18
+    for kind in KINDS:
+        with pytest.raises(TypeError, match=f"{kind.__name__}.* unexpected keyword argument 'apha'"):
+            kind(apha=0.6, beta=0.4)
+
+
+def test_entries_that_samples_write_are_refused_in_batches():
+    buffer = made()
+    for data in (batch(3, priority_weight=torch.ones(3)), [batch(3, priority_weight=torch.ones(3))[0]]):
+        with pytest.raises(ContractError, match=r"priority_weight.*exclude\('priority_weight'\)"):
+            buffer.extend(data)
+    assert len(buffer) == 0
+
+
+def test_a_sample_without_priorities_is_named_once():
+    buffer = made()
+    buffer.extend(batch(3))
+    with pytest.raises(ContractError, match="has no 'td_error', the"):
+        buffer.update_tensordict_priority(buffer.sample())
+    with pytest.raises(ContractError, match="from a TensorDict, got NoneType"):
+        buffer.update_tensordict_priority(None)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_storage_on_a_device_that_is_not_there(kind, recwarn):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(BackendError, match=r"device cuda: (this torch is built without|no) CUDA.*device='cpu'"):
+        kind(alpha=0.6, beta=0.4, storage=LazyTensorStorage(100, device="cuda"))
+    assert not recwarn.list
 
 
 def test_a_refused_batch_changes_no_priority():

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.core import registry
-from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError, SlowBackendWarning, SpecError
+from rl.core.errors import (
+    CheckpointError,
+    ContractError,
+    ShapeError,
+    SpecError,
+)
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.core.settings import Settings
@@ -22,7 +26,7 @@ from rl.replay._torch_tree import PrefixTree, WideTree
 
 
 class FusedTree(ToyPriorityTree):
-    """The toy, with the fused forms that an accelerator may offer."""
+    """The toy, with the fused forms of the earlier interface."""
 
     name, why = "fused", "for tests"
 
@@ -32,6 +36,20 @@ class FusedTree(ToyPriorityTree):
     def sample_weighted(self, n, beta, *, generator=None, stratified=False):
         index, priority = self.sample(n, generator=generator, stratified=stratified)
         return index, (priority / self.min()) ** -beta
+
+
+class WholeTree(FusedTree):
+    """The toy, with the fused forms that an accelerator may offer."""
+
+    def update_from_errors(self, index, error, eps, alpha, *, raw=None, largest=None, rows=None):
+        if (index >= (self.capacity if rows is None else rows)).any():
+            raise IndexError(f"index {index.max()} is too large")
+        self.update(index, (error.abs() + eps) ** alpha)
+        if raw is not None:
+            for i, e in zip(index.tolist(), error, strict=True):
+                raw[i] = e
+        if largest is not None and len(error):
+            largest.copy_(torch.maximum(largest, error.abs().max()))
 
 
 class Trees:
@@ -45,11 +63,7 @@ class Trees:
         return self.tree(capacity, device, dtype) if self.tree else None
 
 
-class Named(ToyPriorityTree):
-    name, why = "native", "compiled"
-
-
-TREES = {"prefix": PrefixTree, "wide": WideTree, "toy": ToyPriorityTree, "fused": FusedTree}
+TREES = {"prefix": PrefixTree, "wide": WideTree, "toy": ToyPriorityTree, "fused": FusedTree, "whole": WholeTree}
 
 
 def use(monkeypatch, tree, distribution="somebody", native="auto"):
@@ -258,6 +272,7 @@ BAD = {
     "one for several": ([0, 1, 2], [9.0], ShapeError, "3 indices"),
     "float index": ([0.0], [9.0], SpecError, "float32"),
     "mask": ([True, False, True], [9.0, 9.0, 9.0], SpecError, "bool"),
+    "complex": ([0], torch.ones(1, dtype=torch.complex64), SpecError, "complex64"),
     "nothing for a row": ([0], torch.zeros(1, 0), ShapeError, "nothing"),
 }
 
@@ -271,6 +286,34 @@ def test_what_is_refused_writes_nothing(make, case):
         sampler.update_priority(torch.tensor(index), torch.as_tensor(priority))
     for name, value in sampler.state_dict().items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(before[name])) if name != "reduction" else True
+
+
+@pytest.mark.parametrize(
+    ("index", "priority", "word"),
+    [
+        (None, 1.0, "an index is an integer.* None"),
+        ("a", 1.0, "an index is an integer.* 'a'"),
+        (0, None, "a priority is a number.* None"),
+        ([0], ["a"], r"a priority is a number.* \['a'\]"),
+        (0, 1j, "a priority is a real number"),
+    ],
+)
+def test_what_is_no_tensor_is_named(index, priority, word):
+    sampler = told(PrioritizedSampler(5, 1.0, 0.4, backend="torch"), 3)
+    with pytest.raises(SpecError, match=f"PrioritizedSampler: {word}"):
+        sampler.update_priority(index, priority)
+
+
+def test_indices_of_several_dimensions_take_priorities_of_these(make):
+    sampler = told(make(5, 1.0, 0.4, eps=0.0), 5)
+    index = torch.tensor([[0, 1], [2, 3]])
+    sampler.update_priority(index, torch.tensor([[5.0, 6.0], [7.0, 8.0]]))
+    assert sampler._tree.get(torch.arange(5)).tolist() == [5, 6, 7, 8, 1]
+    sampler.update_priority(index, torch.ones(2, 2, 3))
+    sampler.update_priority(index[:1], torch.tensor([3.0, 4.0]))
+    assert sampler._tree.get(torch.arange(5)).tolist() == [3, 4, 1, 1, 1]
+    with pytest.raises(ShapeError, match="4 indices"):
+        sampler.update_priority(index, torch.ones(2, 3))
 
 
 def test_a_full_sampler_refuses_an_index_behind_its_end(make):
@@ -296,6 +339,11 @@ def test_alpha_that_makes_a_priority_infinite_is_refused(make):
         ({"alpha": -0.1}, "alpha"),
         ({"beta": float("nan")}, "beta"),
         ({"eps": -1.0}, "eps"),
+        ({"eps": "x"}, "eps must be a number.* 'x'"),
+        ({"alpha": "a"}, "alpha must be a number.* 'a'"),
+        ({"alpha": None}, "alpha must be a number.* None"),
+        ({"beta": "0.4"}, "beta must be a number.* '0.4'"),
+        ({"device": "nowhere"}, "device must be.* 'nowhere'"),
         ({"reduction": "sum"}, "median"),
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
@@ -305,8 +353,11 @@ def test_bad_arguments(arguments, word):
         PrioritizedSampler(**{"max_capacity": 4, "alpha": 0.6, "beta": 0.4, **arguments}, backend="torch")
     sampler = PrioritizedSampler(4, 0.6, 0.4, backend="torch")
     for name in ("alpha", "beta"):
-        with pytest.raises(ContractError, match=name):
-            setattr(sampler, name, -1)
+        for value in (-1, "x", None):
+            with pytest.raises(ContractError, match=name):
+                setattr(sampler, name, value)
+    with pytest.raises(SpecError, match=r"alpha=1000.0 and eps=1.0.* new rows"):
+        PrioritizedSampler(4, 1000, 0.4, eps=1.0, backend="torch")
     with pytest.raises(ContractError, match="float16"):
         PrioritizedSampler(4, 0.6, 0.4, dtype=torch.float16)
 
@@ -364,60 +415,14 @@ def test_beta_may_be_annealed():
     assert seen == pytest.approx([0.6, 0.8, 1.0, 1.0])
     with pytest.raises(ContractError, match="no 'gamma'"):
         LinearScheduler(sampler, "gamma", 1.0, 3)
-    with pytest.raises(ContractError, match="num_steps"):
-        LinearScheduler(sampler, "beta", 1.0, 0)
+    for steps in (0, 2.5, "3"):
+        with pytest.raises(ContractError, match="num_steps"):
+            LinearScheduler(sampler, "beta", 1.0, steps)
+    with pytest.raises(ContractError, match="final_value must be a finite number, got 'x'"):
+        LinearScheduler(sampler, "beta", "x", 3)
 
 
-# ---------------------------------------------------------------------- back ends
-
-
-def test_auto_takes_the_first_that_answers_and_says_so(monkeypatch):
-    use(monkeypatch, Named, "rl-native")
-    backend = PrioritizedSampler(4, 0.6, 0.4).backend
-    assert (backend.name, backend.distribution) == ("native", "rl-native")
-    assert str(backend) == "native of rl-native: the first that answers for cpu (compiled)"
-    assert PrioritizedSampler(4, 0.6, 0.4, backend="native").backend.why.startswith("asked for by name")
-    torch_tree = PrioritizedSampler(4, 0.6, 0.4, backend="torch")
-    assert torch_tree.backend.name == "torch"
-    assert type(torch_tree._tree) is PrefixTree
-
-
-@pytest.mark.parametrize(
-    ("distribution", "word"), [("somebody", r'pip install "rl-replay\[native\]"'), ("rl-native", "rl doctor")]
-)
-def test_auto_that_falls_to_torch_warns_once(monkeypatch, distribution, word):
-    use(monkeypatch, None, distribution)
-    with pytest.warns(SlowBackendWarning, match=word) as caught:
-        sampler = PrioritizedSampler(4, 0.6, 0.4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        PrioritizedSampler(4, 0.6, 0.4)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-    assert sampler.backend.name == "torch"
-    assert "rl-native is" in sampler.backend.why
-
-
-def test_nothing_is_said_where_torch_was_asked_for(monkeypatch):
-    use(monkeypatch, None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        PrioritizedSampler(4, 0.6, 0.4, backend="torch")
-        use(monkeypatch, None, native="off")
-        assert "RL_NATIVE=off" in PrioritizedSampler(4, 0.6, 0.4).backend.why
-    use(monkeypatch, None, native="require")
-    with pytest.raises(BackendError, match="RL_NATIVE=require"):
-        PrioritizedSampler(4, 0.6, 0.4)
-
-
-@pytest.mark.parametrize(
-    ("backend", "word"),
-    [("native", r'pip install "rl-replay\[native\]"'), ("cuda", "rl-prio-cuda"), ("typo", "those that do: torch")],
-)
-def test_an_absent_backend_is_an_error_with_the_remedy(monkeypatch, backend, word):
-    use(monkeypatch, None)
-    with pytest.raises(BackendError, match=word):
-        PrioritizedSampler(4, 0.6, 0.4, backend=backend, device="cpu")
+# ---------------------------------------------------------------------- compiled, copied
 
 
 def test_a_compilable_sampler_works_inside_of_a_compiled_function():

@@ -22,6 +22,14 @@ def test_a_batch_size_is_a_whole_number(size):
         ReplayBuffer(batch_size=size)
 
 
+@pytest.mark.parametrize("size", [0, -1, 2.5, True, "3"])
+def test_so_is_that_of_one_sample(size):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10))
+    buffer.extend(torch.arange(5))
+    with pytest.raises(ContractError, match="ReplayBuffer: batch_size must be a whole number of at least 1, got"):
+        buffer.sample(size)
+
+
 def test_whole_numbers_of_numpy_are_numbers():
     buffer = ReplayBuffer(storage=LazyTensorStorage(np.int64(10)), batch_size=np.int32(4))
     buffer.extend(torch.arange(5))

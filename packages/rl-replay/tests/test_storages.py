@@ -376,3 +376,12 @@ def test_plain_tensors_are_copied_on_the_way_in_and_out(make):
         assert (read() == 1).all()
         read().zero_()
     assert (buffer[0] == 1).all()
+
+
+def test_an_index_on_the_device_of_the_rows_is_not_read():
+    storage = LazyTensorStorage(10, device="meta")
+    storage.set(torch.arange(3), TensorDict(x=torch.zeros(3, 2), batch_size=[3]))
+    drawn = torch.tensor([0, 9], device="meta")  # reading it is an error
+    assert storage.get(drawn)["x"].shape == (2, 2)
+    with pytest.raises(IndexError, match="index 9 is outside"):
+        storage.get(torch.tensor([0, 9]))

@@ -50,6 +50,52 @@ static void compare(const void *tree, const double *array, int64_t capacity, int
     CHECK(head[1] == min && head[2] == max);
 }
 
+static int64_t word(const void *pointer) { return (int64_t)(intptr_t)pointer; }
+
+/* Into `raw` too: a plain array must come to the same, and what is refused must write nothing anywhere. */
+static void errors(int64_t capacity, int64_t bits) {
+    enum { N = 300 };
+    const size_t bytes = (size_t)rl_tree_bytes(capacity, bits), size = (size_t)bits / 8;
+    const int64_t rows = (capacity + 1) / 2;
+    void *tree = aligned_alloc(64, (bytes + 63) / 64 * 64), *before = malloc(bytes);
+    double *array = calloc((size_t)capacity, sizeof *array), largest = 1;
+    void *raw = calloc((size_t)capacity, size), *kept = malloc((size_t)capacity * size), *most = malloc(size);
+    int64_t *index = malloc(N * sizeof *index);
+    void *error = malloc(N * size);
+    memset(tree, 0, bytes);
+    put(most, bits, 0, 1);
+    CHECK(rl_tree_init(tree, capacity, bits) == RL_TREE_OK);
+    for (int round = 0; round < 8; round++) {
+        const int64_t step = round % 4 > 0, n = round == 7 ? 1 : N;
+        for (int64_t i = 0; i < n; i++) {
+            index[i] = (int64_t)(next() % (uint64_t)rows);
+            put(error, bits, i, next() % 4 ? 3 * uniform() - 1.5 * round : 0);
+        }
+        rl_errors a = {word(tree), word(index), word(error), n, step, 0, 1, rows, word(raw), word(most)};
+        CHECK(rl_tree_set_errors(&a) == RL_TREE_OK);
+        for (int64_t i = 0; i < n; i++) {
+            array[index[i]] = at(error, bits, i * step);
+            if (fabs(array[index[i]]) > largest) largest = fabs(array[index[i]]);
+        }
+        for (int64_t i = 0; i < capacity; i++) CHECK(at(raw, bits, i) == array[i]);
+        CHECK(at(most, bits, 0) == largest);
+        for (int64_t i = 0; i < capacity; i++) array[i] = fabs(array[i]);
+        compare(tree, array, capacity, bits);
+        for (int64_t i = 0; i < capacity; i++) array[i] = at(raw, bits, i);
+        memcpy(before, tree, bytes), memcpy(kept, raw, (size_t)capacity * size);
+        for (int wrong = 0; wrong < 3 && step; wrong++) {
+            const int64_t was = index[n - 1];
+            index[n - 1] = wrong == 0 ? rows : wrong == 1 ? -1 : was;
+            put(error, bits, n - 1, wrong == 2 ? NAN : 1e9);
+            CHECK(rl_tree_set_errors(&a) == ((wrong == 2 ? RL_TREE_PRIORITY : RL_TREE_INDEX) | (n - 1) << 8));
+            index[n - 1] = was;
+            CHECK(memcmp(before, tree, bytes) == 0 && memcmp(kept, raw, (size_t)capacity * size) == 0);
+            CHECK(at(most, bits, 0) == largest);
+        }
+    }
+    free(tree), free(before), free(array), free(raw), free(kept), free(most), free(index), free(error);
+}
+
 static void run(int64_t capacity, int64_t bits) {
     enum { MOST = 700 };
     const int64_t bytes = rl_tree_bytes(capacity, bits);
@@ -73,7 +119,8 @@ static void run(int64_t capacity, int64_t bits) {
         compare(tree, array, capacity, bits);
         index[n / 2] = round % 2 ? capacity : INT64_MIN;
         CHECK(rl_tree_set(tree, index, value, n, 1) == (RL_TREE_INDEX | (n / 2) << 8));
-        CHECK(rl_tree_set_errors(tree, index, value, n, 0.1, 0.6) == (RL_TREE_INDEX | (n / 2) << 8));
+        rl_errors a = {word(tree), word(index), word(value), n, 1, 0.1, 0.6, capacity, 0, 0};
+        CHECK(rl_tree_set_errors(&a) == (RL_TREE_INDEX | (n / 2) << 8));
         index[n / 2] = 0;
         put(value, bits, n - 1, round % 3 == 0 ? NAN : round % 3 == 1 ? -1 : INFINITY);
         CHECK(rl_tree_set(tree, index, value, n, 1) == (RL_TREE_PRIORITY | (n - 1) << 8));
@@ -84,14 +131,17 @@ static void run(int64_t capacity, int64_t bits) {
         double total;
         memcpy(&total, (char *)tree + 24, sizeof total);
         for (int way = 0; way < 4 && total > 0; way++) {
-            CHECK(rl_tree_sample(tree, n, &seed, way & 1 ? u : 0, way & 2, 0.4, index, way ? value : 0, value) == 0);
+            rl_draws d = {word(tree), n, word(&seed), way & 1 ? word(u) : 0, way & 2, 0.4, word(index),
+                          way ? word(value) : 0, word(value)};
+            CHECK(rl_tree_sample(&d) == RL_TREE_OK);
             for (int64_t i = 0; i < n; i++) {
                 CHECK(index[i] >= 0 && index[i] < capacity && array[index[i]] > 0);
                 CHECK(at(value, bits, i) > 0 && at(value, bits, i) <= 1 + 1e-6);
             }
         }
         put(value, bits, 0, -3);
-        CHECK(rl_tree_set_errors(tree, index, value, 1, 1, 0.5) == RL_TREE_OK);
+        a.n = 1, a.eps = 1, a.alpha = 0.5;
+        CHECK(rl_tree_set_errors(&a) == RL_TREE_OK);
         array[index[0]] = bits == 32 ? (float)2 : 2;
         double got = 0;
         CHECK(rl_tree_get(tree, index, &got, 1) == RL_TREE_OK && fabs(at(&got, bits, 0) - 2) < 1e-6);
@@ -106,8 +156,8 @@ int main(void) {
     for (int level = 0; level <= rl_isa_best(); level++) {
         rl_isa_use(level);
         for (size_t i = 0; i < sizeof capacities / sizeof *capacities; i++) {
-            run(capacities[i], 32);
-            run(capacities[i], 64);
+            run(capacities[i], 32), errors(capacities[i], 32);
+            run(capacities[i], 64), errors(capacities[i], 64);
         }
     }
     puts("ok");

@@ -5,6 +5,7 @@ Standard library only, and no import of ours: the build hook runs this file by i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -14,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["COMMAND", "FLAGS", "LIBRARY", "RECORD", "SOURCES", "build", "compiler", "record"]
+__all__ = ["COMMAND", "FLAGS", "LIBRARY", "RECORD", "SOURCES", "STAMP", "build", "compiler", "main", "record", "stamp"]
 
 _HERE = Path(__file__).resolve().parent
 SOURCES = _HERE / "csrc"
@@ -22,26 +23,47 @@ LIBRARY = _HERE / "_lib" / "rl_native.so"
 RECORD = _HERE / "_lib" / "build.json"
 COMMAND = "python -m rl.native._build"
 
+STAMP = "rl_native_stamp"
+"""The symbol that holds what `stamp` was when the library was compiled."""
+
+_STAMPED = ("__about__.py", "csrc/dispatch.h", "csrc/recurrent.h", "csrc/returns.h", "csrc/tree.h")
+
 # No -march: wider instructions are chosen at run time. No contraction: every instruction set gives the same numbers.
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra")
 
 
 def compiler() -> list[str] | None:
     """The command of the C compiler: ``$CC``, else cc, gcc or clang; None if there is none."""
-    chosen = os.environ.get("CC")  # noqa: TID251  rl.core is not there while a wheel is built
+    chosen = _named()
     if chosen:
-        words = shlex.split(chosen)
+        try:
+            words = shlex.split(chosen)
+        except ValueError:  # a quote that is not closed
+            return None
         return words if shutil.which(words[0]) else None
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     return [found] if found else None
 
 
-def build(mode: str | None = None) -> str:
+def _named() -> str:
+    return os.environ.get("CC", "").strip()  # noqa: TID251  rl.core is not there while a wheel is built
+
+
+def stamp() -> str:
+    """What a library has to hold to be called by this version: 16 digits made of the version and the C interface.
+
+    A library that was compiled late stays behind when pip installs another version: it is not one of pip's files.
+    """
+    return hashlib.sha256(b"".join((_HERE / name).read_bytes() for name in _STAMPED)).hexdigest()[:16]
+
+
+def build(mode: str | None = None, *, keep: bool = False) -> str:
     """Compile, and record beside the library what came of it.
 
     Args:
         mode: ``auto`` builds if it can, ``off`` does not, ``require`` fails if it cannot; if None, what
             ``RL_NATIVE`` says, else ``auto``.
+        keep: leave a library that is there as it is if there will be no new one.
 
     Returns:
         ``"ok"``, or why there is no library.
@@ -55,14 +77,16 @@ def build(mode: str | None = None) -> str:
     LIBRARY.parent.mkdir(exist_ok=True)
     command = compiler()
     if mode == "off":
-        state = "it was built with RL_NATIVE=off"
+        state = "the build was told RL_NATIVE=off"
     elif command is None:
-        state = "no C compiler (cc, gcc, clang or $CC) was found when it was built"
+        said = f"CC names {_named()!r}" if _named() else "cc, gcc, clang or $CC"
+        state = f"the build found no C compiler: {said}"
     else:
         state = _compile(command)
-    if state != "ok":
-        LIBRARY.unlink(missing_ok=True)
-    RECORD.write_text(json.dumps({"state": state, "compiler": command[0] if command else None}) + "\n")
+    if state == "ok" or not (keep and LIBRARY.is_file()):
+        if state != "ok":
+            LIBRARY.unlink(missing_ok=True)
+        RECORD.write_text(json.dumps({"state": state, "compiler": command[0] if command else None}) + "\n")
     if state != "ok" and mode == "require":
         raise RuntimeError(f"RL_NATIVE=require, but the library of rl-native was not built: {state}")
     return state
@@ -72,12 +96,17 @@ def _compile(command: list[str]) -> str:
     """Into a new file that then takes the old one's place: a process that has the old one loaded keeps it."""
     with tempfile.TemporaryDirectory(dir=LIBRARY.parent) as folder:
         made = Path(folder, LIBRARY.name)
-        sources = sorted(map(str, SOURCES.glob("*.c")))
+        stamped = Path(folder, "stamp.c")
+        stamped.write_text(f'__attribute__((visibility("default"))) const char {STAMP}[] = "{stamp()}";\n')
+        sources = [*sorted(map(str, SOURCES.glob("*.c"))), str(stamped)]
         line = [*command, *FLAGS, "-shared", "-o", str(made), *sources, "-lm"]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(line, capture_output=True, text=True, check=False)
+        except OSError as error:
+            return f"{command[0]} does not run: {error.strerror}"
         if done.returncode != 0:
             said = " ".join((done.stderr or done.stdout).split())
-            return f"{command[0]} failed with status {done.returncode}: {said[-500:]}"
+            return f"{command[0]} failed with status {done.returncode}" + (f": {said[-500:]}" if said else "")
         made.replace(LIBRARY)
     return "ok"
 
@@ -85,16 +114,27 @@ def _compile(command: list[str]) -> str:
 def record() -> dict[str, str | None]:
     """What the last build left behind; empty if there was none."""
     try:
-        return json.loads(RECORD.read_text())
+        found = json.loads(RECORD.read_text())
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
-def _main() -> int:
-    state = build()
-    sys.stdout.write(f"{LIBRARY if state == 'ok' else f'not built: {state}'}\n")
+def main() -> int:
+    """Build late: into the installed package, where a library that is there stays if there will be no new one."""
+    try:
+        state = build(keep=True)
+    except RuntimeError as error:
+        state = str(error)
+    except OSError as error:
+        state = (
+            f"cannot write into {LIBRARY.parent} ({error.strerror}); run it as the user who installed rl-native, or"
+            " install rl-native into a virtual environment of your own"
+        )
+    stays = f"; {LIBRARY}, which was there, stays" if state != "ok" and LIBRARY.is_file() else ""
+    sys.stdout.write(f"{LIBRARY}\n" if state == "ok" else f"not built: {state}{stays}\n")
     return 0 if state == "ok" else 1
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    sys.exit(main())

@@ -7,7 +7,7 @@ from functools import cache
 
 from rl.core.errors import RLError
 from rl.core.settings import settings
-from rl.native._build import COMMAND, LIBRARY, record
+from rl.native._build import COMMAND, LIBRARY, STAMP, record, stamp
 
 __all__ = ["ISAS", "isa", "library", "require", "use_isa", "why", "why_not"]
 
@@ -21,9 +21,20 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if not LIBRARY.is_file():
         return None, record().get("state") or "it was never built"
     try:
-        return ctypes.CDLL(str(LIBRARY)), ""
+        loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         return None, f"it does not load: {error}"
+    if _stamp_of(loaded) != stamp():  # its functions may take other arguments
+        return None, f"{LIBRARY} was compiled for another version"
+    return loaded, ""
+
+
+def _stamp_of(loaded: ctypes.CDLL) -> str:
+    try:
+        symbol = (ctypes.c_char * len(stamp())).in_dll(loaded, STAMP)
+    except ValueError:  # it has none
+        return ""
+    return symbol.value.decode(errors="replace")
 
 
 def library() -> ctypes.CDLL | None:

@@ -12,44 +12,94 @@ from rl.core.checks import same_shape
 from rl.core.errors import SpecError
 from rl.native import _recurrence_ops as _ops
 from rl.native._library import require, why
-from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, refuse_out, run
+from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, refuse_out, run, run_dense
 
 __all__ = ["NativeRecurrence"]
 
 _PLAIN_TYPES = frozenset((Tensor, Parameter))
+_BOOL = torch.bool
+_is_grad_enabled = torch.is_grad_enabled
+# There is no public way to ask these.
+_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
+_is_transformed = torch._C._are_functorch_transforms_active  # noqa: SLF001
 _OPS = torch.ops.rl_native
 assert _ops.library is not None  # what `_OPS` holds comes from there
 
 
+_Numbers = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+"""In the order of ``rl_returns_slot``: reward, value, next value, ratio, gamma, lambda."""
+
+
 def _is_traced() -> bool:
     """Whether somebody looks at the operators that run, so that calls past them would be lost."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001 - there is no public question
-        or torch._C._are_functorch_transforms_active()  # noqa: SLF001 - likewise
-    )
+    return torch.compiler.is_compiling() or _dispatch_modes() > 0 or _is_transformed()
 
 
-def _one_kind(like: Tensor, numbers: tuple[Tensor | None, ...], flags: tuple[Tensor, ...], *, traced: bool) -> bool:
-    """Whether all are on the CPU, of one shape and type, flags bool, and none asks for a gradient."""
+def _look(  # noqa: C901 - in the open: every call of a function would cost as much as what it does
+    like: Tensor, numbers: tuple[Tensor | None, ...], flags: tuple[Tensor, ...], *, traced: bool
+) -> list[int] | None:
+    """What there is to know of the arguments; this runs at every call, and a small batch costs little else.
+
+    Returns:
+        None unless all are on the CPU, of one shape and type, flags bool, and none asks for a gradient. Else their
+        addresses, 0 for None, if all are contiguous; else an empty list.
+    """
     dtype, shape = like.dtype, like.shape
     if dtype not in BITS:
-        return False
-    # Loops in the open: this runs at every call, and what a small batch costs is mostly this.
-    with_gradient = torch.is_grad_enabled()
+        return None
+    with_gradient = _is_grad_enabled()
+    # A negative view of one element is contiguous, but its memory holds the other sign.
+    dense = not traced and like.numel() != 1
+    found: list[int] = []
     for tensor in numbers:
         if tensor is None:
+            found.append(0)
             continue
         if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_cpu:
-            return False
+            return None
         if (with_gradient and tensor.requires_grad) or not (traced or type(tensor) in _PLAIN_TYPES):
-            return False
+            return None
+        if dense and (dense := tensor.is_contiguous()):
+            found.append(tensor.data_ptr())
     for tensor in flags:
-        if tensor.dtype is not torch.bool or tensor.shape != shape or not tensor.is_cpu:
-            return False
+        if tensor.dtype is not _BOOL or tensor.shape != shape or not tensor.is_cpu:
+            return None
         if not (traced or type(tensor) in _PLAIN_TYPES):
-            return False
-    return True
+            return None
+        if dense and (dense := tensor.is_contiguous()):
+            found.append(tensor.data_ptr())
+    return found if dense else []
+
+
+def _look_at_out(out: tuple[Tensor, ...], found: list[int], inputs: tuple[Tensor | None, ...], like: Tensor) -> bool:
+    """Whether outputs are contiguous; their addresses are added to `found` then.
+
+    Raises:
+        ShapeError: as `refuse_out`.
+        SpecError: likewise.
+    """
+    if not found:
+        refuse_out(out, inputs, like)
+        return False
+    dtype, shape, size = like.dtype, like.shape, like.nbytes
+    for tensor in out:
+        if type(tensor) not in _PLAIN_TYPES or tensor.dtype is not dtype or tensor.shape != shape:
+            break
+        if not tensor.is_cpu or tensor.requires_grad or not tensor.is_contiguous():
+            break
+        start = tensor.data_ptr()
+        # Flags are smaller than `size`: what comes too close here need not overlap.
+        for other in found:
+            if -size < start - other < size:
+                break
+        else:
+            found.append(start)
+            continue
+        break
+    else:
+        return True
+    refuse_out(out, inputs, like)
+    return False
 
 
 def _coefficient(value: float | Tensor, like: Tensor, *, traced: bool) -> tuple[float, Tensor | None]:
@@ -72,7 +122,7 @@ class NativeRecurrence:
 
     The recurrence is differentiable any number of times. `gae`, `td_lambda` and `vtrace` are not: they return None
     where a gradient is asked for, or where the arguments are of another kind than the kernels take, and compute
-    nothing then. Everything here can be traced by `torch.compile`.
+    nothing then.
 
     Raises:
         RLError: if there is no compiled library.
@@ -84,6 +134,8 @@ class NativeRecurrence:
     """
 
     name = "native"
+    traceable = True
+    """Everything here can be traced by `torch.compile`."""
 
     def __init__(self) -> None:
         require()
@@ -122,7 +174,8 @@ class NativeRecurrence:
         if d.dtype not in BITS or c.dtype != d.dtype:
             raise SpecError(f"the native recurrence got d of {d.dtype} and c of {c.dtype}; it takes float32 or float64")
         traced = _is_traced()
-        if traced or not _one_kind(d, (d, c), (), traced=traced):
+        found = None if traced else _look(d, (d, None, None, None, c, None), (), traced=False)
+        if found is None:
             if out is not None:
                 raise SpecError(
                     "the native recurrence cannot write into out where a gradient is asked for, the call is traced or"
@@ -131,9 +184,14 @@ class NativeRecurrence:
             return _OPS.linear_recurrence(d, c, dim, False)  # noqa: FBT003 - of the schema
         if out is None:
             out = torch.empty_like(d)
+            if found:
+                found.append(out.data_ptr())
+        elif not _look_at_out((out,), found, (d, c), d):
+            found = []
+        if found:
+            run_dense(PLAIN, d.shape, d.dtype, (*found[:6], 0, 0, found[6], 0), dim)
         else:
-            refuse_out((out,), (d, c), d)
-        run(PLAIN, (d, None, None, None, c, None, None, None, out, None), dim)
+            run(PLAIN, (d, None, None, None, c, None, None, None, out, None), dim)
         return out
 
     def gae(
@@ -165,7 +223,8 @@ class NativeRecurrence:
             out: both results are written there, if given.
 
         Returns:
-            The advantage, and the advantage plus `state_value`; None if this is not a case for the kernel.
+            The advantage, and the advantage plus `state_value`; None if this is not a case for the kernel: nothing is
+            written then.
 
         Raises:
             ShapeError: if there is no such dimension, or `out` has another shape.
@@ -182,18 +241,16 @@ class NativeRecurrence:
         terminated = done if terminated is None else terminated
         g, gammas = _coefficient(gamma, reward, traced=traced)
         lam, lmbdas = _coefficient(lmbda, reward, traced=traced)
-        numbers = (reward, state_value, next_state_value, gammas, lmbdas)
-        if not _one_kind(reward, numbers, (done, terminated), traced=traced):
-            return _not_mine("gae", out)
+        numbers, flags = (reward, state_value, next_state_value, None, gammas, lmbdas), (done, terminated)
+        found = _look(reward, numbers, flags, traced=traced)
+        if found is None:
+            return None
         dim = dimension(time_dim, reward)
         if traced:
             if out is not None:
-                return _not_mine("gae", out)
+                return None
             return _OPS.gae(state_value, next_state_value, reward, done, terminated, gammas, lmbdas, g, lam, dim)
-        first, second = _outputs(out, (*numbers, done, terminated), reward)
-        slots = (reward, state_value, next_state_value, None, gammas, lmbdas, done, terminated, first, second)
-        run(GAE, slots, dim, g, lam)
-        return first, second
+        return _pair(GAE, numbers, flags, found, out, dim, (g, lam))
 
     def td_lambda(
         self,
@@ -222,7 +279,8 @@ class NativeRecurrence:
             out: is written and returned, if given.
 
         Returns:
-            The return of each step; None if this is not a case for the kernel.
+            The return of each step; None if this is not a case for the kernel: nothing is
+            written then.
 
         Raises:
             ShapeError: if there is no such dimension, or `out` has another shape.
@@ -237,20 +295,25 @@ class NativeRecurrence:
         terminated = done if terminated is None else terminated
         g, gammas = _coefficient(gamma, reward, traced=traced)
         lam, lmbdas = _coefficient(lmbda, reward, traced=traced)
-        numbers = (reward, next_state_value, gammas, lmbdas)
-        if not _one_kind(reward, numbers, (done, terminated), traced=traced):
-            return _not_mine("td_lambda", out)
+        numbers, flags = (reward, None, next_state_value, None, gammas, lmbdas), (done, terminated)
+        found = _look(reward, numbers, flags, traced=traced)
+        if found is None:
+            return None
         dim = dimension(time_dim, reward)
         if traced:
             if out is not None:
-                return _not_mine("td_lambda", out)
+                return None
             return _OPS.td_lambda(next_state_value, reward, done, terminated, gammas, lmbdas, g, lam, dim)
         if out is None:
             out = torch.empty_like(reward)
+            if found:
+                found.append(out.data_ptr())
+        elif not _look_at_out((out,), found, (*numbers, *flags), reward):
+            found = []
+        if found:
+            run_dense(TD_LAMBDA, reward.shape, reward.dtype, (*found, 0), dim, g, lam)
         else:
-            refuse_out((out,), (*numbers, done, terminated), reward)
-        slots = (reward, None, next_state_value, None, gammas, lmbdas, done, terminated, out, None)
-        run(TD_LAMBDA, slots, dim, g, lam)
+            run(TD_LAMBDA, (*numbers, *flags, out, None), dim, g, lam)
         return out
 
     def vtrace(  # noqa: PLR0913 - the terms of the formula
@@ -289,7 +352,8 @@ class NativeRecurrence:
             out: both results are written there, if given.
 
         Returns:
-            The advantage and the value target; None if this is not a case for the kernel.
+            The advantage and the value target; None if this is not a case for the kernel: nothing is
+            written then.
 
         Raises:
             ShapeError: if there is no such dimension, or `out` has another shape.
@@ -305,40 +369,42 @@ class NativeRecurrence:
         terminated = done if terminated is None else terminated
         g, gammas = _coefficient(gamma, reward, traced=traced)
         lam, lmbdas = _coefficient(lmbda, reward, traced=traced)
-        numbers = (reward, state_value, next_state_value, ratio, gammas, lmbdas)
-        if not _one_kind(reward, numbers, (done, terminated), traced=traced):
-            return _not_mine("vtrace", out)
+        numbers, flags = (reward, state_value, next_state_value, ratio, gammas, lmbdas), (done, terminated)
+        found = _look(reward, numbers, flags, traced=traced)
+        if found is None:
+            return None
         dim = dimension(time_dim, reward)
         if traced:
             if out is not None:
-                return _not_mine("vtrace", out)
-            flags, clips = (done, terminated), (float(rho_bar), float(c_bar))
+                return None
+            clips = float(rho_bar), float(c_bar)
             return _OPS.vtrace(
                 ratio, state_value, next_state_value, reward, *flags, gammas, lmbdas, g, lam, dim, *clips
             )
-        first, second = _outputs(out, (*numbers, done, terminated), reward)
-        slots = (reward, state_value, next_state_value, ratio, gammas, lmbdas, done, terminated, first, second)
-        run(VTRACE, slots, dim, g, lam, rho_bar, c_bar)
-        return first, second
+        return _pair(VTRACE, numbers, flags, found, out, dim, (g, lam, rho_bar, c_bar))
 
 
-def _not_mine(name: str, out: object) -> None:
-    """None, unless somebody waits for `out` to be written.
-
-    Raises:
-        SpecError: if so.
-    """
-    if out is not None:
-        raise SpecError(
-            f"{name} with out takes plain tensors on the CPU, all of one shape and of float32 or float64, flags of"
-            " bool, and no gradient; leave out away, or make the arguments so"
-        )
-
-
-def _outputs(
-    out: tuple[Tensor, Tensor] | None, inputs: tuple[Tensor | None, ...], like: Tensor
+def _pair(
+    kind: int,
+    numbers: _Numbers,
+    flags: tuple[Tensor, Tensor],
+    found: list[int],
+    out: tuple[Tensor, Tensor] | None,
+    dim: int,
+    coefficients: tuple[float, ...],
 ) -> tuple[Tensor, Tensor]:
+    """Run a kernel with two results."""
+    like = numbers[0]
     if out is None:
-        return torch.empty_like(like), torch.empty_like(like)
-    refuse_out(out, inputs, like)
+        out = torch.empty_like(like), torch.empty_like(like)
+        if found:
+            found += (out[0].data_ptr(), out[1].data_ptr())
+    elif len(out) != 2:
+        raise SpecError(f"out has {len(out)} tensor(s); there are 2 results, each needs one")
+    elif not _look_at_out(out, found, (*numbers, *flags), like):
+        found = []
+    if found:
+        run_dense(kind, like.shape, like.dtype, found, dim, *coefficients)
+    else:
+        run(kind, (*numbers, *flags, *out), dim, *coefficients)
     return out

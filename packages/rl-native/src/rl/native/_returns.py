@@ -24,6 +24,7 @@ __all__ = [
     "dimension",
     "refuse_out",
     "run",
+    "run_dense",
     "run_forward",
 ]
 
@@ -65,9 +66,12 @@ def dimension(time_dim: int, like: Tensor) -> int:
     Raises:
         ShapeError: if `like` does not have it.
     """
-    if not -like.ndim <= time_dim < like.ndim:
+    dims = like.ndim
+    if 0 <= time_dim < dims:
+        return time_dim
+    if not -dims <= time_dim < 0:
         raise ShapeError(f"time_dim is {time_dim}, which a tensor of shape {tuple(like.shape)} does not have")
-    return time_dim % like.ndim
+    return time_dim + dims
 
 
 def run(
@@ -92,17 +96,10 @@ def run(
         c_bar: largest weight of what follows, of V-trace.
     """
     shape = tensors[0].shape
-    if len(shape) == 3 and dim == 1:
-        outer, steps, inner = shape
-    else:
-        outer, steps, inner = prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
+    outer, steps, inner = prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
     if not outer * steps * inner:
         return
     bits = BITS[tensors[0].dtype]
-    if all([tensor is None or tensor.is_contiguous() for tensor in tensors]):  # noqa: C419 - faster than a generator
-        addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-        _call(_HEAD.pack(kind, bits, outer, steps, inner, 0, gamma, lmbda, rho_bar, c_bar, *addresses))
-        return
     seen = [None if tensor is None else _Seen(tensor, dim, written=slot >= OUT) for slot, tensor in enumerate(tensors)]
     addresses = [0 if s is None else s.tensor.data_ptr() for s in seen]
     strides = [step for s in seen for step in ((0, 0, 0) if s is None else s.strides)]
@@ -111,6 +108,38 @@ def run(
     for s in seen:
         if s is not None:
             s.give_back()
+
+
+def run_dense(
+    kind: int,
+    shape: torch.Size,
+    dtype: torch.dtype,
+    addresses: Sequence[int],
+    dim: int,
+    gamma: float = 0.0,
+    lmbda: float = 0.0,
+    rho_bar: float = 0.0,
+    c_bar: float = 0.0,
+) -> None:
+    """`run` for tensors that are known to be contiguous: there is nothing left to ask them.
+
+    Args:
+        kind: of ``rl_returns_kind``.
+        shape: of all tensors.
+        dtype: of the numbers among them.
+        addresses: in the order of ``rl_returns_slot``; 0 where there is no tensor.
+        dim: where time is, counted from the front.
+        gamma: as for `run`.
+        lmbda: likewise.
+        rho_bar: likewise.
+        c_bar: likewise.
+    """
+    if len(shape) == 3 and dim == 1:
+        outer, steps, inner = shape
+    else:
+        outer, steps, inner = prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
+    if outer * steps * inner:
+        _call(_HEAD.pack(kind, BITS[dtype], outer, steps, inner, 0, gamma, lmbda, rho_bar, c_bar, *addresses))
 
 
 def run_forward(d: Tensor, c: Tensor, out: Tensor, dim: int) -> None:
@@ -161,8 +190,10 @@ class _Seen:
         self.tensor, self.strides = tensor, strides
 
     @staticmethod
-    def _strides_of(tensor: Tensor, dim: int) -> tuple[int, int, int] | None:
+    def _strides_of(tensor: Tensor, dim: int) -> tuple[int, ...] | None:
         sizes, strides = tensor.shape, tensor.stride()
+        if dim == 1 and len(strides) == 3:
+            return strides
         before, behind = _merged(sizes[:dim], strides[:dim]), _merged(sizes[dim + 1 :], strides[dim + 1 :])
         return None if before is None or behind is None else (before, strides[dim], behind)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from ctypes import byref, c_int64
 from pathlib import Path
@@ -14,7 +13,22 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, ShapeError, SpecError
 from rl.native import _tree_ops as ops
 from rl.native._library import why
-from rl.native._tree_calls import BITS, buffer_size, functions, leaves_at, refuse
+from rl.native._tree_calls import (
+    BITS,
+    buffer_size,
+    check_index,
+    check_leaves,
+    check_target,
+    check_values,
+    functions,
+    leaves_at,
+    pack_draws,
+    pack_errors,
+    refuse,
+    scratch,
+    whole,
+)
+from rl.native._tree_memory import ALIGN, file_id, map_file, save, zeros
 
 __all__ = ["NativePriorityTree"]
 
@@ -22,17 +36,6 @@ _INF = float("inf")
 _INT64, _FLOAT64 = torch.int64, torch.float64
 _DTYPES = {bits: dtype for dtype, bits in BITS.items()}
 _compiling = torch.compiler.is_compiling
-
-
-class _Scratch(threading.local):
-    """Room for a seed, one for each thread: to allocate it costs as much as some draws."""
-
-    def __init__(self) -> None:
-        self.seed = torch.empty((), dtype=_INT64)
-        self.at = self.seed.data_ptr()
-
-
-_scratch = _Scratch()
 
 
 class NativePriorityTree:
@@ -64,8 +67,8 @@ class NativePriorityTree:
     device = torch.device("cpu")
 
     def __init__(self, capacity: int, *, dtype: torch.dtype = torch.float32) -> None:
-        buffer = torch.zeros(buffer_size(capacity, dtype), dtype=torch.uint8)
-        functions().rl_tree_init(buffer.data_ptr(), capacity, BITS[dtype])
+        buffer = zeros(buffer_size(capacity, dtype))
+        functions().rl_tree_init(buffer.data_ptr(), whole(capacity), BITS[dtype])
         self._attach(buffer)
 
     def _attach(self, buffer: Tensor) -> None:
@@ -76,21 +79,19 @@ class NativePriorityTree:
                 f"NativePriorityTree: a buffer is contiguous uint8 on the CPU; this one is {buffer.dtype} on"
                 f" {buffer.device}"
             )
-        if buffer.data_ptr() % 64:
+        if buffer.data_ptr() % ALIGN:
             raise SpecError("NativePriorityTree: a buffer begins at a multiple of 64 bytes; give a clone of this one")
         if functions().rl_tree_open(buffer.data_ptr(), buffer.numel(), byref(capacity), byref(bits)):
             raise CheckpointError(f"NativePriorityTree: these {buffer.numel()} bytes hold no priority tree")
         self.capacity, self.dtype = capacity.value, _DTYPES[bits.value]
         self._buffer, self._at = buffer, buffer.data_ptr()
+        self._file: tuple[int, int] | None = None  # the one that it is mapped from
         start = leaves_at(self.capacity, self.dtype)
         self._leaves = buffer[start : start + self.capacity * (bits.value // 8)].view(self.dtype)
+        self._new = self._leaves.new_empty
         self._head = buffer[24:48].view(_FLOAT64)
-        library = functions()
-        self._set, self._set_errors, self._draw = (
-            library.rl_tree_set,
-            library.rl_tree_set_errors,
-            library.rl_tree_sample,
-        )
+        c = functions()
+        self._set, self._set_errors, self._draw = c.rl_tree_set, c.rl_tree_set_errors, c.rl_tree_sample
 
     @property
     def buffer(self) -> Tensor:
@@ -122,22 +123,20 @@ class NativePriorityTree:
 
     def _batch(self, index: Tensor, value: Tensor, what: str) -> tuple[Tensor, Tensor]:
         """Both as C reads them."""
-        if index.dtype is not _INT64:
-            raise SpecError(f"NativePriorityTree.{what}: indices are torch.int64; these are {index.dtype}")
-        if value.requires_grad:
-            value = value.detach()
+        vectors = (
+            isinstance(index, Tensor)
+            and isinstance(value, Tensor)
+            and index.dtype is _INT64
+            and index.is_cpu
+            and value.is_cpu
+            and index.dim() == value.dim() == 1
+            and index.numel() == value.numel()
+        )
+        if not vectors:  # most are, and it is quicker to see than to read shapes
+            check_index(what, index)
+            check_values(what, index, value)
         if value.dtype is not self.dtype:
             value = value.to(self.dtype)
-        if index.shape != value.shape and value.ndim:
-            raise ShapeError(
-                f"NativePriorityTree.{what}: {tuple(value.shape)} values for {tuple(index.shape)} indices; give one"
-                " value for each index, or a single one without dimensions"
-            )
-        if not (index.is_cpu and value.is_cpu):
-            raise SpecError(
-                f"NativePriorityTree.{what}: this tree is on the CPU; the indices are on {index.device} and the values"
-                f" on {value.device}"
-            )
         return index.contiguous(), value.contiguous()
 
     def update(self, index: Tensor, priority: Tensor) -> None:
@@ -150,39 +149,68 @@ class NativePriorityTree:
         """
         index, priority = self._batch(index, priority, "update")
         if _compiling():
-            ops.tree_set(self._buffer, index, priority)
+            ops.tree_set(self._buffer, index, priority.detach())
             return
         status = self._set(self._at, index.data_ptr(), priority.data_ptr(), index.numel(), 1 if priority.ndim else 0)
         if status:
             refuse(status, capacity=self.capacity, index=index, value=priority)
 
-    def update_from_errors(self, index: Tensor, td_error: Tensor, eps: float, alpha: float) -> None:
-        """Set priorities to ``(|td_error| + eps) ** alpha`` [Schaul et al. 2016, eq. 1 and section 3.3].
+    def update_from_errors(
+        self,
+        index: Tensor,
+        error: Tensor,
+        eps: float,
+        alpha: float,
+        *,
+        raw: Tensor | None = None,
+        largest: Tensor | None = None,
+        rows: int | None = None,
+    ) -> None:
+        """Set priorities to ``(|error| + eps) ** alpha`` [Schaul et al. 2016, eq. 1 and section 3.3].
 
         The power is exact to within 1e-9 for float32 and 1e-12 for float64.
 
         Args:
             index: ``[n]`` int64; of a repeated one the last counts.
-            td_error: ``[n]``, of any sign.
+            error: ``[n]``, of any sign, or one for all ``[]``.
             eps: at least 0.
             alpha: at least 0.
+            raw: ``[capacity]``, of the tree's dtype; gets the errors as they are, at `index`.
+            largest: ``[]``, of the tree's dtype; becomes the largest ``|error|`` where that is larger.
+            rows: an index must be below it; the capacity if None.
 
         Raises:
-            IndexError: if an index is outside ``[0, capacity)``.
-            SpecError: if a priority would be infinite or not a number, or `eps` or `alpha` is negative.
-            ShapeError: if there is not one error for each index. Nothing is written then.
+            IndexError: if an index is outside ``[0, rows)``.
+            SpecError: if a priority would be infinite or not a number, `eps` or `alpha` is negative, or `raw` or
+                `largest` is another tensor than that.
+            ShapeError: if there is not one error for each index. Nothing is written then, into none of the three.
+
+        Example:
+            >>> tree, raw, largest = NativePriorityTree(4), torch.zeros(4), torch.ones(())
+            >>> tree.update_from_errors(
+            ...     torch.tensor([0, 2]), torch.tensor([-4.0, 0.5]), 0.0, 0.5, raw=raw, largest=largest
+            ... )
+            >>> raw.tolist(), largest.item(), tree.max().item()
+            ([-4.0, 0.0, 0.5, 0.0], 4.0, 2.0)
         """
         if not (0 <= eps < _INF and 0 <= alpha < _INF):
             raise SpecError(f"NativePriorityTree: eps and alpha are finite and at least 0; they are {eps} and {alpha}")
-        index, td_error = self._batch(index, td_error, "update_from_errors")
-        if not td_error.ndim:
-            td_error = td_error.expand(index.shape).contiguous()
+        index, error = self._batch(index, error, "update_from_errors")
+        rows = self.capacity if rows is None or rows > self.capacity else rows
+        if raw is not None:
+            check_target("raw", raw, self.dtype, (self.capacity,))
+        if largest is not None:
+            check_target("largest", largest, self.dtype, ())
         if _compiling():
-            ops.tree_set_errors(self._buffer, index, td_error, eps, alpha)
+            ops.tree_set_errors(self._buffer, index, error.detach(), eps, alpha, raw, largest, rows)
             return
-        status = self._set_errors(self._at, index.data_ptr(), td_error.data_ptr(), index.numel(), eps, alpha)
+        n, step = index.numel(), 1 if error.dim() else 0
+        beside = 0 if raw is None else raw.data_ptr(), 0 if largest is None else largest.data_ptr()
+        status = self._set_errors(
+            pack_errors(self._at, index.data_ptr(), error.data_ptr(), n, step, eps, alpha, rows, *beside)
+        )
         if status:
-            refuse(status, capacity=self.capacity, index=index, value=td_error)
+            refuse(status, capacity=rows, index=index, value=error, power=(eps, alpha))
 
     def sample(
         self,
@@ -195,7 +223,7 @@ class NativePriorityTree:
         """Draw indices ``[n]`` in proportion to priority, and those priorities ``[n]``.
 
         Args:
-            n: number of draws, with replacement.
+            n: number of draws, with replacement; none from an empty tree either, so that 0 is refused there too.
             generator: of the randomness; the global one if None.
             stratified: draw the i-th from the i-th of n equal parts of the total, for less variance.
             u: the randomness itself, ``[n]`` in ``[0, 1)``, instead of a generator.
@@ -221,7 +249,20 @@ class NativePriorityTree:
         """
         if not 0 <= beta < _INF:
             raise SpecError(f"NativePriorityTree: beta is finite and at least 0; it is {beta}")
-        return self._sample(n, generator, stratified, u, beta)
+        if u is not None or type(n) is not int or n < 0 or _compiling():
+            return self._sample(n, generator, stratified, u, beta)
+        # What `_sample` does in the usual case, here because another call would take a tenth of the time of a draw.
+        index, weight = scratch.new_index(n), self._new(n)
+        if generator is None:
+            scratch.draw()
+        else:
+            scratch.draw(generator=generator)
+        status = self._draw(
+            pack_draws(self._at, n, scratch.at, 0, stratified, beta, index.data_ptr(), 0, weight.data_ptr())
+        )
+        if status:
+            refuse(status, capacity=self.capacity)
+        return index, weight
 
     def _sample(
         self,
@@ -232,8 +273,10 @@ class NativePriorityTree:
         beta: float | None,
     ) -> tuple[Tensor, Tensor]:
         """Indices, and weights, or priorities if there is no beta."""
-        if n < 0:
-            raise SpecError(f"NativePriorityTree.sample: {n} draws are asked for; it is at least 0")
+        count = n if _compiling() else whole(n)  # the compiler has numbers of its own
+        if count < 0:
+            raise SpecError(f"NativePriorityTree.sample: {n!r} draws are asked for; it is a whole number of at least 0")
+        n = count
         if u is not None:
             if u.shape != (n,) or not u.is_cpu:
                 raise ShapeError(
@@ -243,17 +286,15 @@ class NativePriorityTree:
         if _compiling():
             seed = torch.randint(0, 2**62, (), generator=generator)
             return ops.tree_sample(self._buffer, n, seed, u, stratified, beta, self.dtype)
-        index, found = torch.empty(n, dtype=_INT64), torch.empty(n, dtype=self.dtype)
-        priority_at, weight_at = (found.data_ptr(), None) if beta is None else (None, found.data_ptr())
-        seed_at = u_at = None
-        if u is None:
-            _scratch.seed.random_(generator=generator)
-            seed_at = _scratch.at
-        else:
+        index, found = scratch.new_index(n), self._new(n)
+        found_at, seed_at, u_at = found.data_ptr(), 0, 0
+        if u is not None:
             u_at = u.data_ptr()
-        status = self._draw(
-            self._at, n, seed_at, u_at, stratified, beta or 0.0, index.data_ptr(), priority_at, weight_at
-        )
+        else:
+            seed_at = scratch.at
+            scratch.draw(generator=generator)
+        way = (0.0, index.data_ptr(), found_at, 0) if beta is None else (beta, index.data_ptr(), 0, found_at)
+        status = self._draw(pack_draws(self._at, n, seed_at, u_at, stratified, *way))
         if status:
             refuse(status, capacity=self.capacity, value=u)
         return index, found
@@ -263,11 +304,13 @@ class NativePriorityTree:
 
         Raises:
             IndexError: if an index is outside ``[0, capacity)``.
+            SpecError: if the indices are not int64 on the CPU.
         """
+        check_index("get", index)
         if _compiling():
             return ops.tree_get(self._buffer, index, self.dtype)
         index = index.contiguous()
-        priority = torch.empty(index.shape, dtype=self.dtype)
+        priority = self._new(index.shape)
         status = functions().rl_tree_get(self._at, index.data_ptr(), priority.data_ptr(), index.numel())
         if status:
             refuse(status, capacity=self.capacity, index=index)
@@ -310,22 +353,17 @@ class NativePriorityTree:
         Raises:
             CheckpointError: if they do not fit, or are no priorities. Nothing is written then.
         """
-        leaves = state.get("priority")
-        if not isinstance(leaves, Tensor) or leaves.shape != (self.capacity,) or leaves.dtype != self.dtype:
-            came = f"{tuple(leaves.shape)} of {leaves.dtype}" if isinstance(leaves, Tensor) else type(leaves).__name__
-            raise CheckpointError(
-                f"NativePriorityTree: the state holds {came} as priority; this tree takes ({self.capacity},) of"
-                f" {self.dtype}"
-            )
-        if not bool((leaves >= 0).all() and leaves.isfinite().all()):
-            raise CheckpointError("NativePriorityTree: the state holds priorities that are negative or not finite")
+        leaves = check_leaves(state.get("priority"), self.capacity, self.dtype)
         self._leaves.copy_(leaves)
         self.rebuild()
 
     def save(self, path: str | Path) -> None:
-        """Write the buffer to a file, byte for byte."""
-        with Path(path).open("wb") as file:
-            self._buffer.numpy().tofile(file)
+        """Write the buffer to a file, byte for byte; an older file stays until the new one is complete.
+
+        Nothing is left to do for the file that this tree is mapped from: it holds every update.
+        """
+        if self._file is None or self._file != file_id(Path(path)):
+            save(self._buffer, Path(path))
 
     @classmethod
     def memory_map(
@@ -341,19 +379,13 @@ class NativePriorityTree:
         Raises:
             CheckpointError: if the file is missing, exists already, or holds no tree.
         """
-        path = Path(path)
+        path, size = Path(path), None if capacity is None else buffer_size(capacity, dtype)
+        buffer = map_file(path, size)
         if capacity is not None:
-            if path.exists():
-                raise CheckpointError(f"{path} exists; leave out the capacity to open it")
-            size = buffer_size(capacity, dtype)
-            with path.open("wb") as file:
-                file.truncate(size)
-        elif not path.is_file():
-            raise CheckpointError(f"{path} is no file; give a capacity to make a new tree there")
-        buffer = torch.from_file(str(path), shared=True, size=path.stat().st_size, dtype=torch.uint8)
-        if capacity is not None:
-            functions().rl_tree_init(buffer.data_ptr(), capacity, BITS[dtype])
-        return cls.from_buffer(buffer)
+            functions().rl_tree_init(buffer.data_ptr(), whole(capacity), BITS[dtype])
+        tree = cls.from_buffer(buffer)
+        tree._file = file_id(path)  # noqa: SLF001  its own class
+        return tree
 
     def share_memory(self) -> NativePriorityTree:
         """Move the buffer to shared memory: trees that other processes receive are then this one. Returns self."""

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from ctypes import CDLL, c_double, c_int, c_int64, c_void_p
+import operator
+import threading
+from ctypes import CDLL, c_char_p, c_int, c_int64, c_void_p
 from functools import cache
-from typing import NoReturn
+from struct import Struct
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, SpecError
+from rl.core.errors import CheckpointError, ShapeError, SpecError
 from rl.native._library import require
 
-__all__ = ["BITS", "buffer_size", "functions", "leaves_at", "refuse"]
+__all__ = [
+    "BITS",
+    "buffer_size",
+    "check_index",
+    "check_leaves",
+    "check_target",
+    "check_values",
+    "functions",
+    "leaves_at",
+    "pack_draws",
+    "pack_errors",
+    "refuse",
+    "scratch",
+    "whole",
+]
 
 BITS = {torch.float32: 32, torch.float64: 64}
 _INDEX, _PRIORITY, _EMPTY, _OVERFLOW, _UNIFORM = 1, 2, 3, 4, 5
+
+# Structs of tree.h. To pack one and give it takes half of the time that ctypes needs for so many arguments.
+pack_errors = Struct("=5q2d3q").pack
+"""tree, index, error, n, step, eps, alpha, rows, raw, largest; pointers as numbers, 0 for none."""
+pack_draws = Struct("=5qd3q").pack
+"""tree, n, seed, u, stratified, beta, index, priority, weight."""
 
 _SIGNATURES = {
     "rl_tree_bytes": (c_int64, [c_int64, c_int64]),
@@ -23,14 +46,23 @@ _SIGNATURES = {
     "rl_tree_init": (c_int, [c_void_p, c_int64, c_int64]),
     "rl_tree_open": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
     "rl_tree_set": (c_int64, [c_void_p, c_void_p, c_void_p, c_int64, c_int64]),
-    "rl_tree_set_errors": (c_int64, [c_void_p, c_void_p, c_void_p, c_int64, c_double, c_double]),
-    "rl_tree_sample": (
-        c_int64,
-        [c_void_p, c_int64, c_void_p, c_void_p, c_int, c_double, c_void_p, c_void_p, c_void_p],
-    ),
+    "rl_tree_set_errors": (c_int64, [c_char_p]),
+    "rl_tree_sample": (c_int64, [c_char_p]),
     "rl_tree_get": (c_int64, [c_void_p, c_void_p, c_void_p, c_int64]),
     "rl_tree_rebuild": (c_int64, [c_void_p]),
 }
+
+
+class _Scratch(threading.local):
+    """Room for a seed, one for each thread: to allocate it costs as much as some draws."""
+
+    def __init__(self) -> None:
+        seed = torch.empty((), dtype=torch.int64, device="cpu")
+        self.at, self.draw = seed.data_ptr(), seed.random_
+        self.new_index = seed.new_empty  # on the CPU, whatever the default device is
+
+
+scratch = _Scratch()
 
 
 @cache
@@ -47,6 +79,19 @@ def functions() -> CDLL:
     return library
 
 
+def whole(value: Any) -> int:
+    """`value` as an int; -1 if it is no whole number, which nothing here is.
+
+    Example:
+        >>> whole(3), whole(2.5), whole("3")
+        (3, -1, -1)
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        return -1
+
+
 def buffer_size(capacity: int, dtype: torch.dtype) -> int:
     """Bytes of a tree.
 
@@ -55,9 +100,12 @@ def buffer_size(capacity: int, dtype: torch.dtype) -> int:
     """
     if dtype not in BITS:
         raise SpecError(f"NativePriorityTree: the dtype is {dtype}; it is torch.float32 or torch.float64")
-    size = functions().rl_tree_bytes(capacity, BITS[dtype]) if capacity >= 1 else -1
+    leaves = whole(capacity)
+    size = functions().rl_tree_bytes(leaves, BITS[dtype]) if 1 <= leaves < 2**62 else -1
     if size < 0:
-        raise SpecError(f"NativePriorityTree: the capacity is {capacity}; it is at least 1 and at most 2^46")
+        raise SpecError(
+            f"NativePriorityTree: the capacity is {capacity!r}; it is a whole number of at least 1 and at most 2^46"
+        )
     return size
 
 
@@ -66,17 +114,100 @@ def leaves_at(capacity: int, dtype: torch.dtype) -> int:
     return functions().rl_tree_leaves_at(capacity, BITS[dtype])
 
 
-def refuse(status: int, *, capacity: int, index: Tensor | None = None, value: Tensor | None = None) -> NoReturn:
-    """Raise what the status of a C function means."""
+def check_index(what: str, index: Tensor) -> None:
+    """Refuse indices that C would read as something else.
+
+    Raises:
+        SpecError: if it is no int64 tensor on the CPU.
+    """
+    if isinstance(index, Tensor) and index.dtype is torch.int64 and index.is_cpu:
+        return
+    raise SpecError(f"NativePriorityTree.{what}: indices are a tensor of torch.int64 on the CPU, got {_came(index)}")
+
+
+def check_values(what: str, index: Tensor, value: Tensor) -> None:
+    """Refuse values that do not fit the indices.
+
+    Raises:
+        SpecError: if it is no tensor on the CPU.
+        ShapeError: if there is neither one for each index nor a single one.
+    """
+    if not isinstance(value, Tensor) or not value.is_cpu:
+        raise SpecError(f"NativePriorityTree.{what}: values are a tensor on the CPU, got {_came(value)}")
+    if index.shape != value.shape and value.dim():
+        raise ShapeError(
+            f"NativePriorityTree.{what}: {tuple(value.shape)} values for {tuple(index.shape)} indices; give one"
+            " value for each index, or a single one without dimensions"
+        )
+
+
+def check_leaves(leaves: Any, capacity: int, dtype: torch.dtype) -> Tensor:
+    """The leaves of a state, as they are.
+
+    Raises:
+        CheckpointError: if they do not fit a tree, or are no priorities.
+    """
+    if not isinstance(leaves, Tensor) or leaves.shape != (capacity,) or leaves.dtype != dtype:
+        came = f"{tuple(leaves.shape)} of {leaves.dtype}" if isinstance(leaves, Tensor) else type(leaves).__name__
+        raise CheckpointError(
+            f"NativePriorityTree: the state holds {came} as priority; this tree takes ({capacity},) of {dtype}"
+        )
+    if not bool((leaves >= 0).all() and leaves.isfinite().all()):
+        raise CheckpointError("NativePriorityTree: the state holds priorities that are negative or not finite")
+    return leaves
+
+
+def _came(value: Any) -> str:
+    return f"one of {value.dtype} on {value.device}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def check_target(name: str, target: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Refuse a tensor that C cannot write into.
+
+    Raises:
+        SpecError: if it is not contiguous, of this dtype and shape, on the CPU.
+    """
+    size = shape[0] if shape else 1
+    if (
+        target.dtype is dtype
+        and target.numel() == size
+        and target.dim() == len(shape)
+        and target.is_cpu
+        and target.is_contiguous()
+    ):
+        return
+    raise SpecError(
+        f"NativePriorityTree.update_from_errors: {name} is {tuple(target.shape)} of {target.dtype} on {target.device};"
+        f" it is to be {shape}, contiguous, of {dtype} on the CPU"
+    )
+
+
+def refuse(
+    status: int,
+    *,
+    capacity: int,
+    index: Tensor | None = None,
+    value: Tensor | None = None,
+    power: tuple[float, float] | None = None,
+) -> NoReturn:
+    """Raise what the status of a C function means.
+
+    Args:
+        status: a code, plus 256 times the place in the batch.
+        capacity: number of leaves that an index may reach.
+        index: the indices of the batch.
+        value: its priorities, or errors, or uniforms.
+        power: eps and alpha, if they are errors.
+    """
     where, code = status >> 8, status & 255
     place = f" (the one at place {where} of the batch)"
     if code == _INDEX and index is not None:
-        raise IndexError(f"priority tree: index {index.flatten()[where].item()} is outside [0, {capacity}){place}")
-    if code == _PRIORITY:
-        came = "" if value is None else f" of {value.flatten()[where if value.numel() > 1 else 0].item()}"
-        raise SpecError(
-            f"priority tree: a priority{came} is refused{place}; it is to be at least 0, and finite in the tree's dtype"
+        raise IndexError(
+            f"priority tree: index {index.flatten()[where].item()} is outside [0, {capacity}){place};"
+            " nothing was written"
         )
+    if code == _PRIORITY:
+        _refuse_priority(None if value is None else value.flatten()[where if value.numel() > 1 else 0], power, place)
     if code == _EMPTY:
         raise SpecError("priority tree: nothing can be drawn, all priorities are zero; update some first")
     if code == _OVERFLOW:
@@ -84,4 +215,18 @@ def refuse(status: int, *, capacity: int, index: Tensor | None = None, value: Te
     if code == _UNIFORM:
         came = "" if value is None else f" of {value.flatten()[where].item()}"
         raise SpecError(f"priority tree: a u{came} is outside [0, 1){place}")
-    raise CheckpointError("priority tree: the buffer holds no tree, or was damaged")
+    raise CheckpointError("priority tree: the buffer holds no priority tree, or was damaged")
+
+
+def _refuse_priority(value: Tensor | None, power: tuple[float, float] | None, place: str) -> NoReturn:
+    if value is not None and power is not None and value.isfinite():
+        eps, alpha = power
+        raise SpecError(
+            f"priority tree: the error {value.item()} makes the priority (|error| + {eps}) ** {alpha}, which is"
+            f" infinite in {value.dtype}{place}; nothing was written"
+        )
+    came = "" if value is None else f" of {value.item()}"
+    raise SpecError(
+        f"priority tree: a priority{came} is refused{place}; it is to be at least 0, and finite in the tree's dtype;"
+        " nothing was written"
+    )

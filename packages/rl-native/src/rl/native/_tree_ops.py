@@ -5,19 +5,33 @@ Eager code calls C directly, which is faster. The operators are registered when 
 
 from __future__ import annotations
 
+from ctypes import byref, c_int64
 from typing import cast
 
 import torch
 from torch import Tensor
 from torch.library import Library, register_fake
 
-from rl.native._tree_calls import functions, refuse
+from rl.core.errors import CheckpointError, SpecError
+from rl.native._tree_calls import (
+    BITS,
+    check_index,
+    check_target,
+    check_values,
+    functions,
+    pack_draws,
+    pack_errors,
+    refuse,
+)
 
 __all__ = ["tree_get", "tree_sample", "tree_set", "tree_set_errors"]
 
 _LIBRARY = Library("rl_native", "FRAGMENT")
 _LIBRARY.define("tree_set(Tensor(a!) buffer, Tensor index, Tensor priority) -> ()")
-_LIBRARY.define("tree_set_errors(Tensor(a!) buffer, Tensor index, Tensor td_error, float eps, float alpha) -> ()")
+_LIBRARY.define(
+    "tree_set_errors(Tensor(a!) buffer, Tensor index, Tensor error, float eps, float alpha, Tensor(b!)? raw,"
+    " Tensor(c!)? largest, SymInt rows) -> ()"
+)
 _LIBRARY.define(
     "tree_sample(Tensor buffer, SymInt n, Tensor seed, Tensor? u, bool stratified, float? beta, ScalarType dtype)"
     " -> (Tensor, Tensor)"
@@ -25,25 +39,67 @@ _LIBRARY.define(
 _LIBRARY.define("tree_get(Tensor buffer, Tensor index, ScalarType dtype) -> Tensor")
 
 
-def _capacity(buffer: Tensor) -> int:
-    return int(buffer[8:16].view(torch.int64).item())
+def _tree_of(buffer: Tensor, dtype: torch.dtype) -> int:
+    """The capacity of the tree in `buffer`, of which C believes what its head says.
+
+    Raises:
+        CheckpointError: if it holds no tree.
+        SpecError: if its leaves are of another dtype.
+    """
+    capacity, bits = c_int64(), c_int64()
+    if functions().rl_tree_open(buffer.data_ptr(), buffer.numel(), byref(capacity), byref(bits)):
+        raise CheckpointError(f"NativePriorityTree: these {buffer.numel()} bytes hold no priority tree")
+    if BITS.get(dtype) != bits.value:
+        raise SpecError(f"NativePriorityTree: values of {dtype} for a tree of {bits.value} bits")
+    return capacity.value
 
 
 def _set(buffer: Tensor, index: Tensor, priority: Tensor) -> None:
+    check_index("update", index)
+    check_values("update", index, priority)
+    capacity = _tree_of(buffer, priority.dtype)
     index, priority = index.contiguous(), priority.contiguous()
     step = 1 if priority.ndim else 0
     status = functions().rl_tree_set(buffer.data_ptr(), index.data_ptr(), priority.data_ptr(), index.numel(), step)
     if status:
-        refuse(status, capacity=_capacity(buffer), index=index, value=priority)
+        refuse(status, capacity=capacity, index=index, value=priority)
 
 
-def _set_errors(buffer: Tensor, index: Tensor, td_error: Tensor, eps: float, alpha: float) -> None:
-    index, td_error = index.contiguous(), td_error.contiguous()
+def _set_errors(
+    buffer: Tensor,
+    index: Tensor,
+    error: Tensor,
+    eps: float,
+    alpha: float,
+    raw: Tensor | None,
+    largest: Tensor | None,
+    rows: int,
+) -> None:
+    check_index("update_from_errors", index)
+    check_values("update_from_errors", index, error)
+    capacity = _tree_of(buffer, error.dtype)
+    rows = min(rows, capacity)
+    if raw is not None:
+        check_target("raw", raw, error.dtype, (capacity,))
+    if largest is not None:
+        check_target("largest", largest, error.dtype, ())
+    index, error = index.contiguous(), error.contiguous()
     status = functions().rl_tree_set_errors(
-        buffer.data_ptr(), index.data_ptr(), td_error.data_ptr(), index.numel(), eps, alpha
+        pack_errors(
+            buffer.data_ptr(),
+            index.data_ptr(),
+            error.data_ptr(),
+            index.numel(),
+            1 if error.ndim else 0,
+            eps,
+            alpha,
+            rows,
+            0 if raw is None else raw.data_ptr(),
+            0 if largest is None else largest.data_ptr(),
+        )
     )
     if status:
-        refuse(status, capacity=_capacity(buffer), index=index, value=td_error)
+        refuse(status, capacity=rows, index=index, value=error, power=(eps, alpha))
 
 
 def _sample(
@@ -55,30 +111,38 @@ def _sample(
     beta: float | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    index, found = torch.empty(n, dtype=torch.int64), torch.empty(n, dtype=dtype)
+    capacity = _tree_of(buffer, dtype)
+    if u is not None and (u.dtype is not torch.float64 or u.shape != (n,)):
+        raise SpecError(f"NativePriorityTree.sample: u is {tuple(u.shape)} of {u.dtype}; it is ({n},) of float64")
+    index, found = buffer.new_empty(n, dtype=torch.int64), buffer.new_empty(n, dtype=dtype)
     u = None if u is None else u.contiguous()
+    found_at = found.data_ptr()
     status = functions().rl_tree_sample(
-        buffer.data_ptr(),
-        n,
-        seed.data_ptr(),
-        None if u is None else u.data_ptr(),
-        stratified,
-        beta or 0.0,
-        index.data_ptr(),
-        found.data_ptr() if beta is None else None,
-        None if beta is None else found.data_ptr(),
+        pack_draws(
+            buffer.data_ptr(),
+            n,
+            seed.data_ptr(),
+            0 if u is None else u.data_ptr(),
+            stratified,
+            beta or 0.0,
+            index.data_ptr(),
+            found_at if beta is None else 0,
+            0 if beta is None else found_at,
+        )
     )
     if status:
-        refuse(status, capacity=_capacity(buffer), value=u)
+        refuse(status, capacity=capacity, value=u)
     return index, found
 
 
 def _get(buffer: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
+    check_index("get", index)
+    capacity = _tree_of(buffer, dtype)
     index = index.contiguous()
-    priority = torch.empty(index.shape, dtype=dtype)
+    priority = buffer.new_empty(index.shape, dtype=dtype)
     status = functions().rl_tree_get(buffer.data_ptr(), index.data_ptr(), priority.data_ptr(), index.numel())
     if status:
-        refuse(status, capacity=_capacity(buffer), index=index)
+        refuse(status, capacity=capacity, index=index)
     return priority
 
 

@@ -11,7 +11,7 @@ from rl.core.hookspecs import hookimpl
 if TYPE_CHECKING:
     import torch
 
-    from rl.core.interfaces import LinearRecurrence, PriorityTree
+    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend
 
 
 @hookimpl
@@ -59,6 +59,27 @@ def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecu
     from rl.native._recurrence import NativeRecurrence
 
     return NativeRecurrence()
+
+
+@hookimpl(tryfirst=True)
+def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
+    """``scan`` of rl-modules with loops over time in C, on the CPU, where that package and the library are there."""
+    if cell not in ("lstm", "gru") or name not in ("scan", None) or device.type != "cpu":
+        return None
+    from rl.native._library import library
+
+    if library() is None:
+        return None
+    from rl.core import load
+    from rl.core.errors import UnknownComponentError
+
+    try:
+        scan = load("recurrent_backend", "scan")
+    except UnknownComponentError:
+        return None
+    from rl.native._recurrent import NativeKernels
+
+    return scan(kernels=NativeKernels())
 
 
 @hookimpl

@@ -21,6 +21,9 @@ _ROWS = (
     ("sampler", "random", "RandomSampler", "Uniform, with replacement."),
     ("sampler", "prioritized", "PrioritizedSampler", "In proportion to priority, with importance weights."),
     ("sampler", "without-replacement", "SamplerWithoutReplacement", "Passes that draw each row exactly once."),
+    ("sampler", "slices", "SliceSampler", "Steps that follow each other within a trajectory."),
+    ("sampler", "slices-without-replacement", "SliceSamplerWithoutReplacement", "A slice of each trajectory in turn."),
+    ("transform", "burn-in", "BurnInTransform", "Recurrent states warmed up on the first steps of sampled slices."),
     ("writer", "round-robin", "RoundRobinWriter", "A ring: the newest row replaces the oldest."),
     ("writer", "immutable", "ImmutableDatasetWriter", "Refuses writes, for datasets."),
 )
@@ -28,7 +31,7 @@ _ROWS = (
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
-    """Storages, samplers and writers."""
+    """Storages, samplers, writers and the transform of samples."""
     for kind, name, attribute, summary in _ROWS:
         yield Component(kind=kind, name=name, target=f"rl.replay:{attribute}", summary=summary)
 

@@ -17,6 +17,7 @@ from rl.core.interfaces import Sampler, Storage, Writer
 from rl.replay._arguments import refuse_parts, whole
 from rl.replay._checkpoint import read_state, write_state
 from rl.replay._collate import collate
+from rl.replay._extra import Extra
 from rl.replay._flight import Batch, Flight
 from rl.replay._list import ListStorage
 from rl.replay._plain import pack, unpack
@@ -96,6 +97,8 @@ class ReplayBuffer:
         self._flight = Flight(prefetch or 0)
         self._lock = threading.RLock()
         self._write_count = 0
+        self._extra = Extra.of(self.sampler, marks=collate_fn is None)
+        self._extra.attach(self.storage)
 
     @property
     def write_count(self) -> int:
@@ -140,6 +143,7 @@ class ReplayBuffer:
         with self._lock:
             self._check(data)
             count = self.storage.count(data)
+            self._extra.admit(data)
             index = self.writer.claim(self.storage, count)
             self._flight.wait_gathered()
             self.storage.set(index, data)  # checks everything before it writes
@@ -167,7 +171,7 @@ class ReplayBuffer:
             data, info = self._next(size, within_pass=False)[0].result()
         else:
             with self._lock:
-                index, info = self.sampler.sample(self.storage, size, generator=self.generator)
+                index, info = self._extra.draw(self.storage, size, generator=self.generator)
                 rows = self.storage.get(index)
             data, info = self._finish(rows, index, info)
         return (data, info) if return_info else data
@@ -296,10 +300,12 @@ class ReplayBuffer:
         return options
 
     def _size(self, batch_size: int | None) -> int:
-        size = self.batch_size if batch_size is None else batch_size
+        size = self.batch_size if batch_size is None else whole(batch_size)
         if size is None:
             who = type(self).__name__
-            raise ContractError(f"{who}: no batch size: call sample(n), or make the buffer with batch_size=n")
+            if batch_size is None:
+                raise ContractError(f"{who}: no batch size: call sample(n), or make the buffer with batch_size=n")
+            raise ContractError(f"{who}: batch_size must be a whole number of at least 1, got {batch_size!r}")
         return size
 
     def _index(self, index: Any) -> int | slice | Tensor:
@@ -332,7 +338,7 @@ class ReplayBuffer:
 
     def _submit(self, size: int) -> None:
         # Drawn here and not in the thread: the order of draws, hence the randomness, is the caller's.
-        index, info = self.sampler.sample(self.storage, size, generator=self.generator)
+        index, info = self._extra.draw(self.storage, size, generator=self.generator)
         self._flight.submit(
             lambda: self.storage.get(index),
             lambda rows: self._finish(rows, index, info),
@@ -342,6 +348,7 @@ class ReplayBuffer:
     def _finish(self, rows: Any, index: Tensor, info: dict[Any, Any]) -> Batch:
         info = {"index": index, **info}
         data = self._annotate(self._collate(rows), info)
+        self._extra.mark(data, info)
         if self._transform is not None:
             data = self._transform(data)
         if self._pin_memory:

@@ -122,8 +122,10 @@ class _Writer:
     def _put(self, value: Tensor) -> int:
         self._write(bytes(-self.offset % _ALIGN))
         start = self.offset
-        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        for part in flat.split(_CHUNK):
+        flat = value.detach().cpu().reshape(-1)
+        if flat.stride(0) != 1:  # of one element: torch takes any stride of it as contiguous
+            flat = torch.empty_like(flat, memory_format=torch.contiguous_format).copy_(flat)
+        for part in flat.view(torch.uint8).split(_CHUNK):
             array: Any = part.numpy()
             self._write(memoryview(array))
         return start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
 import torch
@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError
+from rl.core.keys import NestedKey
 from rl.replay._arguments import whole
 from rl.replay._layout import Layout, flatten
 from rl.replay._plain import pack, unpack
@@ -45,6 +46,12 @@ class ListStorage:
         self.ragged: Final = ragged
         self._layout: Layout | None = None
         self._rows: list[Any] = []
+        self._revision = 0
+
+    @property
+    def revision(self) -> int:
+        """How often rows were written or forgotten: who keeps notes about rows sees by it that they changed."""
+        return self._revision
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -103,10 +110,24 @@ class ListStorage:
         where: list[int] = index.reshape(-1).tolist()
         for position, row in zip(where, rows, strict=True):
             self._rows[position] = _copy(row)
+        self._revision += 1
+
+    def columns(self, keys: Iterable[NestedKey], index: Tensor | None = None) -> dict[NestedKey, Tensor]:
+        """Some entries of the rows under `index` ``[*n]``, or of all rows; those that a row lacks are left out."""
+        rows = self._rows if index is None else [self._rows[row] for row in index.reshape(-1).tolist()]
+        shape = (len(rows),) if index is None else tuple(index.shape)
+        found: dict[NestedKey, Tensor] = {}
+        for key in keys:
+            cells = [row.get(key, None) if isinstance(row, TensorDictBase) else None for row in rows]
+            tensors = [cell for cell in cells if isinstance(cell, Tensor)]
+            if tensors and len(tensors) == len(rows):
+                found[key] = torch.stack(tensors).reshape(*shape, *tensors[0].shape)
+        return found
 
     def empty(self) -> None:
         """Forget the rows; what a row looks like stays fixed."""
         self._rows.clear()
+        self._revision += 1
 
     def state_dict(self) -> dict[str, Any]:
         """The rows, as tensors and plain containers.
@@ -130,6 +151,7 @@ class ListStorage:
                     f"ListStorage has {name}={own}, the state {name}={state[name]}: make the storage with the "
                     "same arguments"
                 )
+        self._revision += 1
         self._rows = [_copy(row) for row in unpack(state["rows"])]
         self._layout = None if state["layout"] is None else Layout.from_state(state["layout"])
 

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError, SpecError
 
-__all__ = ["as_index", "as_priority", "check_reduction", "refuse_bad", "refuse_exponent"]
+__all__ = [
+    "as_index",
+    "as_priority",
+    "check_reduction",
+    "refuse_bad",
+    "refuse_exponent",
+    "refuse_overflow",
+    "same_places",
+]
 
 _REDUCTIONS = {
     "max": lambda values: values.amax(-1),
@@ -30,16 +38,23 @@ def check_reduction(who: str, reduction: str) -> None:
         raise ContractError(f"{who}: reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
 
 
-def refuse_exponent(who: str, name: str, value: float) -> float:
+def refuse_exponent(who: str, name: str, value: Any) -> float:
     """`value` as a float.
 
     Raises:
-        ContractError: if it is negative, infinite or not a number.
+        ContractError: if it is no number, negative, infinite or not a number.
+
+    Example:
+        >>> refuse_exponent("Sampler", "beta", 1)
+        1.0
     """
-    value = float(value)
-    if not (isfinite(value) and value >= 0):
-        raise ContractError(f"{who}: {name} must be finite and not negative, got {value}")
-    return value
+    try:
+        number = float("nan") if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not (isfinite(number) and number >= 0):
+        raise ContractError(f"{who}: {name} must be a number, finite and not negative, got {value!r}")
+    return number
 
 
 def as_index(who: str, index: Any, device: torch.device) -> Tensor:
@@ -53,7 +68,7 @@ def as_index(who: str, index: Any, device: torch.device) -> Tensor:
         tensor([3])
     """
     if not isinstance(index, Tensor):
-        index = torch.as_tensor(index)
+        index = _tensor(who, "an index is an integer, or a tensor of them", index)
         if not index.numel():
             index = index.long()
     if index.dtype is not torch.int64:
@@ -61,14 +76,44 @@ def as_index(who: str, index: Any, device: torch.device) -> Tensor:
             raise SpecError(f"{who}: an index is an integer, got {index.dtype}")
         index = index.long()
     if index.device != device:
-        index = index.to(device)
+        index = index.to(device, non_blocking=_may_go_on(index))
     return index if index.dim() == 1 else index.reshape(-1)
+
+
+def _tensor(who: str, expected: str, value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SpecError(f"{who}: {expected}, got {value!r}; nothing was written") from error
+
+
+def same_places(index: Any, priority: Any) -> Any:
+    """Priorities ``[n, ...]``, if they came as ``[*B, ...]`` for indices ``[*B]`` of several dimensions.
+
+    Example:
+        >>> same_places(torch.zeros(2, 3), torch.ones(2, 3, 1)).shape
+        torch.Size([6, 1])
+    """
+    both = isinstance(index, Tensor) and isinstance(priority, Tensor)
+    if both and 1 < index.dim() <= priority.dim() and priority.shape[: index.dim()] == index.shape:
+        return priority.flatten(0, index.dim() - 1)
+    return priority
+
+
+def _may_go_on(values: Tensor) -> bool:
+    """Whether a copy of `values` to another device need not be waited for.
+
+    From pageable memory it has left when the call returns. From pinned memory it is read later, when the caller may
+    have written there; and what comes to the CPU is not there yet.
+    """
+    return values.is_cpu and not values.is_pinned()
 
 
 def as_priority(who: str, priority: Any, rows: int, reduction: str, like: Tensor) -> Tensor:
     """Raw priorities ``[rows]`` of the dtype and device of `like`, without history.
 
     Raises:
+        SpecError: if they are no real numbers.
         ShapeError: if they are neither ``[rows, ...]`` nor one number.
 
     Example:
@@ -76,11 +121,13 @@ def as_priority(who: str, priority: Any, rows: int, reduction: str, like: Tensor
         tensor([3., 2.])
     """
     if not isinstance(priority, Tensor):
-        priority = torch.as_tensor(priority)
+        priority = _tensor(who, "a priority is a number, or a tensor of them", priority)
     elif priority.requires_grad:
         priority = priority.detach()
+    if priority.is_complex():
+        raise SpecError(f"{who}: a priority is a real number, got {priority.dtype}; give its absolute value")
     if priority.dtype is not like.dtype or priority.device != like.device:
-        priority = priority.to(like)
+        priority = priority.to(like, non_blocking=_may_go_on(priority))
     if priority.dim() == 0:
         return priority.expand(rows)
     if priority.shape[0] != rows:
@@ -109,4 +156,27 @@ def refuse_bad(who: str, priority: Tensor) -> None:
         raise SpecError(
             f"{who}: a priority is a finite number, got {priority[bad][0].item()} at place "
             f"{int(bad.nonzero()[0])}; nothing was written. Does the loss diverge?"
+        )
+
+
+def refuse_overflow(
+    who: str, raw: Tensor, eps: float, alpha: float, dtype: torch.dtype, *, of_new_rows: bool = False
+) -> None:
+    """Refuse a raw priority whose power is infinite.
+
+    Trees may round in another way than torch: what lies within a millionth of the largest number is refused too.
+
+    Raises:
+        SpecError: naming the raw priority and its power.
+
+    Example:
+        >>> refuse_overflow("Sampler", torch.tensor([1e30]), 0.0, 1.0, torch.float32)
+    """
+    raw = raw.detach().to("cpu", torch.float64).abs()
+    bad = ~(raw.add(eps).pow_(alpha) <= torch.finfo(dtype).max * (1 - 1e-6))
+    if bad.any():
+        new = "; it is that of new rows, the largest that was ever given, until `empty`" if of_new_rows else ""
+        raise SpecError(
+            f"{who}: with alpha={alpha} and eps={eps}, the raw priority {raw[bad][0].item():.6g} makes "
+            f"(|raw| + eps) ** alpha infinite in {dtype}{new}; nothing was written"
         )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isfinite
-from typing import Any, Final, final
+from typing import Any, Final, NoReturn, final
 
 import torch
 from torch import Tensor
@@ -13,15 +12,22 @@ from rl.core.errors import CheckpointError, ContractError, SpecError
 from rl.core.interfaces import PriorityTree, Storage
 from rl.core.keys import PRIORITY_WEIGHT
 from rl.replay._arguments import whole
-from rl.replay._backend import Backend, find_tree
-from rl.replay._priorities import as_index, as_priority, check_reduction, refuse_bad, refuse_exponent
+from rl.replay._backend import Backend, find_tree, refuse_device, takes
+from rl.replay._priorities import (
+    as_index,
+    as_priority,
+    check_reduction,
+    refuse_bad,
+    refuse_exponent,
+    refuse_overflow,
+    same_places,
+)
+from rl.replay._prioritized_state import FIXED, refuse_state
 from rl.replay._random import refuse_empty
-from rl.replay._tree_checks import write_in_order
+from rl.replay._tree_checks import write_in_order, zeros
 
 __all__ = ["PrioritizedSampler"]
 
-_FIXED = ("eps", "reduction", "max_priority_within_buffer")
-_STATE = ("alpha", "beta", *_FIXED, "raw", "priority", "largest")
 _disabled: list[Callable[..., Any]] = []  # `_draw`, not to be followed by the compiler
 
 
@@ -49,7 +55,9 @@ class PrioritizedSampler:
             plugin; ``"auto"`` takes the first that answers.
         device: where priorities live; the CPU if None, and for ``backend="cuda"`` the current CUDA device.
         compilable: for a `sample` inside of a compiled function. With the torch tree, which has to read values, the
-            draw is then one break of the graph; with a tree of registered operations there is none.
+            draw is then one break of the graph; with a tree of registered operations there is none, unless a
+            `generator` is given, which the compiler cannot hold in a graph. `update_priority` is one graph with the
+            latter; with the torch tree, call it outside of the compiled function.
         stratified: draw one row from each of n equal parts of the total: the same probabilities, less variance.
 
     Raises:
@@ -87,13 +95,11 @@ class PrioritizedSampler:
         capacity = whole(max_capacity)
         if capacity is None:
             raise ContractError(f"{who}: max_capacity must be a whole number of at least 1, got {max_capacity!r}")
-        if not (isfinite(eps) and eps >= 0):
-            raise ContractError(f"{who}: eps must be finite and not negative, got {eps}")
         if dtype not in (torch.float32, torch.float64):
             raise ContractError(f"{who}: dtype must be torch.float32 or torch.float64, got {dtype}")
         check_reduction(who, reduction)
         self.max_capacity: Final = capacity
-        self.eps: Final = float(eps)
+        self.eps: Final = refuse_exponent(who, "eps", eps)
         self.dtype: Final = dtype
         self.reduction: Final = reduction
         self.max_priority_within_buffer: Final = max_priority_within_buffer
@@ -101,7 +107,8 @@ class PrioritizedSampler:
         self.compilable: Final = compilable
         self._alpha = refuse_exponent(who, "alpha", alpha)
         self._beta = refuse_exponent(who, "beta", beta)
-        where = torch.device("cuda" if device is None and backend == "cuda" else device or "cpu")
+        refuse_overflow(who, torch.ones(1, device="cpu"), self.eps, self._alpha, dtype, of_new_rows=True)
+        where = refuse_device(who, "cuda" if device is None and backend == "cuda" else device or "cpu")
         tree, self._backend = find_tree(who, backend, self.max_capacity, where, dtype)
         self._tree: Final[PriorityTree] = tree
         self._one_break = compilable and self._backend.name == "torch"
@@ -109,7 +116,10 @@ class PrioritizedSampler:
             _disabled.append(torch.compiler.disable(_draw))  # here, because it imports the compiler
         self._sample_weighted = getattr(tree, "sample_weighted", None)
         self._update_from_errors = getattr(tree, "update_from_errors", None)
-        self._raw = torch.zeros(self.max_capacity, dtype=dtype, device=where)
+        self._check: Callable[[], None] | None = getattr(tree, "check", None)
+        self._writes_all = takes(self._update_from_errors, "raw", "largest", "rows")
+        self._raw = zeros(self.max_capacity, dtype, where)
+        self._device = self._raw.device
         self._rows = 0  # that have a priority; always the first ones
         self._largest = torch.ones((), dtype=dtype, device=where)
 
@@ -132,6 +142,8 @@ class PrioritizedSampler:
     def alpha(self, value: float) -> None:
         value = refuse_exponent(type(self).__name__, "alpha", value)
         if value != self._alpha:
+            self.check()
+            self._refuse_of_new_rows(value, self._largest)
             rows = torch.arange(self._rows, device=self._raw.device)
             self._write_tree(rows, self._raw[: self._rows], value)
             self._alpha = value
@@ -145,6 +157,11 @@ class PrioritizedSampler:
     def beta(self, value: float) -> None:
         self._beta = refuse_exponent(type(self).__name__, "beta", value)
 
+    def attach(self, storage: Storage) -> None:
+        """Give rows that `storage` has already, such as a dataset's, the priority of new rows; a buffer calls it."""
+        if len(storage) > self._rows:
+            self._catch_up(len(storage))
+
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
@@ -156,9 +173,9 @@ class PrioritizedSampler:
             ContractError: if the storage is empty, lost rows, or is larger than `max_capacity`, all priorities are
                 zero, or `batch_size` is below 1.
         """
-        rows = refuse_empty("PrioritizedSampler", storage, batch_size)
-        if rows != self._rows:
-            self._catch_up(rows)
+        rows = len(storage)
+        if rows != self._rows or batch_size < 1 or not rows:
+            self._catch_up(refuse_empty("PrioritizedSampler", storage, batch_size))
         try:
             if self._sample_weighted is not None:
                 index, weight = self._sample_weighted(
@@ -175,14 +192,19 @@ class PrioritizedSampler:
         return index, {PRIORITY_WEIGHT: weight}
 
     def extended(self, index: Tensor, data: Any) -> None:  # noqa: ARG002  the protocol names them
-        """Give the rows that were just written the priority of new rows."""
-        index = as_index("PrioritizedSampler", index, self._raw.device)
+        """Give the rows that were just written the priority of new rows.
+
+        Args:
+            index: int64 ``[n]``, on the CPU as writers make it; one on another device is read, which waits for it.
+            data: not used.
+        """
         rows = max(self._rows, int(index.max()) + 1) if self._rows < self.max_capacity else self._rows
         if rows > self.max_capacity:
             self._refuse_capacity(rows)
+        index = as_index("PrioritizedSampler", index, self._raw.device)
         if self.max_priority_within_buffer:
             self._raw.index_fill_(0, index, 0)  # what is overwritten is no longer in the buffer
-        self._write(index, self._of_new_rows().expand(len(index)).contiguous())
+        self._write(index, self._of_new_rows().expand(len(index)).contiguous(), rows)
         self._rows = rows
 
     def check_priority(self, priority: Any, rows: int) -> Tensor:
@@ -190,39 +212,50 @@ class PrioritizedSampler:
 
         Raises:
             ShapeError: if there is not one row of priorities for each row.
-            SpecError: if one is infinite or not a number.
+            SpecError: if one, or its power, is infinite or not a number.
         """
         priority = as_priority("PrioritizedSampler", priority, rows, self.reduction, self._raw)
         refuse_bad("PrioritizedSampler", priority)
+        refuse_overflow("PrioritizedSampler", priority, self.eps, self._alpha, self.dtype)
         return priority
 
     def update_priority(self, index: Any, priority: Any) -> None:
         """Set raw priorities, usually TD errors; of a repeated index the last one counts.
 
         Args:
-            index: int64 ``[n]``, or an int.
-            priority: ``[n, ...]``, or one number for all. The absolute value counts; trailing dimensions are reduced.
+            index: int64 ``[n]`` or ``[*B]``, or an int.
+            priority: ``[n, ...]`` or ``[*B, ...]``, or one number for all. The absolute value counts; trailing
+                dimensions are reduced.
 
         Raises:
             IndexError: if an index is outside of the rows that are stored.
-            SpecError: if an index is no integer, or a priority is infinite or not a number.
+            SpecError: if an index is no integer, or a priority or its power is infinite or not a number.
             ShapeError: if there is not one row of priorities for each index. In each case nothing is written.
         """
-        index = as_index("PrioritizedSampler", index, self._raw.device)
-        priority = as_priority("PrioritizedSampler", priority, len(index), self.reduction, self._raw)
-        if not len(index):
-            return
-        if self._rows < self.max_capacity and int(index.max()) >= self._rows:
-            raise IndexError(
-                f"PrioritizedSampler: index {int(index.max())} is outside of the {self._rows} rows that are stored; "
-                "nothing was written"
-            )
-        self._write(index, priority)
-        torch.maximum(self._largest, torch.linalg.vector_norm(priority, torch.inf), out=self._largest)
+        if not self._in_form(index, priority):
+            priority = same_places(index, priority)
+            index = as_index("PrioritizedSampler", index, self._raw.device)
+            priority = as_priority("PrioritizedSampler", priority, len(index), self.reduction, self._raw)
+            if not len(index):
+                return
+        self._write(index, priority, self._rows, self._largest)
 
     def update_priorities(self, index: Any, priority: Any) -> None:
         """The same as `update_priority`."""
         self.update_priority(index, priority)
+
+    def check(self) -> None:
+        """Wait for the device, and raise for a batch that it refused since the last check.
+
+        On an accelerator `update_priority` does not wait: what is refused writes nothing, but is known only later.
+        `state_dict`, and setting `alpha`, check too. On a CPU calls raise at once, and this does nothing.
+
+        Raises:
+            IndexError: if an index was outside of the rows that are stored.
+            SpecError: if a priority was infinite or not a number, or nothing could be drawn.
+        """
+        if self._check is not None:
+            self._check()
 
     def restart(self) -> None:
         """Nothing to do: there are no passes."""
@@ -233,12 +266,17 @@ class PrioritizedSampler:
         self._largest.fill_(1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Raw priorities, those in the tree, exponents. A continuation is exact with the same back end."""
+        """Raw priorities, those in the tree, exponents.
+
+        It fits a sampler with another back end too, whose priorities are then the same. The draws that follow are
+        the same only with the same back end.
+        """
+        self.check()
         rows = torch.arange(self._rows, device=self._raw.device)
         return {
             "alpha": self._alpha,
             "beta": self._beta,
-            **{name: getattr(self, name) for name in _FIXED},
+            **{name: getattr(self, name) for name in FIXED},
             "raw": self._raw[: self._rows].clone(),
             "priority": self._tree.get(rows).clone(),
             "largest": self._largest.clone(),
@@ -250,28 +288,13 @@ class PrioritizedSampler:
         Raises:
             CheckpointError: if `state` is of a sampler with other arguments or more rows. Nothing is changed then.
         """
-        who = type(self).__name__
-        missing = [name for name in _STATE if name not in state]
-        if missing:
-            raise CheckpointError(f"{who}: this state lacks {', '.join(missing)}; it is not the state of this sampler")
-        for name in _FIXED:
-            if state[name] != getattr(self, name):
-                raise CheckpointError(f"{who} has {name}={getattr(self, name)}, the state {name}={state[name]}")
-        raw, priority = state["raw"], state["priority"]
-        if raw.dtype != self.dtype or raw.shape != priority.shape or raw.dim() != 1:
-            raise CheckpointError(
-                f"{who} has priorities of {self.dtype}, the state of {raw.dtype}, {list(raw.shape)} raw ones and "
-                f"{list(priority.shape)} in the tree"
-            )
-        if not (raw.isfinite().all() and state["largest"].isfinite().all()):
-            raise CheckpointError(f"{who}: the state is damaged: a raw priority is infinite or no number")
-        if len(raw) > self.max_capacity:
-            raise CheckpointError(f"{who} has max_capacity={self.max_capacity}, the state {len(raw)} rows")
-        alpha = refuse_exponent(who, "alpha", state["alpha"])
-        beta = refuse_exponent(who, "beta", state["beta"])
-        device = self._raw.device
+        who, own = type(self).__name__, {name: getattr(self, name) for name in FIXED}
+        refuse_state(who, state, own, self.dtype, self.max_capacity)
+        raw, priority = state["raw"], state["priority"].to(self._device)
+        alpha, beta = (refuse_exponent(who, name, state[name]) for name in ("alpha", "beta"))
         try:
-            self._tree.update(torch.arange(len(raw), device=device), priority.to(device))
+            self._refuse_of_new_rows(alpha, state["largest"])
+            self._tree.update(torch.arange(len(raw), device=self._device), priority)
         except ValueError as error:
             raise CheckpointError(f"{who}: the state is damaged: {error}") from error
         self._truncate(len(raw))
@@ -285,9 +308,36 @@ class PrioritizedSampler:
             f"backend={self._backend.name})"
         )
 
-    def _write(self, index: Tensor, raw: Tensor) -> None:
+    def _in_form(self, index: Any, priority: Any) -> bool:
+        """Whether both are what `_write` takes already; most are, and it is cheaper to see than to make it so."""
+        return (
+            type(index) is Tensor
+            and type(priority) is Tensor
+            and index.dim() == priority.dim() == 1
+            and index.numel() == priority.numel() > 0
+            and index.dtype is torch.int64
+            and priority.dtype is self.dtype
+            and not priority.requires_grad
+            and index.device == self._device == priority.device
+        )
+
+    def _write(self, index: Tensor, raw: Tensor, rows: int, largest: Tensor | None = None) -> None:
+        """Raw priorities at indices below `rows`, into the tree and beside it; nothing if one is refused.
+
+        A tree that takes it all does it in one call, which reads no value on the host: on an accelerator nothing waits.
+        """
+        if self._writes_all and self._update_from_errors is not None:
+            try:
+                self._update_from_errors(index, raw, self.eps, self._alpha, raw=self._raw, largest=largest, rows=rows)
+            except (IndexError, ValueError) as error:
+                self._refuse(raw, self._alpha, error)
+            return
+        if rows < self.max_capacity and (largest is not None) and int(index.max()) >= rows:
+            self._refuse(raw, self._alpha, IndexError(f"index {int(index.max())} is outside [0, {rows})"))
         self._write_tree(index, raw, self._alpha)  # first, because it refuses before it writes
         write_in_order(self._raw, index, raw)
+        if largest is not None:
+            torch.maximum(largest, torch.linalg.vector_norm(raw, torch.inf), out=largest)
 
     def _write_tree(self, index: Tensor, raw: Tensor, alpha: float) -> None:
         try:
@@ -295,9 +345,23 @@ class PrioritizedSampler:
                 self._update_from_errors(index, raw, self.eps, alpha)
             else:
                 self._tree.update(index, raw.abs().add_(self.eps).pow_(alpha))
-        except ValueError as error:
-            refuse_bad("PrioritizedSampler", raw)
-            raise SpecError(f"PrioritizedSampler: with alpha={alpha}, {error}") from error
+        except (IndexError, ValueError) as error:
+            self._refuse(raw, alpha, error)
+
+    def _refuse(self, raw: Tensor, alpha: float, error: Exception) -> NoReturn:
+        """What a tree refused, in the words of the sampler."""
+        if isinstance(error, IndexError):
+            said = str(error).removesuffix("; nothing was written")
+            raise IndexError(
+                f"PrioritizedSampler: {said}: not one of the {self._rows} rows that are stored; nothing was written"
+            ) from error
+        refuse_bad("PrioritizedSampler", raw)
+        raise SpecError(f"PrioritizedSampler: with alpha={alpha}, {error}") from error
+
+    def _refuse_of_new_rows(self, alpha: float, largest: Tensor) -> None:
+        """Refuse an alpha with which no row could be written: `extended` comes too late for that."""
+        largest = torch.ones_like(largest) if self.max_priority_within_buffer else largest
+        refuse_overflow("PrioritizedSampler", largest.view(1), self.eps, alpha, self.dtype, of_new_rows=True)
 
     def _of_new_rows(self) -> Tensor:
         if not self.max_priority_within_buffer:
@@ -306,7 +370,7 @@ class PrioritizedSampler:
         return torch.where(inside > 0, inside, torch.ones_like(inside))
 
     def _catch_up(self, rows: int) -> None:
-        """`rows` are stored, of which some are not known yet."""
+        """`rows` are stored, of which some may not be known yet."""
         if rows > self.max_capacity:
             self._refuse_capacity(rows)
         if rows < self._rows:
@@ -314,7 +378,8 @@ class PrioritizedSampler:
                 f"PrioritizedSampler: there are priorities of {self._rows} rows, and the storage has {rows}; empty or "
                 "load the buffer, not its storage alone"
             )
-        self.extended(torch.arange(self._rows, rows), None)
+        if rows > self._rows:
+            self.extended(torch.arange(self._rows, rows), None)
 
     def _refuse_capacity(self, rows: int) -> None:
         raise ContractError(

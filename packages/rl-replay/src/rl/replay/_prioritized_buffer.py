@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage, Writer
-from rl.core.keys import INDEX, TD_ERROR, NestedKey, key_str
+from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
 from rl.replay._arguments import refuse_parts
-from rl.replay._backend import offers_more_than_torch
+from rl.replay._backend import offers_more_than_torch, refuse_device
 from rl.replay._buffer import ReplayBuffer
 from rl.replay._list import ListStorage
 from rl.replay._prioritized import PrioritizedSampler
@@ -50,7 +50,7 @@ class _Prioritized(ReplayBuffer):
         refuse_parts(type(self).__name__, storage=storage, writer=writer, transform=transform)
         storage = ListStorage() if storage is None else storage
         if sampler_device is None and backend == "auto":
-            sampler_device = _device_for(storage, dtype)
+            sampler_device = _device_for(type(self).__name__, storage, dtype)
         self._priorities: Final = PrioritizedSampler(
             storage.max_size,
             alpha,
@@ -101,6 +101,9 @@ class _Prioritized(ReplayBuffer):
         self.update_priority(index, priority)
 
 
+_Prioritized.__init__.__qualname__ = "PrioritizedReplayBuffer.__init__"  # whose it is, for a wrong argument
+
+
 @final
 class PrioritizedReplayBuffer(_Prioritized):
     """A `ReplayBuffer` with a `PrioritizedSampler` for its storage.
@@ -148,7 +151,22 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         beta: likewise.
         priority_key: where raw priorities are read: in batches that are written, if they have it, and by
             `update_tensordict_priority`.
-        arguments: likewise.
+        eps: likewise.
+        dtype: likewise.
+        reduction: likewise.
+        max_priority_within_buffer: likewise.
+        backend: likewise.
+        sampler_device: likewise.
+        compilable: likewise.
+        stratified: likewise.
+        storage: likewise.
+        writer: likewise.
+        batch_size: likewise.
+        transform: likewise.
+        collate_fn: likewise.
+        prefetch: likewise.
+        pin_memory: likewise.
+        generator: likewise.
 
     Example:
         >>> from tensordict import TensorDict
@@ -164,8 +182,49 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         ['index', 'obs', 'priority_weight', 'td_error']
     """
 
-    def __init__(self, *, alpha: float, beta: float, priority_key: NestedKey = TD_ERROR, **arguments: Any) -> None:
-        super().__init__(alpha=alpha, beta=beta, **arguments)
+    def __init__(  # noqa: PLR0913  all of them by name, so that editors and `help` know them
+        self,
+        *,
+        alpha: float,
+        beta: float,
+        priority_key: NestedKey = TD_ERROR,
+        eps: float = 1e-8,
+        dtype: torch.dtype = torch.float32,
+        reduction: str = "max",
+        max_priority_within_buffer: bool = False,
+        backend: str = "auto",
+        sampler_device: torch.device | str | None = None,
+        compilable: bool = False,
+        stratified: bool = False,
+        storage: Storage | None = None,
+        writer: Writer | None = None,
+        batch_size: int | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            alpha=alpha,
+            beta=beta,
+            eps=eps,
+            dtype=dtype,
+            reduction=reduction,
+            max_priority_within_buffer=max_priority_within_buffer,
+            backend=backend,
+            sampler_device=sampler_device,
+            compilable=compilable,
+            stratified=stratified,
+            storage=storage,
+            writer=writer,
+            batch_size=batch_size,
+            transform=transform,
+            collate_fn=collate_fn,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            generator=generator,
+        )
         self.priority_key: Final = priority_key
 
     def extend(self, data: Any) -> Tensor:
@@ -175,8 +234,8 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         rows.
 
         Raises:
-            ContractError: as `ReplayBuffer.extend`, or if the batch has ``index`` already.
-            SpecError: likewise, or if a priority is infinite or not a number.
+            ContractError: as `ReplayBuffer.extend`, or if the batch has ``index`` or ``priority_weight`` already.
+            SpecError: likewise, or if a priority, or its power, is infinite or not a number.
             ShapeError: likewise. In each case nothing is written.
         """
         with self._lock:
@@ -198,22 +257,33 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         Reads ``index`` ``[n]`` and `priority_key` ``[n, ...]``; of rows of several steps the priorities are reduced.
 
         Raises:
-            ContractError: if an entry is missing.
-            SpecError: if a priority is infinite or not a number; nothing is written then.
+            ContractError: if an entry is missing, or `data` is no TensorDict.
+            SpecError: if a priority, or its power, is infinite or not a number; nothing is written then.
             ShapeError: if the shapes do not agree; nothing is written then.
         """
-        index, priority = (data.get(key, None) for key in (INDEX, self.priority_key))
         who = type(self).__name__
+        if not isinstance(data, TensorDictBase):  # pyright: ignore[reportUnnecessaryIsInstance]  who calls may not check
+            raise ContractError(f"{who}: priorities are read from a TensorDict, got {type(data).__name__}")
+        index, priority = (data.get(key, None) for key in (INDEX, self.priority_key))
         if index is None:
             raise ContractError(f"{who}: this TensorDict has no 'index'; give a sample of this buffer")
         if priority is None:
             raise ContractError(
-                f"{who}: this sample has no {key_str(self.priority_key)!r}, the priority_key of the buffer. A loss "
+                f"{who}: this sample has no {key_str(self.priority_key)}, the priority_key of the buffer. A loss "
                 "writes it into the TensorDict that it is called with; has it another name there?"
             )
         if index.dim() > 1:  # rows of several steps: the sample repeats the index of a row over its steps
             index = index.reshape(len(index), -1)[:, 0]
         self.update_priority(index, priority)
+
+    def _check(self, data: Any) -> None:
+        super()._check(data)
+        for rows in data if isinstance(data, list) else [data]:
+            if PRIORITY_WEIGHT in rows.keys():
+                raise ContractError(
+                    f"{type(self).__name__} writes 'priority_weight' into its samples, and this batch has one already; "
+                    "drop it with batch.exclude('priority_weight')"
+                )
 
     def _priority_of(self, data: Any) -> Tensor | None:
         if isinstance(data, TensorDictBase):
@@ -224,15 +294,15 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
             return None
         if len(found) < len(rows) or len({row.shape for row in found}) > 1:
             raise ContractError(
-                f"{type(self).__name__}: some rows have {key_str(self.priority_key)!r} of one shape, others not; "
+                f"{type(self).__name__}: some rows have {key_str(self.priority_key)} of one shape, others not; "
                 "give all of them one, or none"
             )
         return torch.stack(found)
 
 
-def _device_for(storage: Storage, dtype: torch.dtype) -> torch.device | None:
+def _device_for(who: str, storage: Storage, dtype: torch.dtype) -> torch.device | None:
     device = getattr(storage, "device", None)
     if device is None or torch.device(device).type == "cpu":
         return None
-    device = torch.device(device)
+    device = refuse_device(who, device)
     return device if offers_more_than_torch(device, dtype) else None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Final, final
 
 from rl.core.errors import ContractError
+from rl.replay._arguments import whole
 
 __all__ = ["LinearScheduler"]
 
@@ -21,7 +23,8 @@ class LinearScheduler:
         num_steps: calls of `step` until then.
 
     Raises:
-        ContractError: if there is no such attribute, or `num_steps` is below 1.
+        ContractError: if there is no such attribute, a value is no finite number, or `num_steps` is no whole number
+            of at least 1.
 
     Example:
         >>> from rl.replay import PrioritizedSampler
@@ -36,15 +39,17 @@ class LinearScheduler:
     """
 
     def __init__(self, obj: Any, param_name: str, final_value: float, num_steps: int) -> None:
-        if num_steps < 1:
-            raise ContractError(f"LinearScheduler: num_steps must be at least 1, got {num_steps}")
+        steps = whole(num_steps)
+        if steps is None:
+            raise ContractError(f"LinearScheduler: num_steps must be a whole number of at least 1, got {num_steps!r}")
         if not hasattr(obj, param_name):
             raise ContractError(f"LinearScheduler: {type(obj).__name__} has no {param_name!r}")
+        final = _number("final_value", final_value)
         self.obj: Final = obj
         self.param_name: Final = param_name
-        self.final_value: Final = float(final_value)
-        self.num_steps: Final = num_steps
-        self._initial = float(getattr(obj, param_name))
+        self.final_value: Final = final
+        self.num_steps: Final = steps
+        self._initial = _number(param_name, getattr(obj, param_name))
         self._steps = 0
 
     def step(self) -> None:
@@ -61,3 +66,13 @@ class LinearScheduler:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
         self._initial, self._steps = float(state["initial"]), int(state["steps"])
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float("nan") if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not isfinite(number):
+        raise ContractError(f"LinearScheduler: {name} must be a finite number, got {value!r}")
+    return number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
 import torch
@@ -39,6 +39,7 @@ class TensorRows:
         self._views: tuple[int, list[tuple[NestedKey, Tensor]]] = (-1, [])
         self._on_cpu = self.device is None or self.device.type == "cpu"
         self._len = 0
+        self._revision = 0
 
     def _whole(self, name: str, value: Any) -> int:
         number = whole(value)
@@ -58,6 +59,11 @@ class TensorRows:
         """Keys, shapes and dtypes of a row; None before the first batch."""
         return self._layout
 
+    @property
+    def revision(self) -> int:
+        """How often rows were written or forgotten: who keeps notes about rows sees by it that they changed."""
+        return self._revision
+
     def count(self, data: TensorDictBase | Tensor) -> int:
         """Number of rows in `data`; with ``ndim > 1`` of elements.
 
@@ -72,7 +78,8 @@ class TensorRows:
         """The rows under `index`, ``[n, ...]``; one row without that dimension for an int. A copy.
 
         Raises:
-            IndexError: if an index is outside of what is stored.
+            IndexError: if an index is outside of what is stored. Of an index that lies on a device other than the CPU,
+                as a sampler there draws it, the device itself says so.
         """
         layout = self._layout
         if layout is None:
@@ -89,6 +96,25 @@ class TensorRows:
             (),
             self.device,
         )
+
+    def columns(self, keys: Iterable[NestedKey], index: Tensor | None = None) -> dict[NestedKey, Tensor]:
+        """Some entries of the rows under `index` ``[*n]``, or of all rows; those that rows do not have are left out.
+
+        Raises:
+            IndexError: if an index is outside of what is stored.
+        """
+        found: dict[NestedKey, Tensor] = {}
+        if index is not None and not self._on_cpu:
+            index = self._to_device(index)
+        for key in keys:
+            cell = self._cells.get(key)
+            if isinstance(cell, Tensor):
+                rows = cell[: self._len]
+                if index is None:
+                    found[key] = rows.clone()
+                else:
+                    found[key] = rows.index_select(0, index.reshape(-1)).reshape(*index.shape, *rows.shape[1:])
+        return found
 
     def set(self, index: Tensor | int | slice, data: TensorDictBase | Tensor) -> None:
         """Write the rows of `data` under `index`. Everything is checked before anything is written.
@@ -125,10 +151,12 @@ class TensorRows:
                 for row, value in zip(rows, cells[key], strict=True):
                     values[row] = value
         self._len = length
+        self._revision += 1
 
     def empty(self) -> None:
         """Forget the rows; the layout and its memory stay."""
         self._len = 0
+        self._revision += 1
         for _, values in self._lists:
             values[:] = [None] * self.max_size
 
@@ -165,6 +193,7 @@ class TensorRows:
                     f"{type(self).__name__} has {name}={own}, the state {name}={state[name]}: make the storage "
                     "with the same arguments"
                 )
+        self._revision += 1
         if state["layout"] is None:
             self._forget()
             return
@@ -231,10 +260,7 @@ class TensorRows:
     def _gather(self, layout: Layout, index: Tensor) -> Any:
         flat = index if index.dim() == 1 else index.reshape(-1)
         if not self._on_cpu:
-            # A kernel that runs out of bounds would end the process' use of the device.
-            if flat.numel():
-                self._refuse_outside(flat)
-            flat = flat.to(self.device)
+            flat = self._to_device(flat)
         elif not flat.is_cpu:
             flat = flat.cpu()
         try:
@@ -259,6 +285,12 @@ class TensorRows:
             views = [(key, tensor[:length]) for key, tensor in self._tensors]
             self._views = (length, views)
         return views
+
+    def _to_device(self, index: Tensor) -> Tensor:
+        """`index` where the rows are. One that is there already is not read: the host would wait for the device."""
+        if index.is_cpu and index.numel():
+            self._refuse_outside(index)
+        return index.to(self.device)
 
     def _refuse_outside(self, index: Tensor) -> None:
         low, high = (int(bound) for bound in index.aminmax())
@@ -337,3 +369,5 @@ class TensorStorage(TensorRows):
         self._check_first(layout, data)
         self._adopt(layout, cells)
         self._len = count
+        self.lead: Final = torch.Size(data.shape[:ndim])
+        """The dimensions that count rows."""

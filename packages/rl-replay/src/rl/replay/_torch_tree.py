@@ -9,12 +9,13 @@ Sums and random marks are float64: with 24 bits the marks of a million leaves wo
 
 from __future__ import annotations
 
+from math import nextafter
 from typing import Final, final
 
 import torch
 from torch import Tensor
 
-from rl.replay._tree_checks import checked_total, checked_update, marks, write_in_order
+from rl.replay._tree_checks import checked_total, checked_update, marks, write_in_order, zeros
 
 __all__ = ["PREFIX_UP_TO", "PrefixTree", "WideTree", "torch_tree"]
 
@@ -69,9 +70,9 @@ class PrefixTree:
         self.device: Final = torch.device(device)
         self.dtype: Final = dtype
         self.why: Final = f"one running sum over {capacity} priorities, in plain torch"
-        self._priority = torch.zeros(capacity, device=device, dtype=dtype)
-        self._sum = torch.zeros(capacity, device=device, dtype=torch.float64)
-        self._last = torch.zeros(1, device=device, dtype=torch.int64)
+        self._priority = zeros(capacity, dtype, device)
+        self._sum = zeros(capacity, torch.float64, device)
+        self._total = 0.0
         self._min: Tensor | None = None
         self._used = 0  # leaves behind these were never written
         self._stale = False
@@ -83,11 +84,11 @@ class PrefixTree:
             IndexError: if an index is outside ``[0, capacity)``.
             ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
         """
-        index, priority = checked_update(self, index, priority)
-        if not len(index):
+        index, priority, end = checked_update(self, index, priority)
+        if not end:
             return
         write_in_order(self._priority, index, priority)
-        self._used = max(self._used, int(index.amax()) + 1)
+        self._used = max(self._used, end)
         self._stale, self._min = True, None
 
     def sample(
@@ -98,10 +99,11 @@ class PrefixTree:
         Raises:
             ValueError: if the total is zero or infinite.
         """
-        total = checked_total(self.total())
-        mark = marks(n, total, self.device, generator, stratified=stratified)
-        # The first leaf whose running sum exceeds the mark. Rounding may lift a mark to the total.
-        index = torch.searchsorted(self._sum, mark, right=True).minimum(self._last)
+        self._add_up()
+        # Below the total, to which rounding could lift a mark: no running sum would exceed it.
+        end = nextafter(checked_total(self._total), 0)
+        mark = marks(n, end, self.device, generator, stratified=stratified)
+        index = torch.searchsorted(self._sum, mark, right=True)  # the first leaf whose running sum exceeds the mark
         return index, self._priority.index_select(0, index)
 
     def get(self, index: Tensor) -> Tensor:
@@ -110,18 +112,21 @@ class PrefixTree:
 
     def total(self) -> Tensor:
         """Sum of all, float64 scalar."""
+        self._add_up()
+        return self._sum[-1].clone()
+
+    def _add_up(self) -> None:
+        """The running sum, made again only after an update."""
         if self._stale:
             torch.cumsum(self._priority, 0, dtype=torch.float64, out=self._sum)
-            self._last = torch.searchsorted(self._sum, self._sum[-1:])
-            self._stale = False
-        return self._sum[-1].clone()
+            self._total, self._stale = self._sum[-1].item(), False
 
     def min(self) -> Tensor:
         """Smallest priority above zero; infinity if there is none."""
         if self._min is None:
             used = self._priority[: self._used]
             self._min = used.amin() if self._used else self._priority.new_tensor(torch.inf)
-            if self._min == 0:
+            if not self._min.item():
                 self._min = _above_zero(used).amin()
         return self._min.clone()
 
@@ -155,10 +160,10 @@ class WideTree:
         self.capacity: Final = capacity
         self.device: Final = torch.device(device)
         self.dtype: Final = dtype
-        self._levels = [torch.zeros(-(-capacity // _FAN_OUT), _FAN_OUT, device=device, dtype=dtype)]
+        self._levels = [zeros((-(-capacity // _FAN_OUT), _FAN_OUT), dtype, device)]
         while len(below := self._levels[-1]) > 1:
             rows = -(-len(below) // _FAN_OUT)
-            self._levels.append(torch.zeros(rows, _FAN_OUT, device=device, dtype=torch.float64))
+            self._levels.append(zeros((rows, _FAN_OUT), torch.float64, device))
         blocks = len(self._levels[0])
         self._mins = torch.full((blocks,), torch.inf, device=device, dtype=dtype)
         self._maxs = torch.zeros(blocks, device=device, dtype=dtype)
@@ -171,8 +176,8 @@ class WideTree:
             IndexError: if an index is outside ``[0, capacity)``.
             ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
         """
-        index, priority = checked_update(self, index, priority)
-        if not len(index):
+        index, priority, end = checked_update(self, index, priority)
+        if not end:
             return
         leaves = self._levels[0]
         write_in_order(leaves.view(-1), index, priority)
@@ -194,7 +199,7 @@ class WideTree:
         Raises:
             ValueError: if the total is zero or infinite.
         """
-        total = checked_total(self.total())
+        total = checked_total(self.total().item())
         rest = marks(n, total, self.device, generator, stratified=stratified).unsqueeze(-1)
         node = torch.zeros(n, device=self.device, dtype=torch.int64)
         for level in reversed(self._levels):

@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from math import isfinite
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rl.core.checks import same_shape
+from rl.core.errors import SpecError
 from rl.core.interfaces import PriorityTree
 
-__all__ = ["checked_total", "checked_update", "marks", "write_in_order"]
+__all__ = ["checked_total", "checked_update", "marks", "write_in_order", "zeros"]
 
 _IN_ORDER = 16_384
 """On a CPU `index_copy_` goes through so many elements in order; above 32768, torch's grain, threads take parts."""
+
+
+def zeros(shape: int | tuple[int, int], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """`torch.zeros`, whose untouched pages take no memory on a CPU; there, it writes them all.
+
+    Raises:
+        SpecError: if there is not so much memory.
+
+    Example:
+        >>> zeros((1, 2), torch.float64, "cpu")
+        tensor([[0., 0.]], dtype=torch.float64)
+    """
+    try:
+        if torch.device(device).type != "cpu":
+            return torch.zeros(shape, dtype=dtype, device=device)
+        return torch.from_numpy(np.zeros(shape, np.float32 if dtype is torch.float32 else np.float64))
+    except (MemoryError, ValueError, torch.OutOfMemoryError) as error:  # a ValueError if no number counts the bytes
+        raise SpecError(
+            f"priorities of {shape} rows and {dtype} do not fit into the memory of {device}; give the sampler or the "
+            "storage the number of rows that are stored"
+        ) from error
 
 
 def write_in_order(target: Tensor, index: Tensor, values: Tensor) -> None:
@@ -41,51 +64,55 @@ def _last_of_each(index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return index[last], values[order[last]]
 
 
-def checked_update(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in one dimension, in the tree's dtype and on its device.
+def checked_update(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Both in one dimension, in the tree's dtype and on its device; and how many leaves the indices reach.
 
     Raises:
         IndexError: if an index is outside ``[0, capacity)``, or is no integer.
         ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
     """
-    who = type(tree).__name__
-    same_shape(index=index, priority=priority)
-    if index.is_floating_point() or index.dtype is torch.bool:
-        raise IndexError(f"{who}: indices are int64, got {index.dtype}")
-    index, priority = index.reshape(-1).to(tree.device, torch.int64), priority.reshape(-1).to(tree.device, tree.dtype)
-    if not len(index):
-        return index, priority
-    low, high = index.aminmax()
-    if low.item() < 0 or high.item() >= tree.capacity:
-        wrong = low.item() if low.item() < 0 else high.item()
+    who, device = "priority tree", tree.device
+    if index.dim() != 1 or priority.dim() != 1 or index.numel() != priority.numel():  # quicker than shapes
+        same_shape(index=index, priority=priority)
+        index, priority = index.reshape(-1), priority.reshape(-1)
+    if index.dtype is not torch.int64 or index.device != device:
+        if index.is_floating_point() or index.dtype is torch.bool:
+            raise IndexError(f"{who}: indices are int64, got {index.dtype}")
+        index = index.to(device, torch.int64)
+    if priority.dtype is not tree.dtype or priority.device != device:
+        priority = priority.to(device, tree.dtype)
+    if not index.numel():
+        return index, priority, 0
+    low, high = (bound.item() for bound in torch.aminmax(index))
+    if low < 0 or high >= tree.capacity:
+        wrong = low if low < 0 else high
         raise IndexError(f"{who}: index {wrong} is outside [0, {tree.capacity}); nothing was written")
-    least, most = (bound.item() for bound in priority.aminmax())
+    least, most = (bound.item() for bound in torch.aminmax(priority.detach()))
     if not (least >= 0 and isfinite(most)):
         wrong = priority[~(priority.isfinite() & (priority >= 0))][0].item()
         raise ValueError(f"{who}: a priority is finite and not negative, got {wrong}; nothing was written")
-    return index, priority
+    return index, priority, int(high) + 1
 
 
-def checked_total(total: Tensor) -> Tensor:
+def checked_total(value: float) -> float:
     """The total, if something can be drawn.
 
     Raises:
         ValueError: if it is zero or infinite.
     """
-    value = total.item()
     if value == 0:
         raise ValueError("nothing can be drawn: all priorities are zero")
     if not isfinite(value):
         raise ValueError("nothing can be drawn: the sum of all priorities is too large for float64")
-    return total
+    return value
 
 
-def marks(
-    n: int, total: Tensor, device: torch.device, generator: torch.Generator | None, *, stratified: bool
-) -> Tensor:
-    """Uniform float64 numbers ``[n]`` in ``[0, total]``; one in each of n equal parts if `stratified`."""
+def marks(n: int, end: float, device: torch.device, generator: torch.Generator | None, *, stratified: bool) -> Tensor:
+    """Uniform float64 numbers ``[n]`` in ``[0, end]``; one in each of n equal parts if `stratified`."""
     source = device if generator is None else generator.device
-    uniform = torch.rand(n, generator=generator, device=source, dtype=torch.float64).to(device)
+    uniform = torch.rand(n, generator=generator, device=source, dtype=torch.float64)
+    if source != device:
+        uniform = uniform.to(device)
     if stratified:
-        uniform = (uniform + torch.arange(n, device=device)) / n
-    return uniform * total
+        uniform = uniform.add_(torch.arange(n, device=device)).div_(n)
+    return uniform.mul_(end)

@@ -8,8 +8,10 @@
 #include "dispatch.h"
 
 #define ROWS 8
-#define CHUNK 128          /* steps of a row that are worked on at once: keeps the scratch memory in the first cache */
-#define PITCH (CHUNK + 9)  /* a pitch that is a power of two would map all rows to one set of that cache */
+#define CHUNK_OF(type) ((int64_t)(1024 / sizeof(type))) /* steps of a row at once: the scratch stays in the first cache */
+#define PITCH_OF(type) (CHUNK_OF(type) + 8) /* a power of two would map all rows to one set of that cache */
+#define CHUNK CHUNK_OF(REAL)
+#define PITCH PITCH_OF(REAL)
 #define BLOCK 512          /* lanes that are worked on at once */
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -20,43 +22,84 @@
 #define UNROLL
 #endif
 
+#include "returns_chain.h"
+
+/* A prelude is written once, as BODY(S) for one element and BODY(V) for a vector of them. The last vector begins early
+ * and computes some elements again, so outputs must not be inputs. */
+#define ONE_BY_ONE                                                                                                     \
+  for (int64_t i = 0; i < n; i++) {                                                                                    \
+    BODY(S)                                                                                                            \
+  }
+#define IN_VECTORS(count)                                                                                              \
+  if (n < (count)) {                                                                                                   \
+    ONE_BY_ONE                                                                                                         \
+    return;                                                                                                            \
+  }                                                                                                                    \
+  for (int64_t from = 0; from < n; from += (count)) {                                                                  \
+    const int64_t i = from + (count) <= n ? from : n - (count);                                                        \
+    BODY(V)                                                                                                            \
+  }
+#define S_REAL REAL
+#define S_GET(p) (p)[i]
+#define S_PUT(p, x) (p)[i] = (x)
+#define S_ALL(x) (x)
+#define S_UNLESS(flag, x) ((flag)[i] ? (REAL)0 : (x))
+#define S_AT_MOST(x, bar) ((x) > (bar) ? (bar) : (x))
+#define V_REAL VECTOR(vector)
+#define V_GET(p) VECTOR(get)((p) + i)
+#define V_PUT(p, x) VECTOR(put)((p) + i, x)
+#define V_ALL(x) VECTOR(all)(x)
+#define V_UNLESS(flag, x) VECTOR(unless)((flag) + i, x)
+#define V_AT_MOST(x, bar) VECTOR(at_most)(x, bar)
+
+#define ALIGNED __attribute__((aligned(64)))
+
 #define TARGET
 #define REAL float
 #define FN(name) name##_f32
+#define CHAIN chain_f32
+#define STRIPS ONE_BY_ONE
 #include "returns_kernel.h"
 #undef REAL
 #undef FN
+#undef CHAIN
+#undef STRIPS
 #define REAL double
 #define FN(name) name##_f64
+#define CHAIN chain_f64
+#define STRIPS ONE_BY_ONE
 #include "returns_kernel.h"
 #undef REAL
 #undef FN
+#undef CHAIN
+#undef STRIPS
 #undef TARGET
 
 #if RL_X86
+#include "returns_avx2.h"
 #define TARGET RL_AVX2
 #define REAL float
 #define FN(name) name##_f32_avx2
+#define CHAIN chain_f32_avx2
+#define VECTOR(name) name##_f32
+#define STRIPS IN_VECTORS(8)
 #include "returns_kernel.h"
 #undef REAL
 #undef FN
+#undef CHAIN
+#undef VECTOR
+#undef STRIPS
 #define REAL double
 #define FN(name) name##_f64_avx2
+#define CHAIN chain_f64_avx2
+#define VECTOR(name) name##_f64
+#define STRIPS IN_VECTORS(4)
 #include "returns_kernel.h"
 #undef REAL
 #undef FN
-#undef TARGET
-#define TARGET RL_AVX512
-#define REAL float
-#define FN(name) name##_f32_avx512
-#include "returns_kernel.h"
-#undef REAL
-#undef FN
-#define REAL double
-#define FN(name) name##_f64_avx512
-#include "returns_kernel.h"
-#undef REAL
-#undef FN
+#undef CHAIN
+#undef VECTOR
+#undef STRIPS
 #undef TARGET
 #endif
 
@@ -108,9 +151,7 @@ RL_API int32_t rl_returns(const void *bytes) {
   const int wide = job.bits == 64;
 #if RL_X86
   switch (rl_isa()) {
-  case RL_ISA_AVX512:
-    (wide ? run_f64_avx512 : run_f32_avx512)(&job, across);
-    return 0;
+  case RL_ISA_AVX512: /* wider vectors gain nothing here: memory is the limit before they are */
   case RL_ISA_AVX2:
     (wide ? run_f64_avx2 : run_f32_avx2)(&job, across);
     return 0;

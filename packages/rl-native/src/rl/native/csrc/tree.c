@@ -55,6 +55,7 @@ static const char MAGIC[8] = "rltree1";
 #undef TARGET
 #define SET avx512
 #define TARGET RL_AVX512
+#define PICK_8 pick8x8_avx512
 #define T f32
 #define REAL float
 #include "tree_walk.h"
@@ -65,6 +66,7 @@ static const char MAGIC[8] = "rltree1";
 #include "tree_walk.h"
 #undef T
 #undef REAL
+#undef PICK_8
 #undef SET
 #undef TARGET
 #endif
@@ -134,18 +136,28 @@ RL_API int64_t rl_tree_set(void *buffer, const int64_t *index, const void *prior
     RUN(set, (&t, index, (const float *)priority, n, step), (&t, index, (const double *)priority, n, step))
 }
 
-RL_API int64_t rl_tree_set_errors(void *buffer, const int64_t *index, const void *error, int64_t n, double eps,
-                              double alpha) {
-    VIEW(buffer)
-    RUN(set_errors, (&t, index, (const float *)error, n, eps, alpha),
-        (&t, index, (const double *)error, n, eps, alpha))
+/* A word of a struct of arguments as a pointer. */
+#define POINTER(type, word) ((type *)(intptr_t)(word))
+
+RL_API int64_t rl_tree_set_errors(const rl_errors *a) {
+    VIEW(POINTER(void, a->tree))
+    const int64_t *index = POINTER(const int64_t, a->index);
+    RUN(set_errors,
+        (&t, index, POINTER(const float, a->error), a->n, a->step, a->eps, a->alpha, a->rows, POINTER(float, a->raw),
+         POINTER(float, a->largest)),
+        (&t, index, POINTER(const double, a->error), a->n, a->step, a->eps, a->alpha, a->rows, POINTER(double, a->raw),
+         POINTER(double, a->largest)))
 }
 
-RL_API int64_t rl_tree_sample(const void *buffer, int64_t n, const int64_t *seed, const double *u, int stratified,
-                          double beta, int64_t *index, void *priority, void *weight) {
-    VIEW(buffer)
-    RUN(sample, (&t, n, seed, u, stratified, beta, index, (float *)priority, (float *)weight),
-        (&t, n, seed, u, stratified, beta, index, (double *)priority, (double *)weight))
+RL_API int64_t rl_tree_sample(const rl_draws *a) {
+    VIEW(POINTER(void, a->tree))
+    const int64_t *seed = POINTER(const int64_t, a->seed);
+    const double *u = POINTER(const double, a->u);
+    int64_t *index = POINTER(int64_t, a->index);
+    const int stratified = a->stratified != 0;
+    RUN(sample,
+        (&t, a->n, seed, u, stratified, a->beta, index, POINTER(float, a->priority), POINTER(float, a->weight)),
+        (&t, a->n, seed, u, stratified, a->beta, index, POINTER(double, a->priority), POINTER(double, a->weight)))
 }
 
 RL_API int64_t rl_tree_get(const void *buffer, const int64_t *index, void *priority, int64_t n) {

@@ -46,15 +46,26 @@ RL_API int rl_tree_open(const void *buffer, int64_t bytes, int64_t *capacity, in
 /* Set priorities; of a repeated index the last one counts. `step` 0 sets all to the first value. */
 RL_API int64_t rl_tree_set(void *buffer, const int64_t *index, const void *priority, int64_t n, int64_t step);
 
-/* Set priorities to (|error| + eps)^alpha, eps and alpha not negative. */
-RL_API int64_t rl_tree_set_errors(void *buffer, const int64_t *index, const void *error, int64_t n, double eps,
-                              double alpha);
+/* Set priorities to (|error| + eps)^alpha, eps and alpha not negative. `step` 0 takes the first error for all. An index
+ * of `rows` or more is refused too. If `raw` is given, the errors are written there as they are, at the same indices;
+ * if `largest` is, it becomes the largest |error| where that is larger. Arguments lie in a struct of 8 byte words,
+ * pointers too, because Python packs one faster than ten arguments. */
+typedef struct {
+    int64_t tree, index, error, n, step;
+    double eps, alpha;
+    int64_t rows, raw, largest;
+} rl_errors;
+RL_API int64_t rl_tree_set_errors(const rl_errors *a);
 
-/* Draw n leaves by u in [0, 1), or, if `u` is NULL, by 52-bit uniforms made from *seed. Stratified: the i-th lies in
- * the i-th of n equal parts of the total. `priority`
- * and `weight` may be NULL; the weights are (priority / smallest priority)^-beta. */
-RL_API int64_t rl_tree_sample(const void *buffer, int64_t n, const int64_t *seed, const double *u, int stratified,
-                          double beta, int64_t *index, void *priority, void *weight);
+/* Draw n leaves by u in [0, 1), or, if `u` is 0, by 52-bit uniforms made from *seed. Stratified: the i-th lies in
+ * the i-th of n equal parts of the total. `priority` and `weight` may be 0; the weights are
+ * (priority / smallest priority)^-beta. */
+typedef struct {
+    int64_t tree, n, seed, u, stratified;
+    double beta;
+    int64_t index, priority, weight;
+} rl_draws;
+RL_API int64_t rl_tree_sample(const rl_draws *a);
 
 RL_API int64_t rl_tree_get(const void *buffer, const int64_t *index, void *priority, int64_t n);
 

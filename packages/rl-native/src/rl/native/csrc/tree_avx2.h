@@ -17,18 +17,18 @@ RL_AVX2 RL_INLINE void scan8_avx2(__m256d *low, __m256d *high) {
     *low = a, *high = _mm256_add_pd(b, a);
 }
 
-/* How many of 8 running sums are at most r. */
-RL_AVX2 RL_INLINE int passed_avx2(__m256d low, __m256d high, __m256d r) {
+/* Which of 8 running sums are at most r, as bits. */
+RL_AVX2 RL_INLINE unsigned passed_avx2(__m256d low, __m256d high, __m256d r) {
     const int a = _mm256_movemask_pd(_mm256_cmp_pd(low, r, _CMP_LE_OQ));
     const int b = _mm256_movemask_pd(_mm256_cmp_pd(high, r, _CMP_LE_OQ));
-    return __builtin_popcount((unsigned)(a | b << 4));
+    return (unsigned)(a | b << 4);
 }
 
 RL_AVX2 RL_INLINE int pick8_avx2(const double *sum, double *r) {
     __m256d a = _mm256_loadu_pd(sum), b = _mm256_loadu_pd(sum + 4);
     double p[9];
     scan8_avx2(&a, &b);
-    const int k = passed_avx2(a, b, _mm256_set1_pd(*r));
+    const int k = behind_last(passed_avx2(a, b, _mm256_set1_pd(*r)));
     if (__builtin_expect(k > 7 || !(sum[k & 7] > 0), 0)) return nearest8(sum, k, r);
     p[0] = 0;
     _mm256_storeu_pd(p + 1, a), _mm256_storeu_pd(p + 5, b);
@@ -39,7 +39,8 @@ RL_AVX2 RL_INLINE int pick8_avx2(const double *sum, double *r) {
 RL_AVX2 RL_INLINE int pick16_avx2(__m256d a, __m256d b, __m256d c, __m256d d, double r) {
     scan8_avx2(&a, &b), scan8_avx2(&c, &d);
     const __m256d half = _mm256_permute4x64_pd(b, 0xff), bound = _mm256_set1_pd(r);
-    return passed_avx2(a, b, bound) + passed_avx2(_mm256_add_pd(c, half), _mm256_add_pd(d, half), bound);
+    return behind_last(passed_avx2(a, b, bound) |
+                       passed_avx2(_mm256_add_pd(c, half), _mm256_add_pd(d, half), bound) << 8);
 }
 
 RL_AVX2 RL_INLINE int pick16_avx2_f32(const float *x, double r) {

@@ -26,6 +26,9 @@ __attribute__((noinline, cold)) static int nearest8(const double *sum, int k, do
 NEAREST16(float, nearest16_f32)
 NEAREST16(double, nearest16_f64)
 
+/* The place behind the last bit that is set. */
+RL_INLINE int behind_last(unsigned bits) { return 31 - __builtin_clz(bits << 1 | 1); }
+
 RL_INLINE double sum8_scalar(const double *a) {
     const double b0 = a[0] + a[4], b1 = a[1] + a[5], b2 = a[2] + a[6], b3 = a[3] + a[7];
     return (b0 + b2) + (b1 + b3);
@@ -42,11 +45,12 @@ RL_INLINE void scan8_scalar(const double *x, double *p) {
     for (int i = 4; i < 8; i++) p[i] = b[i] + b[i - 4];
 }
 
+/* The child behind the last running sum that is at most r; r becomes what is left in it. */
 RL_INLINE int pick8_scalar(const double *sum, double *r) {
     double p[8];
     int k = 0;
     scan8_scalar(sum, p);
-    for (int i = 0; i < 8; i++) k += p[i] <= *r;
+    for (int i = 0; i < 8; i++) k = p[i] <= *r ? i + 1 : k;
     if (__builtin_expect(k > 7 || !(sum[k & 7] > 0), 0)) return nearest8(sum, k, r);
     *r -= k ? p[k - 1] : 0;
     return k;
@@ -79,7 +83,7 @@ RL_INLINE int pick8_scalar(const double *sum, double *r) {
         scan8_scalar(x, p);                                                                         \
         scan8_scalar(x + 8, p + 8);                                                                 \
         for (int i = 8; i < 16; i++) p[i] += p[7];                                                  \
-        for (int i = 0; i < 16; i++) k += p[i] <= r;                                                \
+        for (int i = 0; i < 16; i++) k = p[i] <= r ? i + 1 : k;                                     \
         if (__builtin_expect(k > 15 || !(leaf[k & 15] > 0), 0)) return nearest16_##T(leaf, k);      \
         return k;                                                                                   \
     }

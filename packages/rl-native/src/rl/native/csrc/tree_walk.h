@@ -1,5 +1,5 @@
 /* The walks over a tree, for one type of leaf and one instruction set. Included once for each pair, with
- * REAL, T (f32, f64), SET (scalar, ...) and TARGET defined. */
+ * REAL, T (f32, f64), SET (scalar, ...) and TARGET defined, and PICK_8 where 8 queries can go down at once. */
 
 #define GLUE2(a, b) a##_##b
 #define GLUE3(a, b, c) a##_##b##_##c
@@ -135,12 +135,22 @@ TARGET static void FN(refresh)(const rl_tree *t, const int64_t *index, int64_t n
     FN(refresh_head)(t);
 }
 
+/* Leaves, and if `raw` is given the same places there. */
 TARGET static void FN(write)(const rl_tree *t, const int64_t *index, const REAL *value, int64_t n, int64_t step) {
     const int64_t ahead = 24;
     for (int64_t i = 0; i < n && i < ahead; i++) __builtin_prefetch(LEAF + index[i], 1);
     for (int64_t i = 0; i < n; i++) {
         if (i + ahead < n) __builtin_prefetch(LEAF + index[i + ahead], 1);
         LEAF[index[i]] = value[i * step];
+    }
+}
+
+TARGET static void FN(write_raw)(REAL *raw, const int64_t *index, const REAL *value, int64_t n, int64_t step) {
+    const int64_t ahead = 24;
+    for (int64_t i = 0; i < n && i < ahead; i++) __builtin_prefetch(raw + index[i], 1);
+    for (int64_t i = 0; i < n; i++) {
+        if (i + ahead < n) __builtin_prefetch(raw + index[i + ahead], 1);
+        raw[index[i]] = value[i * step];
     }
 }
 
@@ -154,63 +164,88 @@ TARGET static int64_t FN(set)(const rl_tree *t, const int64_t *index, const REAL
     return RL_TREE_OK;
 }
 
-TARGET static int64_t FN(set_errors)(const rl_tree *t, const int64_t *index, const REAL *error, int64_t n, double eps,
-                                 double alpha) {
-    enum { CHUNK = 256 };
-    double x[CHUNK];
-    REAL y[CHUNK];
-    REAL most = 0;
+/* The place of the first error that gives no priority, or -1; *most is the largest size of an error. */
+TARGET static int64_t FN(bad_error)(const REAL *error, int64_t n, double eps, double alpha, REAL *most) {
+    REAL largest = 0;
     int odd = 0;
-    int64_t bad;
-    if (n <= 0) return RL_TREE_OK;
-    if ((bad = FN(bad_index)(index, n, t->capacity)) >= 0) return AT(RL_TREE_INDEX, bad);
     for (int64_t i = 0; i < n; i++) {
         const REAL size = error[i] < 0 ? -error[i] : error[i];
         odd |= !(size <= REAL_MAX);
-        most = size > most ? size : most;
+        largest = size > largest ? size : largest;
     }
+    *most = largest;
     /* The power grows with its base: if that of the largest fits, all do. */
-    if (odd || !(pow((double)most + eps, alpha) <= REAL_MAX * 0.999999)) {
-        for (int64_t i = 0; i < n; i++)
-            if (!(pow(fabs((double)error[i]) + eps, alpha) <= REAL_MAX * 0.999999) || !(fabs(error[i]) <= REAL_MAX))
-                return AT(RL_TREE_PRIORITY, i);
-    }
+    if (!odd && pow((double)largest + eps, alpha) <= REAL_MAX * 0.999999) return -1;
+    for (int64_t i = 0; i < n; i++)
+        if (!(pow(fabs((double)error[i]) + eps, alpha) <= REAL_MAX * 0.999999) || !(fabs(error[i]) <= REAL_MAX))
+            return i;
+    return -1;
+}
+
+TARGET static int64_t FN(set_errors)(const rl_tree *t, const int64_t *index, const REAL *error, int64_t n, int64_t step,
+                                     double eps, double alpha, int64_t rows, REAL *raw, REAL *largest) {
+    enum { CHUNK = 256 };
+    double x[CHUNK];
+    REAL y[CHUNK], most;
+    int64_t bad;
+    if (n <= 0) return RL_TREE_OK;
+    if ((bad = FN(bad_index)(index, n, rows < t->capacity ? rows : t->capacity)) >= 0) return AT(RL_TREE_INDEX, bad);
+    if ((bad = FN(bad_error)(error, step ? n : 1, eps, alpha, &most)) >= 0) return AT(RL_TREE_PRIORITY, bad);
     for (int64_t at = 0; at < n; at += CHUNK) {
         const int64_t g = n - at < CHUNK ? n - at : CHUNK;
-        for (int64_t i = 0; i < g; i++) x[i] = fabs((double)error[at + i]) + eps;
-        FN(power)(x, y, g, alpha);
+        if (step || at == 0) {
+            for (int64_t i = 0; i < g; i++) x[i] = fabs((double)error[(at + i) * step]) + eps;
+            FN(power)(x, y, g, alpha);
+        }
         FN(write)(t, index + at, y, g, 1);
     }
+    if (raw) FN(write_raw)(raw, index, error, n, step);
+    if (largest && most > *largest) *largest = most;
     FN(refresh)(t, index, n);
     return RL_TREE_OK;
 }
 
+TARGET RL_INLINE void FN(pick_leaves)(const REAL *leaves, const int64_t *node, const double *r, int64_t *index,
+                                      REAL *priority, int g) {
+    int i = 0;
+#ifdef PICK_8
+    for (; i + 8 <= g; i += 8) JOIN2(pick16x8_avx512, T)(leaves, node + i, r + i, index + i, priority + i);
+#endif
+    for (; i < g; i++) {
+        const REAL *block = leaves + (node[i] << RL_BLOCK_BITS);
+        const int k = FN(pick16)(block, r[i]);
+        index[i] = (node[i] << RL_BLOCK_BITS) + k;
+        priority[i] = block[k];
+    }
+}
+
+/* One level down for g queries: node becomes the picked child, r what is left in it. */
+TARGET RL_INLINE void FN(descend)(const NODE *level, int64_t *node, double *r, int g) {
+    int i = 0;
+#ifdef PICK_8
+    for (; i + 8 <= g; i += 8) PICK_8((const char *)level, sizeof(NODE), node + i, r + i);
+#endif
+    for (; i < g; i++) node[i] = (node[i] << RL_FAN_BITS) + LANES(pick8)(level[node[i]].sum, r + i);
+}
+
 /* Leaves by mass, GROUP queries side by side, level by level: while one waits for memory, the others go on. */
 TARGET static void FN(search)(const rl_tree *t, double *mass, int64_t *index, REAL *priority, int64_t n) {
-    enum { GROUP = 32 };
+    enum { GROUP = 64 };
     int64_t node[GROUP];
     for (int64_t at = 0; at < n; at += GROUP) {
         const int g = n - at < GROUP ? (int)(n - at) : GROUP;
         double *r = mass + at;
         for (int i = 0; i < g; i++) node[i] = 0;
         for (int l = t->levels - 1; l > 0; l--) {
-            const NODE *here = LEVEL(l), *below = LEVEL(l - 1);
-            for (int i = 0; i < g; i++) {
-                node[i] = (node[i] << RL_FAN_BITS) + LANES(pick8)(here[node[i]].sum, r + i);
-                __builtin_prefetch(below + node[i]);
-            }
+            FN(descend)(LEVEL(l), node, r, g);
+            for (int i = 0; i < g; i++) __builtin_prefetch(LEVEL(l - 1) + node[i]);
         }
+        FN(descend)(LEVEL(0), node, r, g);
         for (int i = 0; i < g; i++) {
-            node[i] = (node[i] << RL_FAN_BITS) + LANES(pick8)(LEVEL(0)[node[i]].sum, r + i);
             __builtin_prefetch(LEAF + (node[i] << RL_BLOCK_BITS));
             if (sizeof(REAL) > 4) __builtin_prefetch(LEAF + (node[i] << RL_BLOCK_BITS) + 8);
         }
-        for (int i = 0; i < g; i++) {
-            const REAL *leaf = LEAF + (node[i] << RL_BLOCK_BITS);
-            const int k = FN(pick16)(leaf, r[i]);
-            index[at + i] = (node[i] << RL_BLOCK_BITS) + k;
-            priority[at + i] = leaf[k];
-        }
+        FN(pick_leaves)(LEAF, node, r, index + at, priority + at, g);
     }
 }
 

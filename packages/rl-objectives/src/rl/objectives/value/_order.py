@@ -61,7 +61,8 @@ def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> N
     """Raise if what the batch says of its steps shows that neighbours in it were none in time.
 
     A replay buffer's ``index`` [*B] may go up by one, wrap to 0 or stay the same along time, and a collector's
-    ``("collector", "traj_ids")`` [*B] may stay the same; anything else needs an end of episode in between.
+    ``("collector", "traj_ids")`` [*B] may stay the same; anything else needs an end of episode in between. Where the
+    dimension is named ``time``, rows may lie anywhere: slices of environments that are stored side by side do.
     Nothing is checked while `torch.compile` traces.
 
     Args:
@@ -78,7 +79,7 @@ def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> N
     size = td.shape[dim] - 1
     for key in (INDEX, TRAJ_IDS):
         mark = td.get(key, None)
-        if mark is None or mark.shape != td.shape:
+        if mark is None or mark.shape != td.shape or (key == INDEX and td.names[dim] == "time"):
             continue
         now, then = mark.narrow(dim, 0, size), mark.narrow(dim, 1, size)
         broken = now != then

@@ -1,0 +1,22 @@
+"""Steps in time order whose rows lie anywhere."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl.core.errors import ContractError
+from rl.objectives.value import GAE
+
+
+def test_slices_of_environments_side_by_side_are_in_order_if_they_say_so():
+    done = torch.tensor([0, 0, 0, 1, 0, 0, 0, 1], dtype=torch.bool).unsqueeze(-1)
+    index = torch.tensor([2, 3, 10, 11, 18, 19, 26, 27])
+    after = TensorDict(
+        done=done, terminated=done, reward=torch.ones(8, 1), state_value=torch.ones(8, 1), batch_size=[8]
+    )
+    td = TensorDict(index=index, state_value=torch.ones(8, 1), next=after, batch_size=[8])
+    estimate = GAE(gamma=0.9, lmbda=0.9, value_network=None)
+    with pytest.raises(ContractError, match="'index' jumps"):
+        estimate(td.clone())
+    td.names = ["time"]
+    assert estimate(td)["advantage"].view(2, 4).diff(dim=0).eq(0).all()

@@ -1,0 +1,47 @@
+"""What the error word of a workspace means, as exceptions."""
+
+from __future__ import annotations
+
+import struct
+from typing import NoReturn
+
+from rl.core.errors import CheckpointError, SpecError
+
+__all__ = ["DAMAGED", "EMPTY", "INDEX", "OVERFLOW", "PRIORITY", "UNIFORM", "refuse"]
+
+INDEX, PRIORITY, EMPTY, OVERFLOW, UNIFORM, DAMAGED = 1, 2, 3, 4, 5, 6
+
+
+def refuse(code: int, place: int, bits: int, *, capacity: int) -> NoReturn:
+    """Raise what the kernels left behind.
+
+    Args:
+        code: of the first call that was refused.
+        place: of the entry in its batch.
+        bits: of the entry, a float64.
+        capacity: of the tree.
+
+    Raises:
+        IndexError: for an index.
+        SpecError: for a priority, a `u`, or a total that nothing can be drawn from.
+        CheckpointError: if the buffer is damaged.
+    """
+    value = struct.unpack("<d", struct.pack("<q", bits))[0]
+    where = f" (the one at place {place} of its batch)"
+    if code == INDEX:
+        raise IndexError(
+            f"priority tree: index {value:.0f} is outside of the rows that may be used, of [0, {capacity}) at"
+            f" most{where}; that call wrote nothing"
+        )
+    if code == PRIORITY:
+        raise SpecError(
+            f"priority tree: a priority of {value:g} is refused{where}; it is to be at least 0, and finite in the"
+            " tree's dtype. That call wrote nothing"
+        )
+    if code == EMPTY:
+        raise SpecError("priority tree: nothing can be drawn, all priorities are zero; update some first")
+    if code == OVERFLOW:
+        raise SpecError("priority tree: the sum of the priorities is infinite; scale them down")
+    if code == UNIFORM:
+        raise SpecError(f"priority tree: a u of {value:g} is outside [0, 1){where}")
+    raise CheckpointError(f"priority tree: the buffer holds no tree, or was damaged (code {code}, place {place})")

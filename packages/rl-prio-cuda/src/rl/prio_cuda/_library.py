@@ -1,0 +1,188 @@
+"""The shared library: loaded at first use, once; nothing here raises because it is absent, except `require`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+
+from rl.core.errors import RLError
+from rl.core.settings import settings
+from rl.prio_cuda._build import COMMAND, LIBRARY, STAMP, record, stamp
+
+__all__ = ["device", "devices", "library", "require", "serves", "versions", "why", "why_not"]
+
+
+@cache
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or why there is none, whatever the settings and the driver say."""
+    if not LIBRARY.is_file():
+        return None, record().get("state") or "it was never built"
+    try:
+        loaded = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        return None, f"it does not load: {error}"
+    if _stamp_of(loaded) != stamp():  # its functions may take other arguments
+        return None, f"{LIBRARY} was compiled for another version"
+    return loaded, ""
+
+
+def _stamp_of(loaded: ctypes.CDLL) -> str:
+    try:
+        symbol = (ctypes.c_char * len(stamp())).in_dll(loaded, STAMP)
+    except ValueError:  # it has none
+        return ""
+    return symbol.value.decode(errors="replace")
+
+
+def library() -> ctypes.CDLL | None:
+    """The loaded library; None if it is absent, the driver cannot run it, or ``RL_NATIVE=off`` switches it off.
+
+    Raises:
+        RLError: if ``RL_NATIVE`` is ``require`` and there is none.
+    """
+    mode = settings().native
+    if mode == "off":
+        return None
+    reason = _missing()
+    if reason and mode == "require":
+        raise RLError(f"RL_NATIVE is require, but {reason}")
+    return None if reason else _load()[0]
+
+
+def require() -> ctypes.CDLL:
+    """The loaded library.
+
+    Raises:
+        RLError: with what is missing and what to do, if there is none.
+    """
+    loaded = library()
+    if loaded is None:
+        raise RLError(why_not())
+    return loaded
+
+
+def why_not(index: int | None = None) -> str:
+    """Why `library` is None, as a sentence that says what to do; empty if it is there.
+
+    Args:
+        index: of a CUDA device that the library is to run on, too.
+    """
+    if settings().native == "off":
+        return "the compiled library of rl-prio-cuda is switched off with RL_NATIVE=off; unset it to use the library"
+    return _missing() or ("" if index is None else _unfit(index))
+
+
+def _missing() -> str:
+    """What keeps every device from the library."""
+    loaded, reason = _load()
+    if loaded is None:
+        return (
+            f"rl-prio-cuda has no compiled library: {reason}. Trees on CUDA devices work without it where Triton is"
+            f" installed, slower; to build it, install the CUDA toolkit and run `{COMMAND}`"
+        )
+    driver, runtime = versions()
+    if not driver:
+        return (
+            "rl-prio-cuda finds no NVIDIA driver here: trees on CUDA devices need a GPU and its driver. The library is"
+            f" there, {_compiled(runtime)}"
+        )
+    # Drivers run what was built with another minor version of their own major version, and with any older one.
+    if driver // 1000 < runtime // 1000:
+        return (
+            f"rl-prio-cuda was built with CUDA {_spoken(runtime)}, and the driver offers CUDA {_spoken(driver)}: update"
+            f" the driver, or build with a toolkit of CUDA {driver // 1000}: `{COMMAND}`"
+        )
+    return ""
+
+
+def _unfit(index: int) -> str:
+    """What keeps one device from the library."""
+    try:
+        name, capability = device(index)
+    except RLError as error:
+        return str(error)
+    built = record().get("architectures", [])
+    if not built or serves(capability, built):
+        return ""
+    mine = f"{capability[0]}{capability[1]}"
+    return (
+        f"rl-prio-cuda was built for the architectures {' '.join(built)}, and CUDA device {index} ({name}) is of"
+        f' {mine}; build for it: `RL_CUDA_ARCHS="{mine}" {COMMAND}`'
+    )
+
+
+def serves(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
+    """Whether a library built for `architectures` runs on a device.
+
+    Machine code runs where the major number is the same and the minor one not smaller. The last architecture is there
+    as PTX too, which the driver compiles for what is newer.
+
+    Example:
+        >>> serves((8, 9), ["80", "90"]), serves((12, 1), ["80", "90"]), serves((7, 0), ["80", "90"])
+        (True, True, False)
+    """
+    pairs = [divmod(int(each), 10) for each in architectures]
+    return max(pairs) <= capability or any(major == capability[0] and minor <= capability[1] for major, minor in pairs)
+
+
+def versions() -> tuple[int, int]:
+    """Versions of CUDA: what the driver offers, and what the library was built with; 0 where there is none.
+
+    Each is 1000 times the major number plus 10 times the minor one.
+    """
+    loaded, _ = _load()
+    driver, runtime = ctypes.c_int(), ctypes.c_int()
+    if loaded is not None:
+        loaded.rl_prio_driver(ctypes.byref(driver), ctypes.byref(runtime))
+    return driver.value, runtime.value
+
+
+def device(index: int) -> tuple[str, tuple[int, int]]:
+    """The name of a CUDA device, and its compute capability.
+
+    Raises:
+        RLError: if there is no such device, or no library.
+    """
+    loaded, reason = _load()
+    if loaded is None:
+        raise RLError(f"rl-prio-cuda has no compiled library: {reason}")
+    major, minor, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
+    status = loaded.rl_prio_device(index, ctypes.byref(major), ctypes.byref(minor), name, ctypes.c_int64(len(name)))
+    if status:
+        loaded.rl_prio_message.restype = ctypes.c_char_p
+        said = loaded.rl_prio_message(status)
+        raise RLError(f"rl-prio-cuda cannot use CUDA device {index}: {said.decode()}")
+    return name.value.decode(errors="replace"), (major.value, minor.value)
+
+
+def devices() -> list[str]:
+    """All CUDA devices, as ``"0: NAME (9.0)"``; for what the library was not built, it says so."""
+    found: list[str] = []
+    while True:
+        try:
+            name, (major, minor) = device(len(found))
+        except RLError:
+            return found
+        unfit = ", not among the architectures of the library" if why_not(len(found)) else ""
+        found.append(f"{len(found)}: {name} ({major}.{minor}{unfit})")
+
+
+def why() -> str:
+    """What is compiled, the driver and the devices, for ``rl doctor``."""
+    require()
+    driver, runtime = versions()
+    return (
+        f"{_compiled(runtime)}; the driver offers CUDA {_spoken(driver)};"
+        f" {'; '.join(devices()) or 'no device'}"
+    )
+
+
+def _compiled(runtime: int) -> str:
+    built = record().get("architectures", [])
+    return f"compiled CUDA {_spoken(runtime)}" + (f" for {' '.join(built)} and newer" if built else "")
+
+
+def _spoken(version: int) -> str:
+    """A version of CUDA, as people write it."""
+    return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,0 +1,110 @@
+"""The tree as operators of torch, so that a compiled graph holds it without a break.
+
+Eager code calls the executors directly, which is faster. The operators are registered when this module is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import Library, register_fake
+
+from rl.prio_cuda._executor import DTYPES, executor
+
+__all__ = ["implement", "tree_get", "tree_sample", "tree_set", "tree_set_errors"]
+
+_LIBRARY = Library("rl_prio_cuda", "FRAGMENT")
+_TREE = "Tensor(b!) work, int capacity, int bits"
+_LIBRARY.define(f"tree_set(Tensor(a!) buffer, {_TREE}, Tensor index, Tensor priority, int rows, *, bool twin) -> ()")
+_LIBRARY.define(
+    f"tree_set_errors(Tensor(a!) buffer, {_TREE}, Tensor index, Tensor error, float eps, float alpha,"
+    " Tensor(c!)? raw, Tensor(d!)? largest, int rows, *, bool twin) -> ()"
+)
+_LIBRARY.define(
+    f"tree_sample(Tensor buffer, {_TREE}, Tensor u, bool stratified, float? beta, *, bool twin) -> (Tensor, Tensor)"
+)
+_LIBRARY.define(f"tree_get(Tensor buffer, {_TREE}, Tensor index, *, bool twin) -> Tensor")
+
+
+def _set(
+    buffer: Tensor, work: Tensor, capacity: int, bits: int, index: Tensor, priority: Tensor, rows: int, *, twin: bool
+) -> None:
+    executor(twin=twin).set(buffer, work, capacity, bits, index.contiguous(), priority.contiguous(), rows)
+
+
+def _set_errors(  # noqa: PLR0913, PLR0917  of the schema
+    buffer: Tensor,
+    work: Tensor,
+    capacity: int,
+    bits: int,
+    index: Tensor,
+    error: Tensor,
+    eps: float,
+    alpha: float,
+    raw: Tensor | None,
+    largest: Tensor | None,
+    rows: int,
+    *,
+    twin: bool,
+) -> None:
+    executor(twin=twin).set_errors(
+        buffer, work, capacity, bits, index.contiguous(), error.contiguous(), eps, alpha, raw, largest, rows
+    )
+
+
+def _sample(
+    buffer: Tensor,
+    work: Tensor,
+    capacity: int,
+    bits: int,
+    u: Tensor,
+    stratified: bool,  # noqa: FBT001  of the schema
+    beta: float | None,
+    *,
+    twin: bool,
+) -> tuple[Tensor, Tensor]:
+    return executor(twin=twin).sample(buffer, work, capacity, bits, u.contiguous(), stratified, beta)
+
+
+def _get(buffer: Tensor, work: Tensor, capacity: int, bits: int, index: Tensor, *, twin: bool) -> Tensor:
+    return executor(twin=twin).get(buffer, work, capacity, bits, index.contiguous())
+
+
+def _fake_sample(*arguments: Any, twin: bool) -> tuple[Tensor, Tensor]:  # noqa: ARG001  of the schema
+    _, _, _, bits, u, *_ = arguments
+    return u.new_empty(u.shape, dtype=torch.int64), u.new_empty(u.shape, dtype=DTYPES[bits])
+
+
+def _fake_get(*arguments: Any, twin: bool) -> Tensor:  # noqa: ARG001  of the schema
+    _, _, _, bits, index = arguments
+    return index.new_empty(index.shape, dtype=DTYPES[bits])
+
+
+def _fake_write(*_: object, **__: object) -> None:
+    """Writes into what it was given, returns nothing."""
+
+
+def implement(library: Library, key: str) -> None:
+    """Give the operators their functions for tensors of one kind of device.
+
+    Args:
+        library: of the namespace rl_prio_cuda; the functions go when it goes.
+        key: ``"CUDA"``; tests take ``"CPU"`` too.
+    """
+    functions = {"tree_set": _set, "tree_set_errors": _set_errors, "tree_sample": _sample, "tree_get": _get}
+    for name, function in functions.items():
+        library.impl(name, function, key)
+
+
+implement(_LIBRARY, "CUDA")
+register_fake("rl_prio_cuda::tree_set", _fake_write, lib=_LIBRARY)
+register_fake("rl_prio_cuda::tree_set_errors", _fake_write, lib=_LIBRARY)
+register_fake("rl_prio_cuda::tree_sample", _fake_sample, lib=_LIBRARY)
+register_fake("rl_prio_cuda::tree_get", _fake_get, lib=_LIBRARY)
+
+tree_set = torch.ops.rl_prio_cuda.tree_set.default
+tree_set_errors = torch.ops.rl_prio_cuda.tree_set_errors.default
+tree_sample = torch.ops.rl_prio_cuda.tree_sample.default
+tree_get = torch.ops.rl_prio_cuda.tree_get.default

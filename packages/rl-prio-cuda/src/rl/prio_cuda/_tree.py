@@ -1,0 +1,356 @@
+"""`CudaPriorityTree` and `TritonPriorityTree`: priorities by index on a GPU, drawn in proportion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self, final
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import CheckpointError, SpecError
+from rl.prio_cuda import _ops as ops
+from rl.prio_cuda._arguments import as_batch, as_index, check_beside, check_exponents, uniforms
+from rl.prio_cuda._errors import refuse
+from rl.prio_cuda._executor import DTYPES, executor
+from rl.prio_cuda._layout import ERROR_WORDS, HEAD, layout, read_head
+from rl.prio_cuda._library import why, why_not
+
+__all__ = ["CudaPriorityTree", "DeviceTree", "TritonPriorityTree"]
+
+_BITS = {dtype: bits for bits, dtype in DTYPES.items()}
+_compiling = torch.compiler.is_compiling
+
+
+class DeviceTree:
+    """What both trees have in common; not to be made by itself. See `CudaPriorityTree`."""
+
+    name = "cuda"
+    twin: ClassVar[bool]
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cuda",
+        buffer: Tensor | None = None,
+    ) -> None:
+        if dtype not in _BITS:
+            raise SpecError(f"{type(self).__name__}: the dtype is {dtype}; it is torch.float32 or torch.float64")
+        plan = layout(capacity, _BITS[dtype])
+        if buffer is None:
+            executor(twin=self.twin).ready(torch.device(device))
+            buffer = torch.zeros(plan.size, dtype=torch.uint8, device=device)
+            executor(twin=self.twin).init(buffer, capacity, plan.bits)
+        self._attach(buffer, capacity, plan.bits)
+
+    def _attach(self, buffer: Tensor, capacity: int | None, bits: int | None) -> None:
+        """Use a buffer that holds a tree, of this capacity and type if they are known."""
+        who = type(self).__name__
+        if buffer.dtype != torch.uint8 or buffer.ndim != 1 or not buffer.is_contiguous():
+            raise SpecError(f"{who}: a buffer is contiguous uint8 [bytes]; this one is {buffer.dtype}")
+        if buffer.data_ptr() % 64:
+            raise SpecError(f"{who}: a buffer begins at a multiple of 64 bytes; give a clone of this one")
+        head = bytes(buffer[:HEAD].cpu().tolist())  # waits: once, when a tree is made
+        found = read_head(head, buffer.numel())
+        if capacity is not None and found != (capacity, bits):
+            raise CheckpointError(
+                f"{who}: the buffer holds {found[0]} leaves of {found[1]} bits; asked for were {capacity} of {bits}"
+            )
+        self.capacity, self._bits = found
+        self.dtype, self.device = DTYPES[self._bits], buffer.device
+        self._run = executor(twin=self.twin)
+        self._buffer, self._work = buffer, self._run.workspace(self.capacity, self._bits, buffer.device)
+        start = layout(self.capacity, self._bits).leaves
+        self._leaves = buffer[start : start + self.capacity * (self._bits // 8)].view(self.dtype)
+        self._head = buffer[24:48].view(torch.float64)
+        self._error = self._work[: 8 * ERROR_WORDS].view(torch.int64)
+
+    @property
+    def buffer(self) -> Tensor:
+        """All of the tree, uint8 ``[bytes]``; not a copy. The bytes are those of rl-native's tree."""
+        return self._buffer
+
+    @classmethod
+    def from_buffer(cls, buffer: Tensor, *, rebuild: bool = False) -> Self:
+        """A tree that lives in `buffer`, without copying it.
+
+        Args:
+            buffer: the `buffer` of a tree, of this class or of rl-native, on the device where the tree is to be.
+            rebuild: check the leaves, and recompute everything above them, as `rebuild` does.
+
+        Raises:
+            CheckpointError: if it holds no tree.
+            SpecError: if the tensor is not contiguous uint8 at a multiple of 64 bytes.
+        """
+        tree = cls.__new__(cls)
+        tree._attach(buffer, None, None)  # noqa: SLF001  its own class
+        if rebuild:
+            tree.rebuild()
+        return tree
+
+    def update(self, index: Tensor, priority: Tensor) -> None:
+        """Set priorities ``[n]``, or one for all ``[]``, at ``[n]`` int64; of a repeated index the last one counts.
+
+        An index outside ``[0, capacity)``, or a priority that is negative, infinite or not a number, is found on the
+        device: then the call writes nothing, and `check` raises it.
+
+        Raises:
+            SpecError: if an index is not int64, or one of the two is on another device.
+            ShapeError: if there is not one priority for each index. Nothing is written then.
+        """
+        index, priority = as_batch(f"{type(self).__name__}.update", index, priority, self.device, self.dtype)
+        if _compiling():
+            ops.tree_set(
+                self._buffer, self._work, self.capacity, self._bits, index, priority, self.capacity, twin=self.twin
+            )
+        else:
+            self._run.set(self._buffer, self._work, self.capacity, self._bits, index, priority, self.capacity)
+
+    def update_from_errors(
+        self,
+        index: Tensor,
+        error: Tensor,
+        eps: float,
+        alpha: float,
+        *,
+        raw: Tensor | None = None,
+        largest: Tensor | None = None,
+        rows: int | None = None,
+    ) -> None:
+        """Set priorities to ``(|error| + eps) ** alpha`` [Schaul et al. 2016, eq. 1 and section 3.3].
+
+        What is wrong inside of `index` and `error` is found on the device: then the call writes nothing, and `check`
+        raises it.
+
+        Args:
+            index: ``[n]`` int64; of a repeated one the last counts.
+            error: ``[n]``, or one for all ``[]``, of any sign.
+            eps: at least 0.
+            alpha: at least 0.
+            raw: ``[capacity]``; gets the errors at `index`.
+            largest: ``[]``; gets the largest size of an error, if that is larger.
+            rows: an index is below it; the capacity if None.
+
+        Raises:
+            SpecError: if `eps` or `alpha` is negative or not finite, or a tensor has another dtype or device.
+            ShapeError: if there is not one error for each index, or `raw` or `largest` has another shape.
+        """
+        who = f"{type(self).__name__}.update_from_errors"
+        check_exponents(who, eps=eps, alpha=alpha)
+        rows = self.capacity if rows is None else rows
+        if not 0 <= rows <= self.capacity:
+            raise SpecError(f"{who}: rows is {rows}; it is at least 0 and at most {self.capacity}")
+        index, error = as_batch(who, index, error, self.device, self.dtype)
+        check_beside(f"{who}: raw", raw, (self.capacity,), self._leaves)
+        check_beside(f"{who}: largest", largest, (), self._leaves)
+        eps, alpha = float(eps), float(alpha)
+        places = self._buffer, self._work, self.capacity, self._bits
+        if _compiling():
+            ops.tree_set_errors(*places, index, error, eps, alpha, raw, largest, rows, twin=self.twin)
+        else:
+            self._run.set_errors(*places, index, error, eps, alpha, raw, largest, rows)
+
+    def sample(
+        self,
+        n: int,
+        *,
+        generator: torch.Generator | None = None,
+        stratified: bool = False,
+        u: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Draw indices ``[n]`` in proportion to priority, and those priorities ``[n]``.
+
+        Where the total is zero or infinite, indices and priorities are 0, and `check` raises it.
+
+        Args:
+            n: number of draws, with replacement.
+            generator: of the randomness; the global one of the device if None. One of the CPU works too; its numbers
+                are copied to the device.
+            stratified: draw the i-th from the i-th of n equal parts of the total, for less variance.
+            u: the randomness itself, ``[n]`` in ``[0, 1)``, instead of a generator.
+
+        Raises:
+            SpecError: if `n` is negative.
+            ShapeError: if `u` has another shape or device.
+        """
+        return self._sample(n, generator, stratified, u, None)
+
+    def sample_weighted(
+        self,
+        n: int,
+        beta: float,
+        *,
+        generator: torch.Generator | None = None,
+        stratified: bool = False,
+        u: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Draw indices ``[n]``, and their importance weights ``(priority / min) ** -beta``, ``[n]``, at most 1.
+
+        The weights of Schaul et al. 2016, section 3.4, over the largest weight that any row could have: the number
+        of rows and the total cancel. Arguments as for `sample`.
+        """
+        check_exponents(f"{type(self).__name__}.sample_weighted", beta=beta)
+        return self._sample(n, generator, stratified, u, float(beta))
+
+    def _sample(
+        self,
+        n: int,
+        generator: torch.Generator | None,
+        stratified: bool,  # noqa: FBT001  called twice, here
+        u: Tensor | None,
+        beta: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        u = uniforms(f"{type(self).__name__}.sample", n, u, generator, self.device)
+        places = self._buffer, self._work, self.capacity, self._bits
+        if _compiling():
+            return ops.tree_sample(*places, u, stratified, beta, twin=self.twin)
+        return self._run.sample(*places, u, stratified, beta)
+
+    def get(self, index: Tensor) -> Tensor:
+        """Priorities ``[n]`` at ``[n]`` int64; 0 at an index outside ``[0, capacity)``, which `check` then raises."""
+        index = as_index(f"{type(self).__name__}.get", index, self.device)
+        places = self._buffer, self._work, self.capacity, self._bits
+        return ops.tree_get(*places, index, twin=self.twin) if _compiling() else self._run.get(*places, index)
+
+    def _figure(self, place: int) -> Tensor:
+        """A view of the head; under the compiler a new one, as it tracks views of the buffer."""
+        head = self._buffer[24:48].view(torch.float64) if _compiling() else self._head
+        return head[place]
+
+    def total(self) -> Tensor:
+        """Sum of all, float64 scalar on the device."""
+        return self._figure(0).clone()
+
+    def min(self) -> Tensor:
+        """Smallest priority above zero; infinity if there is none."""
+        return self._figure(1).to(self.dtype, copy=True)
+
+    def max(self) -> Tensor:
+        """Largest priority; zero if empty."""
+        return self._figure(2).to(self.dtype, copy=True)
+
+    def check(self) -> None:
+        """Wait for the device, and raise what it refused first since the last time.
+
+        Call it where the program waits anyway, for instance where it logs. Not while a graph is captured.
+
+        Raises:
+            IndexError: an index was outside of the rows that may be used.
+            SpecError: a priority or an error was refused, or a `u`; or nothing could be drawn.
+            CheckpointError: a rebuilt buffer is damaged.
+        """
+        code, place, bits = self._error.tolist()
+        if code:
+            self._error.zero_()
+            refuse(code, place, bits, capacity=self.capacity)
+
+    def rebuild(self) -> None:
+        """Check all leaves, and recompute everything above them: after they were written by other means.
+
+        Where a leaf is no priority nothing is recomputed, and `check` raises it.
+        """
+        self._run.rebuild(self._buffer, self._work, self.capacity, self._bits)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The leaves, a copy; what lies above them follows from them."""
+        return {"priority": self._leaves.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the leaves of another tree of this capacity and dtype, on any device. Waits for the device.
+
+        Raises:
+            CheckpointError: if they do not fit, or are no priorities. Nothing is written then.
+        """
+        leaves, who = state.get("priority"), type(self).__name__
+        if not isinstance(leaves, Tensor) or leaves.shape != (self.capacity,) or leaves.dtype != self.dtype:
+            came = f"{tuple(leaves.shape)} of {leaves.dtype}" if isinstance(leaves, Tensor) else type(leaves).__name__
+            raise CheckpointError(
+                f"{who}: the state holds {came} as priority; this tree takes ({self.capacity},) of {self.dtype}"
+            )
+        if not bool((leaves >= 0).all() and leaves.isfinite().all()):
+            raise CheckpointError(f"{who}: the state holds priorities that are negative or not finite")
+        self._leaves.copy_(leaves)
+        self.rebuild()
+
+    def save(self, path: str | Path) -> None:
+        """Write the buffer to a file, byte for byte; rl-native opens it too."""
+        with Path(path).open("wb") as file:
+            self._buffer.cpu().numpy().tofile(file)
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: torch.device | str = "cuda") -> Self:
+        """A tree with the bytes of a file that `save` wrote, or that of rl-native's tree.
+
+        Raises:
+            CheckpointError: if the file is missing or holds no tree.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise CheckpointError(f"{path} is no file")
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            read_head(file.read(HEAD), size)
+        return cls.from_buffer(torch.from_file(str(path), size=size, dtype=torch.uint8).to(device, copy=True))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return type(self).from_buffer, (self._buffer,)  # a copy has an error word of its own
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(capacity={self.capacity}, dtype={self.dtype}, device={self.device})"
+
+
+@final
+class CudaPriorityTree(DeviceTree):
+    """Priorities by index on a CUDA device; a `rl.core.interfaces.PriorityTree`.
+
+    Everything is ordered on the current stream of the device. No call waits for the device, so what is wrong inside
+    of tensors cannot raise at once: a refused batch writes nothing, and `check` raises it. With the same tensors every
+    call is repeatable, and can be captured in a CUDA graph; ``torch.compile(fullgraph=True)`` keeps all calls.
+
+    The tree is one buffer with the bytes of rl-native's: ``CudaPriorityTree.from_buffer(native.buffer.cuda())``.
+    Sums are float64, whatever the leaves are, and always recomputed from below, so that they do not drift.
+
+    Args:
+        capacity: number of leaves; all are zero at first.
+        dtype: of the leaves, `torch.float32` or `torch.float64`.
+        device: a CUDA device.
+        buffer: of a tree of this capacity and dtype, to live in; a new, empty one if None.
+
+    Raises:
+        SpecError: if there cannot be such a tree, or the device is no CUDA device.
+        RLError: if there is no compiled library, or torch sees no GPU; the message says what to do.
+
+    Example:
+        >>> if torch.cuda.is_available():
+        ...     tree = CudaPriorityTree(4)
+        ...     tree.update(torch.tensor([0, 2], device="cuda"), torch.tensor([3.0, 1.0], device="cuda"))
+        ...     assert (tree.total().item(), tree.min().item(), tree.max().item()) == (4.0, 1.0, 3.0)
+        ...     index, priority = tree.sample(2, u=torch.tensor([0.0, 0.75], device="cuda"))
+        ...     assert index.tolist() == [0, 2]
+        ...     tree.check()  # raises what was refused, here nothing
+    """
+
+    twin = False
+
+    @property
+    def why(self) -> str:
+        """What computes, for ``rl doctor``."""
+        return why()
+
+
+@final
+class TritonPriorityTree(DeviceTree):
+    """The tree of `CudaPriorityTree` in Triton: the same arguments, bytes and draws, without a compiled library.
+
+    Triton compiles at the first call of each kind, which takes about a second; warm up before a graph is captured.
+    """
+
+    twin = True
+
+    @property
+    def why(self) -> str:
+        """What computes, for ``rl doctor``."""
+        return f"Triton kernels, several launches for each update; {why_not() or 'asked for by name'}"

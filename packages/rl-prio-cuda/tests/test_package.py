@@ -1,0 +1,203 @@
+"""The package as a whole: names, hooks, what ``rl doctor`` says, and what happens without library, Triton or driver."""
+
+import subprocess
+import sys
+import warnings
+from importlib import import_module
+
+import pytest
+import torch
+
+import rl.prio_cuda
+from rl.core.doctor import examine
+from rl.core.errors import BackendError, RLError, SlowBackendWarning, SpecError
+from rl.plugins import prio_cuda as plugin
+from rl.prio_cuda import CudaPriorityTree, _choice, _library
+from rl.prio_cuda._build import COMMAND
+
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("name", rl.prio_cuda.__all__)
+def test_every_public_name_resolves(name):
+    assert getattr(rl.prio_cuda, name) is not None
+    assert name in dir(rl.prio_cuda)
+
+
+@pytest.mark.parametrize("component", list(plugin.rl_components()), ids=lambda c: f"{c.kind}-{c.name}")
+def test_every_component_resolves(component):
+    module, _, attribute = component.target.partition(":")
+    assert isinstance(getattr(import_module(module), attribute), type)
+
+
+def test_importing_the_root_and_the_plugin_imports_nothing_heavy():
+    code = (
+        "import sys, rl.prio_cuda, rl.plugins.prio_cuda as p; list(p.rl_components()); p.rl_notes();"
+        "print([m for m in ('torch', 'triton', 'numpy') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_the_tree_is_imported_without_triton():
+    code = "import sys, rl.prio_cuda._tree; print('triton' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """A torch that sees a GPU, and trees that say what they were asked for."""
+
+    class Asked:
+        name = "cuda"
+
+        def __init__(self, capacity, **options):
+            self.capacity, self.options, self.kind = capacity, options, type(self).__name__
+
+    from rl.prio_cuda import _tree
+
+    _choice._warned.clear()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(_tree, "CudaPriorityTree", type("Cuda", (Asked,), {}))
+    monkeypatch.setattr(_tree, "TritonPriorityTree", type("Triton", (Asked,), {}))
+    yield monkeypatch
+    _choice._warned.clear()
+
+
+def _library_is(monkeypatch, reason):
+    monkeypatch.setattr(_choice, "library", lambda: None if reason else object())
+    monkeypatch.setattr(_choice, "why_not", lambda index=None: reason)
+
+
+def test_the_hook_passes_where_torch_sees_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert plugin.rl_priority_tree(10, torch.device("cpu"), torch.float32) is None
+    assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
+
+
+def test_the_hook_answers_for_cuda_alone(pretend):
+    _library_is(pretend, "")
+    tree = plugin.rl_priority_tree(10, CUDA, torch.float64)
+    assert (tree.kind, tree.capacity) == ("Cuda", 10)
+    assert tree.options == {"dtype": torch.float64, "device": CUDA}
+    assert plugin.rl_priority_tree(10, torch.device("cpu"), torch.float32) is None
+    assert plugin.rl_priority_tree(10, CUDA, torch.float16) is None
+
+
+def test_without_the_library_triton_answers_and_says_so_once(pretend):
+    _library_is(pretend, "rl-prio-cuda has no compiled library")
+    pretend.setattr(_choice, "has_triton", lambda: True)
+    with pytest.warns(SlowBackendWarning, match="no compiled library.*Triton kernels"):
+        assert plugin.rl_priority_tree(10, CUDA, torch.float32).kind == "Triton"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plugin.rl_priority_tree(10, CUDA, torch.float32).kind == "Triton"
+
+
+def test_a_library_that_does_not_serve_the_device_is_passed_over(pretend):
+    pretend.setattr(_choice, "library", object)
+    pretend.setattr(_choice, "why_not", lambda index=None: "" if index is None else f"built for others than {index}")
+    pretend.setattr(_choice, "has_triton", lambda: True)
+    with pytest.warns(SlowBackendWarning, match="others than 0"):
+        assert plugin.rl_priority_tree(10, CUDA, torch.float32).kind == "Triton"
+
+
+def test_required_but_not_for_this_device_is_an_error(pretend):
+    pretend.setenv("RL_NATIVE", "require")
+    pretend.setattr(_choice, "library", object)
+    pretend.setattr(_choice, "why_not", lambda index=None: "" if index is None else f"built for others than {index}")
+    with pytest.raises(RLError, match="RL_NATIVE is require, but built for others than 0"):
+        plugin.rl_priority_tree(10, CUDA, torch.float32)
+
+
+@pytest.mark.parametrize("triton", [True, False])
+def test_the_warning_is_whole_sentences(absent, pretend, triton):
+    pretend.setattr(_choice, "has_triton", lambda: triton)
+    with pytest.warns(SlowBackendWarning, match=rf"`{COMMAND}`\. (The )?Triton"):
+        plugin.rl_priority_tree(10, CUDA, torch.float32)
+
+
+def test_with_neither_nobody_answers_and_says_so_once(pretend):
+    _library_is(pretend, "rl-prio-cuda has no compiled library")
+    pretend.setattr(_choice, "has_triton", lambda: False)
+    with pytest.warns(SlowBackendWarning, match="pip install triton"):
+        assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
+
+
+def test_off_switches_it_off_without_a_word(pretend):
+    pretend.setenv("RL_NATIVE", "off")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
+    assert "RL_NATIVE=off" in plugin.rl_notes()[0]
+
+
+def test_the_note_names_library_driver_and_devices(pretend):
+    _library_is(pretend, "")
+    pretend.setattr(_choice, "why", lambda: "compiled CUDA 13.0 for 80 90; the driver offers CUDA 13.0; 0: GPU (9.0)")
+    assert plugin.rl_notes() == ["compiled CUDA 13.0 for 80 90; the driver offers CUDA 13.0; 0: GPU (9.0)"]
+
+
+@pytest.fixture
+def absent(monkeypatch, tmp_path):
+    """A package whose library was not built."""
+    from rl.prio_cuda._signatures import functions
+
+    for cached in (_library._load, functions):
+        cached.cache_clear()
+    monkeypatch.setattr(_library, "LIBRARY", tmp_path / "none.so")
+    yield monkeypatch
+    for cached in (_library._load, functions):
+        cached.cache_clear()
+
+
+def test_without_the_library_the_class_says_what_to_do(absent):
+    from rl.prio_cuda._platform import PLATFORMS, Platform
+
+    absent.setitem(PLATFORMS, "cpu", Platform(PLATFORMS["cuda"].functions, lambda _: 0, PLATFORMS["cuda"].guard))
+    with pytest.raises(RLError, match="no compiled library") as raised:
+        CudaPriorityTree(10, device="cpu")
+    assert COMMAND in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["CudaPriorityTree", "TritonPriorityTree"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
+def test_without_a_gpu_the_class_says_so(name):
+    if name == "TritonPriorityTree":
+        pytest.importorskip("triton")
+    kind = getattr(rl.prio_cuda, name)
+    with pytest.raises(BackendError, match=r"cuda.*torch sees no GPU.*native"):
+        kind(10)
+    with pytest.raises(SpecError, match="CUDA device, not on mps"):
+        kind(10, device="mps")
+
+
+def test_without_the_library_require_is_an_error(absent, pretend):
+    pretend.setenv("RL_NATIVE", "require")
+    with pytest.raises(RLError, match="RL_NATIVE is require"):
+        plugin.rl_priority_tree(10, CUDA, torch.float32)
+
+
+def test_doctor_says_what_is_missing(absent):
+    said = [finding for finding in examine() if finding.name == "rl-prio-cuda"]
+    assert [finding.state for finding in said] == ["note"]
+    assert COMMAND in said[0].value
+    assert "Triton" in said[0].value
+
+
+def test_a_library_of_another_interface_is_refused(host_library, monkeypatch):
+    from rl.prio_cuda import _signatures
+
+    monkeypatch.setattr(_signatures, "VERSION", 999)
+    with pytest.raises(BackendError, match=r"interface 1.*999"):
+        _signatures.declare(host_library)
+
+
+def test_a_failed_launch_is_an_error(on_host, monkeypatch):
+    tree = CudaPriorityTree(10, device="cpu")
+    odd = torch.zeros(2, dtype=torch.uint8)[1:]
+    with pytest.raises(BackendError, match="rl_prio_rebuild on cpu failed with CUDA error 1"):
+        tree._run.rebuild(odd, tree._work, 10, 32)

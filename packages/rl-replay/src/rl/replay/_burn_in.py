@@ -1,0 +1,161 @@
+"""Warming recurrent states up on the first steps of sampled sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, final
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core import set_recurrent_mode, states_of
+from rl.core.errors import ContractError, ShapeError
+from rl.core.keys import IS_INIT, NEXT, NestedKey, as_tuple, key_str, next_key, unwrap
+from rl.replay._arguments import whole
+
+__all__ = ["BurnInTransform"]
+
+
+@final
+class BurnInTransform:
+    """Runs modules over the first steps of each slice and gives back the others, from a fresh state on.
+
+    What a recurrent state was when its step was stored is not what the module would make of it now. So the first
+    `burn_in` steps are only there to bring it up to date (Kapturowski et al. 2019, "Recurrent Experience Replay in
+    Distributed Reinforcement Learning", section 3), without gradients; the state behind them replaces the one that is
+    stored at the first step that is left. ``is_init`` becomes true there, which says that a sequence begins.
+
+    Takes a batch ``[*B, T]``, or a flat one ``[n]`` of slices, which begin where ``is_init`` is true, as those of
+    `SliceSampler` do. Gives ``[*B, T - burn_in]``, or a flat one. If an episode begins with the first step that is
+    left, its stored state stays.
+
+    Args:
+        modules: one or several, which are run in this order in recurrent mode. What they carry from step to step is
+            what `rl.core.states_of` says: read at the root, written under ``next``.
+        burn_in: how many steps of each slice.
+        out_keys: states that are replaced; all that the modules carry if None.
+
+    Raises:
+        ContractError: if the modules carry no state, or not one of `out_keys`.
+
+    Example:
+        >>> from rl.core import State
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import TensorDictModule
+        >>> counter = TensorDictModule(lambda x, h: h + x.cumsum(-1), ["x", "h"], [("next", "h")])
+        >>> counter.states = (State("h", ()),)
+        >>> data = TensorDict(x=torch.ones(2, 5), h=torch.zeros(2, 5), batch_size=[2, 5])
+        >>> BurnInTransform(counter, burn_in=3)(data)["h"].tolist()
+        [[3.0, 0.0], [3.0, 0.0]]
+    """
+
+    def __init__(self, modules: Any, burn_in: int, out_keys: Sequence[NestedKey] | None = None) -> None:
+        if burn_in != 0 and whole(burn_in) is None:
+            raise ContractError(f"BurnInTransform: burn_in must be a whole number of at least 0, got {burn_in!r}")
+        self.modules: Final[list[Any]] = list(modules) if isinstance(modules, (list, tuple)) else [modules]
+        self.burn_in: Final = int(burn_in)
+        carried = [state.name for module in self.modules for state in states_of(module)]
+        names = ", ".join(type(module).__name__ for module in self.modules)
+        if not carried:
+            raise ContractError(
+                f"BurnInTransform: {names} carries no state from step to step, so that there is nothing to warm up:"
+                " give it the recurrent module, or declare `states` on it (rl.core.State)"
+            )
+        self.out_keys: Final[list[NestedKey]] = carried if out_keys is None else [_at_root(key) for key in out_keys]
+        unknown = [key for key in self.out_keys if key not in carried]
+        if unknown:
+            raise ContractError(
+                f"BurnInTransform: {names} does not carry {_listed(unknown)} from step to step, only {_listed(carried)}"
+            )
+
+    def __call__(self, data: TensorDictBase) -> TensorDictBase:
+        """The steps behind the first `burn_in` ones of each slice; `data` stays as it is.
+
+        Raises:
+            ContractError: if a state is absent, slices cannot be told apart, or a module writes no state.
+            ShapeError: if nothing is left of a slice.
+        """
+        if self.burn_in == 0:
+            return data
+        for key in self.out_keys:
+            if data.get(key, None) is None:
+                present = ", ".join(key_str(entry) for entry in data.keys(include_nested=True, leaves_only=True))
+                raise ContractError(
+                    f"BurnInTransform: the batch lacks the state {key_str(key)} that its slices begin with (it has:"
+                    f" {present}): store it with the steps that were collected"
+                )
+        first, rest, begins = self._cut_flat(data) if data.ndim == 1 else self._cut_rows(data)
+        init = rest.get(IS_INIT, None)
+        stays = None if init is None else init[begins]
+        for key, fresh in self._run(first).items():
+            stored = rest.get(key).clone()
+            if stays is not None:  # an episode begins there: with the state that is stored
+                keep = stays.reshape(*first.batch_size[:-1], *[1] * (fresh.dim() - first.ndim + 1))
+                fresh = torch.where(keep, stored[begins], fresh)  # noqa: PLW2901  what is written
+            stored[begins] = fresh
+            rest.set(key, stored)
+        if init is not None:
+            init = init.clone()
+            init[begins] = True
+            rest.set(IS_INIT, init)
+        return rest
+
+    def __repr__(self) -> str:
+        names = ", ".join(type(module).__name__ for module in self.modules)
+        return f"BurnInTransform([{names}], burn_in={self.burn_in}, out_keys={self.out_keys})"
+
+    def _run(self, first: TensorDictBase) -> dict[NestedKey, Tensor]:
+        """The states behind the last step of each row of `first` ``[*B, burn_in]``."""
+        with torch.no_grad(), set_recurrent_mode(True):
+            for module in self.modules:
+                first = module(first)
+        found: dict[NestedKey, Tensor] = {}
+        for key in self.out_keys:
+            states = first.get(next_key(key), None)
+            if states is None:
+                raise ContractError(
+                    f"BurnInTransform: no module wrote {key_str(next_key(key))}, the state {key_str(key)}"
+                )
+            found[key] = states[(*[slice(None)] * (first.ndim - 1), -1)]
+        return found
+
+    def _cut_rows(self, data: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase, Any]:
+        """First steps, the others, and where in the others each row begins."""
+        steps = data.batch_size[-1]
+        if steps <= self.burn_in:
+            self._refuse_short(steps)
+        return data[..., : self.burn_in], data[..., self.burn_in :], (*[slice(None)] * (data.ndim - 1), 0)
+
+    def _cut_flat(self, data: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase, Any]:
+        """The same of a flat batch; the first steps are ``[slices, burn_in]``."""
+        init = data.get(IS_INIT, None)
+        if init is None or not bool(init.reshape(-1)[:1].all()):
+            raise ContractError(
+                f"BurnInTransform: a flat batch {list(data.batch_size)} is cut where {key_str(IS_INIT)} is true, and it"
+                f" is {'absent' if init is None else 'false at the first row'}: sample with SliceSampler, or give"
+                " [*B, T]"
+            )
+        flags = init.reshape(-1)
+        starts = flags.nonzero().squeeze(-1)
+        place = torch.arange(len(flags), device=flags.device) - starts[flags.cumsum(0) - 1]
+        shortest = int(torch.diff(starts, append=starts.new_tensor([len(flags)])).min())
+        if shortest <= self.burn_in:
+            self._refuse_short(shortest)
+        left = place >= self.burn_in
+        return data[~left].reshape(len(starts), self.burn_in), data[left], (place[left] == self.burn_in).nonzero()[:, 0]
+
+    def _refuse_short(self, steps: int) -> None:
+        raise ShapeError(
+            f"BurnInTransform: a slice of {steps} steps has none left behind a burn-in of {self.burn_in}; sample longer"
+            " ones, with strict_length=True"
+        )
+
+
+def _at_root(key: NestedKey) -> NestedKey:
+    parts = as_tuple(key)
+    return unwrap(parts[1:] if parts[0] == NEXT and len(parts) > 1 else parts)
+
+
+def _listed(keys: Iterable[NestedKey]) -> str:
+    return ", ".join(key_str(key) for key in keys)

@@ -1,0 +1,225 @@
+"""The trajectories of a storage, told by what is written into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl.core.errors import CheckpointError, ContractError
+from rl.core.interfaces import Storage
+from rl.core.keys import NestedKey, key_str
+from rl.replay._boundaries import Boundaries, Marks
+from rl.replay._segments import SegmentTable
+
+__all__ = ["Trajectories"]
+
+_STATE = ("capacity", "stale", "cursor", "table")
+
+
+class Trajectories:
+    """Keeps a `SegmentTable` in step with a storage.
+
+    Rows that are written behind the last ones cost as much as there are of them. Whatever else happens to the storage
+    (rows that it has already, rows that were written past the buffer) is seen by its length or its `revision`, and the
+    table is made again from the stored flags, in one pass, before the next draw.
+
+    Args:
+        who: for messages.
+        end_key: see `Boundaries`.
+        traj_key: likewise.
+    """
+
+    def __init__(self, who: str, end_key: NestedKey | None, traj_key: NestedKey | None) -> None:
+        self._who: Final = who
+        self._boundaries: Final = Boundaries(who, end_key, traj_key)
+        self._storage: Storage | None = None
+        self._bound = False  # a buffer said that the storage is its own
+        self._table: SegmentTable | None = None
+        self._waiting: list[tuple[Tensor, Any]] = []  # written before any storage was seen
+        self._admitted: tuple[Any, Marks] | None = None
+        self._forget()
+
+    def __repr__(self) -> str:
+        known = "no storage yet" if self._table is None else f"{len(self._table)} trajectories"
+        ends, ids = (", ".join(map(key_str, keys)) for keys in (self._boundaries.ends, self._boundaries.ids))
+        return f"{known}, told by {ends} or {ids}"
+
+    def attach(self, storage: Storage) -> None:
+        """Take `storage` as the one that is written to; a table for its rows is made if there are some."""
+        self._adopt(storage)
+        self._bound = True
+        if len(storage):
+            self.of(storage)
+
+    def of(self, storage: Storage) -> SegmentTable:
+        """The table, in step with `storage`."""
+        if storage is not self._storage:
+            self._adopt(storage)
+        table = self._table
+        assert table is not None
+        revision = getattr(storage, "revision", None)
+        if self._expected is None:
+            self._expected = revision
+        if self._stale or table.rows != len(storage) or self._expected != revision:
+            self._make_again(table, storage)
+            self._stale, self._expected = False, revision
+        return table
+
+    def admit(self, data: Any) -> None:
+        """Read the boundaries of a batch that is about to be written."""
+        self._admitted = None
+        self._admitted = (data, self._boundaries.of_batch(data, self._lead(data)))
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Rows `index` were written with `data`."""
+        if self._table is None or self._storage is None:
+            self._waiting.append((index, data))
+            return
+        if self._admitted is not None and self._admitted[0] is data:
+            ends, ids = self._admitted[1]
+        else:
+            ends, ids = self._boundaries.of_batch(data, self._lead(data, len(index)))
+        self._admitted = None
+        if self._expected is None:
+            self._expected = getattr(self._storage, "revision", None)
+        elif isinstance(self._expected, int):
+            self._expected += 1
+        table = self._table
+        if self._stale or not _follows(table, index):
+            self._stale, self._cursor = True, (int(index[-1]) + 1) % table.capacity
+            return
+        lead = self._lead(data, len(index))
+        steps = lead[-1]
+        table.write(ends.reshape(-1, steps), None if ids is None else ids.reshape(-1, steps), flat=len(lead) == 1)
+
+    def empty(self) -> None:
+        """The storage was emptied."""
+        self._waiting.clear()
+        self._forget()
+        if self._table is not None:
+            self._table.clear()
+
+    def state(self) -> dict[str, Any]:
+        """The table, in step with the storage, as tensors and plain containers."""
+        if self._storage is not None and len(self._storage):
+            self.of(self._storage)
+        table = self._table
+        return {
+            "capacity": None if table is None else table.capacity,
+            "stale": self._stale,
+            "cursor": self._cursor,
+            "table": None if table is None else table.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` said."""
+        missing = [name for name in _STATE if name not in state]
+        if missing:
+            raise CheckpointError(
+                f"{self._who}: this state lacks {', '.join(missing)}; it is not the state of this sampler"
+            )
+        capacity = state["capacity"]
+        if None not in (self._table, capacity) and self._table is not None and self._table.capacity != capacity:
+            raise CheckpointError(
+                f"{self._who} draws from {self._table.capacity} rows at most, the state is of a storage of {capacity}"
+            )
+        self.empty()
+        if capacity is not None:
+            self._table = SegmentTable(int(capacity))
+            self._table.load(state["table"])
+        self._stale, self._cursor = bool(state["stale"]), state["cursor"]
+
+    def _forget(self) -> None:
+        self._stale = False
+        self._cursor: int | None = None  # where the next row goes, if it was told by a write that did not follow
+        self._expected: Any = None  # revision of the storage if all of its writes were told; None: take what it is
+
+    def _adopt(self, storage: Storage) -> None:
+        """Turn to another storage."""
+        table = self._table
+        if table is None or table.capacity != storage.max_size or (self._bound and storage is not self._storage):
+            self._table = SegmentTable(storage.max_size)
+            self._forget()
+        self._storage, self._bound = storage, False
+        waiting, self._waiting = self._waiting, []
+        for index, data in waiting:
+            self.extended(index, data)
+        self._expected = None
+
+    def _lead(self, data: Any, count: int | None = None) -> tuple[int, ...]:
+        """The dimensions of a batch that count rows."""
+        dims: int = getattr(self._storage, "ndim", 1)
+        shape = getattr(data, "shape", None)
+        if shape is None or dims == 1:
+            return (len(data) if count is None else count,)
+        return tuple(shape[:dims])
+
+    def _make_again(self, table: SegmentTable, storage: Storage) -> None:
+        """Read all boundaries from the storage."""
+        rows, size = len(storage), table.capacity
+        marks = self._boundaries.of_storage(storage)
+        known = not self._stale and table.rows == rows
+        begin, end, batches, cuts = table.clock - rows, table.clock, list(table.batches()), set(table.cuts)
+        if known and table.plain:
+            table.clear()
+            table.follow(begin)
+            for start, stop in pairwise([begin, *sorted(cut for cut in cuts if begin < cut < end), end]):
+                if start != begin:
+                    table.cut()
+                _write(table, marks, np.arange(start, stop) % size)
+        elif known and batches and batches[0][0] <= begin:
+            table.clear()
+            table.follow(batches[0][0])
+            for number, lanes, steps in batches:
+                if number in cuts:
+                    table.cut()
+                _write(table, marks, np.arange(number, number + lanes * steps) % size, steps)
+        else:
+            self._read_as_dataset(table, storage, marks)
+            if not self._stale:
+                table.cut()  # nobody says that what comes next goes on with it
+
+    def _read_as_dataset(self, table: SegmentTable, storage: Storage, marks: Marks) -> None:
+        """Rows of an unknown past: time goes as indices go, and stops at the last one and where the next row goes."""
+        rows, lead, dims = len(storage), getattr(storage, "lead", ()), getattr(storage, "ndim", 1)
+        cursor = self._cursor or 0
+        table.clear()
+        if len(lead) > 1 and not self._stale and rows == torch.Size(lead).numel():
+            _write(table, marks, np.arange(rows), lead[-1])
+        elif dims > 1 and marks[1] is None:
+            raise ContractError(
+                f"{self._who}: rows of a storage with ndim={dims} were written past the buffer, so that nobody knows"
+                " which environment each is of: write with buffer.extend, or give the rows names of trajectories under"
+                f" {key_str(self._boundaries.ids[0])}"
+            )
+        elif rows == table.capacity and cursor:
+            table.follow(cursor)
+            _write(table, marks, np.arange(cursor, rows))
+            table.cut()
+            _write(table, marks, np.arange(cursor))
+        else:
+            _write(table, marks, np.arange(rows))
+
+
+def _write(table: SegmentTable, marks: Marks, rows: Any, steps: int | None = None) -> None:
+    ends, ids = marks
+    shape = (-1, len(rows) if steps is None else steps)
+    table.write(ends[rows].reshape(shape), None if ids is None else ids[rows].reshape(shape), flat=steps is None)
+
+
+def _follows(table: SegmentTable, index: Tensor) -> bool:
+    """Whether rows are those behind the last one, in order."""
+    size, count = table.capacity, index.numel()
+    begin = table.clock % size
+    if count > size or int(index[0]) != begin:
+        return False
+    if count == 1:
+        return True
+    places = np.arange(begin, begin + count)
+    places[size - begin :] -= size
+    return bool(np.array_equal(index.cpu().numpy(), places))
