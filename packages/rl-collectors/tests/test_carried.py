@@ -5,7 +5,7 @@ import torch
 from tensordict.nn import TensorDictModuleBase
 
 from rl.collectors import Collector
-from rl.core import ContractError, Lowered, SpecError, State
+from rl.core import CheckpointError, ContractError, Lowered, SpecError, State, recurrent_mode, set_recurrent_mode
 
 H = ("recurrent_state", "h")
 LENGTHS = {(): ((3,),), (2,): ((3, 1), (2, 5))}
@@ -202,3 +202,90 @@ def test_an_environment_without_a_done_flag_is_refused(counting_env):
 def test_stateless_policies_see_nothing_of_it(counting_env):
     batch = Collector(counting_env(((3,),)), frames_per_batch=7).collect()
     assert "is_init" not in batch.keys()
+
+
+@pytest.mark.parametrize("path", LOOPS)
+def test_policies_see_single_steps_whatever_mode_holds_outside(counting_env, path):
+    policy, fast = LOOPS[path]
+    seen = []
+
+    class Asking(policy):
+        def compute(self, *leaves):
+            seen.append(recurrent_mode())
+            return super().compute(*leaves)
+
+    with set_recurrent_mode(True):
+        Collector(counting_env(((3,),), fast=fast), Asking(), frames_per_batch=4).collect()
+        assert recurrent_mode() is True
+    assert seen
+    assert set(seen) == {False}
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_a_mark_that_is_true_at_the_first_reset_only_is_refused_across_batches(counting_env, frames):
+    class Once(counting_env):
+        def reset_leaves(self, current=None, mask=None):
+            root = super().reset_leaves(current, mask)
+            return {**root, "is_init": torch.full_like(root["done"], mask is None)}
+
+        def step_leaves(self, root):
+            outcome = super().step_leaves(root)
+            return {**outcome, "is_init": torch.zeros_like(outcome["done"])}
+
+    env = Once(((3,),))
+    env.observation_spec["is_init"] = env.full_done_spec["done"].clone()
+    collector = Collector(env, Lowering(), frames_per_batch=frames)
+    for _ in range(3 // frames):
+        collector.collect()
+    with pytest.raises(ContractError, match=r"an episode ended with the batch before.*is_init.*InitTracker"):
+        collector.collect()
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3])
+@pytest.mark.parametrize("cut", [False, True])
+def test_ends_between_batches_are_no_leaks(counting_env, frames, cut):
+    collector = Collector(counting_env(((3,),)), Lowering(), frames_per_batch=frames, set_truncated=cut)
+    starts = torch.cat([collector.collect()["is_init"].flatten() for _ in range(6)])
+    assert starts.tolist() == [step % 3 == 0 for step in range(6 * frames)]
+
+
+def test_a_saved_root_that_does_not_fit_is_refused_before_anything_is_loaded(counting_env):
+    class Resumable(counting_env):
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            raise AssertionError("loaded")
+
+    class Wider(Lowering):
+        def __init__(self):
+            super().__init__()
+            self.states = (State(H, (1, 4), owner="Wider"),)
+
+    saved = []
+    for policy in (None, Lowering()):
+        collector = Collector(Resumable(((7,),)), policy, frames_per_batch=5)
+        collector.collect()
+        saved.append(collector.state_dict())
+    fresh = Collector(Resumable(((7,),)), Wider(), frames_per_batch=5)
+    with pytest.raises(CheckpointError, match=r"Wider carries .*h.*collector that was saved did not"):
+        fresh.load_state_dict(saved[0])
+    with pytest.raises(CheckpointError, match=r"float32 \[\*B, 1, 4\].*saved has torch.float32 \[1, 2\]"):
+        fresh.load_state_dict(saved[1])
+    assert fresh.collected_frames == 0
+
+
+def test_an_undeclared_state_is_refused(counting_env):
+    class Around:
+        def __init__(self, policy):
+            self.policy, self.in_keys, self.out_keys = policy, policy.in_keys, policy.out_keys
+
+        def __call__(self, td):
+            return self.policy(td)
+
+    policy = Around(Summing())
+    with pytest.raises(ContractError, match=r"\(Around\) reads .*'h'\) and writes the same under 'next'.*states_of"):
+        Collector(counting_env(((3,),)), policy, frames_per_batch=7)
+    policy.states = Summing().states
+    batch = Collector(counting_env(((3,),)), policy, frames_per_batch=7).collect()
+    assert batch[H][:, 0, 0].tolist() == [0, 0, 1, 0, 0, 1, 0]

@@ -123,3 +123,22 @@ def test_the_compiler_sees_the_mode(inside):
         assert compiled(x).tolist() == [6, 6]
     assert compiled(x).tolist() == [expected] * 2
     assert recurrent_mode() is None
+
+
+def test_wrappers_that_pass_attributes_on_declare_nothing():
+    class Wrapper(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(super().__getattr__("inner"), name)
+
+    assert Wrapper(Doubler(H)).states == (H,)
+    assert states_of(Wrapper(Doubler(H))) == (H,)
+    assert states_of(nn.Sequential(Wrapper(Wrapper(Doubler(H))))) == (H,)
+    with pytest.raises(ContractError, match="both carry"):
+        states_of(nn.ModuleList([Wrapper(Doubler(H)), Doubler(H)]))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core import ContractError, State
+from rl.core import ContractError, ShapeError, State
 from rl.core._sequences import check_sequences
 
 H = ("recurrent_state", "h")
@@ -73,4 +73,70 @@ def test_one_wrong_element_is_enough(element):
 def test_shuffled_steps_are_refused():
     td = batch(done=(0,) * 6, rows=None)[torch.tensor([0, 3, 1, 2, 5, 4])]
     with pytest.raises(ContractError, match=r"not in time order, or were shuffled.*SliceSampler"):
+        check_sequences(td, STATES, "PPOLoss")
+
+
+def test_a_state_without_dimensions_is_compared_too():
+    td = batch()
+    for key in (H, ("next", *H)):
+        td[key] = td[key][..., 0, 0]
+    states = [State(H, ())]
+    check_sequences(td, states, "PPOLoss")
+    td[H][1, 1] = 7
+    with pytest.raises(ContractError, match="not in time order"):
+        check_sequences(td, states, "PPOLoss")
+
+
+@pytest.mark.parametrize("wrong", [lambda mark: mark.squeeze(-1), lambda mark: mark.int(), lambda mark: mark.float()])
+def test_a_mark_of_another_form_is_named(wrong):
+    td = batch()
+    td["is_init"] = wrong(td["is_init"])
+    with pytest.raises(ShapeError, match=r"PPOLoss: 'is_init' is .*expected bool \[2, 6, 1\]"):
+        check_sequences(td, STATES, "PPOLoss")
+
+
+@pytest.mark.parametrize("key", [H, ("next", *H)])
+def test_a_state_of_another_shape_is_named(key):
+    td = batch()
+    td[key] = td[key][..., 0]
+    with pytest.raises(ShapeError, match=r"h'\) has the shape \[2, 6, 1\], expected \[2, 6, 1, 2\]: LSTMModule"):
+        check_sequences(td, STATES, "PPOLoss")
+
+
+def test_time_has_to_be_the_last_dimension():
+    td = batch(done=(0,) * 6)
+    td.names = [None, "time"]
+    check_sequences(td, STATES, "PPOLoss")
+    with pytest.raises(ContractError, match=r"time in dimension 0.*transpose"):
+        check_sequences(td.transpose(0, 1).exclude(("next", *H)), STATES, "PPOLoss")
+
+
+def test_another_trajectory_without_a_mark_is_refused():
+    td = batch().exclude(("next", *H), ("next", "done"))
+    td["collector", "traj_ids"] = torch.tensor([0, 0, 0, 1, 1, 1]).expand(2, 6)
+    check_sequences(td, STATES, "PPOLoss")
+    td["is_init"][0, 3] = False
+    with pytest.raises(ContractError, match=r"after step 2 of this batch is of another trajectory.*leak"):
+        check_sequences(td, STATES, "PPOLoss")
+
+
+def test_a_flat_batch_of_unknown_order_is_refused():
+    flat = batch(done=(0,) * 6).reshape(-1)
+    check_sequences(flat, STATES, "PPOLoss")
+    kept = flat.exclude(("next", *H), ("next", "done"))
+    for td in (kept, kept[torch.randperm(12)]):
+        with pytest.raises(ContractError, match=r"nothing in this flat batch.*Keep \('next', 'recurrent_state', 'h'\)"):
+            check_sequences(td, STATES, "PPOLoss")
+    named = kept.clone()
+    named.names = ["time"]
+    check_sequences(named, STATES, "PPOLoss")
+    check_sequences(kept[torch.tensor([0, 6])], STATES, "PPOLoss")  # all of them begin
+
+
+def test_the_index_of_a_buffer_says_whether_steps_follow():
+    td = batch(rows=None).exclude(("next", *H))
+    td["index"] = torch.tensor([7, 8, 9, 0, 1, 2])
+    check_sequences(td, STATES, "PPOLoss")
+    td["index"] = torch.tensor([7, 9, 8, 0, 1, 2])
+    with pytest.raises(ContractError, match="'index' jumps after step 0"):
         check_sequences(td, STATES, "PPOLoss")

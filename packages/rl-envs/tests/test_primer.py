@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rl.core import recurrent_mode, set_recurrent_mode
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.core.testing import check_env
@@ -95,3 +96,15 @@ def test_serial_environments_have_it_each():
 def test_what_it_refuses(make, message):
     with pytest.raises(SpecError, match=message):
         make()
+
+
+def test_a_rollout_takes_single_steps_whatever_mode_holds_outside():
+    seen = []
+
+    def asking(td):
+        seen.append(recurrent_mode())
+        return counting(td)
+
+    with set_recurrent_mode(True):
+        primed((2,)).rollout(3, asking)
+    assert seen == [False] * 3

@@ -107,3 +107,53 @@ def test_layers_compile_whole(ours, theirs):
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     assert_close(compiled(x), layer(x))
     torch.compiler.reset()
+
+
+I25 = torch.zeros(2, 5, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"is_init": I25[:, :1]}, r"is_init is torch.bool \(2, 1\), expected bool \(2, 5\)"),
+        ({"is_init": I25.unsqueeze(-1)}, r"is_init is .*expected bool \(2, 5\)"),
+        ({"is_init": I25.int()}, r"is_init is torch.int32"),
+        ({"hx": (torch.zeros(3, 2, 4),) * 2}, r"hx is \(3, 2, 4\), .*expected .*\(2, 2, 4\)"),
+        ({"hx": (torch.zeros(2, 1, 4),) * 2}, r"hx is \(2, 1, 4\)"),
+        ({"hx": (torch.zeros(2, 2, 4),) * 3}, r"expected (a pair|one tensor)"),
+        ({"hx": (torch.zeros(2, 2, 4).double(),) * 2}, r"weights are torch.float32.*float64"),
+    ],
+)
+@pytest.mark.parametrize("kind", [LSTM, GRU])
+def test_layers_refuse_what_would_broadcast_or_be_cut(kind, arguments, what):
+    hx = arguments.get("hx")
+    if kind is GRU and hx is not None and len(hx) == 2:
+        arguments = {"hx": hx[0]}
+    with pytest.raises((ShapeError, SpecError), match=what):
+        kind(3, 4, num_layers=2)(torch.zeros(2, 5, 3), **arguments)
+
+
+def test_layers_refuse_what_has_no_step_or_another_type():
+    with pytest.raises(ShapeError, match="without steps"):
+        LSTM(3, 4)(torch.zeros(2, 0, 3))
+    with pytest.raises(SpecError, match=r"weights are torch.float32"):
+        GRU(3, 4)(torch.zeros(2, 5, 3).double())
+    with pytest.raises(ShapeError, match=r"a pair \(h, c\)"):
+        LSTM(3, 4)(torch.zeros(2, 5, 3), torch.zeros(1, 2, 4))
+
+
+@pytest.mark.parametrize(
+    ("x", "h", "is_init", "what"),
+    [
+        ((2, 5, 3), (5, 2, 4), None, r"hx is .*5, 2, 4.*expected \(2, 5, 4\)"),
+        ((2, 5, 3), (10, 4), None, r"hx is .*expected \(2, 5, 4\)"),
+        ((2, 5, 6), (2, 5, 4), None, r"takes \[\*B, 3\], got \(2, 5, 6\)"),
+        ((5, 4, 3), (5, 4, 4), (5, 4), r"is_init is torch.bool \(5, 4\), expected bool \(5, 4, 1\)"),
+    ],
+)
+@pytest.mark.parametrize("kind", [LSTMCell, GRUCell])
+def test_cells_refuse_what_would_be_read_as_another_batch(kind, x, h, is_init, what):
+    state = torch.zeros(h)
+    flags = None if is_init is None else torch.zeros(is_init, dtype=torch.bool)
+    with pytest.raises(ShapeError, match=what):
+        kind(3, 4)(torch.zeros(x), (state, state) if kind is LSTMCell else state, is_init=flags)

@@ -496,3 +496,55 @@ def test_parametrized_weights_work_in_both_modes(kind):
     for mode in (True, False):
         with set_recurrent_mode(mode):
             assert module(td.clone())["features"].isfinite().all()
+
+
+def test_time_has_to_be_the_last_dimension_of_a_sequence():
+    lstm = LSTMModule(3, 4, in_key="observation", out_key="features")
+    start = torch.ones(5, 2, 1, dtype=torch.bool)
+    td = TensorDict(observation=torch.zeros(5, 2, 3), is_init=start, batch_size=[5, 2], names=["time", None])
+    with set_recurrent_mode(True), pytest.raises(ContractError, match=r"time is dimension 0 .*transpose"):
+        lstm(td)
+    with set_recurrent_mode(True):
+        assert lstm(td.transpose(0, 1))["features"].shape == (2, 5, 4)
+    assert lstm(td)["features"].shape == (5, 2, 4)
+
+
+@pytest.mark.parametrize("mode", [False, True])
+@pytest.mark.parametrize("size", [(2,), (2, 3)])
+def test_another_device_than_that_of_the_weights_is_named(mode, size):
+    lstm = LSTMModule(3, 4, in_key="observation", out_key="features", device="meta")
+    start = torch.ones(*size, 1, dtype=torch.bool)
+    td = TensorDict(observation=torch.zeros(*size, 3), is_init=start, batch_size=size)
+    with (
+        set_recurrent_mode(mode),
+        pytest.raises(SpecError, match=r"weights are on meta, and 'observation' cpu.*\.to\("),
+    ):
+        lstm(td)
+
+
+@pytest.mark.parametrize("key", [H, C])
+def test_a_state_of_more_layers_is_named(key):
+    lstm = LSTMModule(3, 4, num_layers=2, in_key="observation", out_key="features")
+    td = TensorDict({"observation": torch.zeros(5, 3), "is_init": torch.zeros(5, 1, dtype=torch.bool)}, batch_size=[5])
+    td[H] = td[C] = torch.zeros(5, 2, 4)
+    lstm(td)
+    td[key] = torch.zeros(5, 3, 4)
+    with pytest.raises(ShapeError, match=r"expected \[5, 2, 4\]"):
+        lstm(td)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "what"),
+    [
+        ({"default_recurrent_mode": "sequential"}, SpecError, "default_recurrent_mode is True, False or None"),
+        ({"recurrent_compute_dtype": torch.int32}, SpecError, "floating torch.dtype"),
+        ({"recurrent_compute_dtype": "bfloat16"}, SpecError, "floating torch.dtype"),
+        ({"in_keys": ["x", "h", "h"]}, ContractError, "'h' twice"),
+        ({"in_keys": ["h", "h", "c"]}, ContractError, "'h' twice"),
+        ({"in_keys": ["x", "out", "c"]}, ContractError, "would write its output over 'out'"),
+    ],
+)
+def test_options_that_would_mean_something_else_are_refused(options, error, what):
+    options = {"in_key": "x", **options} if "in_keys" not in options else options
+    with pytest.raises(error, match=what):
+        LSTMModule(3, 4, out_key="out", **options)

@@ -17,6 +17,7 @@ from rl.objectives import GAE, ClipPPOLoss, DQNLoss, PPOLoss, TD0Estimator, VTra
 from rl.objectives.value.functional import generalized_advantage_estimate
 
 H = ("recurrent_state", "h")
+OF_CRITIC = ("critic_state", "h")
 WIDTH, ACTIONS = 3, 2
 
 
@@ -49,6 +50,10 @@ class Memory(TensorDictModuleBase):
 
 def value_net(key=H, name="features"):
     return TensorDictSequential(Memory(key, name), TensorDictModule(nn.Linear(WIDTH, 1), [name], ["state_value"]))
+
+
+def stateless_value_net():
+    return TensorDictModule(nn.Linear(2, 1), ["observation"], ["state_value"])
 
 
 def actor_net(key=H):
@@ -88,9 +93,10 @@ def batch(rows=(3,), steps=7, memory=None, seed=0):
     terminated = done & (torch.rand(*size, 1) < 0.5)
     outcome = TensorDict(
         {"observation": nxt, "reward": torch.randn(*size, 1), "done": done, "terminated": terminated,
-         H: torch.stack(after, -3)}, batch_size=size)  # fmt: skip
+         H: torch.stack(after, -3), OF_CRITIC: torch.stack(after, -3)}, batch_size=size)  # fmt: skip
     return TensorDict(
-        {"observation": obs, "is_init": first, H: torch.stack(before, -3), "next": outcome,
+        {"observation": obs, "is_init": first, H: torch.stack(before, -3), OF_CRITIC: torch.stack(before, -3),
+         "next": outcome,
          "action": torch.randint(ACTIONS, size), "action_log_prob": torch.randn(size) / 10 - 0.7}, batch_size=size
     )  # fmt: skip
 
@@ -148,7 +154,7 @@ def test_td0_needs_sequences_too():
 
 @pytest.mark.parametrize("loss_class", [PPOLoss, ClipPPOLoss])
 def test_ppo_runs_both_networks_on_sequences(loss_class):
-    actor, critic = actor_net(), value_net()
+    actor, critic = actor_net(), value_net(OF_CRITIC)
     td = batch(memory=actor[0])
     td["advantage"], td["value_target"] = torch.randn(*td.shape, 1), torch.randn(*td.shape, 1)
     loss = loss_class(actor, critic, entropy_coeff=0.0)
@@ -167,15 +173,15 @@ def test_ppo_runs_both_networks_on_sequences(loss_class):
 
 
 def test_ppo_estimates_by_itself():
-    actor, critic = actor_net(), value_net()
+    actor, critic = actor_net(), value_net(OF_CRITIC)
     td = batch(memory=actor[0])
     td.names = [None, "time"]
     assert PPOLoss(actor, critic)(td)["loss_objective"].isfinite()
-    assert PPOLoss(actor, critic).in_keys[:3] == ["observation", H, "is_init"]
+    assert PPOLoss(actor, critic).in_keys[:4] == ["observation", H, "is_init", OF_CRITIC]
 
 
 def test_vtrace_runs_the_actor_on_sequences():
-    actor, critic = actor_net(), value_net()
+    actor, critic = actor_net(), value_net(OF_CRITIC)
     td = batch(memory=actor[0])
     out = VTrace(actor_network=actor, value_network=critic)(td.clone())
     assert out["advantage"].shape == (*td.shape, 1)
@@ -204,16 +210,17 @@ def test_dqn_values_outcomes_with_the_states_of_each_network(double):
 
 
 def losses(memory):
-    actor, critic = actor_net(), value_net()
+    actor, critic = actor_net(), value_net(OF_CRITIC)
     actor[0].load_state_dict(memory.state_dict())
     return {
         "gae": GAE(value_network=critic),
         "ppo": ClipPPOLoss(actor, critic),
+        "vtrace": VTrace(actor_network=actor, value_network=stateless_value_net()),
         "dqn": DQNLoss(q_net(), action_space="categorical"),
     }
 
 
-@pytest.fixture(params=["gae", "ppo", "dqn"])
+@pytest.fixture(params=["gae", "ppo", "dqn", "vtrace"])
 def reader(request):
     return losses(Memory())[request.param]
 
@@ -225,8 +232,8 @@ def ready(**kwargs):
 
 
 def test_a_dropped_state_is_named(reader):
-    with pytest.raises(ContractError, match=r"recurrent_state.*carried from step to step.*select, exclude"):
-        reader(ready().exclude(H))
+    with pytest.raises(ContractError, match=r"_state', 'h'.*carried from step to step.*select, exclude"):
+        reader(ready().exclude(H, OF_CRITIC))
 
 
 def test_a_dropped_mark_is_named(reader):
@@ -271,3 +278,36 @@ def test_a_network_that_drops_its_state_is_refused():
     net = TensorDictSequential(Dropping(), TensorDictModule(nn.Linear(WIDTH, 1), ["features"], ["state_value"]))
     with pytest.raises(ContractError, match=r"carries.*does not write"):
         GAE(value_network=net)
+
+
+@pytest.mark.parametrize("make", [ClipPPOLoss, lambda actor, critic: VTrace(actor_network=actor, value_network=critic)])
+def test_two_modules_with_one_state_key_are_refused(make):
+    with pytest.raises(ContractError, match=r"Memory of TensorDictSequential carries .*recurrent_state.*critic_h"):
+        make(actor_net(), value_net())
+    actor, critic = actor_net(), value_net()
+    critic[0] = actor[0]
+    make(actor, TensorDictSequential(actor[0], critic[1]))  # one module in both
+    shared = value_net()
+    shared[0].w, shared[0].u = actor[0].w, actor[0].u  # or one set of weights
+    make(actor, shared)
+
+
+def test_the_flag_that_ends_episodes_may_have_another_name():
+    loss = ClipPPOLoss(actor_net(), value_net(OF_CRITIC))
+    loss.set_keys(done="over")
+    td = ready(rows=(), steps=9)
+    td["next"].rename_key_("done", "over")
+    loss(td)
+    td["is_init"].zero_()
+    with pytest.raises(ContractError, match="an episode ends"):
+        loss(td)
+
+
+@pytest.mark.parametrize("which", ["ppo", "dqn"])
+def test_compiled_losses_refuse_leaks_too(which):
+    td = ready(steps=3)
+    compiled = torch.compile(losses(Memory())[which], backend="eager", fullgraph=True)
+    compiled(td.clone())
+    td["is_init"].zero_()
+    with pytest.raises(RuntimeError, match="an episode ends at a step of this batch"):
+        compiled(td)

@@ -109,12 +109,29 @@ def test_the_library_loads_and_answers_where_there_is_no_driver(everything):
     assert runtime >= 11000
 
 
-@with_nvcc
-def test_it_builds_one_library_and_records_how(elsewhere):
+@pytest.fixture
+def quick(tmp_path):
+    """An nvcc that knows one architecture, and writes something where it is told."""
+    program = tmp_path / "nvcc"
+    program.write_text(
+        "#!/bin/sh\n[ $1 = --list-gpu-code ] && { echo sm_90; exit 0; }\n"
+        'while [ "$1" != -o ]; do shift; done\necho compiled > "$2"\n'
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_it_builds_one_library_and_records_how(elsewhere, quick, monkeypatch):
+    monkeypatch.setenv("NVCC", quick)
     assert _build.build() == "ok"
     assert sorted(path.name for path in elsewhere.iterdir()) == ["build.json", "rl_prio_cuda.so"]
-    assert _build.record() == {"state": "ok", "compiler": NVCC, "architectures": ["90"]}
-    library = ctypes.CDLL(str(elsewhere / "rl_prio_cuda.so"))
+    assert _build.record() == {"state": "ok", "compiler": quick, "architectures": ["90"]}
+    assert (elsewhere / "rl_prio_cuda.so").read_text() == "compiled\n"
+
+
+@with_nvcc
+def test_the_library_holds_the_stamp_of_its_version(everything):
+    library = ctypes.CDLL(str(everything[0]))
     assert (ctypes.c_char * 16).in_dll(library, _build.STAMP).value.decode() == _build.stamp()
 
 
@@ -214,14 +231,8 @@ def _wheel(folder, **environment):
     return next((folder / "dist").glob("*.whl"))
 
 
-def test_a_wheel_with_the_library_is_of_its_platform(tmp_path):
-    program = tmp_path / "nvcc"  # one that is quick: writes where it is told
-    program.write_text(
-        "#!/bin/sh\n[ $1 = --list-gpu-code ] && { echo sm_90; exit 0; }\n"
-        'while [ "$1" != -o ]; do shift; done\necho compiled > "$2"\n'
-    )
-    program.chmod(0o755)
-    wheel = _wheel(tmp_path, NVCC=str(program), RL_CUDA_ARCHS="90")
+def test_a_wheel_with_the_library_is_of_its_platform(tmp_path, quick):
+    wheel = _wheel(tmp_path, NVCC=quick, RL_CUDA_ARCHS="90")
     assert "-py3-none-" in wheel.name
     assert not wheel.name.endswith("-any.whl")
     names = zipfile.ZipFile(wheel).namelist()

@@ -16,7 +16,6 @@ RACES = ["-fsanitize=thread", "-g", "-O0"]
 ALONE = 0  # in place of a capacity: what needs none
 
 
-
 def long_(*before):
     """All capacities of the program, which takes long."""
     return pytest.param(*before, (), id="-".join([*before, "long"]), marks=pytest.mark.slow)
@@ -47,11 +46,20 @@ def _has(flags, folder):
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory):
+def main(tmp_path_factory):
+    """The part that calls and compares, which needs no sanitizer: compiled once for all programs."""
+    made = tmp_path_factory.mktemp("main") / "main.o"
+    done = _compile(["-O1", "-Werror", "-c"], made, HERE / "test_prio.cpp")
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def checked(main, tmp_path_factory):
     """The test program, under the sanitizers of address and undefined behaviour where the compiler has them."""
     folder = tmp_path_factory.mktemp("checked")
     flags = MEMORY if _has(MEMORY, folder) else ["-O1"]
-    made = _compile([*flags, "-Werror"], folder / "program", SOURCES / "host.cpp", HERE / "test_prio.cpp")
+    made = _compile([*flags, "-Werror"], folder / "program", SOURCES / "host.cpp", main)
     assert made.returncode == 0, made.stderr
     return folder / "program"
 
@@ -64,11 +72,11 @@ def test_it_agrees_with_a_naive_tree_whatever_the_order_of_threads(checked, orde
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory):
+def simulated(main, tmp_path_factory):
     """The same program with what a GPU would run, prio.cu itself: see simulated/cuda_runtime.h."""
     program = tmp_path_factory.mktemp("simulated") / "program"
     flags = ["-O1", "-Wno-unknown-pragmas", f"-I{HERE / 'simulated'}", "-x", "c++"]
-    made = _compile(flags, program, SOURCES / "prio.cu", HERE / "simulated" / "simulated.cpp", HERE / "test_prio.cpp")
+    made = _compile(flags, program, SOURCES / "prio.cu", HERE / "simulated" / "simulated.cpp", "-xnone", main)
     assert made.returncode == 0, made.stderr
     return program
 
@@ -82,12 +90,12 @@ def test_barriers_and_shuffles_are_reached_by_all_and_give_the_same_bytes(simula
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize("capacities", [(1025, 32769), long_()])
-def test_no_two_threads_race(tmp_path, capacities):
+@pytest.mark.parametrize("capacities", [(32769,), long_()])
+def test_no_two_threads_race(main, tmp_path, capacities):
     """Threads of a block between barriers, and blocks of a launch, run at once here, four at a time."""
     if not _has(RACES, tmp_path):
         pytest.skip("the compiler has no race detector that runs here")
-    made = _compile(RACES, tmp_path / "program", SOURCES / "host.cpp", HERE / "test_prio.cpp")
+    made = _compile(RACES, tmp_path / "program", SOURCES / "host.cpp", main)
     assert made.returncode == 0, made.stderr
     ran = _run(tmp_path / "program", AT_ONCE, *capacities)
     assert ran.returncode == 0, ran.stderr

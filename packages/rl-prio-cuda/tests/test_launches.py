@@ -31,7 +31,7 @@ def library(tmp_path_factory):
     source = Path(__file__).parent / "c" / "recorded" / "runtime.cpp"
     done = subprocess.run([*line, str(source)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    if shutil.which("nm"):  # nvcc makes it of a function for the device that the host calls: nothing would be left to run
+    if shutil.which("nm"):  # nvcc makes it of a function for the device that the host calls: it would end this process
         missing = subprocess.check_output(["nm", "-D", "--undefined-only", made], text=True)
         assert not re.search(r" exit(@|$)", missing, re.MULTILINE), "the host calls a function for the device"
     library = declare(CDLL(str(made)))
@@ -115,9 +115,7 @@ def test_a_rebuild_takes_all_levels(library, capacity):
 @pytest.mark.parametrize("n", BATCHES)
 def test_a_draw_and_a_look_take_one_launch_with_a_thread_for_each(library, n):
     calls = {
-        "rl_sample": lambda: library.rl_prio_sample(
-            HERE, HERE, 10**6, 32, HERE, n, 1, 0.4, HERE, None, HERE, STREAM
-        ),
+        "rl_sample": lambda: library.rl_prio_sample(HERE, HERE, 10**6, 32, HERE, n, 1, 0.4, HERE, None, HERE, STREAM),
         "rl_get": lambda: library.rl_prio_get(HERE, HERE, 10**6, 32, HERE, HERE, n, STREAM),
     }
     for name, call in calls.items():

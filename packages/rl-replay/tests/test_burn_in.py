@@ -154,6 +154,8 @@ def test_refusals():
     flat["is_init"][::3] = True
     with pytest.raises(ShapeError, match="a slice of 3 steps"):
         burn(flat)
+    with pytest.raises(ShapeError, match="one step without batch dimensions"):
+        burn(rows(9)[0])
     silent = Leaky()
     silent.forward = lambda td: td.exclude(("next", "h"))
     with pytest.raises(ContractError, match=r"no module wrote \('next', 'h'\)"):

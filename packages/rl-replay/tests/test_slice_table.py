@@ -266,8 +266,8 @@ def test_prefetched_slices_hold_the_rows_of_their_draw():
         assert not sample["next", "done"].view(-1, 3)[:, :-1].any()
 
 
-def refused(data, text, **sampler):
-    buffer = make(sampler=SliceSampler(slice_len=2, **sampler))
+def refused(data, text, storage=None, **sampler):
+    buffer = make(storage, sampler=SliceSampler(slice_len=2, **sampler))
     with pytest.raises(ContractError, match=text):
         buffer.extend(data)
     assert len(buffer) == buffer.write_count == 0
@@ -287,9 +287,18 @@ def test_rows_that_do_not_say_where_they_end():
     refused(rows(0, 6), r"reads \('next', 'end'\), and", end_key=("next", "end"))
 
 
-def test_rows_of_several_steps_are_refused():
+@pytest.mark.parametrize("steps", [1, 2])
+def test_rows_of_several_steps_are_refused(steps):
+    several = rows(0, 6).reshape(-1, steps)
+    refused(several, rf"the batch has shape \[{6 // steps}, {steps}\] for {6 // steps} rows, expected flags")
+    refused(list(several), rf"a row has shape \[{steps}\] for {6 // steps} rows", ListStorage(9))
+
+
+def test_flags_of_several_agents_are_refused():
+    several = rows(0, 3)
+    several["next", "done"] = several["next", "done"].expand(3, 2)
     refused(
-        rows(0, 6).reshape(3, 2), r"\('next', 'done'\) has shape \[3, 2, 1\] for 3 rows, expected \[3\] or \[3, 1\]"
+        several, r"\('next', 'done'\) has shape \[3, 2\] for 3 rows, expected flags \[3\] or \[3, 1\]: a row is one"
     )
 
 
@@ -326,6 +335,8 @@ def test_lanes_written_past_the_buffer_need_names():
         ({"slice_len": 3, "span": 3}, "span=3 leaves nothing of a slice of 3 steps"),
         ({"slice_len": 3, "span": -1}, "span is True, False, a number of steps, or a pair"),
         ({"slice_len": 3, "span": (1, 1, 1)}, "span is True, False, a number of steps, or a pair"),
+        ({"slice_len": 3, "end_key": 5}, "end_key is a string or a tuple of strings, got 5"),
+        ({"slice_len": 3, "init_key": ()}, "init_key is a string or a tuple of strings"),
     ],
 )
 def test_arguments_out_of_range(arguments, text):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from rl.core.errors import ContractError
 from rl.replay import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer, TensorStorage
 
 NAMES = ("collector", "traj_ids")
@@ -86,6 +87,81 @@ def test_marks_may_be_left_out_or_elsewhere():
     assert sample["cut"].flatten().tolist() == [False, True] * 3
     assert sample["begin", "here"].flatten().tolist() == [True, False] * 3
     assert sample["done"].shape == (6, 1)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"pad_output": True, "strict_length": False}])
+def test_flags_without_a_dimension_of_their_own_stay_so(arguments):
+    data = batch(every(5, 20))
+    data["next", "done"] = data["next", "done"].squeeze(-1)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20), sampler=SliceSampler(slice_len=3, **arguments))
+    buffer.extend(data)
+    sample = buffer.sample(30)
+    assert sample["is_init"].shape == sample["next", "done"].shape == sample.batch_size
+    assert sample["is_init"].view(10, 3).tolist() == [[True, False, False]] * 10
+    assert sample["next", "truncated"].view(10, 3).tolist() == [[False, False, True]] * 10
+
+
+@pytest.mark.parametrize(("one", "other"), [("done", "truncated"), ("truncated", "done")])
+def test_flags_of_several_shapes(one, other):
+    data = batch(every(5, 20))
+    done = data["next", "done"]
+    data["next"] = TensorDict({one: done, other: done.squeeze(-1).clone()}, batch_size=[20])
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20), sampler=SliceSampler(slice_len=5))
+    buffer.extend(data)
+    sample = buffer.sample(30)["next"]
+    assert sample[one].shape == (30, 1)
+    assert sample[other].shape == (30,)
+    assert sample["truncated"].view(6, 5).tolist() == [[False] * 4 + [True]] * 6
+    assert not sample["terminated"].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float64])
+def test_flags_and_names_of_other_dtypes(dtype):
+    data = batch(every(5, 20)).set("episode", (torch.arange(20) // 10).to(dtype))
+    data["next", "done"] = data["next", "done"].to(dtype)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20), sampler=SliceSampler(slice_len=5))
+    buffer.extend(data)
+    sample = buffer.sample(30)
+    assert sample["x"].view(6, 5).remainder(5).tolist() == [list(range(5))] * 6
+    assert sample["next", "done"].dtype is torch.bool
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
+@pytest.mark.parametrize("storage", [LazyTensorStorage, ListStorage])
+def test_batches_of_a_collate_fn_are_marked(kind, storage):
+    def collate(rows):
+        return torch.stack(rows) if isinstance(rows, list) else rows
+
+    buffer = kind(storage=storage(20), sampler=SliceSampler(slice_len=2), collate_fn=collate, batch_size=6)
+    buffer.extend(batch(every(5, 20)))
+    sample = buffer.sample()
+    assert sample["is_init"].flatten().tolist() == [True, False] * 3
+    assert sample["next", "done"].flatten()[1::2].all()
+    assert ("index" in sample.keys()) == (kind is TensorDictReplayBuffer)
+
+
+def test_slices_that_a_collate_fn_sets_upright_are_marked_and_fewer_rows_refused():
+    def make(collate):
+        sampler = SliceSampler(slice_len=2)
+        buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, collate_fn=collate, batch_size=6)
+        buffer.extend(batch(every(5, 20)))
+        return buffer
+
+    sample = make(lambda rows: rows.reshape(3, 2)).sample()
+    assert sample["is_init"].tolist() == [[[True], [False]]] * 3
+    with pytest.raises(ContractError, match=r"collate_fn made a batch \[5\] of 6 rows"):
+        make(lambda rows: rows[1:]).sample()
+
+
+def test_padded_samples_of_a_list():
+    sampler = SliceSampler(slice_len=5, strict_length=False, pad_output=True)
+    buffer = TensorDictReplayBuffer(storage=ListStorage(20), sampler=sampler, batch_size=50)
+    buffer.extend(batch(every(3, 20)))
+    sample = buffer.sample()
+    mask = sample["collector", "mask"]
+    assert sample.batch_size == mask.shape == sample["x"].shape == sample["index"].shape == (10, 5)
+    assert (sample["x"] == sample["index"]).all()
+    assert (sample["x"] // 3 == sample["x"][:, :1] // 3).all()
 
 
 def test_padded_samples():

@@ -13,9 +13,9 @@ from rl.collectors._checks import flat_keys
 from rl.core._recurrent import State, states_of
 from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import CheckpointError, ContractError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves
-from rl.core.keys import DONE, IS_INIT, NEXT, NestedKey, as_tuple, key_str, next_key
+from rl.core.keys import DONE, IS_INIT, NEXT, NestedKey, as_tuple, key_str, next_key, unwrap
 
 __all__ = ["Carried", "CarryingEnv", "CarryingLeaves"]
 
@@ -28,7 +28,7 @@ class Carried:
         policy: anything; see `rl.core.states_of`.
 
     Raises:
-        ContractError: if the policy declares a state and does not write it under ``next``.
+        ContractError: if the policy declares a state and does not write it under ``next``, or the other way round.
         SpecError: if the environment has no ``done`` at its root.
     """
 
@@ -36,6 +36,10 @@ class Carried:
         self.states = states_of(policy)
         self.own: tuple[State, ...] = ()
         self.marks = False
+        self._ended: Tensor | None = None
+        self._checked = not self.states
+        written = [*flat_keys(env.observation_spec), *_state_keys(env)]
+        _check_declared(policy, self.states, written)
         if not self.states:
             return
         _check_written(policy, self.states)
@@ -45,7 +49,6 @@ class Carried:
                 f" {key_str(DONE)} is true; {type(env).__name__} has no such flag at its root (done keys:"
                 f" {flat_keys(env.full_done_spec)})"
             )
-        written = [*flat_keys(env.observation_spec), *_state_keys(env)]
         self.own = tuple(state for state in self.states if state.name not in written)
         self.marks = IS_INIT not in written
 
@@ -57,23 +60,60 @@ class Carried:
             keys.append(Key(IS_INIT, (1,), "first step of an episode", dtype=torch.bool))
         return Contract(writes=tuple(keys))
 
-    def check(self, batch: TensorDictBase) -> None:
-        """Refuse a first batch, which begins with a reset, that says otherwise about episodes and states.
+    def check_continued(self, root: Leaves | None) -> None:
+        """Refuse a saved root that the policy cannot go on from.
+
+        Raises:
+            CheckpointError: if a state is not in it, or has another shape or dtype.
+        """
+        if root is None:
+            return
+        for state in self.states:
+            found = root.get(state.name)
+            expected = f"{state.dtype} [*B, {', '.join(map(str, state.shape))}]"
+            who = f"{state.owner or 'the policy'} carries {key_str(state.name)}, {expected}, from step to step"
+            if found is None:
+                raise CheckpointError(
+                    f"{who}, and the collector that was saved did not (it saved {', '.join(map(key_str, root))}):"
+                    " continue with the policy that it had, or begin anew without load_state_dict"
+                )
+            if found.dtype is not state.dtype or found.shape[found.ndim - len(state.shape) :] != state.shape:
+                raise CheckpointError(
+                    f"{who}, and the collector that was saved has {found.dtype} {list(found.shape)} there: continue"
+                    " with a policy of the same sizes and dtype"
+                )
+
+    def check(self, batch: TensorDictBase, *, anew: bool, cut: bool = False) -> None:
+        """Refuse a batch that says otherwise about episodes and states; all of them until one ended inside.
+
+        Args:
+            batch: the one that was collected.
+            anew: whether it begins with a reset.
+            cut: whether its last step is marked as an end that is none.
 
         Raises:
             ContractError: if ``is_init`` or a state does not say that an episode begins where one does.
         """
-        if not self.states:
+        if self._checked:
             return
         is_init: Tensor = batch.get(IS_INIT)
         time = batch.batch_dims - 1
-        if not bool(is_init.select(time, 0).all()):
+        begins = is_init.flatten(time + 1).any(-1)
+        done: Tensor = batch.get((NEXT, DONE)).flatten(time + 1).any(-1)
+        first = begins.select(time, 0)
+        before = torch.ones_like(first) if anew else self._ended
+        if before is not None and bool((before & ~first).any()):
+            what = "the collector began with a reset" if anew else "an episode ended with the batch before"
             raise ContractError(
-                f"the collector began with a reset, and {key_str(IS_INIT)} is false at the first step: whoever writes"
-                " it does not see resets. InitTracker() does; without one the collector writes it itself"
+                f"{what}, and {key_str(IS_INIT)} is false at the first step: whoever writes it does not see resets."
+                " InitTracker() does; without one the collector writes it itself"
             )
         check_sequences(batch, self.states, "Collector")
-        begins = is_init.flatten(time + 1).any(-1)
+        self._check_starts(batch, begins)
+        self._ended = None if cut else done.select(time, -1)
+        self._checked = bool(done.narrow(time, 0, done.shape[time] - 1).any())
+
+    def _check_starts(self, batch: TensorDictBase, begins: Tensor) -> None:
         for state in self.states:
             stored: Tensor = batch.get(state.name)
             if bool((stored[begins] != state.initial).any()):
@@ -182,6 +222,20 @@ def _put(td: TensorDictBase, entries: Leaves) -> TensorDictBase:
 def _state_keys(env: Env) -> list[NestedKey]:
     spec = getattr(env, "full_state_spec", None)
     return [] if spec is None else flat_keys(spec)
+
+
+def _check_declared(policy: Any, states: Sequence[State], written: Sequence[NestedKey]) -> None:
+    """Refuse a policy that reads what it writes under ``next``, where nobody is told to begin it."""
+    reads, writes = ({as_tuple(key) for key in getattr(policy, name, None) or ()} for name in ("in_keys", "out_keys"))
+    known = {as_tuple(key) for key in written} | {as_tuple(state.name) for state in states}
+    carried = sorted(key for key in reads - known if (NEXT, *key) in writes)
+    if carried:
+        raise ContractError(
+            f"the policy ({type(policy).__name__}) reads {', '.join(key_str(unwrap(key)) for key in carried)} and"
+            " writes the same under 'next', so it carries state from step to step, and declares none: pass the"
+            " module itself, give an object around it states = rl.core.states_of(module), or a module of your own"
+            " states = (rl.core.State(key, shape), ...)"
+        )
 
 
 def _check_written(policy: Any, states: Sequence[State]) -> None:

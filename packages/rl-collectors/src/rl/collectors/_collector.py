@@ -21,6 +21,7 @@ from rl.collectors._runner import Runner
 from rl.collectors._state import pack, unpack
 from rl.collectors._trajectories import number_trajectories
 from rl.collectors._weights import load_weights
+from rl.core import set_recurrent_mode
 from rl.core._explain import check_pipeline
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
@@ -117,7 +118,6 @@ class Collector:
         self._assemble = Assembler(self._batch_size)
         there = None if device is None else torch.device(device)
         self._runner = Runner(self.env, policy, there, carried=self._carried, debug=debug, clock=self._clock)
-        self._unchecked = bool(self._carried.states)
         self._ids: Tensor | None = None
         self._free_id = 0
         self._frames = 0
@@ -160,7 +160,8 @@ class Collector:
         left = max(0, self._random_frames - self._frames)
         random = min(self._steps, ceil(left / self._elements))
         self._assemble.begin(self._steps)
-        with nullcontext() if self._exploration is None else set_interaction_type(self._exploration):
+        acting = nullcontext() if self._exploration is None else set_interaction_type(self._exploration)
+        with acting, set_recurrent_mode(False):  # whatever holds outside: these are single steps
             self._runner.run(self._steps, random, self._assemble.add)
         entries = self._assemble.entries()
         if self._track:
@@ -169,9 +170,7 @@ class Collector:
             _truncate_last(entries[NEXT], len(self._batch_size))
         self._frames += self.frames_per_batch
         batch = self._assemble.tensordict(entries)
-        if self._unchecked and anew:
-            self._carried.check(batch)
-            self._unchecked = False
+        self._carried.check(batch, anew=anew, cut=self._cut)
         return batch
 
     def _number(self, entries: dict[str, Any], ids: Tensor | None) -> None:
@@ -275,9 +274,11 @@ class Collector:
         """Continue where `state` was taken; from a reset if the environment cannot.
 
         Raises:
-            CheckpointError: if the state is not a collector's, or of another batch size. Nothing is loaded then.
+            CheckpointError: if the state is not a collector's, of another batch size, or of a policy that carries
+                other states. Nothing is loaded then.
         """
         found = unpack(state, self._batch_size)
+        self._carried.check_continued(found.root)
         load: Any = getattr(self.env, "load_state_dict", None)
         # an environment that stands elsewhere says so by returning False, after a warning of its own
         exact = found.env is not None and load is not None and load(found.env) is not False

@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import getattr_static
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
@@ -95,10 +96,11 @@ def states_of(component: Any) -> tuple[State, ...]:
         >>> states_of(nn.Linear(3, 2))
         ()
     """
-    parts = component.modules() if isinstance(component, nn.Module) else (component,)
+    if not isinstance(component, nn.Module):
+        return _tuple_of_states(getattr(component, "states", ()))
     found: dict[NestedKey, State] = {}
-    for part in parts:
-        for state in _declared(part):
+    for part in component.modules():
+        for state in declared_states(part):
             if state.name in found:
                 raise ContractError(
                     f"{found[state.name].owner or 'a module'} and {state.owner or 'another one'} both carry"
@@ -108,8 +110,16 @@ def states_of(component: Any) -> tuple[State, ...]:
     return tuple(found.values())
 
 
-def _declared(part: Any) -> tuple[State, ...]:
-    states = getattr(part, "states", ())
+def declared_states(part: nn.Module) -> tuple[State, ...]:
+    """What a module itself declares; wrappers that pass on the attributes of what they hold declare nothing.
+
+    Args:
+        part: without regard to its parts.
+    """
+    return _tuple_of_states(part.states) if getattr_static(part, "states", None) is not None else ()
+
+
+def _tuple_of_states(states: Any) -> tuple[State, ...]:
     return states if isinstance(states, tuple) and all(isinstance(state, State) for state in states) else ()
 
 
@@ -121,8 +131,8 @@ def recurrent_mode() -> bool | None:
 class set_recurrent_mode:  # noqa: N801  called like a function, as torch.no_grad is
     """Let recurrent modules take what they get as sequences, or as single steps; a context manager and a decorator.
 
-    It holds for the calling thread and ends with the block. Collectors run single steps, losses and value estimators
-    switch to sequences by themselves. A compiled function is compiled once for each mode.
+    It holds for the calling thread and ends with the block. Collectors and rollouts run single steps whatever it says,
+    losses and value estimators switch to sequences by themselves. A compiled function is compiled once for each mode.
 
     Args:
         mode: True or ``"recurrent"``: the last batch dimension is time, and the state restarts where ``is_init`` is

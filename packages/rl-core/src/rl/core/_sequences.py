@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core._recurrent import State
-from rl.core.errors import ContractError
-from rl.core.keys import DONE, IS_INIT, NEXT, NestedKey, key_str, next_key
+from rl.core.errors import ContractError, ShapeError
+from rl.core.keys import DONE, INDEX, IS_INIT, NEXT, TRAJ_IDS, NestedKey, key_str, next_key
 
 __all__ = ["check_sequences"]
+
+_assert_async: Any = torch._assert_async  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  the check that a graph keeps
 
 _INIT_REMEDY = (
     "a Collector writes it for a policy that carries state; in an environment the transform InitTracker does, in a"
@@ -24,7 +28,8 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], who: str, *, do
 
     The last batch dimension is time. Where ``is_init`` is false, the state stored at a step has to be the one that was
     stored under ``next`` at the step before; where an episode has ended at the step before, ``is_init`` has to be true.
-    What is not stored is not compared.
+    What is not stored is not compared; a flat batch without the states under ``next`` has to say otherwise that its
+    steps follow each other: a dimension named ``time``, or the ``index`` of a buffer.
 
     Args:
         td: the batch ``[*B, T]``.
@@ -34,6 +39,8 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], who: str, *, do
 
     Raises:
         ContractError: naming the entry, the first step at fault and the remedy.
+        RuntimeError: instead, of a compiled function, for what the values in the batch say.
+        ShapeError: if ``is_init`` or a state has another shape or dtype than it has to.
 
     Example:
         >>> import torch
@@ -48,36 +55,116 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], who: str, *, do
     if not states:
         return
     dim = td.batch_dims - 1
+    is_init = _mark(td, states[0], who)
+    _check_states(td, states, who)
+    if dim < 0 or td.batch_size[dim] < 2:
+        return
+    _refuse_time_elsewhere(td, who)
+    length = td.batch_size[dim] - 1
+    follows = ~_any_behind(is_init.narrow(dim, 1, length), dim)
+    done: Tensor | None = td.get(next_key(done_key), None)
+    leaks = f"the state {key_str(states[0].name)} would leak into the next episode; {_INIT_REMEDY}"
+    if done is not None:
+        _refuse(
+            _any_behind(done.narrow(dim, 0, length), dim) & follows,
+            f"{who}: an episode ends at step {{step}} of this batch, and {key_str(IS_INIT)} is false at the step after"
+            f" it: {leaks}",
+        )
+    compared = _compare(td, states, follows, who)
+    ids: Tensor | None = td.get(TRAJ_IDS, None)
+    if ids is not None and ids.shape == td.batch_size:
+        _refuse(
+            (ids.narrow(dim, 1, length) != ids.narrow(dim, 0, length)) & follows,
+            f"{who}: the step after step {{step}} of this batch is of another trajectory ({key_str(TRAJ_IDS)}), and"
+            f" {key_str(IS_INIT)} is false there: {leaks}. If the steps were shuffled, sample whole slices instead",
+        )
+    if not compared:
+        _refuse_unknown_order(td, follows, states[0], who)
+
+
+def _mark(td: TensorDictBase, state: State, who: str) -> Tensor:
+    """The flags of first steps, which have to be there."""
     is_init: Tensor | None = td.get(IS_INIT, None)
     if is_init is None:
         raise ContractError(
             f"{who} reads {key_str(IS_INIT)}, which nothing in this batch wrote: without it the state"
-            f" {key_str(states[0].name)} would leak from episode to episode; {_INIT_REMEDY}"
+            f" {key_str(state.name)} would leak from episode to episode; {_INIT_REMEDY}"
         )
-    if dim < 0 or td.batch_size[dim] < 2:
-        return
+    if is_init.dtype is not torch.bool or is_init.ndim == td.batch_dims:
+        raise ShapeError(
+            f"{who}: {key_str(IS_INIT)} is {is_init.dtype} {list(is_init.shape)}, expected bool"
+            f" {[*td.batch_size, 1]}, as a Collector or InitTracker writes it: keep its last dimension and its dtype"
+        )
+    return is_init
+
+
+def _check_states(td: TensorDictBase, states: Sequence[State], who: str) -> None:
+    for state in states:
+        for key in (state.name, next_key(state.name)):
+            found: Tensor | None = td.get(key, None)
+            expected = (*td.batch_size, *state.shape)
+            if found is not None and found.shape != expected:
+                raise ShapeError(
+                    f"{who}: {key_str(key)} has the shape {list(found.shape)}, expected {list(expected)}:"
+                    f" {state.owner or 'the network'} carries {list(state.shape)} behind the batch"
+                    f" {list(td.batch_size)}; collect with the module that reads it"
+                )
+
+
+def _compare(td: TensorDictBase, states: Sequence[State], follows: Tensor, who: str) -> bool:
+    """Refuse states that are not those which the step before says; True if there were any to compare."""
+    dim, compared = td.batch_dims - 1, False
     length = td.batch_size[dim] - 1
-    follows = ~is_init.narrow(dim, 1, length).flatten(dim + 1).any(-1)
-    done: Tensor | None = td.get(next_key(done_key), None)
-    if done is not None:
-        ended = done.narrow(dim, 0, length).flatten(dim + 1).any(-1)
-        _refuse(
-            ended & follows,
-            f"{who}: an episode ends at step {{step}} of this batch, and {key_str(IS_INIT)} is false at the step after"
-            f" it: the state {key_str(states[0].name)} would leak into the next episode; {_INIT_REMEDY}",
-        )
     for state in states:
         here, before = td.get(state.name, None), td.get(next_key(state.name), None)
         if here is None or before is None:
             continue
+        compared = True
         differs = here.narrow(dim, 1, length) != before.narrow(dim, 0, length)
         _refuse(
-            differs.flatten(dim + 1).any(-1) & follows,
+            _any_behind(differs, dim) & follows,
             f"{who}: {key_str(state.name)} after step {{step}} of this batch is not the {key_str(state.name)} that the"
             f" state {key_str((NEXT, *_parts(state.name)))} of that step says, and {key_str(IS_INIT)} is false there:"
-            " the steps are not in time order, or were shuffled. Sample whole slices (SliceSampler), and do not"
-            " shuffle the time dimension",
+            " the steps are not in time order, or were shuffled, or are padding. Sample whole slices (SliceSampler), do"
+            " not shuffle the time dimension, and leave trajectories where they are (no split_trajectories)",
         )
+    return compared
+
+
+def _refuse_time_elsewhere(td: TensorDictBase, who: str) -> None:
+    names: list[str | None] = list(td.names)
+    if "time" in names and names[-1] != "time":
+        raise ContractError(
+            f"{who} carries state along the last dimension of a batch, and this one of shape {list(td.batch_size)} has"
+            f" time in dimension {names.index('time')} (names: {names}): transpose it"
+        )
+
+
+def _refuse_unknown_order(td: TensorDictBase, follows: Tensor, state: State, who: str) -> None:
+    """Refuse a flat batch of which nothing says that its steps follow each other."""
+    if td.batch_dims > 1 or td.names[-1] == "time":
+        return
+    index: Tensor | None = td.get(INDEX, None)
+    if index is not None and index.shape == td.batch_size:
+        now, then = index[:-1], index[1:]
+        _refuse(
+            (then != now + 1) & (then != 0) & follows,
+            f"{who}: {key_str(INDEX)} jumps after step {{step}} of this batch, and {key_str(IS_INIT)} is false there:"
+            " the steps were shuffled. Sample whole slices (SliceSampler)",
+        )
+        return
+    _refuse(
+        follows,
+        f"{who}: nothing in this flat batch of {len(follows) + 1} steps says that step {{step}} and the one behind it"
+        f" follow each other in time, and {key_str(IS_INIT)} is false there: if they do not, the state"
+        f" {key_str(state.name)} leaks. Keep {key_str(next_key(state.name))}, which is compared, or give a batch"
+        " [*B, T], or name its dimension (td.names = ['time'])",
+    )
+
+
+def _any_behind(flags: Tensor, dim: int) -> Tensor:
+    """Whether any element of a step is true, ``[*B, T]``."""
+    return flags if flags.ndim == dim + 1 else flags.flatten(dim + 1).any(-1)
 
 
 def _parts(key: NestedKey) -> tuple[str, ...]:
@@ -85,6 +172,8 @@ def _parts(key: NestedKey) -> tuple[str, ...]:
 
 
 def _refuse(bad: Tensor, message: str) -> None:
-    if bool(bad.any()):
+    if torch.compiler.is_compiling():
+        _assert_async((~bad).all(), message.replace("step {step}", "a step"))
+    elif bool(bad.any()):
         step = int(bad.nonzero()[0, -1])
         raise ContractError(message.format(step=step))

@@ -11,6 +11,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.core import set_recurrent_mode
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import as_tuple, key_str, unwrap
 from rl.envs._checks import entry_keys
@@ -79,7 +80,8 @@ def rollout(
 def _act(env: EnvBase, policy: Any, td: TensorDictBase) -> TensorDictBase:
     if policy is None:
         return env.rand_action(td)
-    out = policy(td)
+    with set_recurrent_mode(False):  # whatever holds outside: this is a single step
+        out = policy(td)
     if out is td:
         return td
     if not isinstance(out, TensorDictBase):
@@ -122,7 +124,8 @@ def _stack(env: EnvBase, steps: list[TensorDictBase], *, contiguous: bool) -> Te
                 odd = ", ".join(key_str(key) for key in sorted(first ^ keys, key=str))
                 raise ContractError(
                     f"rollout: step {number} has other entries than step 0 ({odd}); whoever writes them has to do so"
-                    " from the first step on, for example a reset that puts a start value"
+                    " from the first step on, for example a reset that puts a start value (of a recurrent policy: the"
+                    " transform policy.make_tensordict_primer())"
                 )
         out: Any = torch.stack(steps, dim)  # pyright: ignore[reportArgumentType]  # torch knows tensors only
     else:

@@ -201,8 +201,7 @@ class DQNLoss(LossModule):
 
         after: list[Tensor] = []
         if self._online.states:
-            if not torch.compiler.is_compiling():
-                check_sequences(tensordict, self._online.states, type(self).__name__, done_key=self._keys["done"])
+            check_sequences(tensordict, self._online.states, type(self).__name__, done_key=self._keys["done"])
             (action_value,), after = self._online.sequence(root, size)
         else:
             (action_value,) = self._online(root, size)

@@ -7,19 +7,20 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core._recurrent import State, set_recurrent_mode, states_of
+from rl.core._recurrent import State, declared_states, set_recurrent_mode, states_of
 from rl.core.contract import Key
 from rl.core.errors import ContractError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
 from rl.core.lowering import lower, lower_distribution
 
-__all__ = ["ActorCall", "NetworkCall", "actor_keys", "input_key"]
+__all__ = ["ActorCall", "NetworkCall", "actor_keys", "input_key", "joint_states"]
 
 _STATE_REMEDY = (
-    "It is carried from step to step: collect with the module that writes it, and keep it in whatever chooses entries"
+    "It is carried from step to step: collect with the module that writes it (itself: a function around it hides its"
+    " states from a Collector), and keep it in whatever chooses entries"
     " (select, exclude, transforms, storages). A critic with a memory of its own runs while collecting, too:"
     " TensorDictSequential(actor, critic) as the collector's policy"
 )
@@ -79,6 +80,33 @@ def input_key(name: NestedKey, states: Sequence[State], doc: str = "input of the
 
 def _marks_starts(name: NestedKey) -> bool:
     return as_tuple(name)[-1] == IS_INIT
+
+
+def joint_states(who: str, *networks: Any) -> tuple[State, ...]:
+    """What several networks carry together; a module that is in two of them carries its states once.
+
+    Args:
+        who: uses them on one batch, for messages.
+        networks: actors and critics.
+
+    Raises:
+        ContractError: if two modules with weights of their own carry one key, so that a batch can hold the states of
+            one of them only.
+    """
+    owners: dict[NestedKey, nn.Module] = {}
+    for network in networks:
+        for part in network.modules() if isinstance(network, nn.Module) else ():
+            for state in declared_states(part):
+                other = owners.setdefault(state.name, part)
+                if other is not part and {*map(id, other.parameters())} != {*map(id, part.parameters())}:
+                    raise ContractError(
+                        f"{who}: {state.owner or type(part).__name__} of {type(network).__name__} carries"
+                        f" {key_str(state.name)} from step to step, and so does {type(other).__name__} of another"
+                        " network, with weights of its own: each would start from states of the other. Give one of"
+                        " them other keys (in_keys=['observation', 'critic_h', 'critic_c']), or share one module"
+                        " (ActorValueOperator)"
+                    )
+    return tuple(dict.fromkeys(state for network in networks for state in states_of(network)))
 
 
 class NetworkCall:

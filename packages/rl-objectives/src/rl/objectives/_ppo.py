@@ -15,7 +15,7 @@ from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
-from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key
+from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key, joint_states
 from rl.objectives._surrogate import clipped_surrogate, surrogate
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value._kinds import ValueEstimators, make_estimator
@@ -134,7 +134,7 @@ class PPOLoss(LossModule):
         self._critic = NetworkCall(self.critic_network, [keys["value"]])
         self._usual: list[ValueEstimatorBase] = []  # made when first needed; in a list, so that it is no child
         inputs = list(dict.fromkeys([*self._actor.in_keys, *self._critic.in_keys]))
-        self._states = tuple(dict.fromkeys([*self._actor.states, *self._critic.states]))
+        self._states = joint_states(type(self).__name__, self.actor_network, self.critic_network)
         self._of_actor = [inputs.index(key) for key in self._actor.in_keys]
         self._of_critic = [inputs.index(key) for key in self._critic.in_keys]
         estimates = bool(self._estimators)
@@ -198,8 +198,8 @@ class PPOLoss(LossModule):
         if tensordict.get(self._keys["advantage"], None) is None:
             tensordict = self._estimated(tensordict)
         leaves = self._reads.read(tensordict, self)
-        if self._states and not torch.compiler.is_compiling():
-            check_sequences(tensordict, self._states, type(self).__name__)
+        if self._states:
+            check_sequences(tensordict, self._states, type(self).__name__, done_key=self._keys["done"])
         advantage, target = leaves[-2:]
         action, old_log_prob = leaves[-4:-2] if self.clip_value is None else leaves[-5:-3]
         size = tensordict.batch_size

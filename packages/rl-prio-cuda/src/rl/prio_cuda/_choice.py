@@ -41,7 +41,7 @@ def tree_for(capacity: int, device: torch.device, dtype: torch.dtype) -> CudaPri
     if settings().native == "require":
         raise RLError(f"RL_NATIVE is require, but {reason}")
     if not has_triton():
-        _warn(f"{reason}. Triton is not installed either (`pip install triton`): plain torch answers, many times slower")
+        _warn(f"{reason}. Triton is not installed either (`pip install triton`): plain torch answers, much slower")
         return None
     _warn(f"{reason}. The Triton kernels of rl-prio-cuda answer instead, with more launches for each call")
     from rl.prio_cuda._tree import TritonPriorityTree

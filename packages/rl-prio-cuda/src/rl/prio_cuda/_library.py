@@ -172,10 +172,7 @@ def why() -> str:
     """What is compiled, the driver and the devices, for ``rl doctor``."""
     require()
     driver, runtime = versions()
-    return (
-        f"{_compiled(runtime)}; the driver offers CUDA {_spoken(driver)};"
-        f" {'; '.join(devices()) or 'no device'}"
-    )
+    return f"{_compiled(runtime)}; the driver offers CUDA {_spoken(driver)}; {'; '.join(devices()) or 'no device'}"
 
 
 def _compiled(runtime: int) -> str:

@@ -48,7 +48,8 @@ def _guard(device: torch.device) -> AbstractContextManager[object]:
 def _ready() -> None:
     if torch.cuda.is_available():
         return
-    said = "torch.cuda.is_available() is False" if torch.backends.cuda.is_built() else "this torch is built without CUDA"
+    built = torch.backends.cuda.is_built()
+    said = "torch.cuda.is_available() is False" if built else "this torch is built without CUDA"
     raise BackendError(
         f"a priority tree on a cuda device: torch sees no GPU here ({said}); `rl doctor` shows what is missing, and for"
         " a CPU there is rl-native's NativePriorityTree"

@@ -168,7 +168,7 @@ class DeviceTree:
         Args:
             n: number of draws, with replacement.
             generator: of the randomness; the global one of the device if None. One of the CPU works too; its numbers
-                are copied to the device.
+                are copied to the device, which may wait.
             stratified: draw the i-th from the i-th of n equal parts of the total, for less variance.
             u: the randomness itself, ``[n]`` in ``[0, 1)``, instead of a generator.
 

@@ -1,13 +1,16 @@
-"""What is checked of arguments: whole numbers, and that a part is one."""
+"""What is checked of arguments: whole numbers, indices, and that a part is one."""
 
 from __future__ import annotations
 
 import operator
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from rl.core.errors import ContractError
 
-__all__ = ["refuse_parts", "whole"]
+__all__ = ["refuse_parts", "row_index", "whole"]
 
 _PARTS = {
     "storage": ("get", "LazyTensorStorage(1000)"),
@@ -30,6 +33,35 @@ def whole(value: Any) -> int | None:
     except TypeError:
         return None
     return number if number >= 1 else None
+
+
+def row_index(who: str, index: Any, rows: int) -> int | slice | Tensor:
+    """What names some of `rows` rows, with lists and masks as int64 ``[n]``.
+
+    Raises:
+        IndexError: if it is no whole number, slice, list, tensor or mask of `rows`.
+
+    Example:
+        >>> row_index("buffer", [True, False, True], 3)
+        tensor([0, 2])
+    """
+    if isinstance(index, (int, slice)):
+        return index
+    if isinstance(index, list):
+        index = torch.tensor(index) if index else torch.empty(0, dtype=torch.int64)
+    elif not isinstance(index, Tensor) and hasattr(index, "__array__"):
+        index = torch.as_tensor(index)
+    if not isinstance(index, Tensor) or index.is_floating_point():
+        kind = f"tensor of {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
+        raise IndexError(
+            f"{who} is indexed by whole numbers, slices, lists, tensors and masks, got a {kind}; for an entry, index"
+            " the rows: buffer[:][key]"
+        )
+    if index.dtype is torch.bool:
+        if index.shape != (rows,):
+            raise IndexError(f"{who}: a mask of shape {list(index.shape)} for {rows} rows")
+        index = index.nonzero().squeeze(-1)
+    return index if index.ndim else int(index)
 
 
 def refuse_parts(who: str, transform: Any, **parts: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import torch
@@ -48,14 +48,18 @@ class Boundaries:
             ContractError: if it says nowhere where a trajectory ends, or lacks a key that was named.
         """
         if isinstance(data, TensorDictBase):
+            if data.batch_dims > len(lead):
+                self._refuse_longer(f"the batch has shape {list(data.batch_size)}", lead)
             return self._marks(lambda key: data.get(key, None), lead, data)
         rows = data if isinstance(data, (list, tuple)) else []
-        first = rows[0] if rows else data
+        first: Any = rows[0] if rows else data
         if not rows or not all(isinstance(row, TensorDictBase) for row in rows):
             raise ContractError(
                 f"{self.who} reads where trajectories end under {self._wanted()}, and rows of type"
                 f" {type(first).__name__} have no entries: store TensorDicts"
             )
+        if first.batch_dims:
+            self._refuse_longer(f"a row has shape {list(first.batch_size)}", lead)
 
         def stacked(key: NestedKey) -> Tensor | None:
             cells = [row.get(key, None) for row in rows]
@@ -97,15 +101,19 @@ class Boundaries:
         if not isinstance(value, Tensor):
             raise ContractError(f"{self.who}: {key_str(key)} is a {type(value).__name__}, expected a tensor")
         if value.numel() != count:
-            raise ContractError(
-                f"{self.who}: {key_str(key)} has shape {list(value.shape)} for {count} rows, expected {list(lead)} or"
-                f" {[*lead, 1]}: a row is one step here. Store batches [environments, time] in a storage with ndim=2,"
-                " or flatten them"
-            )
+            self._refuse_longer(f"{key_str(key)} has shape {list(value.shape)}", lead)
         if value.requires_grad:
             value = value.detach()
+        if value.dtype.is_floating_point:
+            value = value.double()  # numpy does not know each kind
         array: NDArray[Any] = (value if value.is_cpu else value.cpu()).numpy()
         return array.reshape(-1)
+
+    def _refuse_longer(self, found: str, lead: Sequence[int]) -> NoReturn:
+        raise ContractError(
+            f"{self.who}: {found} for {torch.Size(lead).numel()} rows, expected flags {list(lead)} or {[*lead, 1]}: a"
+            " row is one step here. Store batches [environments, time] in a storage with ndim=2, or flatten them"
+        )
 
     def _refuse(self, missing: Sequence[NestedKey], source: Any) -> None:
         keys = _keys_of(source)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
-from rl.replay._arguments import refuse_parts, whole
+from rl.replay._arguments import refuse_parts, row_index, whole
 from rl.replay._checkpoint import read_state, write_state
 from rl.replay._collate import collate
 from rl.replay._extra import Extra
@@ -200,7 +200,7 @@ class ReplayBuffer:
         Raises:
             IndexError: if an index is outside of what is stored.
         """
-        index = self._index(index)
+        index = row_index(type(self).__name__, index, len(self))
         with self._lock:
             rows = self.storage.get(index)
         return rows if isinstance(index, int) else self._collate(rows)
@@ -257,6 +257,7 @@ class ReplayBuffer:
                 for (part, _), old in zip(parts, before, strict=True):
                     part.load_state_dict(old)
                 raise
+            self._extra.attach(self.storage)
             self._flight.clear()
             self._write_count = int(state["write_count"])
             if self.generator is not None:
@@ -308,25 +309,6 @@ class ReplayBuffer:
             raise ContractError(f"{who}: batch_size must be a whole number of at least 1, got {batch_size!r}")
         return size
 
-    def _index(self, index: Any) -> int | slice | Tensor:
-        if isinstance(index, (int, slice)):
-            return index
-        if isinstance(index, list):
-            index = torch.tensor(index) if index else torch.empty(0, dtype=torch.int64)
-        elif not isinstance(index, Tensor) and hasattr(index, "__array__"):
-            index = torch.as_tensor(index)
-        if not isinstance(index, Tensor) or index.is_floating_point():
-            kind = f"tensor of {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
-            raise IndexError(
-                f"{type(self).__name__} is indexed by whole numbers, slices, lists, tensors and masks, got a {kind};"
-                " for an entry, index the rows: buffer[:][key]"
-            )
-        if index.dtype is torch.bool:
-            if index.shape != (len(self),):
-                raise IndexError(f"{type(self).__name__}: a mask of shape {list(index.shape)} for {len(self)} rows")
-            index = index.nonzero().squeeze(-1)
-        return index if index.ndim else int(index)
-
     def _check(self, data: Any) -> None:
         """Refuse what this kind of buffer cannot hold; the storage compares keys, shapes and dtypes."""
 
@@ -347,7 +329,10 @@ class ReplayBuffer:
 
     def _finish(self, rows: Any, index: Tensor, info: dict[Any, Any]) -> Batch:
         info = {"index": index, **info}
-        data = self._annotate(self._collate(rows), info)
+        data = self._collate(rows)
+        if isinstance(rows, list) and index.dim() > 1 and isinstance(data, TensorDictBase):
+            data = data.reshape(*index.shape, *data.batch_size[1:])
+        data = self._annotate(data, info)
         self._extra.mark(data, info)
         if self._transform is not None:
             data = self._transform(data)

@@ -74,10 +74,14 @@ class BurnInTransform:
 
         Raises:
             ContractError: if a state is absent, slices cannot be told apart, or a module writes no state.
-            ShapeError: if nothing is left of a slice.
+            ShapeError: if nothing is left of a slice, or `data` is a single step.
         """
         if self.burn_in == 0:
             return data
+        if data.ndim == 0:
+            raise ShapeError(
+                "BurnInTransform: one step without batch dimensions, expected [*B, T], or a flat batch [n]"
+            )
         for key in self.out_keys:
             if data.get(key, None) is None:
                 present = ", ".join(key_str(entry) for entry in data.keys(include_nested=True, leaves_only=True))
@@ -148,7 +152,7 @@ class BurnInTransform:
     def _refuse_short(self, steps: int) -> None:
         raise ShapeError(
             f"BurnInTransform: a slice of {steps} steps has none left behind a burn-in of {self.burn_in}; sample longer"
-            " ones, with strict_length=True"
+            " ones, by a SliceSampler with strict_length=True and span=False"
         )
 
 

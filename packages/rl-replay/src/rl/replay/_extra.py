@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.errors import ContractError
 from rl.core.interfaces import Sampler, Storage
+from rl.core.keys import INDEX
 
 __all__ = ["Extra"]
 
@@ -22,7 +25,7 @@ class Extra:
     """The optional members of a sampler; what is absent does nothing.
 
     Args:
-        attach: told the storage, once, before anything is written through the buffer.
+        attach: told the storage, before anything is written through the buffer, and again when a state was loaded.
         admit: shown a batch before it is written; raises if it cannot be served.
         draw: as `Sampler.sample`, of which it is another form: it leaves to `mark` what needs the rows.
         mark: given the rows of a draw, a TensorDict, and its info, writes into both.
@@ -39,9 +42,24 @@ class Extra:
 
     @classmethod
     def of(cls, sampler: Sampler, *, marks: bool) -> Extra:
-        """Those of `sampler`; without `marks`, its `draw` and `mark` are passed by."""
+        """Those of `sampler`; without `marks`, what `sample` says is written into the rows in place of `mark`."""
         attach, admit = (getattr(sampler, name, _nothing) for name in ("attach", "admit"))
         draw, mark = getattr(sampler, "draw", None), getattr(sampler, "mark", None)
-        if draw is None or mark is None or not marks:
+        if draw is None or mark is None:
             return cls(attach, admit, sampler.sample, _nothing)
-        return cls(attach, admit, draw, mark)
+        return cls(attach, admit, draw, mark) if marks else cls(attach, admit, sampler.sample, _write)
+
+
+def _write(data: Any, info: dict[Any, Any]) -> None:
+    """Write all of `info` but the index into a batch that a `collate_fn` made; other batches than TensorDicts stay."""
+    if not isinstance(data, TensorDictBase):
+        return
+    index = info[INDEX]
+    if data.numel() != index.numel():
+        raise ContractError(
+            f"collate_fn made a batch {list(data.batch_size)} of {index.numel()} rows, so that the flags of its slices"
+            " cannot be written: let it keep the rows, and change their number in `transform`"
+        )
+    for key, value in info.items():
+        if key != INDEX and isinstance(value, Tensor):
+            data.set(key, value.reshape(*data.batch_size, *value.shape[index.dim() :]))

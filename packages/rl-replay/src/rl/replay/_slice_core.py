@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import NestedKey
 from rl.replay._dense_set import Longs
@@ -34,6 +35,9 @@ class SliceCore:
         traj_key: likewise.
         truncated_key: see `SliceMarks`.
         init_key: likewise.
+
+    Raises:
+        ContractError: if a key is none.
     """
 
     def __init__(
@@ -46,6 +50,13 @@ class SliceCore:
         truncated_key: NestedKey | None,
         init_key: NestedKey | None,
     ) -> None:
+        keys = {"end_key": end_key, "traj_key": traj_key, "truncated_key": truncated_key, "init_key": init_key}
+        for name, key in keys.items():
+            parts: Any = (key,) if isinstance(key, str) else key
+            if key is not None and not (
+                isinstance(parts, (tuple, list)) and parts and all(isinstance(part, str) for part in parts)
+            ):
+                raise ContractError(f"{who}: {name} is a string or a tuple of strings, got {key!r}")
         self._who: Final = who
         self.options: Final = options
         self.marks: Final = SliceMarks(truncated_key, init_key, pad=options.pad)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import torch
@@ -16,9 +17,6 @@ __all__ = ["MASK", "Shape", "SliceMarks"]
 
 MASK: NestedKey = ("collector", "mask")
 Flags = dict[NestedKey, Tensor]
-
-
-_KEPT = 16  # edges of samples, of which each slice has all of its steps
 
 
 class Shape(NamedTuple):
@@ -86,8 +84,8 @@ class SliceMarks:
                 first = first | behind
             init = given.get(self._init)
             if init is None:
-                init = first.expand_as(next(iter(flags.values()))) if flags else first
-                init = init.clone()
+                like = next(iter(flags.values()), first)
+                init = _like(first, like).expand_as(like).clone()
             else:
                 init = init.bool()
                 init |= _like(first, init)
@@ -103,38 +101,35 @@ class SliceMarks:
             known = [flag.bool() for flag in (truncated, terminated) if flag is not None]
             done = torch.stack(known).any(0) if known else torch.zeros_like(last)
         done = done.bool()
-        if terminated is None:
-            terminated = done.clone() if truncated is None else done & ~truncated.bool()
         truncated = torch.zeros_like(done) if truncated is None else truncated.bool()
-        mark = _like(last, done)
-        truncated |= mark
-        done |= mark
+        if terminated is None:
+            terminated = done & ~(truncated.reshape(done.shape) if truncated.numel() == done.numel() else truncated)
+        truncated |= _like(last, truncated)
+        done |= _like(last, done)
         return {self._truncated: truncated, self._done: done, self._terminated: terminated}
-
-
-_kept: dict[tuple[int, int, bool, torch.device | None], tuple[Tensor, Tensor, None]] = {}
 
 
 def _edges(shape: Shape, device: torch.device | None, *, pad: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Where slices begin, end, and, in padded samples, where rows are copies; ``[*n, 1]`` each."""
     slices, length, steps, _ = shape
-    if steps is not None:
-        place, steps = torch.arange(length), steps.unsqueeze(1)
-        edges = (place == 0).expand(slices, -1), place >= steps - 1, place >= steps
-        if pad:
-            first, last, behind = (edge.unsqueeze(-1).to(device) for edge in edges)
-            return first, last, behind
-        first, last = (edge[~edges[2]].unsqueeze(-1).to(device) for edge in edges[:2])
-        return first, last, None
-    found = _kept.get((slices, length, pad, device))
-    if found is None:
-        whole = torch.zeros(2, slices, length, 1, dtype=torch.bool)
-        whole[0, :, 0], whole[1, :, -1] = True, True
-        first, last = (whole if pad else whole.flatten(1, 2)).to(device)
-        if len(_kept) >= _KEPT:
-            _kept.clear()
-        found = _kept[slices, length, pad, device] = first, last, None
-    return found
+    if steps is None:
+        return (*_whole_edges(slices, length, device, pad=pad), None)
+    place, steps = torch.arange(length), steps.unsqueeze(1)
+    edges = (place == 0).expand(slices, -1), place >= steps - 1, place >= steps
+    if pad:
+        first, last, behind = (edge.unsqueeze(-1).to(device) for edge in edges)
+        return first, last, behind
+    first, last = (edge[~edges[2]].unsqueeze(-1).to(device) for edge in edges[:2])
+    return first, last, None
+
+
+@lru_cache(maxsize=16)
+def _whole_edges(slices: int, length: int, device: torch.device | None, *, pad: bool) -> tuple[Tensor, Tensor]:
+    """Where slices begin and end if each has all of its steps; kept, nobody writes into them."""
+    edges = torch.zeros(2, slices, length, 1, dtype=torch.bool)
+    edges[0, :, 0], edges[1, :, -1] = True, True
+    first, last = (edges if pad else edges.flatten(1, 2)).to(device)
+    return first, last
 
 
 def _inside(shape: Shape) -> Tensor:
@@ -143,5 +138,5 @@ def _inside(shape: Shape) -> Tensor:
 
 
 def _like(mark: Tensor, flag: Tensor) -> Tensor:
-    """`mark` ``[*n, 1]`` in a shape that fits that of `flag`."""
+    """`mark` ``[*n, 1]`` in a shape that fits that of `flag` ``[*n, ...]``."""
     return mark if mark.dim() == flag.dim() else mark.reshape(*mark.shape[:-1], *[1] * (flag.dim() - mark.dim() + 1))

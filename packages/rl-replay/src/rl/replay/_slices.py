@@ -36,8 +36,9 @@ class SliceSampler:
       with the state that is stored there;
     - ``("collector", "mask")`` with `pad_output`.
 
+    Flags that are stored keep their shape, ``[n]`` for instance, and ``is_init`` takes theirs if it is not stored.
     Stored rows are not changed. The dimension of steps is named ``time`` where several environments are stored side by
-    side, since the rows of a slice are not side by side then.
+    side, since the rows of a slice are not side by side then. One sampler serves one buffer.
 
     Args:
         num_slices: slices in a batch.
@@ -100,7 +101,7 @@ class SliceSampler:
         """Take the trajectories of `storage`, and those that are written into it from now on; a buffer calls it.
 
         Raises:
-            ContractError: if its rows do not say where a trajectory ends.
+            ContractError: if its rows do not say where a trajectory ends, or the sampler belongs to another buffer.
         """
         self._core.trajectories.attach(storage)
 

@@ -24,6 +24,9 @@ PREFIX_UP_TO = 200_000
 
 _FAN_OUT = 32
 
+_WHOLE = 64
+"""Children per draw up to which it is cheaper to add up a whole level than to walk down to it, measured up to 10^7."""
+
 
 def torch_tree(
     capacity: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
@@ -200,18 +203,24 @@ class WideTree:
             ValueError: if the total is zero or infinite.
         """
         total = checked_total(self.total().item())
-        rest = marks(n, total, self.device, generator, stratified=stratified).unsqueeze(-1)
-        node = torch.zeros(n, device=self.device, dtype=torch.int64)
-        for level in reversed(self._levels):
+        rest = marks(n, total, self.device, generator, stratified=stratified)
+        top = self._first_level(n)
+        node, rest = _search_all(self._levels[top], rest)
+        for level in reversed(self._levels[:top]):
             running = _running(level.index_select(0, node))
-            # The first child whose running sum exceeds the rest of the mark; never one that is zero, and one that
-            # exists where rounding has lifted the rest to the sum of all.
             last = torch.searchsorted(running, running[:, -1:].contiguous())
-            child = torch.searchsorted(running, rest, right=True).minimum(last)
-            before = running.gather(-1, (child - 1).clamp_(min=0))
-            rest = (rest - before.masked_fill_(child == 0, 0)).clamp_(min=0)
+            child = torch.searchsorted(running, rest.unsqueeze(-1), right=True).minimum(last)
+            before = running.gather(-1, (child - 1).clamp_(min=0)).masked_fill_(child == 0, 0).squeeze(-1)
+            rest = (rest - before).clamp_(min=0)
             node = node * _FAN_OUT + child.squeeze(-1)
         return node, self._levels[0].view(-1).index_select(0, node)
+
+    def _first_level(self, n: int) -> int:
+        """The lowest level that is cheaper added up whole than walked by each of `n` draws."""
+        top = len(self._levels) - 1
+        while top and self._levels[top - 1].numel() <= _WHOLE * n:
+            top -= 1
+        return top
 
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]``."""
@@ -228,6 +237,19 @@ class WideTree:
     def max(self) -> Tensor:
         """Largest priority; zero if empty."""
         return self._maxs.amax()
+
+
+def _search_all(level: Tensor, mark: Tensor) -> tuple[Tensor, Tensor]:
+    """Of all children of a level: the one in which each mark falls, and what is left of the mark there.
+
+    That is the first whose running sum exceeds the mark; never one that is zero, and one that exists where rounding has
+    lifted the mark to the sum of all.
+    """
+    running = _running(level.view(1, -1))[0]
+    last = torch.searchsorted(running, running[-1:])
+    child = torch.searchsorted(running, mark, right=True).minimum(last)
+    before = running.index_select(0, (child - 1).clamp_(min=0)).masked_fill_(child == 0, 0)
+    return child, (mark - before).clamp_(min=0)
 
 
 def _above_zero(priority: Tensor) -> Tensor:

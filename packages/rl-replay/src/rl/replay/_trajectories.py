@@ -50,8 +50,13 @@ class Trajectories:
         return f"{known}, told by {ends} or {ids}"
 
     def attach(self, storage: Storage) -> None:
-        """Take `storage` as the one that is written to; a table for its rows is made if there are some."""
-        self._adopt(storage)
+        """Take `storage` as the one that is written to; a table for its rows is made if there are some.
+
+        Raises:
+            ContractError: if another one was taken before.
+        """
+        if storage is not self._storage:
+            self._adopt(storage)
         self._bound = True
         if len(storage):
             self.of(storage)
@@ -101,6 +106,8 @@ class Trajectories:
         """The storage was emptied."""
         self._waiting.clear()
         self._forget()
+        if not self._bound:  # the next storage may be another one
+            self._storage = self._table = None
         if self._table is not None:
             self._table.clear()
 
@@ -123,10 +130,10 @@ class Trajectories:
             raise CheckpointError(
                 f"{self._who}: this state lacks {', '.join(missing)}; it is not the state of this sampler"
             )
-        capacity = state["capacity"]
-        if None not in (self._table, capacity) and self._table is not None and self._table.capacity != capacity:
+        capacity, own = state["capacity"], self._table
+        if capacity is not None and own is not None and own.capacity != capacity:
             raise CheckpointError(
-                f"{self._who} draws from {self._table.capacity} rows at most, the state is of a storage of {capacity}"
+                f"{self._who} draws from {own.capacity} rows at most, the state is of a storage of {capacity}"
             )
         self.empty()
         if capacity is not None:
@@ -141,11 +148,16 @@ class Trajectories:
 
     def _adopt(self, storage: Storage) -> None:
         """Turn to another storage."""
+        if self._bound:
+            raise ContractError(
+                f"{self._who} keeps notes about the rows of one storage, that of its buffer, and was given another one:"
+                " make a sampler for each buffer"
+            )
         table = self._table
-        if table is None or table.capacity != storage.max_size or (self._bound and storage is not self._storage):
+        if table is None or self._storage is not None or table.capacity != storage.max_size:
             self._table = SegmentTable(storage.max_size)
             self._forget()
-        self._storage, self._bound = storage, False
+        self._storage = storage
         waiting, self._waiting = self._waiting, []
         for index, data in waiting:
             self.extended(index, data)
@@ -180,14 +192,13 @@ class Trajectories:
                     table.cut()
                 _write(table, marks, np.arange(number, number + lanes * steps) % size, steps)
         else:
-            self._read_as_dataset(table, storage, marks)
+            self._read_as_dataset(table, storage, marks, end % size if known else self._cursor or 0)
             if not self._stale:
                 table.cut()  # nobody says that what comes next goes on with it
 
-    def _read_as_dataset(self, table: SegmentTable, storage: Storage, marks: Marks) -> None:
-        """Rows of an unknown past: time goes as indices go, and stops at the last one and where the next row goes."""
+    def _read_as_dataset(self, table: SegmentTable, storage: Storage, marks: Marks, cursor: int) -> None:
+        """Rows of an unknown past: time goes as indices go, and stops at the last one and at `cursor`, the next row."""
         rows, lead, dims = len(storage), getattr(storage, "lead", ()), getattr(storage, "ndim", 1)
-        cursor = self._cursor or 0
         table.clear()
         if len(lead) > 1 and not self._stale and rows == torch.Size(lead).numel():
             _write(table, marks, np.arange(rows), lead[-1])
@@ -214,12 +225,11 @@ def _write(table: SegmentTable, marks: Marks, rows: Any, steps: int | None = Non
 
 def _follows(table: SegmentTable, index: Tensor) -> bool:
     """Whether rows are those behind the last one, in order."""
-    size, count = table.capacity, index.numel()
+    size, count, places = table.capacity, index.numel(), index.cpu().numpy()
     begin = table.clock % size
-    if count > size or int(index[0]) != begin:
+    if count > size or places[0] != begin:
         return False
-    if count == 1:
-        return True
-    places = np.arange(begin, begin + count)
-    places[size - begin :] -= size
-    return bool(np.array_equal(index.cpu().numpy(), places))
+    fit = min(count, size - begin)  # the others are at the front of the ring
+    if fit < count and not (places[fit:] == np.arange(count - fit)).all():
+        return False
+    return bool((places[:fit] == np.arange(begin, begin + fit)).all())

@@ -26,12 +26,14 @@ from rl.modules.recurrent._weights import Cell
 __all__ = ["RecurrentModule"]
 
 _CARRIED = (
-    "A Collector puts it at the root and carries it along; in an environment of your own loop the transform of"
-    " make_tensordict_primer() does. A buffer, a transform or a select() that drops keys has to keep it."
+    "A Collector puts it at the root and carries it along for a policy that is a module (a function around one hides"
+    " it: pass the module itself, or give the function states = rl.core.states_of(module)); in an environment of your"
+    " own loop the transform of make_tensordict_primer() does. A buffer, a transform or a select() that drops keys has"
+    " to keep it."
 )
 _MARKED = (
-    "It marks the first step of each trajectory, and of each slice: a Collector writes it for a policy that carries"
-    " state, in an environment the transform InitTracker() does, in a buffer SliceSampler."
+    "It marks the first step of each trajectory, and of each slice: a Collector writes it for a policy that is a"
+    " module and carries state, in an environment the transform InitTracker() does, in a buffer SliceSampler."
 )
 
 _assert_async: Any = torch._assert_async  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  the check that a graph keeps
@@ -62,6 +64,12 @@ class RecurrentModule(TensorDictModuleBase):
         reads, writes = recurrent_keys(who, self.parts, in_key, in_keys, out_key, out_keys)
         if recurrent_recompute not in ("none", "full"):
             raise SpecError(f"{who}: recurrent_recompute is 'none' or 'full', got {recurrent_recompute!r}")
+        if default_recurrent_mode not in (None, True, False):
+            raise SpecError(f"{who}: default_recurrent_mode is True, False or None, got {default_recurrent_mode!r}")
+        if recurrent_compute_dtype is not None and not getattr(recurrent_compute_dtype, "is_floating_point", False):
+            raise SpecError(
+                f"{who}: recurrent_compute_dtype is a floating torch.dtype or None, got {recurrent_compute_dtype!r}"
+            )
         concrete(recurrent_matmul_precision)
         self.add_module(self.cell, network)
         self.in_keys: list[Any] = reads
@@ -137,9 +145,12 @@ class RecurrentModule(TensorDictModuleBase):
         """Write the output and the states after each step.
 
         Raises:
-            ContractError: if an entry is absent that is needed.
+            ContractError: if an entry is absent that is needed, or time is not the last dimension of a sequence.
             ShapeError: if one has a shape that does not fit.
+            SpecError: if one has another dtype, or is on another device, than the weights.
         """
+        if not torch.compiler.is_compiling() and self._is_sequence():
+            self._check_time(tensordict)
         leaves: list[Any] = [tensordict.get(key, None) for key in self.in_keys]
         if any(leaf is None for leaf in leaves):
             leaves = self._completed(tensordict, leaves)
@@ -157,7 +168,9 @@ class RecurrentModule(TensorDictModuleBase):
         if self._is_sequence():
             self._check(x, states, is_init)
             return self._sequence(x, states, is_init)
-        if x.dim() == 2 and states[0].dim() == 3 and is_init.shape == (len(x), 1):
+        one, other = states[0].shape, states[-1].shape
+        fits = len(one) == len(other) == 3 and one[1] == other[1] == self.network.num_layers  # cells take more layers
+        if fits and x.dim() == 2 and is_init.shape == (len(x), 1):
             try:  # the cell refuses what does not fit, and this is the path of a collector
                 return self._advance(self.network, x, *with_restarts(tuple(states), is_init))
             except RuntimeError:
@@ -192,6 +205,14 @@ class RecurrentModule(TensorDictModuleBase):
 
     # ------------------------------------------------------------------ checks
 
+    def _check_time(self, td: TensorDictBase) -> None:
+        names = list(td.names)
+        if "time" in names and names[-1] != "time":
+            raise ContractError(
+                f"{self._who} is in sequence mode, where the last batch dimension is time, and time is dimension"
+                f" {names.index('time')} of this batch {list(td.batch_size)}: transpose it"
+            )
+
     def _check(self, x: Tensor, states: Sequence[Tensor], is_init: Tensor) -> None:
         network, batch = self.network, is_init.shape[:-1]
         if is_init.dtype is not torch.bool or is_init.shape[-1:] != (1,):
@@ -202,7 +223,14 @@ class RecurrentModule(TensorDictModuleBase):
         for key, state in zip(self.in_keys[1:], states, strict=False):
             if state.shape != size:
                 self._refuse(key, state, str(list(size)))
-        dtype = self._weight.dtype
+        dtype, device = self._weight.dtype, self._weight.device
+        if any(tensor.device != device for tensor in (x, *states, is_init)):
+            found = ", ".join(
+                f"{key_str(key)} {t.device}" for key, t in zip(self.in_keys, (x, *states, is_init), strict=True)
+            )
+            raise SpecError(
+                f"{self._who}: the weights are on {device}, and {found}: move the module with .to(device), or the data"
+            )
         if x.dtype is not dtype or any(state.dtype is not dtype for state in states):
             found = ", ".join(str(tensor.dtype) for tensor in (x, *states))
             raise SpecError(

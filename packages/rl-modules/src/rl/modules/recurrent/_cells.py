@@ -75,7 +75,8 @@ class LSTM(nn.RNNBase):
             is_init: bool ``[B, T]`` or ``[T]``; the state is zero before the steps where it is true.
 
         Raises:
-            ShapeError: if the input has another shape.
+            ShapeError: if an argument has another shape.
+            SpecError: if dtypes differ.
         """
         out, (h, c) = self._scan(self, input, hx, is_init)
         return out, (h, c)
@@ -115,7 +116,7 @@ class GRU(nn.RNNBase):
         self, input: Tensor, hx: Tensor | None = None, *, is_init: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """See `LSTM.forward`; the state is one tensor."""
-        out, (h,) = self._scan(self, input, None if hx is None else (hx,), is_init)
+        out, (h,) = self._scan(self, input, hx, is_init)
         return out, h
 
 
@@ -144,7 +145,7 @@ class _Scan:
         return _Scan, (self._cell,)
 
     def __call__(
-        self, module: nn.RNNBase, x: Tensor, hx: tuple[Tensor, ...] | None, is_init: Tensor | None
+        self, module: nn.RNNBase, x: Tensor, hx: tuple[Tensor, ...] | Tensor | None, is_init: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         alone = x.dim() == 2
         if x.dim() not in (2, 3) or x.shape[-1] != module.input_size:
@@ -156,14 +157,67 @@ class _Scan:
         if hx is None:
             size = (module.num_layers, module.hidden_size) if alone else (module.num_layers, len(x), module.hidden_size)
             hx = (x.new_zeros(size),) * parts
+        hx = (hx,) if isinstance(hx, Tensor) else hx
         if alone:
             x, hx = x.unsqueeze(0), tuple(part.unsqueeze(1) for part in hx)
             is_init = None if is_init is None else is_init.unsqueeze(0)
         flags = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device) if is_init is None else is_init
+        _check_sequence(module, x, hx, flags, parts)
         states = tuple(part.transpose(0, 1) for part in hx)
         out, after = self._found(module, x, states, flags)
         last = tuple(part[:, -1].transpose(0, 1) for part in after)
         return (out[0], tuple(part[:, 0] for part in last)) if alone else (out, last)
+
+
+def _check_sequence(module: nn.RNNBase, x: Tensor, hx: tuple[Tensor, ...], is_init: Tensor, parts: int) -> None:
+    """Refuse what would broadcast, be cut, or fail without a name.
+
+    Raises:
+        ShapeError: naming the argument and the shape that it is to have.
+        SpecError: if dtypes differ.
+    """
+    who, batch = type(module).__name__, tuple(x.shape[:2])
+    if not batch[1]:
+        raise ShapeError(f"{who} got {tuple(x.shape)}, a sequence without steps; it takes at least one")
+    if is_init.shape != batch or is_init.dtype is not torch.bool:
+        raise ShapeError(
+            f"{who}: is_init is {is_init.dtype} {tuple(is_init.shape)}, expected bool {batch}, as the input"
+        )
+    size = (module.num_layers, batch[0], module.hidden_size)
+    if len(hx) != parts or any(part.shape != size for part in hx):
+        found = ", ".join(str(tuple(part.shape)) for part in hx)
+        what = "a pair (h, c)" if parts == 2 else "one tensor"
+        raise ShapeError(f"{who}: hx is {found}, expected {what} of {size}, [layers, B, hidden]")
+    _check_dtypes(who, module.weight_hh_l0, x, *hx)
+
+
+def _check_dtypes(who: str, weight: Any, *found: Tensor) -> None:
+    if any(part.dtype is not weight.dtype for part in found):
+        said = ", ".join(str(part.dtype) for part in found)
+        raise SpecError(
+            f"{who}: the weights are {weight.dtype}, input and states {said}: convert the module with .to(dtype=...),"
+            " or the data"
+        )
+
+
+def _check_step(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, is_init: Tensor | None, *hx: Tensor) -> None:
+    """Refuse what would be read as another batch.
+
+    Raises:
+        ShapeError: naming the argument and the shape that it is to have.
+        SpecError: if dtypes differ.
+    """
+    who, batch = type(cell).__name__, tuple(x.shape[:-1])
+    if x.shape[-1:] != (cell.input_size,):
+        raise ShapeError(f"{who} takes [*B, {cell.input_size}], got {tuple(x.shape)}")
+    if any(part.shape != (*batch, cell.hidden_size) for part in hx):
+        found = ", ".join(str(tuple(part.shape)) for part in hx)
+        raise ShapeError(
+            f"{who}: hx is {found}, expected {(*batch, cell.hidden_size)}, as the input has the batch {batch}"
+        )
+    if is_init is not None and (is_init.shape != (*batch, 1) or is_init.dtype is not torch.bool):
+        raise ShapeError(f"{who}: is_init is {is_init.dtype} {tuple(is_init.shape)}, expected bool {(*batch, 1)}")
+    _check_dtypes(who, cell.weight_hh, x, *hx)
 
 
 class LSTMCell(nn.LSTMCell):
@@ -182,11 +236,16 @@ class LSTMCell(nn.LSTMCell):
             input: ``[*B, input_size]``.
             hx: states before it, ``[*B, hidden_size]`` each; zero if None.
             is_init: bool ``[*B, 1]``; where it is true the states before the step are zero.
+
+        Raises:
+            ShapeError: if an argument has another shape.
+            SpecError: if dtypes differ.
         """
         batch = input.shape[:-1]
         if hx is None:
             zeros = input.new_zeros(*batch, self.hidden_size)
             hx = zeros, zeros
+        _check_step(self, input, is_init, *hx)
         if is_init is not None:
             hx = hx[0].masked_fill(is_init, 0.0), hx[1].masked_fill(is_init, 0.0)
         before = tuple(part.reshape(-1, self.hidden_size) for part in hx)
@@ -208,6 +267,7 @@ class GRUCell(nn.GRUCell):
         batch = input.shape[:-1]
         if hx is None:
             hx = input.new_zeros(*batch, self.hidden_size)
+        _check_step(self, input, is_init, hx)
         if is_init is not None:
             hx = hx.masked_fill(is_init, 0.0)
         weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh

@@ -48,6 +48,7 @@ def recurrent_keys(
             f" {len(parts) + 2} entries, the last of the longer form ending in {IS_INIT!r}; got {in_keys}"
         )
     states = reads[1:-1]
+    _refuse_twice(who, "in_keys", reads)
     writes = [*key_list([out_key]), *map(next_key, states)] if out_keys is None else key_list(out_keys)
     if writes[1:] != [next_key(state) for state in states]:
         expected = ", ".join(key_str(next_key(state)) for state in states)
@@ -55,7 +56,20 @@ def recurrent_keys(
             f"{who} reads its states under {', '.join(map(key_str, states))} and so writes them under {expected}, from"
             f" where they move to the following step; got out_keys {writes}"
         )
+    if writes[0] in reads[1:]:
+        raise ContractError(
+            f"{who} would write its output over {key_str(writes[0])}, which it reads as a state or mark: give the"
+            " output a key of its own with out_key="
+        )
     return reads, writes
+
+
+def _refuse_twice(who: str, what: str, keys: Sequence[NestedKey]) -> None:
+    for place, key in enumerate(keys):
+        if key in keys[:place]:
+            raise ContractError(
+                f"{who}: {what} has {key_str(key)} twice: input and states need keys of their own, got {list(keys)}"
+            )
 
 
 def _root(key: NestedKey, who: str) -> NestedKey:

@@ -85,6 +85,7 @@ class ValueEstimatorBase(nn.Module, ABC):
         keys = self._keys
         network = self.value_network
         self._call = None if network is None else NetworkCall(network, [keys["value"]])
+        self._states = () if self._call is None else self._call.states
         if self._call is None:
             given = "; give the estimator a value_network, or write it before"
             inputs = [
@@ -211,7 +212,7 @@ class ValueEstimatorBase(nn.Module, ABC):
         ended = tensordict.get(next_key(self._keys["terminated"]), None)
         done, terminated = as_flags(done, ended)
         dim = self.find_time(tensordict, done)
-        if self._call is not None and self._call.states:
+        if self._states:
             self._check_memory(tensordict, dim)
         with nullcontext() if self.differentiable else torch.no_grad():
             if self._call is None:
@@ -248,14 +249,12 @@ class ValueEstimatorBase(nn.Module, ABC):
 
     def _check_memory(self, td: TensorDictBase, dim: int) -> None:
         """Refuse a batch that a network with memory would misread."""
-        assert self._call is not None
         if self.needs_time and dim != td.ndim - 1:
             raise ContractError(
                 f"{type(self).__name__} found time in dimension {dim} of a batch of shape {tuple(td.shape)}; a network"
                 " that carries state reads it from the last one: transpose the batch"
             )
-        if not torch.compiler.is_compiling():
-            check_sequences(td, self._call.states, type(self).__name__, done_key=self._keys["done"])
+        check_sequences(td, self._states, type(self).__name__, done_key=self._keys["done"])
 
     def _network(self, leaves: Sequence[Tensor], batch_size: Sequence[int]) -> Tensor:
         assert self._call is not None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
-from rl.objectives._networks import ActorCall, actor_keys
+from rl.objectives._networks import ActorCall, actor_keys, input_key, joint_states
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value.functional._vtrace import check_thresholds, vtrace_advantage_estimate
 
@@ -101,8 +101,15 @@ class VTrace(ValueEstimatorBase):
         if actor is None:  # not yet
             return
         self._actor = ActorCall(actor)
+        self._states = joint_states(
+            type(self).__name__, actor, *([] if self.value_network is None else [self.value_network])
+        )
         own = (
-            *(Key(key, doc="input of the actor") for key in self._actor.in_keys if key not in self._reads.in_keys),
+            *(
+                input_key(key, self._states, "input of the actor")
+                for key in self._actor.in_keys
+                if key not in self._reads.in_keys
+            ),
             Key(self._keys["action"], doc="action that was taken"),
             Key(
                 self._keys["sample_log_prob"],
