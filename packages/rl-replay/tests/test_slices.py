@@ -213,7 +213,7 @@ def test_environments_side_by_side_do_not_mix_and_go_on_in_the_next_batch():
         buffer.extend(batch(torch.zeros(3, 2), start))
     sample = buffer.sample(5 * 500)["x"].view(-1, 5)
     assert buffer.sample(10).names == ["time"]
-    assert buffer_of(every(5, 20), slice_len=4).sample(8).names == [None]
+    assert buffer_of(every(5, 20), slice_len=4).sample(8).names == ["time"]
     begins = {tuple(row) for row in sample.tolist()}
     lanes = [[12 + 6 * k + 2 * lane + t for k in range(4) for t in range(2)] for lane in range(3)]
     assert begins == {tuple(lane[i : i + 5]) for lane in lanes for i in range(4)}

@@ -76,6 +76,38 @@ class GuessEnv:
         self._steps = state["steps"].clone()
 
 
+class RecallEnv(GuessEnv):
+    """Shows the picture at the first of four steps only, and pays for naming it at each."""
+
+    _kind = None
+
+    def _picture(self):
+        fresh = torch.randint(2, (*self.batch_size,), generator=self._generator)
+        begins = self._steps[..., 0] == 0
+        self._kind = fresh if self._kind is None else torch.where(begins, fresh, self._kind)
+        return torch.nn.functional.one_hot(self._kind, 2).float() * begins.unsqueeze(-1)
+
+    def _flags(self, done):
+        return super()._flags(self._steps >= 4)
+
+    def reset(self, tensordict=None):
+        root = super().reset(tensordict)
+        return root.update(GuessEnv._flags(self, torch.zeros_like(self._steps, dtype=torch.bool)))
+
+    def step(self, tensordict):
+        right = (self._kind == tensordict["action"]).float().unsqueeze(-1)
+        out = super().step(tensordict)
+        out["next", "reward"] = right
+        return out
+
+    def state_dict(self):
+        return super().state_dict() | {"kind": self._kind}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self._kind = state["kind"].clone()
+
+
 class EndlessEnv(GuessEnv):
     """Episodes never end, and its state cannot be saved."""
 
@@ -114,11 +146,13 @@ module = ModuleType("rl_trainers_test_envs")
 module.FakeEnv = FakeEnv
 module.GuessEnv = GuessEnv
 module.EndlessEnv = EndlessEnv
+module.RecallEnv = RecallEnv
 module.OneGuessEnv = OneGuessEnv
 sys.modules[module.__name__] = module
 if not any(component.name == "test/guess" for component in default().components("env")):
     default().add(Component("env", "test/guess", f"{module.__name__}:GuessEnv"))
     default().add(Component("env", "test/one-guess", f"{module.__name__}:OneGuessEnv"))
+    default().add(Component("env", "test/recall", f"{module.__name__}:RecallEnv"))
     default().add(Component("env", "test/endless", f"{module.__name__}:EndlessEnv"))
 
 

@@ -95,7 +95,7 @@ class SliceCore:
         steps = None if self.options.whole else have
         rows = torch.from_numpy(slice_rows(lines, first, steps, length, table.capacity, plain=table.plain))
         some = None if steps is None else torch.from_numpy(steps)
-        index, shape = self.marks.shaped(rows, some, scattered=not table.plain)
+        index, shape = self.marks.shaped(rows, some)
         return index, {SHAPE: shape}
 
     def mark(self, data: TensorDictBase, info: dict[Any, Any]) -> None:

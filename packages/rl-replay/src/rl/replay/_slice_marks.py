@@ -20,15 +20,11 @@ Flags = dict[NestedKey, Tensor]
 
 
 class Shape(NamedTuple):
-    """Of a draw: how many slices, of how many steps at most, and of each (int64 ``[slices]``), if some are shorter.
-
-    Where rows of a slice need not lie side by side, it is `scattered`.
-    """
+    """Of a draw: how many slices, of how many steps at most, and of each (int64 ``[slices]``), if some are shorter."""
 
     slices: int
     length: int
     steps: Tensor | None
-    scattered: bool
 
 
 class SliceMarks:
@@ -49,9 +45,9 @@ class SliceMarks:
         ends = () if self._truncated is None else (self._truncated, self._done, self._terminated)
         self._keys: Final[tuple[NestedKey, ...]] = ends if self._init is None else (*ends, self._init)
 
-    def shaped(self, rows: Tensor, steps: Tensor | None, *, scattered: bool) -> tuple[Tensor, Shape]:
+    def shaped(self, rows: Tensor, steps: Tensor | None) -> tuple[Tensor, Shape]:
         """Rows ``[slices, length]``, of shorter slices with copies of the last one, in the shape of a sample."""
-        shape = Shape(rows.shape[0], rows.shape[1], steps, scattered)
+        shape = Shape(rows.shape[0], rows.shape[1], steps)
         if self._pad:
             return rows, shape
         return rows.reshape(-1) if steps is None else rows[_inside(shape)], shape
@@ -63,8 +59,8 @@ class SliceMarks:
         for key, flag in flags.items():
             if given.get(key) is not flag:
                 data.set(key, flag)
-        if shape.scattered and data.names[at := 1 if self._pad else 0] is None:
-            # Nobody could tell from `index` that these are steps in order.
+        if data.names[at := 1 if self._pad else 0] is None:
+            # Who reads sequences need not guess that these are steps in order.
             data.names = [name if dim != at else "time" for dim, name in enumerate(data.names)]
         return flags
 
@@ -111,7 +107,7 @@ class SliceMarks:
 
 def _edges(shape: Shape, device: torch.device | None, *, pad: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Where slices begin, end, and, in padded samples, where rows are copies; ``[*n, 1]`` each."""
-    slices, length, steps, _ = shape
+    slices, length, steps = shape
     if steps is None:
         return (*_whole_edges(slices, length, device, pad=pad), None)
     place, steps = torch.arange(length), steps.unsqueeze(1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -14,16 +16,17 @@ from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import ACTION, DONE, NEXT, REWARD, TERMINATED, NestedKey, key_str, next_key
+from rl.core.keys import ACTION, ACTION_VALUE, DONE, NEXT, REWARD, TERMINATED, NestedKey, key_str
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.modules import EGreedyModule, QValueActor
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
-from rl.replay import LazyTensorStorage, ReplayBuffer
+from rl.replay import BurnInTransform, LazyTensorStorage, ReplayBuffer, SliceSampler
 from rl.trainers._device import storing_device
 from rl.trainers._display import DisplayMode
 from rl.trainers._dqn_config import DQN, DQNConfig
 from rl.trainers._evaluation import Evaluator
-from rl.trainers._networks import action_of, described, network, observations_of
+from rl.trainers._memory import with_memory
+from rl.trainers._networks import action_of, described, network
 from rl.trainers._optimizer import adam, descend, set_learning_rate
 from rl.trainers._run import Run, TrainResult
 
@@ -84,10 +87,8 @@ def train_dqn(
         frames_per_batch=config.frames_per_batch,
         storing_device=storing_device(config.device),
     )
-    buffer = ReplayBuffer(
-        storage=LazyTensorStorage(config.buffer_size, device=config.device), batch_size=config.minibatch_size
-    )
-    learn = _Learner(config, env, loss, target, optimizer, buffer)
+    buffer = replay_buffer(config, policy)
+    learn = _Learner(config, loss, target, optimizer, buffer)
     parts = {
         "policy": policy,
         "loss": loss,
@@ -112,16 +113,36 @@ def train_dqn(
         return run.finish()
 
 
+#: never true: to a recurrent policy the whole life of an environment is one sequence
+BREAK = (NEXT, "break")
 METRICS = ("loss", "q_value", "gradient_norm", "epsilon", "learning_rate")
 
 
+def replay_buffer(config: DQNConfig, policy: QValueActor) -> ReplayBuffer:
+    """Transitions; for a policy that remembers, sequences ``[slices, sequence_length]`` with a warm state.
+
+    Sequences run on over the ends of episodes: ``is_init`` says where the next one begins, and the state with it. So
+    every step is drawn as often as any other, also those of episodes that are shorter than a sequence.
+    """
+    size, device = config.buffer_size, config.device
+    if config.policy == "mlp":
+        return ReplayBuffer(storage=LazyTensorStorage(size, device=device), batch_size=config.minibatch_size)
+    length = config.burn_in + config.sequence_length
+    values: Any = policy[0]  # what chooses the action is behind it
+    return ReplayBuffer(
+        storage=LazyTensorStorage(size - size % config.frames_per_batch, device=device, ndim=2),  # whole batches
+        sampler=SliceSampler(slice_len=length, end_key=BREAK, pad_output=True),
+        batch_size=config.minibatch_size // config.sequence_length * length,
+        transform=BurnInTransform(values[:-1], config.burn_in),  # without the network behind the memory
+    )
+
+
 class _Learner:
-    """Gradient steps on transitions from the replay buffer."""
+    """Gradient steps on what the replay buffer gives."""
 
     def __init__(
         self,
         config: DQNConfig,
-        env: Env,
         loss: DQNLoss,
         target: SoftUpdate | HardUpdate,
         optimizer: torch.optim.Optimizer,
@@ -130,16 +151,18 @@ class _Learner:
         self._config, self._loss, self._target = config, loss, target
         self._optimizer, self._buffer = optimizer, buffer
         self._parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
-        observations = list(observations_of(env))
-        self._keys: list[NestedKey] = [
-            *observations,
-            action_of(env)[0],
-            *map(next_key, (*observations, REWARD, DONE, TERMINATED)),
-        ]
+        self._keys: list[NestedKey] = [*loss.in_keys, (NEXT, TERMINATED)]
+        self._least = config.minibatch_size
+        if config.policy != "mlp":
+            self._least = max(self._least, config.num_envs * (config.burn_in + config.sequence_length))
 
     def remember(self, batch: TensorDictBase) -> None:
         """Put the transitions of a batch into the replay buffer."""
-        self._buffer.extend(batch.select(*self._keys).reshape(-1))
+        stored = batch.select(*self._keys)
+        if self._config.policy == "mlp":
+            self._buffer.extend(stored.reshape(-1))
+        else:
+            self._buffer.extend(stored.set(BREAK, torch.zeros_like(batch.get((NEXT, DONE)))))
 
     def __call__(self, before: int, frames: int) -> Callable[[], dict[str, float]]:
         """Take the gradient steps that follow a batch; returns what gives their mean figures.
@@ -149,7 +172,7 @@ class _Learner:
             frames: and with it.
         """
         config = self._config
-        if frames < config.learning_starts or len(self._buffer) < config.minibatch_size:
+        if frames < config.learning_starts or len(self._buffer) < self._least:
             return dict
         seen: list[tuple[Tensor, Tensor, Tensor]] = []
         for _ in range(config.updates_per_batch):
@@ -188,7 +211,8 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
             f"dqn trains one choice (Categorical, OneHot) under {ACTION!r}; {key_str(key)} of {type(env).__name__} is"
             f" {described(spec)}: {remedy}"
         )
-    net = network(
+    net = partial(
+        network,
         env,
         out_features=int(spec.n),
         hidden=config.hidden,
@@ -196,4 +220,4 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
         last_gain=None,
         device=config.device,
     )
-    return QValueActor(net, in_keys=list(observations_of(env)), spec=spec)
+    return QValueActor(with_memory(config, env, net, [ACTION_VALUE]), spec=spec)

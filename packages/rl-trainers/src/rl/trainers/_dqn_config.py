@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rl.trainers._fields import check, in_range, one_of, positive
+from rl.trainers._fields import POLICIES, check, in_range, one_of, positive
 from rl.trainers._recipe import Recipe
 from rl.trainers._run_config import RunConfig
 
 __all__ = ["DQN", "DQNConfig"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DQNConfig(RunConfig):
     """Deep Q-learning: replay buffer, target network, epsilon-greedy exploration; discrete actions only.
 
     Mnih et al., "Human-level control through deep reinforcement learning", 2015; double Q-learning after
-    van Hasselt et al., 2016. The defaults solve CartPole-v1.
+    van Hasselt et al., 2016; recurrent policies learn from stored sequences after Kapturowski et al., "Recurrent
+    Experience Replay in Distributed Reinforcement Learning", 2019. The defaults solve CartPole-v1.
 
     Args:
         frames_per_batch: frames collected between two rounds of updates; `num_envs` divides it.
         updates_per_batch: gradient steps of one round.
-        minibatch_size: transitions of one gradient step.
-        buffer_size: transitions that the replay buffer keeps.
+        minibatch_size: transitions of one gradient step; with a recurrent policy a multiple of sequence_length.
+        buffer_size: transitions that the replay buffer keeps; with a recurrent policy whole batches of them.
         learning_starts: frames before the first update.
         learning_rate: of Adam.
         anneal: let the learning rate fall linearly to 0 at `total_frames`.
@@ -37,6 +38,13 @@ class DQNConfig(RunConfig):
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers, as in [128,128].
         activation: tanh or relu.
+        policy: mlp, or with a memory lstm or gru: for environments that hide a part of their state.
+        recurrent_size: width of that memory.
+        recurrent_layers: its layers, one on the other.
+        recurrent_horizon: steps that it reaches back over at first, unit by unit up to so many; above 1 for what has
+            to be recalled after long.
+        sequence_length: steps of a sampled sequence that a recurrent policy learns from.
+        burn_in: steps in front of these, on which its stored state is only brought up to date.
 
     Raises:
         SpecError: if a value is out of its range.
@@ -65,6 +73,12 @@ class DQNConfig(RunConfig):
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (128, 128)
     activation: str = "relu"
+    policy: str = "mlp"
+    recurrent_size: int = 64
+    recurrent_layers: int = 1
+    recurrent_horizon: int = 1
+    sequence_length: int = 16
+    burn_in: int = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,8 +107,28 @@ class DQNConfig(RunConfig):
                 "max_grad_norm": above_zero,
                 "hidden": (lambda sizes: all(n > 0 for n in sizes), "widths above 0"),
                 "activation": one_of("tanh", "relu"),
+                "policy": one_of(*POLICIES),
+                "recurrent_size": above_zero,
+                "recurrent_layers": above_zero,
+                "recurrent_horizon": above_zero,
+                "sequence_length": above_zero,
+                "burn_in": (lambda n: n >= 0, "0 or more"),
             },
         )
+        if self.policy != "mlp":
+            length, batch = self.sequence_length, self.frames_per_batch
+            stored = (self.buffer_size - self.buffer_size % batch) // self.num_envs
+            check(
+                self,
+                {
+                    "minibatch_size": (lambda n: n % length == 0, f"a multiple of sequence_length ({length})"),
+                    "burn_in": (
+                        lambda n: n + length <= stored,
+                        f"so short that with sequence_length ({length}) it fits into the {stored} steps of an"
+                        " environment that the buffer keeps",
+                    ),
+                },
+            )
 
 
 DQN = Recipe(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -12,14 +12,23 @@ from rl.core.components import Component
 from rl.core.errors import RLError, UnknownComponentError
 from rl.core.interfaces import Env
 from rl.core.registry import components, load
+from rl.trainers._run_config import RunConfig
 from rl.trainers._side_by_side import SideBySide
 
-__all__ = ["make_env"]
+__all__ = ["env_options", "make_env"]
 
 Make = Callable[..., Any]
 
 
-def make_env(env: str, num_envs: int, *, seed: int, max_episode_steps: int = 0, **options: Any) -> Env:
+def make_env(
+    env: str,
+    num_envs: int,
+    *,
+    seed: int,
+    max_episode_steps: int = 0,
+    observation_indices: Sequence[int] = (),
+    **options: Any,
+) -> Env:
     """`num_envs` copies of an environment as one, seeded, in this process.
 
     Args:
@@ -29,10 +38,12 @@ def make_env(env: str, num_envs: int, *, seed: int, max_episode_steps: int = 0, 
         seed: of the environment.
         max_episode_steps: episodes end as truncated after so many steps; 0 for the environment's own
             ``max_episode_steps``, if it has one.
+        observation_indices: entries of a vector observation that are kept; all if empty.
         options: for the environment, for example ``render_mode="rgb_array"``.
 
     Raises:
         UnknownComponentError: if there is no such environment; the message names the nearest.
+        SpecError: if the observation has no such entries.
 
     Example:
         >>> make_env("CartPole-v1", 2, seed=0).batch_size
@@ -46,8 +57,17 @@ def make_env(env: str, num_envs: int, *, seed: int, max_episode_steps: int = 0, 
         max_episode_steps = int(getattr(type(made), "max_episode_steps", 0))
     if max_episode_steps:
         made = TransformedEnv(made, StepCounter(max_steps=max_episode_steps))
+    if observation_indices:
+        from rl.trainers._observation_indices import ObservationIndices
+
+        made = TransformedEnv(made, ObservationIndices(observation_indices))
     made.set_seed(seed)
     return made
+
+
+def env_options(config: RunConfig) -> dict[str, Any]:
+    """What `make_env` is told about the environment besides its name, in every part of a run."""
+    return {"max_episode_steps": config.max_episode_steps, "observation_indices": config.observation_indices}
 
 
 def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:

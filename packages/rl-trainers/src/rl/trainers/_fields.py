@@ -10,7 +10,10 @@ from typing import Any, get_type_hints
 
 from rl.core.errors import SpecError
 
-__all__ = ["ConfigField", "check", "config_fields", "in_range", "one_of", "positive"]
+__all__ = ["POLICIES", "ConfigField", "check", "config_fields", "in_range", "one_of", "positive"]
+
+POLICIES = ("mlp", "lstm", "gru")
+"""Networks that a policy can be made of; all but the first remember."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rl.core.interfaces import Env
 from rl.core.registry import load
 from rl.trainers._checkpoint import load_checkpoint
 from rl.trainers._device import check_device
-from rl.trainers._envs import make_env
+from rl.trainers._envs import env_options, make_env
 from rl.trainers._evaluation import Evaluator
 from rl.trainers._recipe import Recipe
 from rl.trainers._rng import preserved_rng
@@ -43,14 +43,8 @@ class TrainedRun:
 
     def make_env(self, num_envs: int, seed: int, **options: Any) -> Env:
         """The environment that the policy was trained on."""
-        return make_env(
-            self.config.env,
-            num_envs,
-            seed=seed,
-            max_episode_steps=self.config.max_episode_steps,
-            device=self.config.device,
-            **options,
-        )
+        config = self.config
+        return make_env(config.env, num_envs, seed=seed, device=config.device, **env_options(config), **options)
 
 
 def load_config(run: str | Path) -> tuple[Recipe, RunConfig]:
@@ -96,7 +90,7 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
     path = folder.best if checkpoint == "best" else folder.last
     state = load_checkpoint(path)
     with preserved_rng():
-        env = make_env(config.env, 1, seed=0, max_episode_steps=config.max_episode_steps, device=config.device)
+        env = make_env(config.env, 1, seed=0, device=config.device, **env_options(config))
         policy = recipe.load_policy()(config, env)
         env.close()
     try:

@@ -82,6 +82,7 @@ def network(
     activation: str,
     last_gain: float | None,
     device: str,
+    in_features: int | None = None,
 ) -> nn.Module:
     """An MLP from an environment's observations, behind convolutions where they are pictures.
 
@@ -93,15 +94,14 @@ def network(
         last_gain: scale of the last layer's orthogonal initial weights; all layers keep torch's initial weights
             if None.
         device: where the parameters are.
+        in_features: width of an input that takes the place of the observations.
 
     Shapes: the observations, in order of `observations_of`, to ``[*B, out_features]``.
     """
-    batch = len(env.batch_size)
-    parts = [_part(spec, tuple(spec.shape[batch:])) for spec in observations_of(env).values()]
-    width = sum(part.width for part in parts)
+    parts = [] if in_features is not None else _parts(env)
+    width = sum(part.width for part in parts) if in_features is None else in_features
     mlp = MLP(width, out_features, num_cells=list(hidden), activation_class=ACTIVATIONS[activation])
-    plain = len(parts) == 1 and isinstance(parts[0], _Vector) and parts[0].plain
-    whole = mlp if plain else _Network(parts, mlp)
+    whole = mlp if not parts or _is_plain(parts) else _Network(parts, mlp)
     if last_gain is not None:
         orthogonal_init(whole, math.sqrt(2), last_gain)
     return whole.to(device)
@@ -118,6 +118,15 @@ class _Network(nn.Module):
     def forward(self, *observations: Tensor) -> Tensor:
         encoded = [part(x) for part, x in zip(self.parts, observations, strict=True)]
         return self.body(torch.cat(encoded, -1))
+
+
+def _parts(env: Env) -> list[Any]:
+    batch = len(env.batch_size)
+    return [_part(spec, tuple(spec.shape[batch:])) for spec in observations_of(env).values()]
+
+
+def _is_plain(parts: Sequence[Any]) -> bool:
+    return len(parts) == 1 and isinstance(parts[0], _Vector) and parts[0].plain
 
 
 class _Vector(nn.Module):

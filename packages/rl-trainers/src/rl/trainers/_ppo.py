@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModule
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
 from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import ACTION_LOG_PROB, ADVANTAGE, DONE, NEXT, REWARD, VALUE_TARGET, NestedKey, key_str
+from rl.core.keys import ADVANTAGE, DONE, NEXT, REWARD, STATE_VALUE, VALUE_TARGET, NestedKey, key_str
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.modules import (
     Categorical as CategoricalDistribution,
 )
-from rl.modules import IndependentNormal, OneHotCategorical, ProbabilisticActor, TanhNormal, ValueOperator
+from rl.modules import IndependentNormal, OneHotCategorical, ProbabilisticActor, TanhNormal
 from rl.objectives import ClipPPOLoss
 from rl.objectives.value import GAE
 from rl.trainers._device import storing_device
 from rl.trainers._display import DisplayMode
 from rl.trainers._evaluation import Evaluator
-from rl.trainers._networks import action_of, described, network, observations_of
+from rl.trainers._memory import activation_of, with_memory
+from rl.trainers._networks import action_of, described, network
 from rl.trainers._optimizer import adam, descend, set_learning_rate
 from rl.trainers._ppo_config import PPO, PPOConfig
 from rl.trainers._run import Run, TrainResult
 
-__all__ = ["ppo_policy", "train_ppo"]
+__all__ = ["ppo_networks", "ppo_policy", "train_ppo"]
 
 
 def train_ppo(
@@ -67,7 +70,7 @@ def train_ppo(
     """
     run = Run(PPO, config, out=out, resume=resume, display=display, should_stop=should_stop)
     env = run.make_env(config.num_envs, config.seed)
-    actor, critic = ppo_policy(config, env), ppo_critic(config, env)
+    actor, critic = ppo_networks(config, env)
     estimate = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
     settings: dict[str, Any] = {
         "clip_epsilon": config.clip,
@@ -78,12 +81,14 @@ def train_ppo(
     }
     loss = ClipPPOLoss(actor, critic, diagnostics=False, **settings)
     told = ClipPPOLoss(actor, critic, **settings)  # the same, and says how it goes: in the last epoch only
-    check_pipeline(env, actor, estimate, told)
+    remembers = config.policy != "mlp"  # then the critic has to follow the episodes, too
+    acting = TensorDictSequential(actor, critic) if remembers else actor
+    check_pipeline(env, acting, estimate, told)
     optimizer = adam(loss.parameters(), config.learning_rate)
     collector = Collector(
-        env, actor, frames_per_batch=config.frames_per_batch, storing_device=storing_device(config.device)
+        env, acting, frames_per_batch=config.frames_per_batch, storing_device=storing_device(config.device)
     )
-    learn = _Learner(config, env, loss, told, optimizer)
+    learn = _Learner(config, loss, told, optimizer)
     parts = {"policy": actor, "critic": critic, "optimizer": optimizer, "collector": collector}
     evaluator = Evaluator(run.make_env, actor)
     with (
@@ -126,34 +131,24 @@ _OUTPUTS = {
 
 
 class _Learner:
-    """Epochs of minibatches over one batch."""
+    """Epochs of minibatches over one batch: of single steps, or of sequences if the policy remembers."""
 
     def __init__(
-        self,
-        config: PPOConfig,
-        env: Env,
-        loss: ClipPPOLoss,
-        told: ClipPPOLoss,
-        optimizer: torch.optim.Optimizer,
+        self, config: PPOConfig, loss: ClipPPOLoss, told: ClipPPOLoss, optimizer: torch.optim.Optimizer
     ) -> None:
         self._config, self._loss, self._told, self._optimizer = config, loss, told, optimizer
         self._parameters = [p for p in loss.parameters() if p.requires_grad]
-        self._keys: list[NestedKey] = [
-            *observations_of(env),
-            action_of(env)[0],
-            ACTION_LOG_PROB,
-            ADVANTAGE,
-            VALUE_TARGET,
-        ]
+        self._row = () if config.policy == "mlp" else (config.sequence_length,)  # what is never torn apart
+        self._size = config.minibatch_size // prod(self._row)
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
         """Take all gradient steps; returns what gives the mean figures of the last epoch."""
-        flat = {key: _flat(batch.get(key), batch.ndim) for key in self._keys}
+        rows = {key: self._rows(batch.get(key), batch.ndim) for key in self._loss.in_keys}
         seen: list[tuple[TensorDictBase, Tensor]] = []
         for epoch in range(1, self._config.epochs + 1):
             last = epoch == self._config.epochs
             loss = self._told if last else self._loss
-            for minibatch in self._minibatches(flat):
+            for minibatch in self._minibatches(rows):
                 out = loss(minibatch)
                 total = out.get("loss_objective") + out.get("loss_critic")
                 if self._config.entropy_weight:
@@ -161,27 +156,29 @@ class _Learner:
                 norm = descend(total, self._optimizer, self._parameters, self._config.max_grad_norm)
                 if last:
                     seen.append((out, norm))
-        return lambda: self._figures(flat, seen)
+        return lambda: self._figures(rows, seen)
 
-    def _minibatches(self, flat: Mapping[NestedKey, Tensor]) -> Iterator[TensorDict]:
+    def _rows(self, leaf: Tensor, batch_dims: int) -> Tensor:
+        return leaf.reshape(-1, *self._row, *leaf.shape[batch_dims:])
+
+    def _minibatches(self, rows: Mapping[NestedKey, Tensor]) -> Iterator[TensorDict]:
         """Shuffled rows, cut into pieces; a last piece below half a minibatch joins the one before."""
-        size = self._config.minibatch_size
-        rows = next(iter(flat.values())).shape[0]
-        order = torch.randperm(rows).to(self._config.device)
-        shuffled = {key: leaf.index_select(0, order) for key, leaf in flat.items()}
-        count = max(1, round(rows / size))
+        size, total = self._size, next(iter(rows.values())).shape[0]
+        order = torch.randperm(total).to(self._config.device)
+        shuffled = {key: leaf.index_select(0, order) for key, leaf in rows.items()}
+        count = max(1, round(total / size))
         for i in range(count):
-            end = (i + 1) * size if i < count - 1 else rows
+            end = (i + 1) * size if i < count - 1 else total
             piece: dict[Any, Any] = {key: leaf[i * size : end] for key, leaf in shuffled.items()}
-            yield TensorDict(piece, batch_size=[end - i * size])
+            yield TensorDict(piece, batch_size=[end - i * size, *self._row])
 
-    def _figures(self, flat: Mapping[NestedKey, Tensor], seen: list[tuple[TensorDictBase, Tensor]]) -> dict[str, float]:
+    def _figures(self, rows: Mapping[NestedKey, Tensor], seen: list[tuple[TensorDictBase, Tensor]]) -> dict[str, float]:
         means = {
             name: float(torch.stack([out.get(key).detach() for out, _ in seen]).mean())
             for name, key in _OUTPUTS.items()
         }
-        target = flat[VALUE_TARGET]
-        residual = flat[ADVANTAGE].var() / target.var().clamp_min(1e-12)  # target - value is the advantage
+        target = rows[VALUE_TARGET]
+        residual = rows[ADVANTAGE].var() / target.var().clamp_min(1e-12)  # target - value is the advantage
         return {
             **means,
             "gradient_norm": float(torch.stack([norm for _, norm in seen]).mean()),
@@ -190,9 +187,10 @@ class _Learner:
         }
 
 
-def ppo_policy(config: PPOConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy: reads observations, writes ``action`` and ``action_log_prob``.
+def ppo_networks(config: PPOConfig, env: Env) -> tuple[ProbabilisticActor, TensorDictModuleBase]:
+    """The untrained actor and critic, which share nothing.
 
+    The actor reads observations, and writes ``action`` and ``action_log_prob``; the critic writes ``state_value``.
     Discrete actions come from a categorical distribution, bounded ones from a tanh-normal, unbounded ones from a
     normal distribution whose deviation does not depend on the state.
 
@@ -219,32 +217,33 @@ def ppo_policy(config: PPOConfig, env: Env) -> ProbabilisticActor:
             f"ppo trains actions that are bounded on both sides or not at all; {key_str(key)} of {type(env).__name__}"
             f" is in [{space.low.tolist()}, {space.high.tolist()}]: give it finite bounds"
         )
-    net = network(
-        env,
-        out_features=width,
-        hidden=config.hidden,
-        activation=config.activation,
-        last_gain=0.01,
-        device=config.device,
-    )
+    make = partial(network, env, hidden=config.hidden, activation=activation_of(config), device=config.device)
+    act = partial(make, out_features=width, last_gain=0.01)
     if len(params) == 2:
-        net = _WithDeviation(net, width).to(config.device)
-    return ProbabilisticActor(
-        TensorDictModule(net, in_keys=list(observations_of(env)), out_keys=params),
+        act = _with_deviation(act, width, config.device)
+    actor = ProbabilisticActor(
+        with_memory(config, env, act, params),
         in_keys=params,
         out_keys=[key],
         spec=spec,
         distribution_class=kind,
         return_log_prob=True,
     )
+    value = partial(make, out_features=1, last_gain=1.0)
+    return actor, with_memory(config, env, value, [STATE_VALUE], state="critic_state")
 
 
-def ppo_critic(config: PPOConfig, env: Env) -> ValueOperator:
-    """The untrained critic: reads observations, writes ``state_value``."""
-    net = network(
-        env, out_features=1, hidden=config.hidden, activation=config.activation, last_gain=1.0, device=config.device
-    )
-    return ValueOperator(net, in_keys=list(observations_of(env)))
+def ppo_policy(config: PPOConfig, env: Env) -> ProbabilisticActor:
+    """The untrained policy; see `ppo_networks`.
+
+    Raises:
+        SpecError: if the environment's action is of a kind that is not trained.
+    """
+    return ppo_networks(config, env)[0]
+
+
+def _with_deviation(make: Callable[..., nn.Module], width: int, device: str) -> Callable[..., nn.Module]:
+    return lambda **settings: _WithDeviation(make(**settings), width).to(device)
 
 
 class _WithDeviation(nn.Module):
@@ -258,7 +257,3 @@ class _WithDeviation(nn.Module):
     def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
         mean = self.mean(*observations)
         return mean, self.log_scale.clamp(-5, 2).exp().expand_as(mean)
-
-
-def _flat(leaf: Tensor, batch_dims: int) -> Tensor:
-    return leaf.flatten(0, batch_dims - 1)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rl.trainers._fields import check, in_range, one_of, positive
+from rl.trainers._fields import POLICIES, check, in_range, one_of, positive
 from rl.trainers._recipe import Recipe
 from rl.trainers._run_config import RunConfig
 
 __all__ = ["PPO", "PPOConfig"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PPOConfig(RunConfig):
     """Proximal policy optimization with a clipped probability ratio.
 
     Schulman et al., "Proximal Policy Optimization Algorithms", 2017, with generalized advantage estimation
     (Schulman et al., 2016). The defaults solve CartPole-v1. For Pendulum-v1:
-    ``num_envs=4, total_frames=100_000, frames_per_batch=4096, gamma=0.9``.
+    ``num_envs=4, total_frames=100_000, frames_per_batch=4096, gamma=0.9``. For CartPole-v1 without velocities:
+    ``policy="lstm", observation_indices=(0, 2), total_frames=100_000, frames_per_batch=256, epochs=20, gamma=0.98,
+    gae_lambda=0.8``.
 
     Args:
         frames_per_batch: frames collected for each update; `num_envs` divides it.
         epochs: passes over each batch.
-        minibatch_size: frames of one gradient step.
+        minibatch_size: frames of one gradient step; with a recurrent policy a multiple of sequence_length.
         learning_rate: of Adam.
         anneal: let the learning rate fall linearly to 0 at `total_frames`.
         gamma: discount of the return, per step.
@@ -33,7 +35,16 @@ class PPOConfig(RunConfig):
         max_grad_norm: gradients of actor and critic together are scaled down to this norm.
         normalize_advantage: shift and scale the advantages of each minibatch to mean 0 and deviation 1.
         hidden: widths of the hidden layers of actor and critic, as in [64,64].
-        activation: tanh or relu.
+        activation: tanh, relu, or auto for tanh without and relu with recurrent layers.
+        policy: mlp, or with a memory lstm or gru: for environments that hide a part of their state. Actor and critic
+            have one each.
+        recurrent_size: width of that memory.
+        recurrent_layers: its layers, one on the other.
+        recurrent_horizon: steps that it reaches back over at first, unit by unit up to so many; above 1 for what has
+            to be recalled after long.
+        sequence_length: steps through which gradients of a recurrent policy flow; minibatches are made of such
+            sequences, each from the state on that was stored with its first step. Divides the steps of an environment
+            in a batch, frames_per_batch / num_envs.
 
     Raises:
         SpecError: if a value is out of its range.
@@ -58,7 +69,12 @@ class PPOConfig(RunConfig):
     max_grad_norm: float = 0.5
     normalize_advantage: bool = True
     hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
+    activation: str = "auto"
+    policy: str = "mlp"
+    recurrent_size: int = 64
+    recurrent_layers: int = 1
+    recurrent_horizon: int = 1
+    sequence_length: int = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,9 +99,25 @@ class PPOConfig(RunConfig):
                 "entropy_weight": (lambda w: w >= 0, "0 or more"),
                 "max_grad_norm": above_zero,
                 "hidden": (lambda sizes: all(n > 0 for n in sizes), "widths above 0"),
-                "activation": one_of("tanh", "relu"),
+                "activation": one_of("tanh", "relu", "auto"),
+                "policy": one_of(*POLICIES),
+                "recurrent_size": above_zero,
+                "recurrent_layers": above_zero,
+                "recurrent_horizon": above_zero,
             },
         )
+        if self.policy != "mlp":
+            steps, length = self.frames_per_batch // self.num_envs, self.sequence_length
+            check(
+                self,
+                {
+                    "sequence_length": (
+                        lambda n: n > 0 and steps % n == 0,
+                        f"a divisor of frames_per_batch / num_envs ({steps})",
+                    ),
+                    "minibatch_size": (lambda n: n % max(length, 1) == 0, f"a multiple of sequence_length ({length})"),
+                },
+            )
 
 
 PPO = Recipe(

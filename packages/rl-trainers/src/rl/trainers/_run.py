@@ -18,7 +18,7 @@ from rl.core.interfaces import Env
 from rl.trainers._checkpoint import load_checkpoint, save_checkpoint
 from rl.trainers._device import check_device
 from rl.trainers._display import DisplayMode, make_display
-from rl.trainers._envs import make_env
+from rl.trainers._envs import env_options, make_env
 from rl.trainers._evaluation import Evaluator
 from rl.trainers._logger_set import LoggerSet
 from rl.trainers._metrics import EpisodeStats
@@ -173,9 +173,7 @@ class Run:
     def make_env(self, num_envs: int, seed: int) -> Env:
         """The environment of the run."""
         config = self.config
-        return make_env(
-            config.env, num_envs, seed=seed, max_episode_steps=config.max_episode_steps, device=config.device
-        )
+        return make_env(config.env, num_envs, seed=seed, device=config.device, **env_options(config))
 
     @property
     def progress(self) -> float:

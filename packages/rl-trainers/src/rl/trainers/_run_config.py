@@ -9,7 +9,7 @@ from rl.trainers._fields import check, in_range, positive
 __all__ = ["RunConfig"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """What is trained on, for how long, and how often the policy is looked at.
 
@@ -27,6 +27,8 @@ class RunConfig:
             result in summary.json.
         max_episode_steps: end episodes as truncated after so many steps; 0 for the environment's
             own limit, if it has one.
+        observation_indices: entries of a vector observation that the policy may see, as in [0,2], which hides the
+            velocities of CartPole-v1; an empty list for all.
         log_every: frames between two rows of metrics.
         checkpoint_every: frames between two saves of the last checkpoint; it is also saved at the end and on
             Ctrl-C.
@@ -52,6 +54,7 @@ class RunConfig:
     eval_episodes: int = 10
     final_eval_episodes: int = 20
     max_episode_steps: int = 0
+    observation_indices: tuple[int, ...] = ()
     log_every: int = 1_000
     checkpoint_every: int = 50_000
     threads: int = 1
@@ -75,6 +78,10 @@ class RunConfig:
                 "eval_episodes": above_zero,
                 "final_eval_episodes": above_zero,
                 "max_episode_steps": (lambda n: n >= 0, "0 or more"),
+                "observation_indices": (
+                    lambda indices: all(i >= 0 for i in indices) and len(set(indices)) == len(indices),
+                    "different numbers of 0 or more",
+                ),
                 "log_every": above_zero,
                 "checkpoint_every": above_zero,
                 "threads": (lambda n: n >= 0, "0 or more"),

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 
-from rl.core import ExplorationType, set_exploration_type
+from rl.core import ExplorationType, set_exploration_type, states_of
 from rl.core.errors import MissingExtraError, RLError
-from rl.core.keys import DONE, NEXT
+from rl.core.keys import DONE, IS_INIT, NEXT
 from rl.core.mdp import step_mdp
 from rl.trainers._files import atomic_path
 from rl.trainers._loading import TrainedRun
@@ -78,14 +79,14 @@ def record_video(
     pictures: list[Any] = []
     with preserved_rng(), torch.no_grad(), set_exploration_type(how):
         seed_everything(seed)
-        td = env.reset()
+        td = _begun(env.reset(), run.policy)
         pictures.append(_picture(env, run.config.env))
         for _ in range(max_steps):
             td = env.step(run.policy(td))
             pictures.append(_picture(env, run.config.env))
             if bool(td.get((NEXT, DONE)).any()):
                 break
-            td = step_mdp(td)
+            td = _going_on(step_mdp(td))
     fps = _fps(env)
     env.close()
     # Even sides are all that the codec asks for; by default imageio stretches pictures to multiples of 16.
@@ -96,6 +97,19 @@ def record_video(
     except OSError as error:
         raise RLError(f"{out} cannot be written: {error}; free some room, or name another file with --video") from error
     return len(pictures)
+
+
+def _begun(td: TensorDictBase, policy: Any) -> TensorDictBase:
+    """The root of a first step, with the start of what a policy carries."""
+    states = states_of(policy)
+    for state in states:
+        td.set(state.name, state.start(tuple(td.batch_size), td.device))
+    return td.set(IS_INIT, torch.ones_like(td.get(DONE))) if states else td
+
+
+def _going_on(td: TensorDictBase) -> TensorDictBase:
+    """The root of a following step: the policy has written its states under ``next``."""
+    return td if td.get(IS_INIT, None) is None else td.set(IS_INIT, torch.zeros_like(td.get(DONE)))
 
 
 def _fps(env: Any) -> float:

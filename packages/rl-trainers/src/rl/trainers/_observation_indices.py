@@ -1,0 +1,63 @@
+"""`ObservationIndices`: hides the entries of an observation that are not named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from rl.core.errors import SpecError
+from rl.core.keys import OBSERVATION
+from rl.core.specs import Composite
+from rl.envs import Transform
+
+__all__ = ["ObservationIndices"]
+
+
+class ObservationIndices(Transform):
+    """Keeps some entries of a vector ``observation``; a policy has to remember what it needs of the others.
+
+    Args:
+        indices: which entries, in this order.
+
+    Shapes: ``[*B, n]`` to ``[*B, len(indices)]``.
+
+    Raises:
+        SpecError: if the environment has no vector under ``observation``, or it is shorter.
+
+    Example:
+        >>> from rl.envs import GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), ObservationIndices([0, 2]))  # position and angle, no velocities
+        >>> env.reset()["observation"].shape
+        torch.Size([2])
+    """
+
+    leafwise: ClassVar[bool] = True
+
+    def __init__(self, indices: Sequence[int]) -> None:
+        super().__init__(in_keys=[OBSERVATION])
+        self.indices = list(indices)
+        self._index = torch.tensor(self.indices)
+
+    def _call(self, entries: Any) -> Any:
+        observation = entries[OBSERVATION]
+        entries[OBSERVATION] = observation.index_select(-1, self._index.to(observation.device))
+        return entries
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """That of the entries that are kept."""
+        whole = spec.get(OBSERVATION, None)
+        if whole is None or len(whole.shape) != 1:
+            found = "no such entry" if whole is None else f"{type(whole).__name__} {list(whole.shape)}"
+            raise SpecError(
+                f"observation_indices={self.indices} chooses entries of a vector under {OBSERVATION!r}; the environment"
+                f" has {found}: leave observation_indices out"
+            )
+        if not all(0 <= index < whole.shape[0] for index in self.indices):
+            raise SpecError(
+                f"observation_indices={self.indices} chooses entries of an observation with {whole.shape[0]}: they are"
+                f" numbered from 0 to {whole.shape[0] - 1}"
+            )
+        spec[OBSERVATION] = whole[self._index.to(whole.device)]
+        return spec
