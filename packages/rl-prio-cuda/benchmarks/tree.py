@@ -1,309 +1,357 @@
-"""The tree on a GPU against the tree on the CPU with its transfers, torch operations on the GPU, and TorchRL's tree.
+"""The tree on a GPU: its floors, its goals, and what else a program could use. One command, about eight minutes.
 
-``python benchmarks/tree.py [--quick]``: one table. Microseconds for one call, `update` of priorities from TD errors and
-`sample` with importance weights: the time of the GPU (CUDA events; ours with calls waiting ahead, so that the host
-hides) and the time of the host until the call returns. All contenders are interleaved; medians of the rounds.
+``python benchmarks/tree.py [--quick] [--minutes 8] [--json FILE]``. In this order:
 
-The floor is an estimate from the launch and the memory of the device: see `floor`.
+1. The machine: launch gap in a stream and in a graph, copy bandwidth, how long a load waits for the L2 cache and for
+   memory. The floors are made of these.
+2. What must hold before a time means anything: draws in proportion, repeated indices, and our CUDA runtime beside
+   torch's.
+3. One block against several launches.
+4. All sides in turns, at 10^4 to 10^8 rows: microseconds of one call, by CUDA events (calls of ours wait in line, so
+   that the host hides), until the call returns, and of the thread. Of others, the longer of GPU and host.
+5. The goals, hit or missed.
+
+What does not fit into the minutes is left out, and said.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import json
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import ceil, log
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import torch
+from prio_checks import all_checks
+from prio_gpu import Call, Gpu, Machine, Time, in_turns, measured
+from prio_report import Goal, crossover, floor, goals, head, line
+from prio_sides import ALPHA, BETA, EPS, OTHERS, Make, Side, made, sides
 
-ALPHA, BETA, EPS = 0.6, 0.4, 1e-8
-POOL = 8  # batches in turn
-Call = Callable[[int], object]
+POOL = 8  # batches in turn, so that small ones do not stay in the first level of cache
+ROWS = (10**6, 10**7, 10**5, 10**4, 10**8)  # what the goals are about comes first
+SIZES = (32, 256, 1024, 2048, 8192, 65_536)
+STEPS = 10  # in one graph
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    Args:
+        rows: capacities, in this order.
+        sizes: of batches.
+        rounds: of each side.
+        seconds: for each side in each round.
+        draws: rows, and draws, of the chi-square test.
+        repeats: of the test of repeated indices.
+        copied: bytes, to measure the bandwidth.
+        minutes: after these, what is left is left out.
+    """
+
+    rows: tuple[int, ...] = ROWS
+    sizes: tuple[int, ...] = SIZES
+    rounds: int = 7
+    seconds: float = 0.02
+    draws: int = 10**7
+    repeats: int = 20
+    copied: int = 2**30
+    minutes: float = 8.0
 
 
 @dataclass
-class Contender:
-    """Both calls; the number is that of the batch."""
+class Found:
+    """What came out."""
 
-    update: Call
-    sample: Call
-    ours: bool = False  # few launches for each call, and none that waits for the host
+    says: str = ""
+    machine: Machine | None = None
+    checks: dict[str, str] = field(default_factory=dict)
+    crossovers: dict[int, int] = field(default_factory=dict)
+    cells: dict[tuple[int, int], dict[tuple[str, str], Time]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def goals(self) -> list[Goal]:
+        return goals(self.cells, self.checks, self.absent)
+
+    def as_json(self) -> dict[str, Any]:
+        """All numbers, for a file."""
+        return {
+            "says": self.says,
+            "machine": asdict(self.machine) if self.machine else None,
+            "checks": self.checks,
+            "crossovers": self.crossovers,
+            "times": [
+                {"rows": rows, "batch": batch, "side": side, "kind": kind, **asdict(each)}
+                for (rows, batch), times in self.cells.items()
+                for (side, kind), each in times.items()
+            ],
+            "absent": self.absent,
+            "left_out": self.left_out,
+            "goals": [str(each) for each in self.goals()],
+        }
 
 
-@dataclass
+def parse(words: list[str]) -> tuple[Plan, Path | None]:
+    """The plan that the command line asks for, and where the numbers go."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="10^6 rows and four batches only, about a minute")
+    parser.add_argument("--rounds", type=int, default=Plan.rounds)
+    parser.add_argument("--seconds", type=float, default=Plan.seconds, help="for each side in each round")
+    parser.add_argument("--minutes", type=float, default=Plan.minutes, help="what does not fit is left out")
+    parser.add_argument("--json", type=Path, help="a file for all numbers")
+    given = parser.parse_args(words)
+    rows, sizes = ((10**6,), (32, 256, 2048, 65_536)) if given.quick else (ROWS, SIZES)
+    return Plan(rows, sizes, given.rounds, given.seconds, minutes=given.minutes), given.json
+
+
+def follow_of() -> Callable[..., object] | None:
+    """The walk along a ring; None, said, where there is no Triton."""
+    if find_spec("triton") is None:
+        print("Triton is not installed: how long a load waits is taken from the design")
+        return None
+    from prio_kernels import follow
+
+    return follow
+
+
+def say_machine(machine: Machine) -> None:
+    near, far = 1000 * machine.near, 1000 * machine.far
+    print(f"launch to launch {machine.gap:.2f} us in a stream, {machine.graph_gap:.2f} us in a graph")
+    print(f"copy {machine.bandwidth / 1e6:.2f} TB/s, L2 cache {machine.cache / 2**20:.0f} MiB")
+    print(f"a load waits {near:.0f} ns for it, {far:.0f} ns for memory" + ("" if machine.chased else " (not measured)"))
+
+
+def say_runtimes() -> None:
+    """Both runtimes of CUDA, and the driver."""
+    from rl.prio_cuda._library import versions
+
+    driver, runtime = versions()
+    print(f"CUDA runtimes: ours {runtime}, linked in; torch's {torch.version.cuda}; the driver offers {driver}")
+
+
+def blocks(gpu: Gpu, plan: Plan, rows: int, single: Callable[[int], int]) -> tuple[int, list[str]]:
+    """The batch up to which one block is faster than several launches, and the lines of the table.
+
+    Args:
+        gpu: where they run.
+        plan: rounds and seconds.
+        rows: of the tree.
+        single: sets how many entries one block updates at most; -1 for all that it can.
+    """
+    from rl.prio_cuda import CudaPriorityTree
+
+    tree, lines = CudaPriorityTree(rows, device=gpu.device), []
+    sums: dict[str, dict[int, float]] = {"one": {}, "several": {}}
+    try:
+        for batch in (32, 64, 128, 256, 512, 1024):
+            index, error = torch.randint(rows, (batch,), device=gpu.device), torch.randn(batch, device=gpu.device)
+
+            def update(limit: int, index: torch.Tensor = index, error: torch.Tensor = error) -> None:
+                single(limit)
+                tree.update_from_errors(index, error, EPS, ALPHA)
+
+            calls: dict[str, tuple[Call, bool]] = {}
+            for name, limit in (("one", -1), ("several", 0)):
+                replay = gpu.capture(lambda limit=limit, update=update: [update(limit) for _ in range(STEPS)])
+                calls[name] = (lambda _, limit=limit, update=update: update(limit)), True
+                calls[f"{name} in a graph"] = (lambda _, replay=replay: replay()), True
+            times = in_turns(gpu, calls, rounds=plan.rounds, seconds=plan.seconds)
+            one, several = times["one"].gpu, times["several"].gpu
+            sums["one"][batch], sums["several"][batch] = one, several
+            graphs = [times[f"{name} in a graph"].gpu / STEPS for name in ("one", "several")]
+            lines.append(
+                f"{rows:>11,} {batch:>6,}   one block {one:6.1f}, several launches {several:6.1f};"
+                f" in a graph {graphs[0]:6.1f}, {graphs[1]:6.1f}"
+            )
+    finally:
+        single(-1)
+    return crossover(sums["one"], sums["several"]), lines
+
+
+@dataclass(frozen=True)
 class Batches:
-    """Indices and errors of all batches, on the GPU."""
+    """What the calls are given, on the GPU."""
 
-    rows: int
     index: list[torch.Tensor]
     error: list[torch.Tensor]
+    u: list[torch.Tensor]
 
     @property
     def size(self) -> int:
         return len(self.index[0])
 
-
-def batches(rows: int, size: int, device: torch.device) -> Batches:
-    return Batches(
-        rows,
-        [torch.randint(rows, (size,), device=device) for _ in range(POOL)],
-        [torch.randn(size, device=device) for _ in range(POOL)],
-    )
-
-
-def ours(kind: type) -> Callable[[Batches], Contender]:
-    def make(data: Batches) -> Contender:
-        device = data.index[0].device
-        tree = kind(data.rows, device=device)
-        tree.update_from_errors(
-            torch.arange(data.rows, device=device), torch.rand(data.rows, device=device), EPS, ALPHA
-        )
-        return Contender(
-            lambda i: tree.update_from_errors(data.index[i], data.error[i], EPS, ALPHA),
-            lambda i: tree.sample_weighted(data.size, BETA),  # noqa: ARG005
-            ours=True,
+    @staticmethod
+    def of(rows: int, size: int, device: torch.device) -> Batches:
+        return Batches(
+            [torch.randint(rows, (size,), device=device) for _ in range(POOL)],
+            [torch.randn(size, device=device) for _ in range(POOL)],
+            [torch.rand(size, dtype=torch.float64, device=device) for _ in range(POOL)],
         )
 
-    return make
+
+def calls_of(side: Side, data: Batches) -> Iterator[tuple[str, Call]]:
+    """What a side can do, by kind."""
+    sample, update, draw = side.sample, side.update, side.draw
+    if draw is not None:
+        yield "draw", lambda i: draw(data.u[i % POOL])
+    if sample is not None:
+        yield "sample", lambda _: sample(data.size)
+    if update is not None:
+        yield "update", lambda i: update(data.index[i % POOL], data.error[i % POOL])
 
 
-def on_the_cpu(data: Batches) -> Contender | None:
-    """Our tree on the CPU, with what it takes to bring indices and errors there and draws back."""
-    try:
-        from rl.native import NativePriorityTree
-    except ImportError:
-        return None
-    device, tree = data.index[0].device, NativePriorityTree(data.rows)
-    tree.update_from_errors(torch.arange(data.rows), torch.rand(data.rows), EPS, ALPHA)
-
-    def sample(_: int) -> object:
-        index, weight = tree.sample_weighted(data.size, BETA)
-        return index.to(device), weight.to(device)
-
-    return Contender(
-        lambda i: tree.update_from_errors(data.index[i].cpu(), data.error[i].cpu(), EPS, ALPHA), sample, ours=False
-    )
-
-
-def with_torch(data: Batches) -> Contender:
-    """One running sum over all priorities, made for every draw; repeated indices are settled by chance."""
-    device = data.index[0].device
-    leaf = 1 - torch.rand(data.rows, device=device)
-
-    def update(i: int) -> None:
-        leaf[data.index[i]] = (data.error[i].abs() + EPS).pow(ALPHA)
-
-    def sample(_: int) -> object:
-        ends = leaf.cumsum(0, dtype=torch.float64)
-        u = torch.rand(data.size, dtype=torch.float64, device=device)
-        drawn = torch.searchsorted(ends, u * ends[-1], right=True).clamp_(max=data.rows - 1)
-        return drawn, (leaf[drawn] / leaf.amin()).pow(-BETA)
-
-    return Contender(update, sample)
-
-
-def with_wide_torch(data: Batches) -> Contender | None:
-    """The torch tree of rl-replay, on the GPU."""
-    try:
-        from rl.replay._torch_tree import WideTree
-    except ImportError:
-        return None
-    device = data.index[0].device
-    tree = WideTree(data.rows, device)
-    tree.update(torch.arange(data.rows, device=device), torch.rand(data.rows, device=device) + 1e-3)
-
-    def sample(_: int) -> object:
-        index, priority = tree.sample(data.size)
-        return index, (priority / tree.min()).pow(-BETA)
-
-    return Contender(lambda i: tree.update(data.index[i], (data.error[i].abs() + EPS).pow(ALPHA)), sample)
-
-
-def with_torchrl(data: Batches) -> Contender | None:
-    """TorchRL's trees on the GPU, in a build that has them for this torch."""
-    try:
-        from torchrl._torchrl import (  # pyright: ignore[reportMissingImports]
-            CudaMinSegmentTreeFp32,
-            CudaSumSegmentTreeFp32,
-        )
-
-        device = data.index[0].device
-        sums, mins = CudaSumSegmentTreeFp32(data.rows, device), CudaMinSegmentTreeFp32(data.rows, device)
-        everything, first = torch.arange(data.rows, device=device), torch.rand(data.rows, device=device) + 1e-3
-        sums[everything], mins[everything] = first, first
-    except Exception as problem:  # noqa: BLE001  its compiled trees load with one version of torch only
-        print(f"TorchRL is left out: {type(problem).__name__}: {str(problem).splitlines()[0][:100]}")
-        return None
-
-    def update(i: int) -> None:
-        priority = (data.error[i].abs() + EPS).pow(ALPHA)
-        sums[data.index[i]], mins[data.index[i]] = priority, priority
-
-    def sample(_: int) -> object:
-        total, least = sums.query(0, data.rows), mins.query(0, data.rows)
-        drawn = sums.scan_lower_bound(torch.rand(data.size, device=device) * total)
-        return drawn, (sums[drawn] / least).pow(-BETA)
-
-    return Contender(update, sample)
-
-
-class Clock:
-    """Time of the GPU and of the host for one call."""
-
-    def __init__(self, device: torch.device, seconds: float) -> None:
-        self.device, self.seconds = device, seconds
-
-    def __call__(self, call: Call, *, ahead: bool) -> tuple[float, float]:
-        """Microseconds of the GPU and of the host."""
-        start = time.perf_counter()
-        call(0)
-        torch.cuda.synchronize(self.device)
-        # A device takes about a thousand launches ahead; then the host waits.
-        count = max(3, min(100, int(self.seconds / (time.perf_counter() - start))))
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        if ahead:  # so that all calls are waiting when the first one starts
-            torch.cuda._sleep(int(2e9 * 1.5 * count * 60e-6))  # noqa: SLF001  the only way to keep the GPU busy
-        began.record()
-        start = time.perf_counter()
-        for i in range(count):
-            call(i % POOL)
-        host = (time.perf_counter() - start) / count
-        ended.record()
-        torch.cuda.synchronize(self.device)
-        return 1e3 * began.elapsed_time(ended) / count, 1e6 * host
-
-
-def interleaved(calls: dict[str, tuple[Call, bool]], clock: Clock, rounds: int) -> dict[str, tuple[float, float]]:
-    """Medians for each, of the GPU and of the host."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-    for call, _ in calls.values():
-        for i in range(3):
-            call(i % POOL)
-    torch.cuda.synchronize(clock.device)
-    for _ in range(rounds):
-        for name, (call, ahead) in calls.items():
-            found[name].append(clock(call, ahead=ahead))
-    return {name: tuple(map(statistics.median, zip(*times, strict=True))) for name, times in found.items()}  # type: ignore[misc]
-
-
-def graph_of_a_step(data: Batches) -> Call:
-    """Sample and update, captured in one CUDA graph."""
+def captured(gpu: Gpu, rows: int, data: Batches) -> dict[str, Call]:
+    """By kind, some calls in one graph; ``"both"`` are a sample and an update of what was drawn."""
     from rl.prio_cuda import CudaPriorityTree
 
-    device = data.index[0].device
-    tree = CudaPriorityTree(data.rows, device=device)
-    tree.update_from_errors(torch.arange(data.rows, device=device), torch.rand(data.rows, device=device), EPS, ALPHA)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    tree = CudaPriorityTree(rows, device=gpu.device)
+    every = torch.arange(rows, device=gpu.device)
+    tree.update_from_errors(every, torch.rand(rows, device=gpu.device), EPS, ALPHA)
+    del every
+
+    def both() -> None:
         index, _ = tree.sample_weighted(data.size, BETA)
         tree.update_from_errors(index, data.error[0], EPS, ALPHA)
-    return lambda _: graph.replay()
+
+    once: dict[str, Callable[[], object]] = {
+        "draw": lambda: tree.sample_weighted(data.size, BETA, u=data.u[0]),
+        "sample": lambda: tree.sample_weighted(data.size, BETA),
+        "update": lambda: tree.update_from_errors(data.index[0], data.error[0], EPS, ALPHA),
+        "both": both,
+    }
+    replays = {kind: gpu.capture(partial(repeated, call)) for kind, call in once.items()}
+    return {kind: (lambda _, replay=replay: replay()) for kind, replay in replays.items()}
 
 
-@dataclass
-class Device:
-    """What the floor is made of, measured here."""
-
-    launch: float  # microseconds from one small kernel to the next in a stream
-    bandwidth: float  # bytes a microsecond, of a copy
-
-    load = 0.22  # microseconds of a load that waits for the L2 cache: about 400 cycles
-
-    @staticmethod
-    def measured(device: torch.device, clock: Clock) -> Device:
-        small = torch.zeros(32, device=device)
-        large = torch.zeros(2**28, dtype=torch.uint8, device=device)
-        other = torch.empty_like(large)
-        launch, _ = clock(lambda _: small.add_(1), ahead=True)
-        copy, _ = clock(lambda _: other.copy_(large), ahead=True)
-        return Device(launch, 2 * large.numel() / copy)
+def repeated(call: Callable[[], object]) -> None:
+    for _ in range(STEPS):
+        call()
 
 
-def floor(device: Device, rows: int, batch: int, kind: str) -> float:
-    """Microseconds that a call cannot beat: launches, loads that wait for one another, and lines of the L2 cache.
+def cell(gpu: Gpu, plan: Plan, rows: int, size: int, present: dict[str, Side]) -> dict[tuple[str, str], Time]:
+    """All times at this capacity and batch, by side and kind; of a graph, those of one step in it."""
+    data, found = Batches.of(rows, size, gpu.device), {}
+    graphs = captured(gpu, rows, data)
+    for kind in ("draw", "sample", "update", "both"):
+        calls = {
+            name: (call, side.few)
+            for name, side in present.items()
+            for each, call in calls_of(side, data)
+            if each == kind
+        }
+        calls["graph"] = graphs[kind], True
+        for name, each in in_turns(gpu, calls, rounds=plan.rounds, seconds=plan.seconds).items():
+            steps = STEPS if name == "graph" else 1
+            found[name, kind] = Time(each.gpu / steps, each.host / steps, each.cpu / steps, each.spread)
+    return found
 
-    A draw waits for one load a level and one for the leaves, and moves as many lines. An update waits twice a level,
-    and launches once up to 1024 entries, else five times. The L2 cache is taken for twice as fast as a copy.
-    """
-    levels = max(1, ceil(log(max(rows / 16, 8), 8)))
-    lines = batch * 64 * (min(levels, 3) + 1)  # the levels above are read by all, and stay close
-    waits = levels + 1 if kind == "sample" else 2 * (levels + 1)
-    launches = 1 if kind == "sample" or batch <= 1024 else 5
-    return device.launch * launches + waits * device.load + lines / (2 * device.bandwidth)
 
-
-def rows_of(data: Batches, others: dict[str, Callable[[Batches], Contender | None]]) -> dict[str, Contender]:
-    made: dict[str, Contender] = {}
-    for name, make in others.items():
-        try:
-            contender = make(data)
-        except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            print(f"{name} is left out at {data.rows:,}: the memory of the GPU is too small")
+def compare(gpu: Gpu, plan: Plan, found: Found, makes: dict[str, Make], over: Callable[[], bool]) -> None:
+    """The table."""
+    others = list(OTHERS)
+    print("microseconds; of the others the longer of GPU and host, and how many times as long as ours")
+    print(head([OTHERS[name] for name in others]), flush=True)
+    for rows in plan.rows:
+        if over():
+            found.left_out.append(f"{rows:,} rows, for lack of time")
             continue
-        if contender is not None:
-            made[name] = contender
-    return made
-
-
-def contenders() -> dict[str, Callable[[Batches], Contender | None]]:
-    from rl.prio_cuda import CudaPriorityTree, TritonPriorityTree
-
-    found: dict[str, Callable[[Batches], Contender | None]] = {"cuda": ours(CudaPriorityTree)}
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        print("Triton is not installed: its tree is left out")
-    else:
-        found["triton"] = ours(TritonPriorityTree)
-    return found | {"cpu": on_the_cpu, "cumsum": with_torch, "torch": with_wide_torch, "torchrl": with_torchrl}
-
-
-def compare(data: Batches, clock: Clock, device: Device, rounds: int, others: dict[str, Callable[..., object]]) -> None:
-    made = rows_of(data, others)  # type: ignore[arg-type]
-    graph, _ = interleaved({"graph": (graph_of_a_step(data), True)}, clock, rounds)["graph"]
-    for kind in ("sample", "update"):
-        times = interleaved({n: (getattr(c, kind), c.ours) for n, c in made.items()}, clock, rounds)
-        mine, least = times["cuda"], floor(device, data.rows, data.size, kind)
-        cells = [f"{mine[0]:8.1f} {mine[1]:8.1f} {mine[0] / least:6.2f}"]
-        for name in ("triton", "cpu", "cumsum", "torch", "torchrl"):
-            if name not in times:
-                cells.append(f"{'-':>18}")
+        present = made(makes, rows, gpu.device, found.absent)
+        if "cuda" not in present:
+            found.left_out.append(f"{rows:,} rows, for lack of memory")
+            continue
+        for size in plan.sizes:
+            if over():
+                found.left_out.append(f"{rows:,} rows, batch {size:,}, for lack of time")
                 continue
-            taken, own = max(times[name]), max(mine)
-            cells.append(f"{taken:9.1f} {taken / own:7.1f}x")
-        last = f"{graph:8.1f}" if kind == "update" else f"{'':>8}"
-        print(f"{data.rows:>11,} {data.size:>6,} {kind:6} " + " ".join(cells) + " " + last, flush=True)
+            times = found.cells[rows, size] = cell(gpu, plan, rows, size, present)
+            for kind in ("draw", "sample", "update"):
+                least = floor(found.machine, rows, size, kind) if found.machine else 1.0
+                print(line(rows, size, kind, times, least, others))
+            print(f"{rows:>11,} {size:>6,} sample and update in one graph {times['graph', 'both'].gpu:.1f}", flush=True)
+        del present
+        gpu.forget()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="10^6 rows and three batches only")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.02, help="for each contender in each round")
-    options = parser.parse_args()
+def run(
+    gpu: Gpu,
+    plan: Plan,
+    makes: dict[str, Make],
+    trees: dict[str, Callable[..., Any]],
+    follow: Callable[..., object] | None,
+    single: Callable[[int], int],
+) -> Found:
+    """Everything, in the order of the module's text.
+
+    Args:
+        gpu: what is measured.
+        plan: how much of it.
+        makes: sides by name, ``"cuda"`` among them.
+        trees: classes that are checked, by name.
+        follow: see `prio_gpu.measured`.
+        single: see `blocks`.
+    """
+    start = time.monotonic()
+    found = Found(gpu.says())
+    print(found.says, flush=True)
+
+    def over() -> bool:
+        return time.monotonic() - start > 60 * plan.minutes
+
+    found.machine = measured(gpu, follow, seconds=plan.seconds, large=plan.copied)
+    say_machine(found.machine)
+    found.checks = all_checks(gpu, trees, rows=plan.draws, count=plan.draws, times=plan.repeats)
+    for name, wrong in found.checks.items():
+        print(f"{'WRONG' if wrong else 'right'}  {name}" + (f": {wrong}" if wrong else ""), flush=True)
+    for rows in plan.rows:
+        if over():
+            found.left_out.append(f"one block against several launches at {rows:,} rows, for lack of time")
+            continue
+        found.crossovers[rows], lines = blocks(gpu, plan, rows, single)
+        print("\n".join(lines))
+        print(f"{rows:>11,} one block is never slower up to {found.crossovers[rows]:,} entries", flush=True)
+        gpu.forget()
+    compare(gpu, plan, found, makes, over)
+    spreads = [each.spread for times in found.cells.values() for each in times.values()]
+    if spreads:
+        middle = sorted(spreads)[len(spreads) // 2]
+        print(f"from the 10th to the 90th of 100 rounds: {middle:.0%} of the median time, at worst {max(spreads):.0%}")
+    for each in found.goals():
+        print(each)
+    for each in found.left_out:
+        print(f"left out: {each}")
+    print(f"{time.monotonic() - start:.0f} seconds")
+    return found
+
+
+def main(words: list[str]) -> int:
+    """Measure; 1 if there is no GPU to measure, or a check failed."""
+    plan, path = parse(words)
     if not torch.cuda.is_available():
-        raise SystemExit("This measures a GPU, and torch sees none: torch.cuda.is_available() is False.")
-    from rl.prio_cuda import why_not
+        print("This measures a GPU, and torch sees none: torch.cuda.is_available() is False.")
+        return 1
+    from rl.prio_cuda import CudaPriorityTree, TritonPriorityTree, why_not
+    from rl.prio_cuda._signatures import functions
 
-    if why_not():
-        raise SystemExit(why_not())
     device = torch.device("cuda", torch.cuda.current_device())
-    clock = Clock(device, options.seconds)
-    measured = Device.measured(device, clock)
-    print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, CUDA {torch.version.cuda}")
-    print(f"launch to launch {measured.launch:.2f} us, copy {measured.bandwidth / 1e6:.2f} TB/s")
-    print("microseconds; of the others the longer of GPU and host time, and how many times as long as ours")
-    heads = " ".join(f"{name:>18}" for name in ("triton", "cpu + transfers", "cumsum", "torch tree", "TorchRL"))
-    print(f"{'rows':>11} {'batch':>6} {'call':6} {'GPU':>8} {'host':>8} {'/floor':>6} {heads} {'s+u graph':>8}")
-    others = contenders()
-    for rows in (10**6,) if options.quick else (10**4, 10**5, 10**6, 10**7, 10**8):
-        for size in (256, 2048, 65536) if options.quick else (256, 1024, 2048, 8192, 65536):
-            compare(batches(rows, size, device), clock, measured, options.rounds, others)
-            torch.cuda.empty_cache()
+    if why_not():
+        print(why_not())
+        return 1
+    say_runtimes()
+    follow = follow_of()
+    trees: dict[str, Callable[..., Any]] = {"library": CudaPriorityTree}
+    if follow is not None:
+        trees["Triton twin"] = TritonPriorityTree
+    found = run(Gpu(device), plan, sides(), trees, follow, functions().rl_prio_single)
+    if path is not None:
+        path.write_text(json.dumps(found.as_json(), indent=1) + "\n")
+    return int(any(found.checks.values()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

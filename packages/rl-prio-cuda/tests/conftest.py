@@ -1,5 +1,6 @@
 """The tree on tensors of the CPU, through the same Python and ctypes path, with the kernels compiled for the host."""
 
+import subprocess
 from contextlib import nullcontext
 from ctypes import CDLL, c_int, c_int64
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from torch.library import Library
 
 from rl.prio_cuda import CudaPriorityTree
-from rl.prio_cuda._build import build_host, host_compiler
+from rl.prio_cuda._build import build_host, command_line, compiler, host_compiler
 from rl.prio_cuda._ops import implement
 from rl.prio_cuda._platform import PLATFORMS, Platform
 from rl.prio_cuda._signatures import declare
@@ -34,6 +35,20 @@ def host_library(tmp_path_factory):
     library = declare(CDLL(str(build_host(tmp_path_factory.mktemp("host"), "-O1"))))
     library.rl_prio_host_order.argtypes = [c_int, c_int64]
     return library
+
+
+@pytest.fixture(scope="session")
+def compiled_kernels(tmp_path_factory):
+    """prio.cu as nvcc compiles it for one architecture, not linked yet, and what ptxas said of it.
+
+    Needs nvcc. For tests that link it with one CUDA runtime or another: compiling takes long, linking does not.
+    """
+    made = tmp_path_factory.mktemp("compiled") / "prio.o"
+    line = command_line(compiler(), ["90"], made)
+    line[line.index("-shared")] = "-c"
+    done = subprocess.run([*line, "-Xptxas", "-v"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return made, done.stderr + done.stdout
 
 
 @pytest.fixture

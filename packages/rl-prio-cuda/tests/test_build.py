@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -36,10 +37,15 @@ def everything(request, tmp_path_factory):
     made = tmp_path_factory.mktemp("everything") / "rl_prio_cuda.so"
     line = _build.command_line(NVCC, [request.param] if request.param else _build.architectures(NVCC), made)
     line[line.index("--threads") + 1] = "1"  # else the reports mix
+    said = ""
+    if request.param:
+        compiled, said = request.getfixturevalue("compiled_kernels")
+        line[-1] = str(compiled)
     done = subprocess.run([*line, "-Xptxas", "-v"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    said += done.stderr + done.stdout
     pattern = r"Compiling entry function '(\w+)' for 'sm_(\d+)'(.*?)Used (\d+) registers"
-    found = re.findall(pattern, done.stderr + done.stdout, re.DOTALL)
+    found = re.findall(pattern, said, re.DOTALL)
     return made, {(name, arch): (said, int(registers)) for name, arch, said, registers in found}
 
 
@@ -133,6 +139,33 @@ def test_it_builds_one_library_and_records_how(elsewhere, quick, monkeypatch):
 def test_the_library_holds_the_stamp_of_its_version(everything):
     library = ctypes.CDLL(str(everything[0]))
     assert (ctypes.c_char * 16).in_dll(library, _build.STAMP).value.decode() == _build.stamp()
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """The build in a copy of the package, whose files can be changed."""
+    shutil.copytree(_build.SOURCES.parent, tmp_path / "copy", ignore=shutil.ignore_patterns("_lib", "__pycache__"))
+    return runpy.run_path(str(tmp_path / "copy" / "_build.py"))
+
+
+@pytest.mark.parametrize("name", ["__about__.py", *sorted(path.name for path in _build.SOURCES.iterdir())])
+def test_the_stamp_tells_whether_any_source_was_changed(copied, name):
+    stamp = copied["stamp"]
+    assert stamp() == _build.stamp()
+    changed = copied["SOURCES"] / name if (copied["SOURCES"] / name).exists() else copied["SOURCES"].parent / name
+    changed.write_text(changed.read_text() + " ")
+    assert stamp() != _build.stamp()
+
+
+def test_the_stamp_tells_whether_sources_were_renamed_or_added(copied):
+    sources, stamp = copied["SOURCES"], copied["stamp"]
+    (sources / "notes.txt").write_text("nothing that is compiled")
+    assert stamp() == _build.stamp()
+    (sources / "more.h").write_text("")
+    added = stamp()
+    assert added != _build.stamp()
+    (sources / "more.h").rename(sources / "other.h")
+    assert stamp() not in {added, _build.stamp()}
 
 
 @with_nvcc

@@ -22,12 +22,11 @@ BATCHES = [1, 7, 1024, 1025, 65_536, MOST]
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
+def library(compiled_kernels, tmp_path_factory):
     """prio.cu, with a runtime that writes down launches in place of CUDA's; see c/recorded/runtime.cpp."""
     made = tmp_path_factory.mktemp("recorded") / "recorded.so"
-    arch = _build.architectures(NVCC)[-1]
-    line = _build.command_line(NVCC, [arch], made)
-    line[line.index("static")] = "none"
+    line = _build.command_line(NVCC, ["90"], made)
+    line[-1], line[line.index("static")] = str(compiled_kernels[0]), "none"
     source = Path(__file__).parent / "c" / "recorded" / "runtime.cpp"
     done = subprocess.run([*line, str(source)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

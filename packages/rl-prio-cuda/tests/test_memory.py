@@ -134,6 +134,29 @@ def test_a_compiled_graph_holds_the_tree_without_a_break(make, backend):
     tree.check()
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_one_compiled_graph_serves_batches_of_every_size_and_other_trees(make):
+    tree = _tree(make)
+
+    def step(tree, n, error, raw):
+        index, weight = tree.sample_weighted(n, 0.4, stratified=True)
+        tree.update_from_errors(index, error, 1e-6, 0.6, raw=raw, rows=1000)
+        return index, weight
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    raw = torch.zeros(1000, device=tree.device)
+    for n in (4, 5, 64, 1500, 4):
+        index, weight = compiled(tree, n, torch.ones(n, device=tree.device), raw)
+        assert index.shape == weight.shape == (n,)
+        assert (raw[index] == 1).all()
+    assert torch.equal(tree.get(index), torch.full((4,), (1 + 1e-6) ** 0.6, device=tree.device))
+    other = _tree(make, 2000)
+    index, _ = compiled(other, 64, torch.ones(64, device=tree.device), torch.zeros(2000, device=tree.device))
+    assert (index[1:] >= index[:-1]).all()
+    other._error.zero_()  # rows above 1000 were refused
+    tree.check()
+
+
 def test_the_operators_are_as_they_declare(make):
     tree = _tree(make, 100)
     index, ones = torch.tensor([1, 2], device=tree.device), torch.ones(2, device=tree.device)

@@ -38,11 +38,6 @@ def test_importing_the_root_and_the_plugin_imports_nothing_heavy():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-def test_the_tree_is_imported_without_triton():
-    code = "import sys, rl.prio_cuda._tree; print('triton' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
-
-
 @pytest.fixture
 def pretend(monkeypatch):
     """A torch that sees a GPU, and trees that say what they were asked for."""
@@ -173,6 +168,42 @@ def test_without_a_gpu_the_class_says_so(name):
         kind(10)
     with pytest.raises(SpecError, match="CUDA device, not on mps"):
         kind(10, device="mps")
+
+
+def test_without_triton_its_class_says_what_to_do(monkeypatch):
+    from rl.prio_cuda import TritonPriorityTree
+    from rl.prio_cuda._executor import executor
+
+    executor.cache_clear()
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "rl.prio_cuda._triton", raising=False)
+    with pytest.raises(BackendError, match=r"TritonPriorityTree needs Triton.*pip install triton"):
+        TritonPriorityTree(10)
+    executor.cache_clear()
+
+
+@pytest.mark.parametrize("mode", ["auto", "require"])
+def test_a_stale_library_is_not_called_and_said(monkeypatch, tmp_path, pretend, mode):
+    """One of other sources: Triton answers, or nobody may."""
+    library = tmp_path / "rl_prio_cuda.so"
+    library.write_bytes(b"")
+    for name, value in (("LIBRARY", library), ("_stamp_of", lambda loaded: "of other sources")):
+        pretend.setattr(_library, name, value)
+    pretend.setattr(_library.ctypes, "CDLL", lambda path: object())
+    pretend.setattr(_choice, "has_triton", lambda: True)
+    pretend.setenv("RL_NATIVE", mode)
+    _library._load.cache_clear()
+    try:
+        assert "compiled from other sources" in plugin.rl_notes()[0]
+        assert COMMAND in plugin.rl_notes()[0]
+        if mode == "require":
+            with pytest.raises(RLError, match="compiled from other sources"):
+                plugin.rl_priority_tree(10, CUDA, torch.float32)
+            return
+        with pytest.warns(SlowBackendWarning, match="compiled from other sources"):
+            assert plugin.rl_priority_tree(10, CUDA, torch.float32).kind == "Triton"
+    finally:
+        _library._load.cache_clear()
 
 
 def test_without_the_library_require_is_an_error(absent, pretend):

@@ -5,6 +5,7 @@ import torch
 
 from rl.core.errors import CheckpointError, ShapeError, SpecError
 from rl.prio_cuda import CudaPriorityTree
+from rl.prio_cuda._layout import layout
 
 NAN, INF = float("nan"), float("inf")
 
@@ -47,6 +48,22 @@ def _tree(make, rows=10, dtype=torch.float32):
         (lambda t, d: CudaPriorityTree.from_buffer(t.buffer[:-64]), CheckpointError, "no priority tree"),
         (lambda t, d: CudaPriorityTree.from_buffer(t.buffer.float()), SpecError, "uint8"),
         (lambda t, d: CudaPriorityTree.from_buffer(t.buffer[1:]), SpecError, "64"),
+        (lambda t, d: CudaPriorityTree.from_buffer([1]), SpecError, "a list"),
+        (lambda t, d: CudaPriorityTree(10, device=d, buffer=[1]), SpecError, "a list"),
+        (lambda t, d: CudaPriorityTree(2.5, device=d), SpecError, "2.5"),
+        (lambda t, d: CudaPriorityTree("5", device=d), SpecError, "'5'"),
+        (lambda t, d: t.update([1], torch.ones(1, device=d)), SpecError, "a list"),
+        (lambda t, d: t.update(_one(d), [1.0]), SpecError, "a list"),
+        (lambda t, d: t.update(_one(d), 1.0), SpecError, "a float"),
+        (lambda t, d: t.update(_one(d), torch.ones(1, dtype=torch.complex64, device=d)), SpecError, "complex64"),
+        (lambda t, d: t.get([1]), SpecError, "a list"),
+        (lambda t, d: _beside(t, raw=[1.0] * 10), SpecError, "raw is a list"),
+        (lambda t, d: _beside(t, largest=1.0), SpecError, "largest is a float"),
+        (lambda t, d: _beside(t, rows=2.5), SpecError, "rows is 2.5"),
+        (lambda t, d: t.sample(2.5), SpecError, "2.5 draws"),
+        (lambda t, d: t.sample(None), SpecError, "None draws"),
+        (lambda t, d: t.sample(2, u=[0.1, 0.2]), SpecError, "a list"),
+        (lambda t, d: t.load_state_dict(None), CheckpointError, "NoneType"),
     ],
 )
 def test_what_raises_at_once(make, call, error, says):
@@ -64,6 +81,85 @@ def _one(device):
 
 def _beside(tree, **given):
     tree.update_from_errors(_one(tree.device), torch.ones(1, device=tree.device), 0.1, 0.6, **given)
+
+
+LEAVES = layout(4000, 64).leaves
+
+
+def _leaves(tree):
+    """The priorities in the buffer itself, of 4000 rows."""
+    return tree.buffer[LEAVES : LEAVES + 8 * 4000].view(torch.float64)
+
+
+def _from_errors(tree, n, **given):
+    """An update of `n` entries; what is given takes the place of what it would be."""
+    rows = torch.arange(n - 1, -1, -1, device=tree.device)
+    call = {"index": rows, "error": torch.full((n,), 9.0, dtype=torch.float64, device=tree.device), **given}
+    tree.update_from_errors(call.pop("index"), call.pop("error"), 0.1, 0.6, **call)
+
+
+SHARED = {
+    "raw-error": lambda t, n, raw: _from_errors(t, n, raw=raw, error=raw[5 : n + 5]),
+    "raw-one-error": lambda t, n, raw: _from_errors(t, n, raw=raw, error=raw[5]),
+    "raw-index": lambda t, n, raw: _from_errors(t, n, raw=raw, index=raw.view(torch.int64)[-n:]),
+    "largest-error": lambda t, n, raw: _from_errors(t, n, largest=raw[2], error=raw[:n]),
+    "largest-index": lambda t, n, raw: _from_errors(t, n, largest=raw[n - 1], index=raw.view(torch.int64)[:n]),
+    "largest-raw": lambda t, n, raw: _from_errors(t, n, raw=raw, largest=raw[-1]),
+    "raw-buffer": lambda t, n, raw: _from_errors(t, n, raw=_leaves(t)),
+    "largest-buffer": lambda t, n, raw: _from_errors(t, n, largest=t.buffer[40:48].view(torch.float64)[0]),
+    "error-buffer": lambda t, n, raw: _from_errors(t, n, error=_leaves(t)[:n]),
+    "priority-buffer": lambda t, n, raw: t.update(torch.arange(n, device=t.device), _leaves(t)[:n]),
+    "index-buffer": lambda t, n, raw: t.update(_leaves(t)[:n].view(torch.int64), torch.ones_like(raw)[:n]),
+}
+
+
+@pytest.mark.parametrize(("n", "compiled"), [(6, False), (1025, False), (1025, True)], ids=str)
+@pytest.mark.parametrize("what", SHARED)
+def test_what_is_written_and_what_is_read_may_not_share_memory(make, what, n, compiled):
+    """Threads would read what others have written: which, would be a matter of luck."""
+    tree, raw = make(4000, torch.float64), torch.rand(4000, dtype=torch.float64)
+    tree.update(torch.arange(4000, device=tree.device), raw.to(tree.device))
+    raw = raw.to(tree.device)
+    before = tree.buffer.clone(), raw.clone()
+    call = SHARED[what]
+    if compiled:
+        torch.compiler.reset()
+        call = torch.compile(call, fullgraph=True, backend="eager")
+    # The compiler wraps what goes wrong while it traces.
+    with pytest.raises(RuntimeError if compiled else SpecError, match=r"share memory.*clone"):
+        call(tree, n, raw)
+    tree.check()
+    assert torch.equal(tree.buffer, before[0])
+    assert torch.equal(raw, before[1])
+
+
+def test_compiled_calls_look_each_time_they_run(make):
+    tree, raw = make(4000), torch.rand(4000).to(make(1).device)
+    compiled = torch.compile(_from_errors, fullgraph=True, backend="eager")
+    compiled(tree, 3000, raw=raw, error=torch.rand(3000, device=tree.device))
+    before = tree.buffer.clone(), raw.clone()
+    with pytest.raises(SpecError, match=r"share memory.*clone"):
+        compiled(tree, 3000, raw=raw, error=raw[:3000])
+    assert torch.equal(tree.buffer, before[0])
+    assert torch.equal(raw, before[1])
+
+
+@pytest.mark.parametrize("n", [6, 2000])
+def test_neighbours_share_no_memory_and_what_is_copied_does_not_either(make, n):
+    tree, plain = make(4000), make(4000)
+    room = torch.rand(8000).to(tree.device)
+    raw, error = room[:4000], room[4000 : 4000 + n]
+    _from_errors(tree, n, raw=raw, error=error, largest=room[4000 + n])
+    rows = torch.arange(n - 1, -1, -1, device=tree.device)
+    assert torch.equal(raw[rows], error)
+    spread = raw[::2][:n]  # not contiguous: it is copied before anything is written
+    expected = spread.clone()
+    _from_errors(tree, n, raw=raw, error=spread)
+    _from_errors(plain, n, error=expected)
+    assert torch.equal(raw[rows], expected)
+    assert torch.equal(tree.get(rows), plain.get(rows))
+    _from_errors(tree, 0, raw=raw, index=raw[:0].long(), error=raw[5:5])
+    tree.check()
 
 
 @pytest.mark.parametrize("n", [20, 1024, 1025, 5000])
@@ -121,6 +217,26 @@ def test_rows_bound_the_indices(make, n):
     with pytest.raises(IndexError, match="index 3"):
         tree.check()
     assert torch.equal(tree.buffer, before)
+
+
+@pytest.mark.parametrize("n", [2, 1100])
+def test_an_error_whose_power_is_too_large_is_told_as_that(make, n):
+    tree = _tree(make)
+    error = torch.full((n,), 0.5, device=tree.device)
+    error[1] = 2
+    tree.update_from_errors(torch.zeros(n, dtype=torch.int64, device=tree.device), error, 0.0, 1e5)
+    with pytest.raises(SpecError, match=r"2 is refused.*place 1.*an error makes"):
+        tree.check()
+
+
+def test_whole_numbers_of_numpy_will_do(make):
+    np = pytest.importorskip("numpy")
+    tree = make(np.int64(5))
+    assert type(tree.capacity) is int
+    one = torch.ones(1, device=tree.device)
+    tree.update_from_errors(torch.tensor([3], device=tree.device), one, np.float32(0), 1, rows=np.int32(4))
+    assert tree.sample(np.int64(3), stratified=np.bool_(True))[0].tolist() == [3, 3, 3]
+    tree.check()
 
 
 def test_the_first_error_is_kept_and_does_not_block(make):

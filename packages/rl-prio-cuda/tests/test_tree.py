@@ -131,9 +131,11 @@ def test_zero_is_never_drawn_at_the_boundaries_of_cells(make):
         assert torch.equal(drawn.cpu(), priority[index.cpu()])
 
 
-@pytest.mark.parametrize("rows", [1000, 10**5])
-def test_draws_are_uniform_where_priorities_are(make, rows):
-    tree, draws = _tree(make, torch.ones(rows)), 10**6
+@pytest.mark.parametrize(
+    ("rows", "draws"), [(1000, 10**6), (10**5, 10**6), pytest.param(10**6, 10**7, marks=pytest.mark.slow)]
+)
+def test_draws_are_uniform_where_priorities_are(make, rows, draws):
+    tree = _tree(make, torch.ones(rows))
     generator = torch.Generator(tree.device).manual_seed(5)
     counts = torch.bincount(tree.sample(draws, generator=generator)[0], minlength=rows).double()
     statistic = ((counts - draws / rows) ** 2 * rows / draws).sum().item()
@@ -155,6 +157,22 @@ def test_sums_do_not_drift_over_twelve_decades(make, dtype):
         tree.update(index.to(tree.device), priority.to(tree.device))
     tree.update(torch.arange(rows, device=tree.device), torch.tensor(1e-6, dtype=dtype, device=tree.device))
     assert tree.total().item() == pytest.approx(rows * torch.tensor(1e-6, dtype=dtype).item(), rel=1e-15)
+
+
+@pytest.mark.slow
+def test_a_hundred_million_updates_do_not_drift(make):
+    generator, rows, batch = _rng(), 10**5, 2**18
+    tree = make(rows)
+    everything = torch.arange(rows, device=tree.device)
+    for number in range(-(-(10**8) // batch)):
+        index = torch.randint(0, rows, (batch,), generator=generator).to(tree.device)
+        tree.update(index, (10 ** (12 * torch.rand(batch, generator=generator) - 6)).to(tree.device))
+        if number % 60 == 0:
+            array = tree.get(everything).double()
+            assert tree.total().item() == pytest.approx(array.sum().item(), rel=1e-12)
+    tree.update(everything, torch.tensor(1e-6, device=tree.device))
+    tree.check()
+    assert tree.total().item() == pytest.approx(rows * torch.tensor(1e-6).item(), rel=1e-14)
 
 
 @pytest.mark.parametrize("capacity", [2**k for k in (0, 4, 7, 10, 13)])

@@ -6,6 +6,7 @@ Whether Triton interprets is decided when it is imported, so the interpreter get
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,13 +26,24 @@ DTYPES = [torch.float32, torch.float64]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
+# Where Triton is not wanted, the tree does without: seen here, as a process of its own for it would take seconds.
+INTERPRET = """
+import sys
+import rl.prio_cuda._tree
+assert "triton" not in sys.modules, "importing the tree imports Triton"
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.skipif(interpreted(), reason="this is the process that interprets")
 @pytest.mark.parametrize("which", ["not gpu", pytest.param("slow and not gpu", marks=pytest.mark.slow)])
 def test_in_the_interpreter(which):
-    environ = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", which, __file__]
+    environ = {**os.environ, "TRITON_INTERPRET": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins load for seconds
+    command = [sys.executable, "-c", INTERPRET, "-q", "-p", "no:cacheprovider", "-m", which, __file__]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
 
 
 @pytest.mark.skipif(interpreted(), reason="the interpreter takes tensors of the CPU")
@@ -85,12 +97,15 @@ def test_its_bytes_and_draws_are_those_of_rl_native(where, dtype, capacity):
         assert torch.equal(twin.buffer.cpu(), native.buffer), f"after {len(index)} entries"
     native.update(torch.tensor([0]), torch.tensor(0.5, dtype=dtype))
     twin.update(torch.tensor([0], device=where), torch.tensor(0.5, dtype=dtype, device=where))
-    u = torch.rand(1500, generator=_rng(), dtype=torch.float64)
-    for stratified in (False, True):
-        drawn = twin.sample(1500, u=u.to(where), stratified=stratified)
-        for mine, theirs in zip(drawn, native.sample(1500, u=u, stratified=stratified), strict=True):
-            assert torch.equal(mine.cpu(), theirs)
-    mine, theirs = twin.sample_weighted(1500, 0.4, u=u.to(where))[1], native.sample_weighted(1500, 0.4, u=u)[1]
+    draws = 1500 if capacity > 1000 else 1000  # the interpreter takes twice as long for more than 1024
+    u = torch.rand(draws, generator=_rng(), dtype=torch.float64)
+    drawn = twin.sample(draws, u=u.to(where), stratified=True)
+    for mine, theirs in zip(drawn, native.sample(draws, u=u, stratified=True), strict=True):
+        assert torch.equal(mine.cpu(), theirs)
+    (index, mine), (expected, theirs) = (
+        tree.sample_weighted(draws, 0.4, u=u.to(tree.device)) for tree in (twin, native)
+    )
+    assert torch.equal(index.cpu(), expected)
     torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=0)
     twin.check()
 
@@ -117,10 +132,10 @@ def test_priorities_from_errors(where, dtype, alpha):
 
 @each_dtype
 def test_zero_is_never_drawn_at_the_boundaries_of_cells(where, dtype):
-    priority = torch.randint(0, 3, (1000,), generator=_rng()).to(dtype)
+    priority = torch.randint(0, 3, (340,), generator=_rng()).to(dtype)
     priority[[0, 1, 15, 16, 127, 128, -1, -2]] = 0
-    tree = TritonPriorityTree(1000, dtype=dtype, device=where)
-    tree.update(torch.arange(1000, device=where), priority.to(where))
+    tree = TritonPriorityTree(340, dtype=dtype, device=where)
+    tree.update(torch.arange(340, device=where), priority.to(where))
     u = priority.double().cumsum(0)[:-1] / priority.double().sum()
     u = torch.cat([u, torch.nextafter(u, u * 0), torch.nextafter(u, u * 0 + 1), torch.tensor([1 - 2**-53])])
     index, drawn = tree.sample(int((u < 1).sum()), u=u[u < 1].to(where))
@@ -201,3 +216,35 @@ def test_twice_a_batch_may_not_fit_into_32_bits(where):
     other.update(torch.arange(1000), torch.ones(1000))
     other.rebuild()
     assert torch.equal(tree.buffer.cpu(), other.buffer)
+
+
+@pytest.fixture
+def of_the_benchmark(monkeypatch):
+    """Its own kernels."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    import prio_kernels
+
+    return prio_kernels
+
+
+def test_the_benchmark_walks_along_a_ring(where, of_the_benchmark):
+    order = torch.randperm(50, generator=_rng())
+    ring = torch.zeros(50 * of_the_benchmark.LINE, dtype=torch.int64)
+    ring[order * of_the_benchmark.LINE] = order.roll(-1) * of_the_benchmark.LINE
+    at = ring[:1].clone().to(where)
+    start, expected = at.item(), at.item()
+    of_the_benchmark.follow(ring.to(where), at, 7)
+    for _ in range(7):
+        expected = ring[expected].item()
+    assert at.item() == expected
+    of_the_benchmark.follow(ring.to(where), at, 43)
+    assert at.item() == start
+
+
+@pytest.mark.parametrize("rows", [100, 2000])
+def test_the_benchmark_draws_by_warps_what_the_tree_draws(where, of_the_benchmark, rows):
+    tree, plan = TritonPriorityTree(rows, device=where), layout(rows, 32)
+    tree.update(torch.arange(rows, device=where), torch.rand(rows, generator=_rng()).to(where) + 0.1)
+    u = torch.rand(9, generator=_rng(1), dtype=torch.float64).to(where)  # a program for each
+    drawn = of_the_benchmark.draw_by_warps(tree.buffer, torch.tensor(plan.at, device=where), plan.leaves, u)
+    assert torch.equal(drawn, tree.sample(9, u=u)[0])

@@ -82,3 +82,22 @@ def test_kernels_compile_without_a_stack(arch, name, variant, wide, tmp_path):
     registers, stack = map(int, re.search(r"REG:(\d+) STACK:(\d+)", said).groups())
     assert stack == 0, f"{name} spills: {stack} bytes of stack, {registers} registers"
     assert registers * 32 * options["num_warps"] <= 65536
+
+
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [
+        ("_follow", {"ring": "*i64", "at": "*i64", "steps": "i32"}),
+        ("_draw", {"tree": "*u8", "at": "*i64", "u": "*fp64", "index": "*i64", "levels": "i32", "leaves": "i64"}),
+    ],
+)
+def test_the_kernels_of_the_benchmark_compile(monkeypatch, name, signature):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    import prio_kernels
+
+    function = getattr(prio_kernels, name)
+    assert function.arg_names == list(signature)
+    made = triton.compile(
+        ASTSource(function, signature, {}), target=GPUTarget("cuda", 90, 32), options={"num_warps": 1}
+    )
+    assert name != "_follow" or "ld.global.cg" in made.asm["ptx"]

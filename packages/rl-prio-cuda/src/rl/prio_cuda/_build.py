@@ -51,8 +51,6 @@ ARCHITECTURES = ("75", "80", "86", "89", "90", "100", "120")
 STAMP = "rl_prio_stamp"
 """The symbol that holds what `stamp` was when the library was compiled."""
 
-_STAMPED = ("__about__.py", "csrc/prio.h", "csrc/layout.h")
-
 # No contraction: sums and products are rounded one by one, so that every processor gives the same numbers.
 FLAGS = ("-O3", "-std=c++17", "-fmad=false", "-cudart", "static", "-Xcompiler", "-fPIC,-fvisibility=hidden,-Wall")
 HOST_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra", "-pthread")
@@ -96,11 +94,16 @@ def _environment(name: str) -> str:
 
 
 def stamp() -> str:
-    """What a library has to hold to be called by this version: 16 digits made of the version and the C interface.
+    """What a library has to hold to be called: 16 digits made of the version, all sources and how they are compiled.
 
-    A library that was compiled late stays behind when pip installs another version: it is not one of pip's files.
+    A library that was compiled late stays behind when pip installs another version: it is not one of pip's files. And
+    one that lies beside sources that are worked on must not be taken for what they say now.
     """
-    return hashlib.sha256(b"".join((_HERE / name).read_bytes() for name in _STAMPED)).hexdigest()[:16]
+    sources = sorted(path for path in SOURCES.iterdir() if path.suffix in {".cpp", ".cu", ".h"})
+    made = hashlib.sha256(repr((FLAGS, _LINK)).encode())
+    for path in (_HERE / "__about__.py", *sources):
+        made.update(f"{path.name}\0".encode() + path.read_bytes())
+    return made.hexdigest()[:16]
 
 
 def architectures(nvcc: str) -> list[str]:

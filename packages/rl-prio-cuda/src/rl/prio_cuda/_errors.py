@@ -35,8 +35,8 @@ def refuse(code: int, place: int, bits: int, *, capacity: int) -> NoReturn:
         )
     if code == PRIORITY:
         raise SpecError(
-            f"priority tree: a priority of {value:g} is refused{where}; it is to be at least 0, and finite in the"
-            " tree's dtype. That call wrote nothing"
+            f"priority tree: {value:g} is refused{where}; a priority is at least 0, and finite in the tree's dtype, one"
+            " that an error makes too. That call wrote nothing"
         )
     if code == EMPTY:
         raise SpecError("priority tree: nothing can be drawn, all priorities are zero; update some first")

@@ -219,9 +219,17 @@ class LibraryExecutor:
 
 @cache
 def executor(*, twin: bool) -> Executor:
-    """The Triton twin, or the compiled library. What it needs is looked for when it is called."""
+    """The Triton twin, or the compiled library. What the library needs is looked for when it is called.
+
+    Raises:
+        BackendError: if Triton is not installed, and asked for.
+    """
     if not twin:
         return LibraryExecutor()
-    from rl.prio_cuda._triton import TritonExecutor
-
+    try:
+        from rl.prio_cuda._triton import TritonExecutor
+    except ModuleNotFoundError as error:
+        raise BackendError(
+            "TritonPriorityTree needs Triton, which is not installed: `pip install triton`, or take CudaPriorityTree"
+        ) from error
     return TritonExecutor()

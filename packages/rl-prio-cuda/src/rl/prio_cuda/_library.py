@@ -22,8 +22,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         return None, f"it does not load: {error}"
-    if _stamp_of(loaded) != stamp():  # its functions may take other arguments
-        return None, f"{LIBRARY} was compiled for another version"
+    if _stamp_of(loaded) != stamp():  # its functions may take other arguments, or its kernels do other things
+        return None, f"{LIBRARY} was compiled from other sources, of another version or since changed"
     return loaded, ""
 
 

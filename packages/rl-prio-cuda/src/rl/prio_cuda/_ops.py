@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.library import Library, register_fake
 
+from rl.prio_cuda._arguments import check_apart, check_apart_traced
 from rl.prio_cuda._executor import DTYPES, executor
 
 __all__ = ["implement", "tree_get", "tree_sample", "tree_set", "tree_set_errors"]
@@ -31,7 +32,9 @@ _LIBRARY.define(f"tree_get(Tensor buffer, {_TREE}, Tensor index, *, bool twin) -
 def _set(
     buffer: Tensor, work: Tensor, capacity: int, bits: int, index: Tensor, priority: Tensor, rows: int, *, twin: bool
 ) -> None:
-    executor(twin=twin).set(buffer, work, capacity, bits, index.contiguous(), priority.contiguous(), rows)
+    index, priority = index.contiguous(), priority.contiguous()
+    check_apart("rl_prio_cuda::tree_set", buffer, index, priority)
+    executor(twin=twin).set(buffer, work, capacity, bits, index, priority, rows)
 
 
 def _set_errors(  # noqa: PLR0913, PLR0917  of the schema
@@ -49,9 +52,9 @@ def _set_errors(  # noqa: PLR0913, PLR0917  of the schema
     *,
     twin: bool,
 ) -> None:
-    executor(twin=twin).set_errors(
-        buffer, work, capacity, bits, index.contiguous(), error.contiguous(), eps, alpha, raw, largest, rows
-    )
+    index, error = index.contiguous(), error.contiguous()
+    check_apart("rl_prio_cuda::tree_set_errors", buffer, index, error, raw, largest)
+    executor(twin=twin).set_errors(buffer, work, capacity, bits, index, error, eps, alpha, raw, largest, rows)
 
 
 def _sample(
@@ -82,8 +85,14 @@ def _fake_get(*arguments: Any, twin: bool) -> Tensor:  # noqa: ARG001  of the sc
     return index.new_empty(index.shape, dtype=DTYPES[bits])
 
 
-def _fake_write(*_: object, **__: object) -> None:
-    """Writes into what it was given, returns nothing."""
+def _fake_set(*arguments: Any, twin: bool) -> None:  # noqa: ARG001  of the schema
+    buffer, _, _, _, index, priority, _ = arguments
+    check_apart_traced("rl_prio_cuda::tree_set", buffer, index, priority)
+
+
+def _fake_set_errors(*arguments: Any, twin: bool) -> None:  # noqa: ARG001  of the schema
+    buffer, _, _, _, index, error, _, _, raw, largest, _ = arguments
+    check_apart_traced("rl_prio_cuda::tree_set_errors", buffer, index, error, raw, largest)
 
 
 def implement(library: Library, key: str) -> None:
@@ -99,8 +108,8 @@ def implement(library: Library, key: str) -> None:
 
 
 implement(_LIBRARY, "CUDA")
-register_fake("rl_prio_cuda::tree_set", _fake_write, lib=_LIBRARY)
-register_fake("rl_prio_cuda::tree_set_errors", _fake_write, lib=_LIBRARY)
+register_fake("rl_prio_cuda::tree_set", _fake_set, lib=_LIBRARY)
+register_fake("rl_prio_cuda::tree_set_errors", _fake_set_errors, lib=_LIBRARY)
 register_fake("rl_prio_cuda::tree_sample", _fake_sample, lib=_LIBRARY)
 register_fake("rl_prio_cuda::tree_get", _fake_get, lib=_LIBRARY)
 

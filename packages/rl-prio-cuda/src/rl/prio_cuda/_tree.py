@@ -11,7 +11,16 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
 from rl.prio_cuda import _ops as ops
-from rl.prio_cuda._arguments import as_batch, as_index, check_beside, check_exponents, uniforms
+from rl.prio_cuda._arguments import (
+    as_batch,
+    as_index,
+    came,
+    check_apart,
+    check_beside,
+    check_exponents,
+    uniforms,
+    whole,
+)
 from rl.prio_cuda._errors import refuse
 from rl.prio_cuda._executor import DTYPES, executor
 from rl.prio_cuda._layout import ERROR_WORDS, HEAD, layout, read_head
@@ -39,6 +48,9 @@ class DeviceTree:
     ) -> None:
         if dtype not in _BITS:
             raise SpecError(f"{type(self).__name__}: the dtype is {dtype}; it is torch.float32 or torch.float64")
+        asked, capacity = capacity, whole(capacity)
+        if capacity < 1:
+            raise SpecError(f"{type(self).__name__}: the capacity is {asked!r}; it is a whole number of at least 1")
         plan = layout(capacity, _BITS[dtype])
         if buffer is None:
             executor(twin=self.twin).ready(torch.device(device))
@@ -49,8 +61,10 @@ class DeviceTree:
     def _attach(self, buffer: Tensor, capacity: int | None, bits: int | None) -> None:
         """Use a buffer that holds a tree, of this capacity and type if they are known."""
         who = type(self).__name__
-        if buffer.dtype != torch.uint8 or buffer.ndim != 1 or not buffer.is_contiguous():
-            raise SpecError(f"{who}: a buffer is contiguous uint8 [bytes]; this one is {buffer.dtype}")
+        if not isinstance(buffer, Tensor) or buffer.dtype != torch.uint8 or buffer.ndim != 1:
+            raise SpecError(f"{who}: a buffer is uint8 [bytes]; this one is {came(buffer)}")
+        if not buffer.is_contiguous():
+            raise SpecError(f"{who}: a buffer is contiguous; give a clone of this one")
         if buffer.data_ptr() % 64:
             raise SpecError(f"{who}: a buffer begins at a multiple of 64 bytes; give a clone of this one")
         head = bytes(buffer[:HEAD].cpu().tolist())  # waits: once, when a tree is made
@@ -98,15 +112,17 @@ class DeviceTree:
         device: then the call writes nothing, and `check` raises it.
 
         Raises:
-            SpecError: if an index is not int64, or one of the two is on another device.
+            SpecError: if an index is not int64, or one of the two is on another device, or shares memory with the tree.
             ShapeError: if there is not one priority for each index. Nothing is written then.
         """
-        index, priority = as_batch(f"{type(self).__name__}.update", index, priority, self.device, self.dtype)
+        who = f"{type(self).__name__}.update"
+        index, priority = as_batch(who, index, priority, self.device, self.dtype)
         if _compiling():
             ops.tree_set(
                 self._buffer, self._work, self.capacity, self._bits, index, priority, self.capacity, twin=self.twin
             )
         else:
+            check_apart(who, self._buffer, index, priority)
             self._run.set(self._buffer, self._work, self.capacity, self._bits, index, priority, self.capacity)
 
     def update_from_errors(
@@ -135,23 +151,25 @@ class DeviceTree:
             rows: an index is below it; the capacity if None.
 
         Raises:
-            SpecError: if `eps` or `alpha` is negative or not finite, or a tensor has another dtype or device.
+            SpecError: if `eps` or `alpha` is negative or not finite, a tensor has another dtype or device, or what is
+                written (the tree, `raw`, `largest`) shares memory with another tensor of the call.
             ShapeError: if there is not one error for each index, or `raw` or `largest` has another shape.
         """
         who = f"{type(self).__name__}.update_from_errors"
         check_exponents(who, eps=eps, alpha=alpha)
-        rows = self.capacity if rows is None else rows
-        if not 0 <= rows <= self.capacity:
-            raise SpecError(f"{who}: rows is {rows}; it is at least 0 and at most {self.capacity}")
+        limit = self.capacity if rows is None else whole(rows)
+        if not 0 <= limit <= self.capacity:
+            raise SpecError(f"{who}: rows is {rows}; it is a whole number of at least 0, at most {self.capacity}")
         index, error = as_batch(who, index, error, self.device, self.dtype)
         check_beside(f"{who}: raw", raw, (self.capacity,), self._leaves)
         check_beside(f"{who}: largest", largest, (), self._leaves)
         eps, alpha = float(eps), float(alpha)
         places = self._buffer, self._work, self.capacity, self._bits
         if _compiling():
-            ops.tree_set_errors(*places, index, error, eps, alpha, raw, largest, rows, twin=self.twin)
+            ops.tree_set_errors(*places, index, error, eps, alpha, raw, largest, limit, twin=self.twin)
         else:
-            self._run.set_errors(*places, index, error, eps, alpha, raw, largest, rows)
+            check_apart(who, self._buffer, index, error, raw, largest)
+            self._run.set_errors(*places, index, error, eps, alpha, raw, largest, limit)
 
     def sample(
         self,
@@ -203,7 +221,7 @@ class DeviceTree:
         u: Tensor | None,
         beta: float | None,
     ) -> tuple[Tensor, Tensor]:
-        u = uniforms(f"{type(self).__name__}.sample", n, u, generator, self.device)
+        u, stratified = uniforms(f"{type(self).__name__}.sample", n, u, generator, self.device), bool(stratified)
         places = self._buffer, self._work, self.capacity, self._bits
         if _compiling():
             return ops.tree_sample(*places, u, stratified, beta, twin=self.twin)
@@ -264,7 +282,7 @@ class DeviceTree:
         Raises:
             CheckpointError: if they do not fit, or are no priorities. Nothing is written then.
         """
-        leaves, who = state.get("priority"), type(self).__name__
+        leaves, who = state.get("priority") if isinstance(state, Mapping) else state, type(self).__name__
         if not isinstance(leaves, Tensor) or leaves.shape != (self.capacity,) or leaves.dtype != self.dtype:
             came = f"{tuple(leaves.shape)} of {leaves.dtype}" if isinstance(leaves, Tensor) else type(leaves).__name__
             raise CheckpointError(

@@ -21,31 +21,34 @@ static uint64_t rl_random() {
     return state;
 }
 
-template <class STEP>
-static void rl_in_order(const std::vector<int64_t> &turns, bool at_once, STEP step) {
+typedef void (*rl_step)(void *what, int64_t i);
+
+/* Threads in another order than theirs, or a part of them on each worker. */
+static void rl_out_of_order(int64_t n, bool at_once, rl_step step, void *what) {
+    std::vector<int64_t> turns((size_t)n);
+    std::iota(turns.begin(), turns.end(), 0);
+    if (order == RL_BACKWARD) std::reverse(turns.begin(), turns.end());
+    for (size_t i = turns.size(); order == RL_SHUFFLED && i-- > 1;) std::swap(turns[i], turns[rl_random() % (i + 1)]);
     if (!at_once) {
-        for (int64_t i : turns) step(i);
+        for (int64_t i : turns) step(what, i);
         return;
     }
     std::vector<std::thread> workers;
     for (size_t w = 0; w < RL_WORKERS; w++)
         workers.emplace_back([&, w] {
-            for (size_t i = w; i < turns.size(); i += RL_WORKERS) step(turns[i]);
+            for (size_t i = w; i < turns.size(); i += RL_WORKERS) step(what, turns[i]);
         });
     for (std::thread &worker : workers) worker.join();
 }
 
+/* A template, and short: there is one for each phase of each kernel. */
 template <class STEP>
 void rl_in_some_order(int64_t n, bool at_once, STEP step) {
     if (order == RL_FORWARD) {
         for (int64_t i = 0; i < n; i++) step(i);
         return;
     }
-    std::vector<int64_t> turns((size_t)n);
-    std::iota(turns.begin(), turns.end(), 0);
-    if (order == RL_BACKWARD) std::reverse(turns.begin(), turns.end());
-    for (size_t i = turns.size(); order == RL_SHUFFLED && i-- > 1;) std::swap(turns[i], turns[rl_random() % (i + 1)]);
-    rl_in_order(turns, at_once, step);
+    rl_out_of_order(n, at_once, [](void *what, int64_t i) { (*(STEP *)what)(i); }, &step);
 }
 
 /* A launch of one block shares out its threads to the workers; one of several, its blocks. */
