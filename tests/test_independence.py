@@ -77,7 +77,24 @@ elif not torch.cuda.is_available():
         tree = None
     assert tree is None and "rl-prio-cuda" in why_not()
 """,
+    "recurrent_triton": """
+import os
+os.environ["TRITON_INTERPRET"] = "1"  # on tensors of the CPU
+import torch
+from torch import nn
+from rl.core.registry import discovered
+from rl.recurrent_triton import TritonBackend, why_not
+if not why_not("cpu"):
+    gru, x, mask = nn.GRU(3, 4, batch_first=True), torch.randn(2, 3, 3), torch.zeros(2, 3, dtype=torch.bool)
+    backend = discovered().recurrent_backend("gru", "triton", "cpu")
+    out, _ = backend(gru, x, (torch.zeros(2, 1, 4),), mask)
+    assert isinstance(backend, TritonBackend) and torch.allclose(out, gru(x)[0], atol=1e-6)
+else:
+    assert "needs Triton" in why_not("cpu")
+""",
 }
+MORE_NEEDS = {"recurrent_triton": ("triton",)}
+"""What a package may depend on beside rl-core."""
 SIBLINGS = sorted([*SMALLEST_USE, "trainers"])
 
 
@@ -89,7 +106,7 @@ def distribution(name: str) -> str:
 @pytest.fixture(scope="module", params=sorted(SMALLEST_USE))
 def alone(request, wheels: Path, tmp_path_factory) -> tuple[str, FreshEnv]:
     """The name of a package and an environment that holds it, rl-core and rl-core's needs."""
-    env = fresh_env(tmp_path_factory.mktemp(request.param), CORE_NEEDS)
+    env = fresh_env(tmp_path_factory.mktemp(request.param), (*CORE_NEEDS, *MORE_NEEDS.get(request.param, ())))
     env.install(wheels, distribution(request.param))
     return request.param, env
 

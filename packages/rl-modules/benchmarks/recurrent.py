@@ -1,8 +1,9 @@
 """Recurrent layers over sequences with resets, and one step of them while collecting.
 
-Run: ``python packages/rl-modules/benchmarks/recurrent.py [--rounds 9] [--layers 1] [--no-peers]``. Contenders run in
-turn in one process on one thread; figures are medians of the thread's own CPU time, and of the wall clock beside it,
-in milliseconds. The floor is torch's own layer without resets. TorchRL takes part where it can be imported.
+Run: ``python packages/rl-modules/benchmarks/recurrent.py [--rounds 9] [--layers 1] [--no-peers] [--choices]``.
+Contenders run in turn in one process on one thread; figures are medians of the thread's own CPU time, and of the wall
+clock beside it, in milliseconds. The floor is torch's own layer without resets. TorchRL takes part where it can be
+imported.
 """
 
 from __future__ import annotations
@@ -24,17 +25,35 @@ from rl.modules.recurrent._choice import find_backend
 
 BATCH, TIME, WIDTH, HIDDEN, SHARE = 64, 64, 128, 128, 0.02
 CPU = torch.device("cpu")
+SHAPES = [  # rows, steps, inputs, units, layers, share of resets
+    (64, 64, 128, 128, 1, 0.02),
+    (64, 64, 128, 128, 1, 0.0),
+    (64, 64, 128, 128, 2, 0.02),
+    (8, 128, 32, 64, 1, 0.01),
+    (8, 16, 64, 64, 1, 0.05),
+    (1, 256, 16, 64, 1, 0.01),
+    (1, 256, 16, 64, 1, 0.0),
+    (256, 16, 64, 256, 1, 0.05),
+    (512, 8, 32, 64, 1, 0.0),
+    (32, 80, 256, 512, 1, 0.02),
+    (32, 80, 256, 512, 1, 0.0),
+]
 LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU}
 Sides = dict[str, Callable[[], Any]]
 
 
-def medians(sides: Sides, rounds: int) -> dict[str, tuple[float, float]]:
-    """Milliseconds of CPU and of wall time; contenders in turn, so that a busy machine slows all of them alike."""
+def medians(sides: Sides, rounds: int, *, warm: bool = False) -> dict[str, tuple[float, float]]:
+    """Milliseconds of CPU and of wall time; contenders in turn, so that a busy machine slows all of them alike.
+
+    With `warm` each runs once more before it is timed: a millisecond's work is slowed by whoever ran before.
+    """
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for run in sides.values():
         run()
     for _ in range(rounds):
         for name, run in sides.items():
+            if warm:
+                run()
             wall, cpu = time.perf_counter(), time.thread_time()
             run()
             taken[name].append(((time.thread_time() - cpu) * 1e3, (time.perf_counter() - wall) * 1e3))
@@ -125,6 +144,35 @@ def sequences(cell: str, layers: int, rounds: int, *, peers: bool) -> None:
     show(title, medians(sides, rounds), floor)
 
 
+def choices(cell: str, rounds: int) -> None:
+    """What `auto` takes beside what else there is, at several shapes: forward and backward, and forward alone."""
+    print(f"\n{cell}: CPU ms of auto, and of the back ends by name; auto / best")
+    print(f"{'rows x steps, inputs to units, layers, resets':50}{'':9}{'auto':>9}{'scan':>9}{'pad':>9}{'ratio':>8}")
+    for shape in SHAPES:
+        choice(cell, rounds, *shape)
+
+
+def choice(cell: str, rounds: int, rows: int, length: int, width: int, hidden: int, layers: int, share: float) -> None:
+    torch.manual_seed(0)
+    layer = LAYERS[cell](width, hidden, layers, batch_first=True)
+    x = torch.randn(rows, length, width, requires_grad=True)
+    is_init, grad = torch.rand(rows, length) < share, torch.randn(rows, length, hidden)
+    parts = 2 if cell == "lstm" else 1
+    first = (torch.zeros(rows, layers, hidden),) * parts
+    stored = (torch.zeros(rows, length, layers, hidden),) * parts
+    leaves = [x, *layer.parameters()]
+    runs: Sides = {}
+    for name in ("auto", "scan", "pad"):
+        backend, _ = find_backend("benchmark", cell, name, CPU)
+        runs[name] = lambda backend=backend: backend(layer, x, first, is_init, stored)[0]
+    trained = {name: lambda run=run: torch.autograd.grad(run(), leaves, grad) for name, run in runs.items()}
+    shape = f"{rows} x {length}, {width} to {hidden}, {layers}, {share:.0%}"
+    for kind, sides in (("trained", trained), ("run", {name: torch.no_grad()(run) for name, run in runs.items()})):
+        cpu = {name: figures[0] for name, figures in medians(sides, rounds, warm=True).items()}
+        ratio = cpu["auto"] / min(cpu.values())
+        print(f"{shape:50}{kind:9}" + "".join(f"{cpu[name]:9.2f}" for name in runs) + f"{ratio:8.2f}")
+
+
 def steps(cell: str, rounds: int, rows: int = 16) -> None:
     """One policy step of `rows` environments, the state carried on, episodes ending now and then."""
     torch.manual_seed(0)
@@ -168,10 +216,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--choices", action="store_true", help="only what `auto` takes, at several shapes")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for cell in LAYERS:
+        if options.choices:
+            choices(cell, options.rounds)
+            continue
         sequences(cell, options.layers, options.rounds, peers=not options.no_peers)
         steps(cell, options.rounds)
 

@@ -6,18 +6,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDict
 from torch import nn
 from torch.testing import assert_close
 
 from rl.core import BackendError, RecurrentOptions
 from rl.core.testing import check_recurrent_backend, recurrent_reference
-from rl.modules import GRU, LSTM, PadBackend, ScanBackend
+from rl.modules import GRU, LSTM, GRUModule, LSTMModule, PadBackend, ScanBackend
 from rl.modules.recurrent import _kernels
 from rl.modules.recurrent._gru_op import gru_layer
 from rl.modules.recurrent._lstm_op import lstm_layer
+from rl.modules.recurrent._plain import PlainBackend
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
-BACKENDS = {"scan": ScanBackend, "pad": PadBackend}
+BACKENDS = {"scan": ScanBackend, "pad": PadBackend, "plain": PlainBackend}
 each_cell = pytest.mark.parametrize("cell", list(CELLS))
 each_backend = pytest.mark.parametrize("backend", list(BACKENDS.values()), ids=list(BACKENDS))
 
@@ -238,3 +240,31 @@ def test_our_layers_serve_as_well_as_those_of_torch(backend, cell):
     ours = {"lstm": LSTM, "gru": GRU}[cell](4, 5, 2).double()
     ours.load_state_dict(module.state_dict())
     assert_close(backend()(ours, x, first, is_init, resets), backend()(module, x, first, is_init, resets))
+
+
+@pytest.mark.parametrize(
+    ("cell", "rows", "expected"),
+    [("lstm", 2, PadBackend), ("lstm", 40, ScanBackend), ("gru", 2, ScanBackend), ("gru", 40, ScanBackend)],
+)
+def test_small_batches_without_compiled_loops_go_through_torchs_own_lstm(cell, rows, expected):
+    module, x, first, is_init, resets = problem(cell, rows, hidden=16, dtype=torch.float32)
+    out, after = PlainBackend()(module, x, first, is_init, resets)
+    want, want_after = expected()(module, x, first, is_init, resets)
+    assert torch.equal(out, want)
+    assert all(map(torch.equal, after, want_after))
+
+
+@pytest.mark.parametrize("kind", [LSTMModule, GRUModule])
+def test_small_batches_are_compiled_whole(kind, monkeypatch):
+    monkeypatch.setenv("RL_NATIVE", "off")
+    module = kind(3, 4, in_key="observation", out_key="features", default_recurrent_mode=True)
+    assert ("through 'pad'" in module.backend.why) == (kind is LSTMModule)
+    is_init = torch.zeros(2, 6, 1, dtype=torch.bool)
+    is_init[:, 0] = is_init[0, 3] = True
+
+    def features(observation):
+        return module(TensorDict(observation=observation, is_init=is_init, batch_size=[2, 6]))["features"]
+
+    x = torch.randn(2, 6, 3)
+    torch.compiler.reset()
+    assert_close(torch.compile(features, fullgraph=True, backend="eager")(x), features(x))

@@ -112,6 +112,44 @@ def test_zero_is_never_drawn_at_the_boundaries_of_cells(isa):
         assert torch.equal(drawn, priority[index])
 
 
+@each_dtype
+def test_many_draws_at_once_are_those_of_a_few_at_a_time(isa, dtype):
+    # Many take a short way down. Skewed, so that most children share one cell of it, and with long empty stretches.
+    priority = torch.rand(20_000, generator=_rng(), dtype=dtype) ** 30
+    priority[torch.rand(20_000, generator=_rng(1)) < 0.3] = 0
+    priority[3000:9000] = 0
+    tree, ends = _tree(priority), priority.double().cumsum(0)
+    u = torch.cat([torch.rand(30_000, generator=_rng(2), dtype=torch.float64), ends[:-1] / ends[-1]])
+    u = u[u < 1]
+    many, drawn = tree.sample(len(u), u=u)
+    few = torch.cat([tree.sample(len(part), u=part)[0] for part in u.split(100)])
+    assert (drawn > 0).all()
+    assert torch.equal(drawn, priority[many])
+    inside = (u * ends[-1] - ends[few]).abs() > 1e-13 * ends[-1]  # not at an end, where rounding decides
+    inside &= (u * ends[-1] - (ends[few] - priority[few])).abs() > 1e-13 * ends[-1]
+    assert inside.sum() > 25_000
+    assert torch.equal(many[inside], few[inside])
+
+
+@each_dtype
+def test_totals_at_the_ends_of_what_float64_holds_can_be_drawn_from(isa, dtype):
+    for scale in (1e-38, 1e37) if dtype is torch.float32 else (1e-300, 1e300):
+        tree = _tree(torch.full((1000,), scale, dtype=dtype))
+        index, weight = tree.sample_weighted(20_000, 1.0, generator=_rng())
+        assert index.bincount(minlength=1000).min() > 0
+        assert torch.equal(weight, torch.ones(20_000, dtype=dtype))
+
+
+@each_dtype
+def test_minus_zero_is_zero(isa, dtype):
+    priority = torch.tensor([-0.0, 1.0] * 500, dtype=dtype)
+    tree = _tree(priority)
+    assert tree.total().item() == 500
+    assert tree.min().item() == 1
+    for n in (30, 300, 30_000):
+        assert (tree.sample(n, generator=_rng())[0] % 2 == 1).all()
+
+
 def _chi_square(rows, draws, dtype=torch.float32):
     tree = _tree(torch.ones(rows, dtype=dtype))
     counts = torch.zeros(rows)

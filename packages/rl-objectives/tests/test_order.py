@@ -20,3 +20,18 @@ def test_slices_of_environments_side_by_side_are_in_order_if_they_say_so():
         estimate(td.clone())
     td.names = ["time"]
     assert estimate(td)["advantage"].view(2, 4).diff(dim=0).eq(0).all()
+
+
+def test_sequences_that_begin_without_an_end_before_are_not_one_sequence():
+    done = torch.zeros(8, 1, dtype=torch.bool)
+    after = TensorDict(
+        done=done, terminated=done, reward=torch.ones(8, 1), state_value=torch.ones(8, 1), batch_size=[8]
+    )
+    is_init = torch.tensor([1, 0, 0, 0, 1, 0, 0, 0], dtype=torch.bool).unsqueeze(-1)
+    td = TensorDict(is_init=is_init, state_value=torch.ones(8, 1), next=after, batch_size=[8], names=["time"])
+    estimate = GAE(gamma=0.9, lmbda=0.9, value_network=None)
+    with pytest.raises(ContractError, match="'is_init' is true at step 4, and step 3 is not done"):
+        estimate(td.clone())
+    assert estimate(td.clone().reshape(2, 4))["advantage"].diff(dim=0).eq(0).all()
+    td["next", "done"][3] = True
+    estimate(td)

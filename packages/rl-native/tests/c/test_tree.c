@@ -112,7 +112,7 @@ static void run(int64_t capacity, int64_t bits) {
         const int64_t n = 1 + (int64_t)(next() % MOST), seed = (int64_t)next();
         for (int64_t i = 0; i < n; i++) {
             index[i] = (int64_t)(next() % (uint64_t)capacity);
-            put(value, bits, i, next() % 3 ? pow(10, 12 * uniform() - 6) : 0);
+            put(value, bits, i, next() % 3 ? pow(10, 12 * uniform() - 6) : next() % 2 ? 0 : -0.0);
         }
         CHECK(rl_tree_set(tree, index, value, n, 1) == RL_TREE_OK);
         for (int64_t i = 0; i < n; i++) array[index[i]] = at(value, bits, i);

@@ -75,7 +75,8 @@ class RecurrentOptions:
     Args:
         recompute: ``"none"`` keeps the gates of the forward pass for the backward pass, ``"full"`` computes them again.
         compute_dtype: of products and gates; that of the inputs if None.
-        matmul_precision: ``"ieee"``, ``"tf32"``, ``"tf32x3"``; what torch is set to if None.
+        matmul_precision: ``"ieee"``, ``"tf32"``, ``"tf32x3"``; what torch is set to if None, for matrix
+            products or for its own recurrent layers.
     """
 
     recompute: Literal["none", "full"] = "none"

@@ -198,9 +198,9 @@ class NativePriorityTree:
         index, error = self._batch(index, error, "update_from_errors")
         rows = self.capacity if rows is None or rows > self.capacity else rows
         if raw is not None:
-            check_target("raw", raw, self.dtype, (self.capacity,))
+            check_target("raw", raw, self.dtype, self.capacity)
         if largest is not None:
-            check_target("largest", largest, self.dtype, ())
+            check_target("largest", largest, self.dtype, None)
         if _compiling():
             ops.tree_set_errors(self._buffer, index, error.detach(), eps, alpha, raw, largest, rows)
             return

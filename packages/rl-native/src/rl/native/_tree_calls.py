@@ -161,21 +161,20 @@ def _came(value: Any) -> str:
     return f"one of {value.dtype} on {value.device}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
-def check_target(name: str, target: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def check_target(name: str, target: Tensor, dtype: torch.dtype, size: int | None) -> None:
     """Refuse a tensor that C cannot write into.
 
     Raises:
-        SpecError: if it is not contiguous, of this dtype and shape, on the CPU.
+        SpecError: if it is not contiguous, of this dtype, and of ``[size]``, or ``[]`` if there is none, on the CPU.
     """
-    size = shape[0] if shape else 1
     if (
         target.dtype is dtype
-        and target.numel() == size
-        and target.dim() == len(shape)
         and target.is_cpu
+        and (target.dim() == 0 if size is None else target.dim() == 1 and target.numel() == size)
         and target.is_contiguous()
     ):
         return
+    shape = () if size is None else (size,)
     raise SpecError(
         f"NativePriorityTree.update_from_errors: {name} is {tuple(target.shape)} of {target.dtype} on {target.device};"
         f" it is to be {shape}, contiguous, of {dtype} on the CPU"

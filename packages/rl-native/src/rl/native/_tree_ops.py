@@ -80,9 +80,9 @@ def _set_errors(
     capacity = _tree_of(buffer, error.dtype)
     rows = min(rows, capacity)
     if raw is not None:
-        check_target("raw", raw, error.dtype, (capacity,))
+        check_target("raw", raw, error.dtype, capacity)
     if largest is not None:
-        check_target("largest", largest, error.dtype, ())
+        check_target("largest", largest, error.dtype, None)
     index, error = index.contiguous(), error.contiguous()
     status = functions().rl_tree_set_errors(
         pack_errors(

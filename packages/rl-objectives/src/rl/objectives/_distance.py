@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from rl.core.errors import ShapeError, SpecError
+from rl.objectives._counted import fitted, mean_of
 
 __all__ = ["distance", "reduce", "refuse_empty", "reject_unknown"]
 
@@ -61,8 +62,13 @@ def refuse_empty(owner: str, elements: Tensor, reduction: str) -> None:
         raise ShapeError(f"{owner} got a batch without rows, of which there is no mean: leave it out")
 
 
-def reduce(elements: Tensor, reduction: str) -> Tensor:
-    """The mean or the sum of all elements, or the elements.
+def reduce(elements: Tensor, reduction: str, mask: Tensor | None = None) -> Tensor:
+    """The mean or the sum of all elements, or the elements; those that a mask leaves out count nothing.
+
+    Args:
+        elements: ``[*B, ...]``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which has 0 where an element does not count.
+        mask: bool ``[*B]``, true where an element counts; all do if None.
 
     Example:
         >>> import torch
@@ -70,5 +76,7 @@ def reduce(elements: Tensor, reduction: str) -> Tensor:
         tensor(2.)
     """
     if reduction == "mean":
-        return elements.mean()
+        return mean_of(elements, mask)
+    if mask is not None:
+        elements = elements.where(fitted(mask, elements), 0)
     return elements.sum() if reduction == "sum" else elements

@@ -13,6 +13,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
+from rl.objectives._counted import MASK, counted_steps, mean_of
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
 from rl.objectives._networks import NetworkCall, input_key
@@ -55,7 +56,8 @@ class DQNLoss(LossModule):
 
     Reads the network's inputs at the root and under ``next``, ``action`` (one-hot ``[*B, n]`` or integer ``[*B]``),
     ``("next", "reward")``, ``("next", "done")`` and, if there, ``("next", "terminated")`` ``[*B, 1]`` and
-    ``priority_weight`` ``[*B]``, which weighs the elements. Returns scalars: ``loss``, and detached means of
+    ``priority_weight`` ``[*B]``, which weighs the elements, and ``("collector", "mask")`` bool ``[*B]``: steps where it
+    is false are padding and count nothing. Returns scalars: ``loss``, and detached means of
     ``td_error`` (absolute), ``pred_value`` and ``target_value``. Into the batch it writes one entry, where a
     prioritized replay buffer looks for it: ``td_error`` ``[*B]``, absolute, detached.
 
@@ -72,7 +74,7 @@ class DQNLoss(LossModule):
         double_dqn: whether the next action is the trained network's choice.
         action_space: ``"one-hot"``, ``"categorical"`` or a spec; None takes either as it comes.
         gamma: discount, in [0, 1].
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch; ``"none"`` has 0 at padding.
 
     Raises:
         ContractError: if the network does not write ``action_value``, or has parameters without a shape.
@@ -100,6 +102,7 @@ class DQNLoss(LossModule):
         "terminated": "terminated",
         "priority": "td_error",
         "priority_weight": "priority_weight",
+        "mask": MASK,
     }
     _default_estimator: ClassVar[ValueEstimators] = ValueEstimators.TD0
     _derived: ClassVar[tuple[str, ...]] = ("_choice", "_online", "_target")
@@ -175,6 +178,7 @@ class DQNLoss(LossModule):
                 optional=True,
             ),
             Key(keys["priority_weight"], (), "weight of the element", optional=True),
+            Key(keys["mask"], (), "whether the step counts, or is padding", torch.bool, optional=True),
         )
         writes = (
             Key("loss", (), "distance of action values and targets", batched=False),
@@ -218,13 +222,14 @@ class DQNLoss(LossModule):
                     f" batch of shape {tuple(elements.shape)}: they would broadcast; weights are [*B]"
                 )
             elements = elements * weight
+        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__)
         predicted = predicted.detach()
         error = (predicted - target).abs().squeeze(-1)
         out = {
-            "loss": reduce(elements, self.reduction),
-            "td_error": error.mean(),
-            "pred_value": predicted.mean(),
-            "target_value": target.mean(),
+            "loss": reduce(elements, self.reduction, mask),
+            "td_error": mean_of(error, mask),
+            "pred_value": mean_of(predicted, mask),
+            "target_value": mean_of(target, mask),
         }
         tensordict.set(self._keys["priority"], error)
         return TensorDict(out)

@@ -13,6 +13,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey
+from rl.objectives._counted import MASK, counted_steps, mean_of, moments
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
 from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key, joint_states
@@ -36,7 +37,8 @@ class PPOLoss(LossModule):
     Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 6 and 9.
 
     Reads the inputs of both networks, ``action``, ``action_log_prob`` ``[*B]``, ``advantage`` and ``value_target``
-    ``[*B, 1]``. Returns scalars: ``loss_objective``, ``loss_critic``, ``loss_entropy``, to be summed and minimized, and
+    ``[*B, 1]``; where ``("collector", "mask")`` bool ``[*B]``, if there, is false, a step is padding, which counts
+    nothing. Returns scalars: ``loss_objective``, ``loss_critic``, ``loss_entropy``, to be summed and minimized, and
     detached ``entropy``, ``kl_approx``, ``ESS``, ``explained_variance``. The batch stays as it is. Without
     ``advantage`` in the batch it is estimated (`make_value_estimator`), which needs whole sequences: a dimension named
     ``time``. Networks that carry state read the batch as sequences, whose last dimension is time; steps that were
@@ -51,7 +53,7 @@ class PPOLoss(LossModule):
         normalize_advantage: whether the advantage is scaled to mean 0 and standard deviation 1 over the batch.
         clip_value: if given, the critic gains nothing from moving further than this from ``state_value`` in the batch,
             units of return.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
         samples_mc_entropy: number of actions that estimate the entropy of a distribution without a formula for it.
         diagnostics: whether the detached figures are computed, too; on small networks they are a fifth of the cost.
 
@@ -87,6 +89,7 @@ class PPOLoss(LossModule):
         "reward": "reward",
         "done": "done",
         "terminated": "terminated",
+        "mask": MASK,
     }
     _default_estimator: ClassVar[ValueEstimators] = ValueEstimators.GAE
     _derived: ClassVar[tuple[str, ...]] = ("_actor", "_critic", "_usual")
@@ -155,7 +158,8 @@ class PPOLoss(LossModule):
             known = {key.name for key in reads}
             reads += [key for key in self._estimators[0].contract.reads if key.name not in known]
         writes = [key for key in self._writes() if self.diagnostics or str(key.name).startswith("loss_")]
-        self.contract = Contract((*reads, *estimated), tuple(writes))
+        counts = Key(keys["mask"], (), "whether the step counts, or is padding", torch.bool, optional=True)
+        self.contract = Contract((*reads, *estimated, counts), tuple(writes))
 
     def _writes(self) -> tuple[Key, ...]:
         return (
@@ -182,7 +186,7 @@ class PPOLoss(LossModule):
     def _surrogate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         return surrogate(log_ratio, advantage)
 
-    def _more_diagnostics(self, log_ratio: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - for subclasses
+    def _more_diagnostics(self, log_ratio: Tensor, mask: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002 - for subclasses
         return {}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -205,19 +209,20 @@ class PPOLoss(LossModule):
         size = tensordict.batch_size
 
         dist = self._actor([leaves[i] for i in self._of_actor], size)
-        log_ratio, advantage = self._log_ratio(dist.log_prob(action), old_log_prob, advantage)
+        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__)
+        log_ratio, advantage = self._log_ratio(dist.log_prob(action), old_log_prob, advantage, mask)
         refuse_empty(type(self).__name__, log_ratio, self.reduction)
         entropy = self._entropy(dist)
         (value,) = self._critic([leaves[i] for i in self._of_critic], size)
         old_value = None if self.clip_value is None else leaves[-3]
         out = {
-            "loss_objective": reduce(self._surrogate(log_ratio, advantage), self.reduction),
-            "loss_critic": self.critic_coeff * reduce(self._value_loss(value, target, old_value), self.reduction),
-            "loss_entropy": -self.entropy_coeff * reduce(entropy, self.reduction),
+            "loss_objective": reduce(self._surrogate(log_ratio, advantage), self.reduction, mask),
+            "loss_critic": self.critic_coeff * reduce(self._value_loss(value, target, old_value), self.reduction, mask),
+            "loss_entropy": -self.entropy_coeff * reduce(entropy, self.reduction, mask),
         }
         if self.diagnostics:
             with torch.no_grad():
-                out |= self._diagnostics(log_ratio, entropy, value, target)
+                out |= self._diagnostics(log_ratio, entropy, value, target, mask)
         return TensorDict(out)
 
     def _estimated(self, td: TensorDictBase) -> TensorDictBase:
@@ -242,7 +247,9 @@ class PPOLoss(LossModule):
         # An estimator with a network writes what that says today; the clip is about what it said before the update.
         return estimator(td.copy()).set(name, old_value)
 
-    def _log_ratio(self, log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
+    def _log_ratio(
+        self, log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Logarithm of the probability ratio, and the advantage, both ``[*B]``."""
         if log_prob.shape != old_log_prob.shape or advantage.shape != (*log_prob.shape, 1):
             keys = self._keys
@@ -253,8 +260,8 @@ class PPOLoss(LossModule):
             )
         advantage = advantage.squeeze(-1)
         if self.normalize_advantage:
-            std, mean = torch.std_mean(advantage, correction=0)
-            advantage = (advantage - mean) / std.clamp_min(1e-6)  # a constant advantage stays finite
+            mean, variance = moments(advantage, mask)
+            advantage = (advantage - mean) / variance.sqrt().clamp_min(1e-6)  # a constant advantage stays finite
         return log_prob - old_log_prob.detach(), advantage
 
     def _entropy(self, dist: Distribution) -> Tensor:
@@ -277,15 +284,21 @@ class PPOLoss(LossModule):
         near = old_value + (value - old_value).clamp(-self.clip_value, self.clip_value)
         return plain.maximum(distance(near, target, self.loss_critic_type))
 
-    def _diagnostics(self, log_ratio: Tensor, entropy: Tensor, value: Tensor, target: Tensor) -> dict[str, Tensor]:
-        flat = log_ratio.detach().reshape(-1)
+    def _diagnostics(
+        self, log_ratio: Tensor, entropy: Tensor, value: Tensor, target: Tensor, mask: Tensor | None
+    ) -> dict[str, Tensor]:
+        log_ratio = log_ratio.detach()
+        flat, count = log_ratio.reshape(-1), max(log_ratio.numel(), 1)
+        if mask is not None:
+            flat, count = flat.where(mask.reshape(-1), -torch.inf), mask.sum()
         doubled = torch.logsumexp(2 * flat, 0)
+        unexplained, spread = (moments(x, mask)[1] for x in (target - value, target))
         return {
-            "entropy": entropy.detach().mean(),
-            "kl_approx": (flat.expm1() - flat).mean(),
-            "ESS": (2 * torch.logsumexp(flat, 0) - doubled).exp() / max(len(flat), 1),
-            "explained_variance": 1 - (target - value).var(correction=0) / target.var(correction=0).clamp_min(1e-8),
-            **self._more_diagnostics(flat),
+            "entropy": mean_of(entropy.detach(), mask),
+            "kl_approx": mean_of(log_ratio.expm1() - log_ratio, mask),
+            "ESS": (2 * torch.logsumexp(flat, 0) - doubled).exp() / count,
+            "explained_variance": 1 - unexplained / spread.clamp_min(1e-8),
+            **self._more_diagnostics(log_ratio, mask),
         }
 
 
@@ -334,6 +347,6 @@ class ClipPPOLoss(PPOLoss):
     def _surrogate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
         return clipped_surrogate(log_ratio, advantage, self.clip_epsilon)
 
-    def _more_diagnostics(self, log_ratio: Tensor) -> dict[str, Tensor]:
+    def _more_diagnostics(self, log_ratio: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
         outside = (log_ratio.exp() - 1).abs() > self.clip_epsilon
-        return {"clip_fraction": outside.to(log_ratio.dtype).mean()}
+        return {"clip_fraction": mean_of(outside.to(log_ratio.dtype), mask)}

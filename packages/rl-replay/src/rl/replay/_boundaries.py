@@ -98,6 +98,9 @@ class Boundaries:
         return last, None if ids is None else self._column(*ids, lead, count)
 
     def _column(self, key: NestedKey, value: Any, lead: Sequence[int], count: int) -> NDArray[Any]:
+        if type(value) is Tensor and value.dtype is torch.bool and value.is_cpu and value.numel() == count:
+            flags: NDArray[Any] = value.numpy().reshape(-1)  # nearly all are such
+            return flags
         if not isinstance(value, Tensor):
             raise ContractError(f"{self.who}: {key_str(key)} is a {type(value).__name__}, expected a tensor")
         if value.numel() != count:

@@ -172,7 +172,7 @@ class ReplayBuffer:
         else:
             with self._lock:
                 index, info = self._extra.draw(self.storage, size, generator=self.generator)
-                rows = self.storage.get(index)
+                rows = self._extra.gather(self.storage, index, info)
             data, info = self._finish(rows, index, info)
         return (data, info) if return_info else data
 
@@ -322,7 +322,7 @@ class ReplayBuffer:
         # Drawn here and not in the thread: the order of draws, hence the randomness, is the caller's.
         index, info = self._extra.draw(self.storage, size, generator=self.generator)
         self._flight.submit(
-            lambda: self.storage.get(index),
+            lambda: self._extra.gather(self.storage, index, info),
             lambda rows: self._finish(rows, index, info),
             last=self.sampler.ran_out,
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 __all__ = ["DenseSet", "Longs"]
 
@@ -31,9 +33,21 @@ class DenseSet:
         self.members: Longs = np.zeros(16, np.int64)
         self._place: Longs = np.zeros(16, np.int64)  # of each number among the members, plus one; 0 if it is none
         self._len = 0
+        self._tensor: tuple[Longs, Tensor] | None = None
 
     def __len__(self) -> int:
         return self._len
+
+    @property
+    def tensor(self) -> Tensor:
+        """The memory of `members` as a tensor; numbers behind the last member mean nothing."""
+        known = self._tensor
+        if known is None or known[0] is not self.members:
+            self._tensor = known = self.members, torch.from_numpy(self.members)
+        return known[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tensor": None}  # a copy has memory of its own
 
     def update(self, numbers: Longs, inside: NDArray[np.bool_]) -> None:
         """Let each of `numbers`, all different, be a member where `inside`, and none elsewhere."""
@@ -45,6 +59,13 @@ class DenseSet:
         if not np.array_equal(known, inside):
             self._remove(place[known & ~inside] - 1)
             self._add(numbers[inside & ~known])
+
+    def discard(self, numbers: Longs) -> None:
+        """Let none of `numbers`, all different, be a member."""
+        if len(numbers) and int(numbers.max()) >= len(self._place):
+            numbers = numbers[numbers < len(self._place)]
+        place = self._place[numbers]
+        self._remove(place[place > 0] - 1)
 
     def update_one(self, number: int, *, inside: bool) -> None:
         """The same for one number; quicker."""

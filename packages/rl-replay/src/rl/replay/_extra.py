@@ -28,6 +28,7 @@ class Extra:
         attach: told the storage, before anything is written through the buffer, and again when a state was loaded.
         admit: shown a batch before it is written; raises if it cannot be served.
         draw: as `Sampler.sample`, of which it is another form: it leaves to `mark` what needs the rows.
+        gather: reads the rows of a draw from the storage, in place of `Storage.get`; given the info of the draw, too.
         mark: given the rows of a draw, a TensorDict, and its info, writes into both.
 
     Example:
@@ -38,6 +39,7 @@ class Extra:
     attach: Callable[[Storage], None]
     admit: Callable[[Any], None]
     draw: Callable[..., tuple[Tensor, dict[Any, Any]]]
+    gather: Callable[[Storage, Tensor, dict[Any, Any]], Any]
     mark: Callable[[Any, dict[Any, Any]], None]
 
     @classmethod
@@ -46,8 +48,14 @@ class Extra:
         attach, admit = (getattr(sampler, name, _nothing) for name in ("attach", "admit"))
         draw, mark = getattr(sampler, "draw", None), getattr(sampler, "mark", None)
         if draw is None or mark is None:
-            return cls(attach, admit, sampler.sample, _nothing)
-        return cls(attach, admit, draw, mark) if marks else cls(attach, admit, sampler.sample, _write)
+            return cls(attach, admit, sampler.sample, _get, _nothing)
+        if not marks:
+            return cls(attach, admit, sampler.sample, _get, _write)
+        return cls(attach, admit, draw, getattr(sampler, "gather", _get), mark)
+
+
+def _get(storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:  # noqa: ARG001  others use it
+    return storage.get(index)
 
 
 def _write(data: Any, info: dict[Any, Any]) -> None:

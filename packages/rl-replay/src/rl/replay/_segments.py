@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rl.replay._dense_set import DenseSet, Longs
 
@@ -46,6 +47,7 @@ class SegmentTable:
         self.version += 1
         self._first = np.zeros(self.capacity, np.int32)  # the line whose oldest step lies there, plus one
         self._lines = np.zeros((16, 5), np.int64)
+        self._tensor: tuple[Longs, Tensor] | None = None
         self._used = 0
         self._free: list[int] = []
         self._sets: dict[int, DenseSet] = {}
@@ -55,6 +57,9 @@ class SegmentTable:
         self._shapes: list[tuple[int, int, int]] = []  # of batches: the number of the first row, lanes, steps
         self._open: Longs = np.full(1, -1, np.int64)  # the line that each lane goes on with
         self._last_id: NDArray[Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tensor": None}  # a copy has memory of its own
 
     def __len__(self) -> int:
         return self._used - len(self._free)
@@ -74,8 +79,16 @@ class SegmentTable:
         lengths = self._lines[: self._used, TO] - self._lines[: self._used, FROM]
         return lengths[lengths > 0]
 
-    def at_least(self, steps: int) -> Longs:
-        """Which lines are of trajectories of so many steps, int64 ``[n]``; the first time in a pass over the table."""
+    @property
+    def line_tensor(self) -> Tensor:
+        """The same as a tensor, in the same memory."""
+        known = self._tensor
+        if known is None or known[0] is not self._lines:
+            self._tensor = known = self._lines, torch.from_numpy(self._lines)
+        return known[1]
+
+    def at_least(self, steps: int) -> DenseSet:
+        """Which lines are of trajectories of so many steps; the first time in a pass over the table."""
         found = self._sets.pop(steps, None)
         if found is None:
             found = DenseSet(steps)
@@ -84,7 +97,7 @@ class SegmentTable:
             while len(self._sets) >= _SETS:
                 del self._sets[next(iter(self._sets))]
         self._sets[steps] = found  # the last one is the one that was used last
-        return found.members[: len(found)]
+        return found
 
     def by_time(self, lines: Longs) -> Longs:
         """`lines` in the order in which their oldest steps were written."""
@@ -110,15 +123,13 @@ class SegmentTable:
         lanes, steps = ends.shape
         self._drop(ends.size)
         going = self._going(lanes, ENDLESS if flat else steps, ids)
+        if flat:
+            self._write_flat(ends[0], None if ids is None else ids[0], going=bool(going[0]))
+            return
         begins = np.empty((lanes, steps), np.bool_)
         begins[:, 0] = True
         begins[:, 1:] = ends[:, :-1] if ids is None else ends[:, :-1] | (ids[:, 1:] != ids[:, :-1])
         at = np.flatnonzero(begins)
-        if flat and at.size <= _FEW:
-            self._lengthen(at.tolist(), ends.size, going=bool(going[0]), ended=bool(ends[0, -1]))
-            self._last_id = None if ids is None else ids[:, -1].copy()
-            self.clock += ends.size
-            return
         lane, step = at // steps, at % steps
         lengths = np.diff(at, append=ends.size)
         old = going[lane] & (step == 0)
@@ -127,8 +138,7 @@ class SegmentTable:
         self._lines[line[old], TO] += lengths[old]
         new = ~old
         line[new] = self._take(int(new.sum()))
-        row = (0, ENDLESS, ENDLESS) if flat else (step[new], steps, ends.size)
-        self._fill(line[new], at[new] + self.clock if flat else lane[new] * steps + self.clock, lengths[new], row)
+        self._fill(line[new], lane[new] * steps + self.clock, lengths[new], (step[new], steps, ends.size))
         self._first[(at[new] + self.clock) % self.capacity] = line[new] + 1
         self._open = np.where(ends[:, -1], -1, line[begins.sum(1).cumsum() - 1])
         self._last_id = None if ids is None else ids[:, -1].copy()
@@ -210,6 +220,14 @@ class SegmentTable:
             for line in lines.tolist():
                 self._shorten(line, limit)
             return
+        if self.plain:  # one behind the other, so that all but the last one go entirely
+            gone, last = lines[:-1], int(lines[-1])
+            self._lines[gone, FROM] = self._lines[gone, TO]
+            for kept in self._sets.values():
+                kept.discard(gone)
+            self._free += gone.tolist()
+            self._shorten(last, limit)
+            return
         base, _, to, row, stride = self._lines[lines].T
         past = limit - base
         self._lines[lines, FROM] = start = np.minimum(past // stride * row + np.minimum(past % stride, row), to)
@@ -235,22 +253,49 @@ class SegmentTable:
             self._open[self._open == line] = -1
             self._free.append(line)
 
-    def _lengthen(self, at: list[int], count: int, *, going: bool, ended: bool) -> None:
-        """`count` rows along one dimension, in which trajectories begin, or go on, `at` these."""
-        line = int(self._open[0])
-        for begin, end in pairwise([*at, count]):
-            if begin or not going:
-                line = self._free.pop() if self._free else int(self._take(1)[0])
-                self._lines[line] = (self.clock + begin, 0, end - begin, ENDLESS, ENDLESS)
-                self._first[(self.clock + begin) % self.capacity] = line + 1
-                steps = end - begin
-            else:
-                _, start, to, _, _ = self._lines[line].tolist()
-                self._lines[line, TO] = to + end
-                steps = to + end - start
-            for kept in self._sets.values():
-                kept.update_one(line, inside=steps >= kept.least)
-        self._open[0] = -1 if ended else line
+    def _write_flat(self, ends: Flags, ids: NDArray[Any] | None, *, going: bool) -> None:
+        """Rows along one dimension."""
+        count = ends.size
+        begins = ends[:-1] if ids is None else ends[:-1] | (ids[1:] != ids[:-1])
+        inner = begins.nonzero()[0]  # trajectories end here, others begin behind
+        line = self._lengthen(0, int(inner[0]) + 1 if inner.size else count, going=going)
+        if inner.size < _FEW:
+            for begin, end in pairwise([*(inner + 1).tolist(), count]):
+                line = self._lengthen(begin, end, going=False)
+        else:
+            line = self._append(inner + 1, count)
+        self._open[0] = -1 if ends[-1] else line
+        self._last_id = None if ids is None else ids[-1:].copy()
+        self.clock += count
+
+    def _lengthen(self, begin: int, end: int, *, going: bool) -> int:
+        """The line of rows `begin` to `end` along one dimension, which go on with the open line or are a new one."""
+        if going:
+            line = int(self._open[0])
+            _, start, to, _, _ = self._lines[line].tolist()
+            self._lines[line, TO] = to + end
+            steps = to + end - start
+        else:
+            line = self._free.pop() if self._free else int(self._take(1)[0])
+            self._lines[line] = (self.clock + begin, 0, end - begin, ENDLESS, ENDLESS)
+            self._first[(self.clock + begin) % self.capacity] = line + 1
+            steps = end - begin
+        for kept in self._sets.values():
+            kept.update_one(line, inside=steps >= kept.least)
+        return line
+
+    def _append(self, begins: Longs, count: int) -> int:
+        """New lines of rows along one dimension from each of `begins` on, the last one to `count`; returns that."""
+        lines = self._take(begins.size)
+        lengths = np.empty(begins.size, np.int64)
+        np.subtract(begins[1:], begins[:-1], out=lengths[:-1])
+        lengths[-1] = count - begins[-1]
+        begins += self.clock
+        self._fill(lines, begins, lengths, (0, ENDLESS, ENDLESS))
+        self._first[begins % self.capacity] = lines + 1
+        for kept in self._sets.values():
+            kept.update(lines, lengths >= kept.least)
+        return int(lines[-1])
 
     def _oldest(self, lines: Longs) -> Longs:
         """Numbers of the rows that hold the oldest steps of `lines`."""

@@ -11,18 +11,18 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import NestedKey
-from rl.replay._dense_set import Longs
+from rl.replay._dense_set import DenseSet, Longs
 from rl.replay._random import refuse_empty
 from rl.replay._segments import SegmentTable
-from rl.replay._slice_index import pick, place_slices, slice_rows
-from rl.replay._slice_marks import SliceMarks
+from rl.replay._slice_index import place_slices, slice_rows, whole_rows
+from rl.replay._slice_marks import Drawn, SliceMarks
 from rl.replay._slice_options import SliceOptions
 from rl.replay._trajectories import Trajectories
 
-__all__ = ["SHAPE", "SliceCore", "random_numbers"]
+__all__ = ["DRAWN", "SliceCore", "random_numbers"]
 
-SHAPE = "slices"
-"""Under which the info of a draw has the shape of its slices until their rows are marked."""
+DRAWN = "slices"
+"""Under which the info of a draw has what it knows about its slices until their rows are marked."""
 
 
 class SliceCore:
@@ -62,7 +62,7 @@ class SliceCore:
         self.marks: Final = SliceMarks(truncated_key, init_key, pad=options.pad)
         self.trajectories: Final = Trajectories(who, end_key, traj_key)
 
-    def able(self, storage: Storage, length: int) -> tuple[SegmentTable, Longs]:
+    def able(self, storage: Storage, length: int) -> tuple[SegmentTable, DenseSet]:
         """The table, and the lines of the trajectories that slices of `length` may be drawn from.
 
         Raises:
@@ -83,24 +83,45 @@ class SliceCore:
         refuse_empty(self._who, storage, batch_size)
         return self.options.split(batch_size)
 
-    def draw(self, table: SegmentTable, able: Longs, u: Tensor, length: int) -> tuple[Tensor, dict[Any, Any]]:
-        """One slice of each of so many trajectories as `u` float64 ``[1 or 2, n]`` has columns.
+    def draw(
+        self, table: SegmentTable, able: DenseSet | Longs, u: Tensor, length: int
+    ) -> tuple[Tensor, dict[Any, Any]]:
+        """One slice for each column of `u`, float64 ``[1 or 2, n]``: its first row says where in a trajectory.
 
-        The first row says where slices begin; the second one, if there is one, which of `able` they are of. Otherwise
-        they are of `able`, one after the other.
+        Args:
+            table: of the trajectories.
+            able: lines of which the second row of `u` picks one for each slice; or an array of n, one for each.
+            u: uniform in [0, 1).
+            length: of a slice.
         """
-        numbers = u.cpu().numpy()
-        lines = table.lines[able[pick(numbers[1], len(able))] if len(numbers) > 1 else able]
-        first, have = place_slices(lines, numbers[0], length, self.options.span(length))
-        steps = None if self.options.whole else have
-        rows = torch.from_numpy(slice_rows(lines, first, steps, length, table.capacity, plain=table.plain))
-        some = None if steps is None else torch.from_numpy(steps)
-        index, shape = self.marks.shaped(rows, some)
-        return index, {SHAPE: shape}
+        options = self.options
+        where, *which = (u if u.is_cpu else u.cpu()).unbind()
+        if isinstance(able, DenseSet):
+            chosen = able.tensor.index_select(0, (which[0] * len(able)).long())  # never rounded up, see `pick`
+        else:
+            chosen = torch.from_numpy(able)
+        lines = table.line_tensor.index_select(0, chosen)
+        steps, count = None, len(chosen)
+        if options.whole and table.plain:
+            rows, begin = whole_rows(lines, where, length, table.capacity, wraps=table.clock > table.capacity)
+        else:
+            places, numbers = lines.numpy(), where.numpy()
+            first, steps = place_slices(places, numbers, length, options.span(length))
+            steps = None if options.whole else steps
+            rows, begin = map(
+                _tensor, slice_rows(places, first, steps, length, table.capacity, plain=table.plain, pad=options.pad)
+            )
+            assert rows is not None
+        return rows if options.pad else rows.view(-1), {DRAWN: Drawn(count, length, steps, begin)}
+
+    def gather(self, storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:
+        """The rows of a draw: with their flags, as a TensorDict, where the storage has nothing but tensors."""
+        data = self.marks.gather(storage, index, info[DRAWN])
+        return storage.get(index) if data is None else data
 
     def mark(self, data: TensorDictBase, info: dict[Any, Any]) -> None:
         """Write the flags of a draw into its rows and its info."""
-        info.update(self.marks.of_data(data, info.pop(SHAPE)))
+        info.update(self.marks.of_data(data, info.pop(DRAWN)))
 
     def __repr__(self) -> str:
         return f"{self._who}({self.options}, {self.trajectories})"
@@ -108,5 +129,10 @@ class SliceCore:
 
 def random_numbers(rows: int, count: int, generator: torch.Generator | None) -> Tensor:
     """Uniform in [0, 1), float64 ``[rows, count]``."""
-    device = "cpu" if generator is None else generator.device
-    return torch.rand(rows, count, dtype=torch.float64, generator=generator, device=device)
+    if generator is None:
+        return torch.rand(rows, count, dtype=torch.float64, device="cpu")
+    return torch.rand(rows, count, dtype=torch.float64, generator=generator, device=generator.device)
+
+
+def _tensor(array: Longs | None) -> Tensor | None:
+    return None if array is None else torch.from_numpy(array)

@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
-from rl.core.keys import DONE, TERMINATED, NestedKey, as_tuple, unwrap
+from rl.core.keys import DONE, TERMINATED, NestedKey, as_tuple, key_str, unwrap
 from rl.replay._boundaries import read_columns
+from rl.replay._dense_set import Longs
+from rl.replay._layout import Layout
+from rl.replay._tensor import TensorRows
 
-__all__ = ["MASK", "Shape", "SliceMarks"]
+__all__ = ["MASK", "Drawn", "SliceMarks"]
 
 MASK: NestedKey = ("collector", "mask")
 Flags = dict[NestedKey, Tensor]
 
 
-class Shape(NamedTuple):
-    """Of a draw: how many slices, of how many steps at most, and of each (int64 ``[slices]``), if some are shorter."""
+@dataclass(slots=True)
+class Drawn:
+    """What a draw knows about its slices until their rows are marked.
+
+    Args:
+        slices: how many.
+        length: steps of a slice, at most.
+        steps: of each slice, int64 ``[slices]``, if some are shorter.
+        begin: the first row of each slice, int64 ``[slices]``, if the rows of each lie side by side in the storage.
+        flags: of the rows, once they were gathered and marked.
+    """
 
     slices: int
     length: int
-    steps: Tensor | None
+    steps: Longs | None = None
+    begin: Tensor | None = None
+    flags: Flags | None = None
+
+
+Edges = tuple[Tensor, Tensor, Tensor | None]
+"""Where slices begin, where they end, bool ``[*n, 1]``, and, in padded samples, which rows are none of the copies."""
 
 
 class SliceMarks:
@@ -44,55 +66,82 @@ class SliceMarks:
         self._pad: Final = pad
         ends = () if self._truncated is None else (self._truncated, self._done, self._terminated)
         self._keys: Final[tuple[NestedKey, ...]] = ends if self._init is None else (*ends, self._init)
+        self._names: Final = [None, "time"] if pad else ["time"]
+        self._whole: tuple[Any, Edges] | None = None  # nobody writes into them
+        self._layouts: tuple[Layout, Layout] | None = None
 
-    def shaped(self, rows: Tensor, steps: Tensor | None) -> tuple[Tensor, Shape]:
-        """Rows ``[slices, length]``, of shorter slices with copies of the last one, in the shape of a sample."""
-        shape = Shape(rows.shape[0], rows.shape[1], steps)
-        if self._pad:
-            return rows, shape
-        return rows.reshape(-1) if steps is None else rows[_inside(shape)], shape
+    def gather(self, storage: Storage, index: Tensor, drawn: Drawn) -> TensorDictBase | None:
+        """The rows of a draw with their flags, made in one go; None if the storage keeps more than tensors."""
+        layout = storage.layout if isinstance(storage, TensorRows) else None
+        if layout is None or layout.root is None:
+            return None
+        assert isinstance(storage, TensorRows)
+        cells = storage.cells(index, None if drawn.begin is None else (drawn.begin, drawn.length))
+        if cells is None:
+            return None
+        drawn.flags = flags = self._flags(cells, storage.device, drawn)
+        cells.update(flags)
+        return self._wider(layout, flags).build(cells, index.shape, storage.device, self._names)
 
-    def of_data(self, data: TensorDictBase, shape: Shape) -> Flags:
+    def of_data(self, data: TensorDictBase, drawn: Drawn) -> Flags:
         """Marks of gathered rows; written into `data`, too."""
+        if drawn.flags is not None:
+            return drawn.flags
         given = {key: flag for key in self._keys if (flag := data.get(key, None)) is not None}
-        flags = self._flags(given, data.device, shape)
+        _refuse_collisions(data, self._keys)
+        flags = self._flags(given, data.device, drawn)
         for key, flag in flags.items():
             if given.get(key) is not flag:
                 data.set(key, flag)
-        if data.names[at := 1 if self._pad else 0] is None:
+        if data.names[at := len(self._names) - 1] is None:
             # Who reads sequences need not guess that these are steps in order.
             data.names = [name if dim != at else "time" for dim, name in enumerate(data.names)]
         return flags
 
-    def of_storage(self, storage: Storage, index: Tensor, shape: Shape) -> Flags:
+    def of_storage(self, storage: Storage, index: Tensor, drawn: Drawn) -> Flags:
         """Marks of stored rows, which stay as they are."""
         columns = read_columns(storage, self._keys, index)
-        return self._flags(columns, next((flag.device for flag in columns.values()), None), shape)
+        return self._flags(columns, next((flag.device for flag in columns.values()), None), drawn)
 
-    def _flags(self, given: Flags, device: torch.device | None, shape: Shape) -> Flags:
+    def _wider(self, layout: Layout, flags: Flags) -> Layout:
+        """`layout` with all flags, which are those of the draw before: same keys."""
+        known = self._layouts
+        if known is None or known[0] is not layout:
+            self._layouts = known = layout, layout.wider(flags)
+        return known[1]
+
+    def _flags(self, given: Mapping[NestedKey, Any], device: torch.device | None, drawn: Drawn) -> Flags:
         """All flags; those of type bool that are `given` are changed in place."""
-        first, last, behind = _edges(shape, device, pad=self._pad)
+        first, last, mask = self._edges(drawn, device)
         flags: Flags = {}
         if self._truncated is not None:
             flags = self._ends(given, last)
         if self._init is not None:
-            if behind is not None:  # a copy of the last step goes on with nothing
-                first = first | behind
             init = given.get(self._init)
             if init is None:
                 like = next(iter(flags.values()), first)
-                init = _like(first, like).expand_as(like).clone()
+                init = (first if like.shape == first.shape else _like(first, like).expand_as(like)).clone()
             else:
                 init = init.bool()
                 init |= _like(first, init)
             flags[self._init] = init
         if self._pad:
-            flags[MASK] = (torch.ones_like(first) if behind is None else ~behind).squeeze(-1)
+            assert mask is not None
+            flags[MASK] = mask.clone()
         return flags
 
-    def _ends(self, given: Flags, last: Tensor) -> Flags:
+    def _edges(self, drawn: Drawn, device: torch.device | None) -> Edges:
+        if drawn.steps is not None:
+            return _cut_edges(drawn.steps, drawn.length, device, pad=self._pad)
+        of = drawn.slices, drawn.length, device
+        known = self._whole
+        if known is None or known[0] != of:
+            self._whole = known = of, _whole_edges(*of, pad=self._pad)
+        return known[1]
+
+    def _ends(self, given: Mapping[NestedKey, Any], last: Tensor) -> Flags:
         assert self._truncated is not None
-        truncated, done, terminated = (given.get(key) for key in self._keys[:3])
+        truncated, done, terminated = given.get(self._truncated), given.get(self._done), given.get(self._terminated)
         if done is None:
             known = [flag.bool() for flag in (truncated, terminated) if flag is not None]
             done = torch.stack(known).any(0) if known else torch.zeros_like(last)
@@ -100,39 +149,56 @@ class SliceMarks:
         truncated = torch.zeros_like(done) if truncated is None else truncated.bool()
         if terminated is None:
             terminated = done & ~(truncated.reshape(done.shape) if truncated.numel() == done.numel() else truncated)
-        truncated |= _like(last, truncated)
-        done |= _like(last, done)
+        truncated |= last if truncated.dim() == last.dim() else _like(last, truncated)
+        done |= last if done.dim() == last.dim() else _like(last, done)
         return {self._truncated: truncated, self._done: done, self._terminated: terminated}
 
 
-def _edges(shape: Shape, device: torch.device | None, *, pad: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Where slices begin, end, and, in padded samples, where rows are copies; ``[*n, 1]`` each."""
-    slices, length, steps = shape
-    if steps is None:
-        return (*_whole_edges(slices, length, device, pad=pad), None)
-    place, steps = torch.arange(length), steps.unsqueeze(1)
-    edges = (place == 0).expand(slices, -1), place >= steps - 1, place >= steps
+def _refuse_collisions(data: TensorDictBase, keys: Sequence[NestedKey]) -> None:
+    """Refuse to write flags where `data` has a TensorDict, or below a tensor.
+
+    Raises:
+        ContractError: if a key of `keys` is such a place.
+    """
+    for key in keys:
+        parts = as_tuple(key)
+        for depth in range(1, len(parts) + 1):
+            found: Any = data.get(parts[:depth], None)
+            if found is None:
+                break
+            if isinstance(found, Tensor) != (depth == len(parts)):
+                kind = "TensorDict" if depth == len(parts) else "tensor"
+                raise ContractError(f"rows cannot get an entry {key_str(key)}: {parts[depth - 1]!r} is a {kind} there")
+
+
+def _cut_edges(steps: Longs, length: int, device: torch.device | None, *, pad: bool) -> Edges:
+    """Of slices of so many `steps`."""
     if pad:
-        first, last, behind = (edge.unsqueeze(-1).to(device) for edge in edges)
-        return first, last, behind
-    first, last = (edge[~edges[2]].unsqueeze(-1).to(device) for edge in edges[:2])
-    return first, last, None
+        place = np.arange(length)
+        mask = place < steps[:, None]
+        first, last = ~mask, place >= steps[:, None] - 1
+        first[:, 0] = True  # a copy of the last step goes on with nothing
+        return _flag(first, device), _flag(last, device), torch.from_numpy(mask).to(device)
+    ends = steps.cumsum()
+    first, last = np.zeros((2, ends[-1]), np.bool_)
+    last[ends - 1] = True
+    first[0] = True
+    first[ends[:-1]] = True
+    return _flag(first, device), _flag(last, device), None
 
 
-@lru_cache(maxsize=16)
-def _whole_edges(slices: int, length: int, device: torch.device | None, *, pad: bool) -> tuple[Tensor, Tensor]:
-    """Where slices begin and end if each has all of its steps; kept, nobody writes into them."""
+def _whole_edges(slices: int, length: int, device: torch.device | None, *, pad: bool) -> Edges:
+    """Of slices that have all of their steps."""
     edges = torch.zeros(2, slices, length, 1, dtype=torch.bool)
     edges[0, :, 0], edges[1, :, -1] = True, True
     first, last = (edges if pad else edges.flatten(1, 2)).to(device)
-    return first, last
+    return first, last, torch.ones(slices, length, dtype=torch.bool, device=device) if pad else None
 
 
-def _inside(shape: Shape) -> Tensor:
-    assert shape.steps is not None
-    return torch.arange(shape.length) < shape.steps.unsqueeze(1)
+def _flag(where: NDArray[np.bool_], device: torch.device | None) -> Tensor:
+    return torch.from_numpy(where).unsqueeze(-1).to(device)
 
 
 def _like(mark: Tensor, flag: Tensor) -> Tensor:
     """`mark` ``[*n, 1]`` in a shape that fits that of `flag` ``[*n, ...]``."""
-    return mark if mark.dim() == flag.dim() else mark.reshape(*mark.shape[:-1], *[1] * (flag.dim() - mark.dim() + 1))
+    return mark.reshape(*mark.shape[:-1], *[1] * (flag.dim() - mark.dim() + 1))

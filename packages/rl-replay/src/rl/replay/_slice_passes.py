@@ -15,7 +15,7 @@ from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
 from rl.replay._dense_set import Longs
 from rl.replay._random import refuse_priority
 from rl.replay._segments import SegmentTable
-from rl.replay._slice_core import SHAPE, SliceCore, random_numbers
+from rl.replay._slice_core import DRAWN, SliceCore, random_numbers
 from rl.replay._slice_options import SliceOptions
 
 __all__ = ["SliceSamplerWithoutReplacement"]
@@ -95,7 +95,7 @@ class SliceSamplerWithoutReplacement:
             ContractError: as `SliceSampler.sample`, or if `drop_last` leaves nothing of a pass.
         """
         index, info = self.draw(storage, batch_size, generator=generator)
-        return index, self._core.marks.of_storage(storage, index, info[SHAPE])
+        return index, self._core.marks.of_storage(storage, index, info[DRAWN])
 
     def draw(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
@@ -114,7 +114,7 @@ class SliceSamplerWithoutReplacement:
                     f"SliceSamplerWithoutReplacement: drop_last leaves nothing of {len(able)} trajectories in batches"
                     f" of {count} slices; use a smaller batch or drop_last=False"
                 )
-            order = self._new_order(table, able, generator)
+            order = self._new_order(table, able.members[: len(able)], generator)
             self._position, self._of = 0, [length, table.version]
         lines = order[self._position : self._position + count]
         self._position += len(lines)
@@ -122,6 +122,10 @@ class SliceSamplerWithoutReplacement:
         self.ran_out = left == 0 or (self.drop_last and left < count)
         self._order = None if self.ran_out else order
         return self._core.draw(table, lines, random_numbers(1, len(lines), generator), length)
+
+    def gather(self, storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:
+        """The rows of a draw, as `storage.get` has them, with their flags where that is quicker than `mark`."""
+        return self._core.gather(storage, index, info)
 
     def mark(self, data: TensorDictBase, info: dict[Any, Any]) -> None:
         """Write the flags of a draw into its rows and its info."""

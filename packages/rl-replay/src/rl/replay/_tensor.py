@@ -12,6 +12,7 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, ContractError, ShapeError
 from rl.core.keys import NestedKey
 from rl.replay._arguments import whole
+from rl.replay._columns import Columns, flat_rows
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._plain import require_plain
 
@@ -36,7 +37,7 @@ class TensorRows:
         self._cells: Cells = {}
         self._tensors: list[tuple[NestedKey, Tensor]] = []
         self._lists: list[tuple[NestedKey, list[Any]]] = []
-        self._views: tuple[int, list[tuple[NestedKey, Tensor]]] = (-1, [])
+        self._columns = Columns([])
         self._on_cpu = self.device is None or self.device.type == "cpu"
         self._len = 0
         self._revision = 0
@@ -113,8 +114,31 @@ class TensorRows:
                 if index is None:
                     found[key] = rows.clone()
                 else:
-                    found[key] = rows.index_select(0, index.reshape(-1)).reshape(*index.shape, *rows.shape[1:])
+                    picked = flat_rows(rows).index_select(0, index.reshape(-1))
+                    found[key] = picked.view(*index.shape, *rows.shape[1:])
         return found
+
+    def cells(self, index: Tensor, runs: tuple[Tensor, int] | None = None) -> Cells | None:
+        """The rows under `index` ``[*n]`` as columns ``[*n, ...]``, of which no TensorDict was made yet; copies.
+
+        Args:
+            index: int64, of rows that are stored.
+            runs: if `index` is made of runs of rows that lie side by side: where they begin, int64 ``[n]``, and how
+                many rows each has. Gathering is quicker then.
+
+        Returns:
+            None if rows have other entries than tensors.
+        """
+        if self._layout is None or self._lists:
+            return None
+        cells = None
+        if runs is not None and self._on_cpu:
+            cells = self._columns.runs(self._len, *runs)
+        if cells is None:
+            cells = self._gathered(index if index.dim() == 1 else index.reshape(-1))
+        if index.dim() == 1:
+            return cells
+        return {key: cell.view(*index.shape, *cell.shape[1:]) for key, cell in cells.items()}
 
     def set(self, index: Tensor | int | slice, data: TensorDictBase | Tensor) -> None:
         """Write the rows of `data` under `index`. Everything is checked before anything is written.
@@ -212,7 +236,7 @@ class TensorRows:
     def _forget(self) -> None:
         """Give up layout and memory."""
         self._layout, self._len = None, 0
-        self._cells, self._tensors, self._lists, self._views = {}, [], [], (-1, [])
+        self._cells, self._tensors, self._lists, self._columns = {}, [], [], Columns([])
 
     def _allocate(self, layout: Layout) -> None:
         cells: Cells = {}
@@ -224,7 +248,7 @@ class TensorRows:
         self._layout, self._cells = layout, cells
         self._tensors = [(key, cell) for key, cell in cells.items() if isinstance(cell, Tensor)]
         self._lists = [(key, cell) for key, cell in cells.items() if not isinstance(cell, Tensor)]
-        self._views = (-1, [])
+        self._columns = Columns(self._tensors)
 
     def _checked(self, data: Any) -> tuple[Cells, int, Layout]:
         who = type(self).__name__
@@ -259,15 +283,7 @@ class TensorRows:
 
     def _gather(self, layout: Layout, index: Tensor) -> Any:
         flat = index if index.dim() == 1 else index.reshape(-1)
-        if not self._on_cpu:
-            flat = self._to_device(flat)
-        elif not flat.is_cpu:
-            flat = flat.cpu()
-        try:
-            cells: Cells = {key: tensor.index_select(0, flat) for key, tensor in self._stored()}
-        except IndexError:
-            self._refuse_outside(flat)
-            raise
+        cells = self._gathered(flat)
         if self._lists:
             if not self._tensors and flat.numel():
                 self._refuse_outside(flat)
@@ -277,14 +293,17 @@ class TensorRows:
         built = layout.build(cells, flat.shape, self.device)
         return built if flat is index else built.reshape(*index.shape, *built.shape[1:])
 
-    def _stored(self) -> list[tuple[NestedKey, Tensor]]:
-        """The written part of each tensor, so that torch itself checks bounds; made once for each length."""
-        length, views = self._views
-        if length != self._len:
-            length = self._len
-            views = [(key, tensor[:length]) for key, tensor in self._tensors]
-            self._views = (length, views)
-        return views
+    def _gathered(self, index: Tensor) -> Cells:
+        """The tensors' rows under `index` ``[n]``."""
+        if not self._on_cpu:
+            index = self._to_device(index)
+        elif not index.is_cpu:
+            index = index.cpu()
+        try:
+            return self._columns.rows(self._len, index)
+        except IndexError:
+            self._refuse_outside(index)
+            raise
 
     def _to_device(self, index: Tensor) -> Tensor:
         """`index` where the rows are. One that is there already is not read: the host would wait for the device."""

@@ -229,7 +229,7 @@ def _follows(table: SegmentTable, index: Tensor) -> bool:
     begin = table.clock % size
     if count > size or places[0] != begin:
         return False
-    fit = min(count, size - begin)  # the others are at the front of the ring
-    if fit < count and not (places[fit:] == np.arange(count - fit)).all():
-        return False
-    return bool((places[:fit] == np.arange(begin, begin + fit)).all())
+    expected = np.arange(begin, begin + count)
+    if begin + count > size:  # the others are at the front of the ring
+        expected %= size
+    return places.astype(np.int64, copy=False).tobytes() == expected.tobytes()

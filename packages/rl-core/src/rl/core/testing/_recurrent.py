@@ -169,7 +169,10 @@ def _compare(
     before = [tensor.detach().clone() for tensor in (inputs, *state, *(resets or ()), is_init)]
 
     recompute = "full" if resets else "none"
-    out, after = backend(module, inputs, state, is_init, resets, RecurrentOptions(recompute=recompute))
+    # On a GPU, products are rounded unless exact ones are asked for.
+    exactly = "ieee" if inputs.device.type == "cuda" else None
+    options = RecurrentOptions(recompute=recompute, matmul_precision=exactly)
+    out, after = backend(module, inputs, state, is_init, resets, options)
     assert isinstance(after, tuple) and len(after) == len(state), f"{where}: gave {len(after)} states"  # noqa: PT018
     expected, expected_after = recurrent_reference(exact, inputs_64, state_64, is_init, resets_64)
     named = {"outputs": (out, expected)}

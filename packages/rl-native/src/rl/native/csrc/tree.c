@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tree_guide.h"
 #include "tree_layout.h"
 #include "tree_scalar.h"
 #if RL_X86
@@ -17,10 +18,24 @@
 #define UNROLL_16 _Pragma("GCC unroll 16")
 #endif
 
-/* 1 / j!, of exp. */
+/* 1 / (2 j + 1), of artanh, and 1 / j!, of exp. */
+static const double LOG_SERIES[] = {1.0,      1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9, 1.0 / 11,
+                                    1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21};
 static const double EXP_SERIES[] = {
-    1.0,          1.0,           1.0 / 2,        1.0 / 6,         1.0 / 24,         1.0 / 120,         1.0 / 720,
-    1.0 / 5040.0, 1.0 / 40320.0, 1.0 / 362880.0, 1.0 / 3628800.0, 1.0 / 39916800.0, 1.0 / 479001600.0, 1.0 / 6227020800.0};
+    1.0,           1.0,           1.0 / 2,        1.0 / 6,         1.0 / 24,
+    1.0 / 120,     1.0 / 720,     1.0 / 5040.0,   1.0 / 40320.0,   1.0 / 362880.0,
+    1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
+
+/* The sum of c[j] x^j up to j = last. Even and odd powers are apart: two chains of half the length. */
+RL_INLINE double series(const double *c, int last, double x) {
+    const double square = x * x;
+    double even = c[last & ~1], odd = c[(last - 1) | 1];
+    UNROLL_16 for (int j = (last & ~1) - 2; j >= 0; j -= 2) even = even * square + c[j];
+    UNROLL_16 for (int j = ((last - 1) | 1) - 2; j >= 0; j -= 2) odd = odd * square + c[j];
+    return even + odd * x;
+}
+
+enum { CHUNK = 256 }; /* so many numbers are made at a time, in the first cache */
 
 static const char MAGIC[8] = "rltree1";
 
@@ -28,59 +43,76 @@ static const char MAGIC[8] = "rltree1";
 #define TARGET
 #define T f32
 #define REAL float
+#define BITS int32_t
 #include "tree_walk.h"
 #undef T
 #undef REAL
+#undef BITS
 #define T f64
 #define REAL double
+#define BITS int64_t
 #include "tree_walk.h"
 #undef T
 #undef REAL
+#undef BITS
 #undef SET
 #undef TARGET
 #if RL_X86
 #define SET avx2
 #define TARGET RL_AVX2
+#define LANES 4
 #define T f32
 #define REAL float
+#define BITS int32_t
 #include "tree_walk.h"
 #undef T
 #undef REAL
+#undef BITS
 #define T f64
 #define REAL double
+#define BITS int64_t
 #include "tree_walk.h"
 #undef T
 #undef REAL
+#undef BITS
 #undef SET
+#undef LANES
 #undef TARGET
 #define SET avx512
 #define TARGET RL_AVX512
-#define PICK_8 pick8x8_avx512
+#define LANES 8
 #define T f32
 #define REAL float
+#define BITS int32_t
 #include "tree_walk.h"
 #undef T
 #undef REAL
+#undef BITS
 #define T f64
 #define REAL double
+#define BITS int64_t
 #include "tree_walk.h"
 #undef T
 #undef REAL
-#undef PICK_8
+#undef BITS
+#undef LANES
 #undef SET
 #undef TARGET
 #endif
 
 /* Call the walk for this tree's leaves and this processor. */
 #if RL_X86
-#define RUN(name, in32, in64)                                                      \
-    switch (rl_isa()) {                                                            \
+/* For a few leaves the widest vectors do not make good what they cost: processors run slower for some time after. */
+static int set_for(int64_t n) { return rl_isa() == RL_ISA_AVX512 && n < 128 ? RL_ISA_AVX2 : rl_isa(); }
+
+#define RUN(n, name, in32, in64)                                                   \
+    switch (set_for(n)) {                                                            \
         case RL_ISA_AVX512: return wide ? name##_avx512_f64 in64 : name##_avx512_f32 in32; \
         case RL_ISA_AVX2: return wide ? name##_avx2_f64 in64 : name##_avx2_f32 in32;       \
         default: return wide ? name##_scalar_f64 in64 : name##_scalar_f32 in32;            \
     }
 #else
-#define RUN(name, in32, in64) return wide ? name##_scalar_f64 in64 : name##_scalar_f32 in32;
+#define RUN(n, name, in32, in64) return wide ? name##_scalar_f64 in64 : name##_scalar_f32 in32;
 #endif
 
 /* The view of a buffer; 0 if it holds no tree. */
@@ -133,7 +165,7 @@ RL_API int rl_tree_open(const void *buffer, int64_t bytes, int64_t *capacity, in
 
 RL_API int64_t rl_tree_set(void *buffer, const int64_t *index, const void *priority, int64_t n, int64_t step) {
     VIEW(buffer)
-    RUN(set, (&t, index, (const float *)priority, n, step), (&t, index, (const double *)priority, n, step))
+    RUN(n, set, (&t, index, (const float *)priority, n, step), (&t, index, (const double *)priority, n, step))
 }
 
 /* A word of a struct of arguments as a pointer. */
@@ -142,7 +174,7 @@ RL_API int64_t rl_tree_set(void *buffer, const int64_t *index, const void *prior
 RL_API int64_t rl_tree_set_errors(const rl_errors *a) {
     VIEW(POINTER(void, a->tree))
     const int64_t *index = POINTER(const int64_t, a->index);
-    RUN(set_errors,
+    RUN(a->n, set_errors,
         (&t, index, POINTER(const float, a->error), a->n, a->step, a->eps, a->alpha, a->rows, POINTER(float, a->raw),
          POINTER(float, a->largest)),
         (&t, index, POINTER(const double, a->error), a->n, a->step, a->eps, a->alpha, a->rows, POINTER(double, a->raw),
@@ -155,17 +187,17 @@ RL_API int64_t rl_tree_sample(const rl_draws *a) {
     const double *u = POINTER(const double, a->u);
     int64_t *index = POINTER(int64_t, a->index);
     const int stratified = a->stratified != 0;
-    RUN(sample,
+    RUN(a->n, sample,
         (&t, a->n, seed, u, stratified, a->beta, index, POINTER(float, a->priority), POINTER(float, a->weight)),
         (&t, a->n, seed, u, stratified, a->beta, index, POINTER(double, a->priority), POINTER(double, a->weight)))
 }
 
 RL_API int64_t rl_tree_get(const void *buffer, const int64_t *index, void *priority, int64_t n) {
     VIEW(buffer)
-    RUN(get, (&t, index, (float *)priority, n), (&t, index, (double *)priority, n))
+    RUN(n, get, (&t, index, (float *)priority, n), (&t, index, (double *)priority, n))
 }
 
 RL_API int64_t rl_tree_rebuild(void *buffer) {
     VIEW(buffer)
-    RUN(rebuild, (&t), (&t))
+    RUN(t.capacity, rebuild, (&t), (&t))
 }

@@ -7,61 +7,94 @@ RL_AVX2 RL_INLINE double sum8_avx2(__m256d low, __m256d high) {
     return _mm_cvtsd_f64(_mm_add_sd(c, _mm_unpackhi_pd(c, c)));
 }
 
-RL_AVX2 RL_INLINE void scan8_avx2(__m256d *low, __m256d *high) {
-    __m256d a = *low, b = *high;
-    const __m256d a1 = _mm256_shuffle_pd(_mm256_permute2f128_pd(a, a, 0x08), a, 5);
-    const __m256d b1 = _mm256_shuffle_pd(_mm256_permute2f128_pd(a, b, 0x21), b, 5);
-    a = _mm256_add_pd(a, a1), b = _mm256_add_pd(b, b1);
-    const __m256d a2 = _mm256_permute2f128_pd(a, a, 0x08), b2 = _mm256_permute2f128_pd(a, b, 0x21);
-    a = _mm256_add_pd(a, a2), b = _mm256_add_pd(b, b2);
-    *low = a, *high = _mm256_add_pd(b, a);
+/* c[j] holds the j-th double of 4 rows, which lie `size` bytes apart from `base` on; j < 4. */
+RL_AVX2 RL_INLINE void columns_avx2(const char *base, int64_t size, const int64_t *row, __m256d *c) {
+    const double *r0 = (const double *)(base + row[0] * size), *r1 = (const double *)(base + row[1] * size);
+    const double *r2 = (const double *)(base + row[2] * size), *r3 = (const double *)(base + row[3] * size);
+    for (int j = 0; j < 4; j += 2) {
+        const __m256d a = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(r0 + j)), _mm_loadu_pd(r2 + j), 1);
+        const __m256d b = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(r1 + j)), _mm_loadu_pd(r3 + j), 1);
+        c[j] = _mm256_unpacklo_pd(a, b), c[j + 1] = _mm256_unpackhi_pd(a, b);
+    }
 }
 
-/* Which of 8 running sums are at most r, as bits. */
-RL_AVX2 RL_INLINE unsigned passed_avx2(__m256d low, __m256d high, __m256d r) {
-    const int a = _mm256_movemask_pd(_mm256_cmp_pd(low, r, _CMP_LE_OQ));
-    const int b = _mm256_movemask_pd(_mm256_cmp_pd(high, r, _CMP_LE_OQ));
-    return (unsigned)(a | b << 4);
+#define OP RL_AVX2 RL_INLINE
+OP __m256d load_avx2(const double *x) { return _mm256_loadu_pd(x); }
+OP void store_avx2(double *x, __m256d a) { _mm256_storeu_pd(x, a); }
+OP __m256d add_avx2(__m256d a, __m256d b) { return _mm256_add_pd(a, b); }
+OP __m256d times_avx2(__m256d a, double b) { return _mm256_mul_pd(a, _mm256_set1_pd(b)); }
+OP __m256d at_least_avx2(__m256d a, __m256d b) { return _mm256_cmp_pd(a, b, _CMP_GE_OQ); }
+OP __m256d minus_avx2(__m256d a, __m256d where, __m256d b) { return _mm256_sub_pd(a, _mm256_and_pd(where, b)); }
+OP __m256d either_avx2(__m256d second, __m256d a, __m256d b) { return _mm256_blendv_pd(a, b, second); }
+
+/* Which lanes among those are not above zero, as bits. */
+OP unsigned none_avx2(__m256d among, __m256d a) {
+    return (unsigned)_mm256_movemask_pd(_mm256_and_pd(among, _mm256_cmp_pd(a, _mm256_setzero_pd(), _CMP_NGT_UQ)));
 }
 
-RL_AVX2 RL_INLINE int pick8_avx2(const double *sum, double *r) {
-    __m256d a = _mm256_loadu_pd(sum), b = _mm256_loadu_pd(sum + 4);
-    double p[9];
-    scan8_avx2(&a, &b);
-    const int k = behind_last(passed_avx2(a, b, _mm256_set1_pd(*r)));
-    if (__builtin_expect(k > 7 || !(sum[k & 7] > 0), 0)) return nearest8(sum, k, r);
-    p[0] = 0;
-    _mm256_storeu_pd(p + 1, a), _mm256_storeu_pd(p + 5, b);
-    *r -= p[k];
-    return k;
+/* Whole numbers: loaded and moved up, a bit set where the mask is. */
+OP __m256i places_avx2(const int64_t *x, int bits) {
+    return _mm256_slli_epi64(_mm256_loadu_si256((const __m256i *)x), bits);
+}
+OP __m256i place_avx2(__m256i a, __m256d where, int64_t bit) {
+    return _mm256_or_si256(a, _mm256_and_si256(_mm256_castpd_si256(where), _mm256_set1_epi64x(bit)));
+}
+OP void store_places_avx2(int64_t *x, __m256i a) { _mm256_storeu_si256((__m256i *)x, a); }
+
+/* One of the two floats in each lane, its bits where those of a double are; without a sign, for there is -0. */
+OP __m256d low_float_avx2(__m256d a) {
+    const __m256i bits = _mm256_and_si256(_mm256_castpd_si256(a), _mm256_set1_epi64x(0x7fffffff));
+    return _mm256_castsi256_pd(_mm256_slli_epi64(bits, 29));
+}
+OP __m256d high_float_avx2(__m256d a) {
+    const __m256i bits = _mm256_srli_epi64(_mm256_castpd_si256(a), 3);
+    return _mm256_castsi256_pd(_mm256_and_si256(bits, _mm256_set1_epi64x(0x0fffffffe0000000)));
 }
 
-RL_AVX2 RL_INLINE int pick16_avx2(__m256d a, __m256d b, __m256d c, __m256d d, double r) {
-    scan8_avx2(&a, &b), scan8_avx2(&c, &d);
-    const __m256d half = _mm256_permute4x64_pd(b, 0xff), bound = _mm256_set1_pd(r);
-    return behind_last(passed_avx2(a, b, bound) |
-                       passed_avx2(_mm256_add_pd(c, half), _mm256_add_pd(d, half), bound) << 8);
-}
-
-RL_AVX2 RL_INLINE int pick16_avx2_f32(const float *x, double r) {
-    const int k = pick16_avx2(_mm256_cvtps_pd(_mm_loadu_ps(x)), _mm256_cvtps_pd(_mm_loadu_ps(x + 4)),
-                              _mm256_cvtps_pd(_mm_loadu_ps(x + 8)), _mm256_cvtps_pd(_mm_loadu_ps(x + 12)), r);
-    return __builtin_expect(k > 15 || !(x[k & 15] > 0), 0) ? nearest16_f32(x, k) : k;
-}
-
-RL_AVX2 RL_INLINE int pick16_avx2_f64(const double *x, double r) {
-    const int k = pick16_avx2(_mm256_loadu_pd(x), _mm256_loadu_pd(x + 4), _mm256_loadu_pd(x + 8),
-                              _mm256_loadu_pd(x + 12), r);
-    return __builtin_expect(k > 15 || !(x[k & 15] > 0), 0) ? nearest16_f64(x, k) : k;
-}
-
-RL_AVX2 RL_INLINE __m256 positive_avx2_f32(__m256 x) {
+/* The smallest above zero and the largest of a block in each lane. */
+OP __m256 positive_avx2_f32(__m256 x) {
     return _mm256_blendv_ps(_mm256_set1_ps(INFINITY), x, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ));
 }
 
-RL_AVX2 RL_INLINE __m256d positive_avx2_f64(__m256d x) {
+OP __m256d positive_avx2_f64(__m256d x) {
     return _mm256_blendv_pd(_mm256_set1_pd(INFINITY), x, _mm256_cmp_pd(x, _mm256_setzero_pd(), _CMP_GT_OQ));
 }
+OP void extremes_of_avx2_f64(const __m256d *c, double *min, double *max) {
+    __m256d least = positive_avx2_f64(c[0]), most = c[0];
+    for (int j = 1; j < 16; j++) {
+        least = _mm256_min_pd(least, positive_avx2_f64(c[j]));
+        most = _mm256_max_pd(most, c[j]);
+    }
+    _mm256_storeu_pd(min, least), _mm256_storeu_pd(max, most);
+}
+OP void store_low_floats_avx2(float *x, __m256 a) {
+    const __m256i places = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+    _mm_storeu_ps(x, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(a, places)));
+}
+OP void extremes_of_avx2_f32(const __m256d *c, float *min, float *max) {
+    __m256 least = _mm256_set1_ps(INFINITY), most = _mm256_setzero_ps();
+    for (int j = 0; j < 8; j++) {
+        const __m256 x = _mm256_castpd_ps(c[j]);
+        least = _mm256_min_ps(least, positive_avx2_f32(x)), most = _mm256_max_ps(most, x);
+    }
+    store_low_floats_avx2(min, _mm256_min_ps(least, _mm256_movehdup_ps(least)));
+    store_low_floats_avx2(max, _mm256_max_ps(most, _mm256_movehdup_ps(most)));
+}
+#undef OP
+
+#define SET avx2
+#define TARGET RL_AVX2
+#define LANES 4
+#define VECTOR __m256d
+#define WORDS __m256i
+#define MASK __m256d
+#include "tree_lanes.h"
+#undef SET
+#undef TARGET
+#undef LANES
+#undef VECTOR
+#undef WORDS
+#undef MASK
 
 RL_AVX2 RL_INLINE void extremes_avx2_f32(__m256 low, __m256 high, float *min, float *max) {
     __m128 a = _mm_min_ps(_mm256_castps256_ps128(low), _mm256_extractf128_ps(low, 1));

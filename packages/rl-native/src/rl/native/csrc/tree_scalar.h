@@ -26,33 +26,23 @@ __attribute__((noinline, cold)) static int nearest8(const double *sum, int k, do
 NEAREST16(float, nearest16_f32)
 NEAREST16(double, nearest16_f64)
 
-/* The place behind the last bit that is set. */
-RL_INLINE int behind_last(unsigned bits) { return 31 - __builtin_clz(bits << 1 | 1); }
-
 RL_INLINE double sum8_scalar(const double *a) {
     const double b0 = a[0] + a[4], b1 = a[1] + a[5], b2 = a[2] + a[6], b3 = a[3] + a[7];
     return (b0 + b2) + (b1 + b3);
 }
 
-/* Running sums of 8, in three doubling steps. */
-RL_INLINE void scan8_scalar(const double *x, double *p) {
-    double a[8], b[8];
-    a[0] = x[0];
-    for (int i = 1; i < 8; i++) a[i] = x[i] + x[i - 1];
-    b[0] = a[0], b[1] = a[1];
-    for (int i = 2; i < 8; i++) b[i] = a[i] + a[i - 2];
-    for (int i = 0; i < 4; i++) p[i] = b[i];
-    for (int i = 4; i < 8; i++) p[i] = b[i] + b[i - 4];
-}
-
-/* The child behind the last running sum that is at most r; r becomes what is left in it. */
+/* The child in which r lies, by halves: to the right where r is at least what is on the left, less that. To the left
+ * there is always something above zero. r becomes what is left in the child. */
 RL_INLINE int pick8_scalar(const double *sum, double *r) {
-    double p[8];
-    int k = 0;
-    scan8_scalar(sum, p);
-    for (int i = 0; i < 8; i++) k = p[i] <= *r ? i + 1 : k;
-    if (__builtin_expect(k > 7 || !(sum[k & 7] > 0), 0)) return nearest8(sum, k, r);
-    *r -= k ? p[k - 1] : 0;
+    const double left = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    const int right = *r >= left ? 4 : 0;
+    double rest = right ? *r - left : *r;
+    const double pair = sum[right] + sum[right + 1];
+    const int upper = rest >= pair ? right + 2 : right;
+    rest = upper > right ? rest - pair : rest;
+    const int k = rest >= sum[upper] ? upper + 1 : upper;
+    if (__builtin_expect(!(sum[k] > 0), 0)) return nearest8(sum, k, r);
+    *r = k > upper ? rest - sum[upper] : rest;
     return k;
 }
 
@@ -75,18 +65,29 @@ RL_INLINE int pick8_scalar(const double *sum, double *r) {
     RL_INLINE void node_scalar_##T(const rl_node_##T *c, double *sum, REAL *min, REAL *max) {       \
         *sum = sum8_scalar(c->sum);                                                                 \
         extremes_scalar_##T(c->min, c->max, 8, min, max);                                           \
-    }                                                                                               \
-    RL_INLINE int pick16_scalar_##T(const REAL *leaf, double r) {                                   \
-        double x[16], p[16];                                                                        \
-        int k = 0;                                                                                  \
-        for (int i = 0; i < 16; i++) x[i] = leaf[i];                                                \
-        scan8_scalar(x, p);                                                                         \
-        scan8_scalar(x + 8, p + 8);                                                                 \
-        for (int i = 8; i < 16; i++) p[i] += p[7];                                                  \
-        for (int i = 0; i < 16; i++) k = p[i] <= r ? i + 1 : k;                                     \
-        if (__builtin_expect(k > 15 || !(leaf[k & 15] > 0), 0)) return nearest16_##T(leaf, k);      \
-        return k;                                                                                   \
     }
+
+/* The leaf of a block, in the same way; it may be empty. For floats vectors compute with 2^-896 of everything, which
+ * rounds r where it is below 2^-126; so do we. */
+#define PICK_16(REAL, T, SCALE)                                                                     \
+    RL_INLINE int pick16_scalar_##T(const REAL *x, double r) {                                      \
+        double q[8];                                                                                \
+        for (int j = 0; j < 8; j++) q[j] = (double)x[2 * j] + (double)x[2 * j + 1];                 \
+        const double left = (q[0] + q[1]) + (q[2] + q[3]);                                          \
+        double rest = r * (1 / SCALE) * SCALE;                                                      \
+        const int right = rest >= left ? 4 : 0;                                                     \
+        rest = right ? rest - left : rest;                                                          \
+        const double pair = q[right] + q[right + 1];                                                \
+        const int upper = rest >= pair ? right + 2 : right;                                         \
+        rest = upper > right ? rest - pair : rest;                                                  \
+        const int second = rest >= q[upper] ? upper + 1 : upper;                                    \
+        rest = second > upper ? rest - q[upper] : rest;                                             \
+        return 2 * second + (rest >= (double)x[2 * second]);                                        \
+    }
+PICK_16(float, f32, 0x1p896)
+PICK_16(double, f64, 1.0)
+#undef PICK_16
+
 SCALAR(float, f32)
 SCALAR(double, f64)
 #undef SCALAR

@@ -15,6 +15,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
+from rl.objectives._counted import refuse_open_ends
 from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives.value._order import find_time_dim, refuse_shuffled
 from rl.objectives.value.functional._shared import ended as as_flags
@@ -195,6 +196,7 @@ class ValueEstimatorBase(nn.Module, ABC):
         if not self.needs_time:
             return 0
         dim = find_time_dim(td, self.time_dim, type(self).__name__)
+        refuse_open_ends(td, done, dim, type(self).__name__)
         refuse_shuffled(td, dim, done, type(self).__name__)
         return dim
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Callable
+from typing import Any, final
 
-import torch
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.objectives._counted import MASK, counted_steps, moments
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value.functional._gae import vec_generalized_advantage_estimate
 
@@ -27,12 +29,13 @@ class GAE(ValueEstimatorBase):
         lmbda: weight of longer returns, in [0, 1]: 0 trusts the critic, 1 trusts the rewards.
         value_network: writes ``state_value``; if None, the batch already holds it, and ``("next", "state_value")``.
         average_gae: whether the advantage is scaled to mean 0 and standard deviation 1 over the batch;
-            `value_target` is not.
+            `value_target` is not; steps at which ``("collector", "mask")`` is false do not count.
         differentiable: whether gradients flow into the values.
         shifted: evaluate ``T + 1`` states instead of ``2 T``; see `ValueEstimatorBase`.
         time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
 
     Example:
+        >>> import torch
         >>> from tensordict import TensorDict
         >>> from tensordict.nn import TensorDictModule
         >>> critic = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["state_value"])
@@ -74,7 +77,23 @@ class GAE(ValueEstimatorBase):
         advantage, target = vec_generalized_advantage_estimate(
             self.gamma, self.lmbda, value, next_value, reward, done, terminated, time_dim=time_dim
         )
-        if self.average_gae:
-            std, mean = torch.std_mean(advantage, correction=0)
-            advantage = (advantage - mean) / std.clamp_min(1e-4)  # a constant advantage stays finite
-        return advantage, target
+        return (self._scaled(advantage, None) if self.average_gae else advantage), target
+
+    def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
+        """`estimate`; scaled over the steps that count."""
+        mask = counted_steps(tensordict, MASK, type(self).__name__) if self.average_gae else None
+        if mask is None:
+            return self.estimate
+
+        def masked(*arguments: Any) -> tuple[Tensor, Tensor]:
+            advantage, target = vec_generalized_advantage_estimate(
+                self.gamma, self.lmbda, *arguments[:-1], time_dim=arguments[-1]
+            )
+            return self._scaled(advantage, mask), target
+
+        return masked
+
+    @staticmethod
+    def _scaled(advantage: Tensor, mask: Tensor | None) -> Tensor:
+        mean, variance = moments(advantage, mask)
+        return (advantage - mean) / variance.sqrt().clamp_min(1e-4)  # a constant advantage stays finite

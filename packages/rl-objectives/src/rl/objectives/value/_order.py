@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError
-from rl.core.keys import INDEX, TRAJ_IDS, key_str
+from rl.core.keys import INDEX, IS_INIT, TRAJ_IDS, key_str
 
 __all__ = ["find_time_dim", "refuse_shuffled"]
 
@@ -60,9 +60,10 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
 def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> None:
     """Raise if what the batch says of its steps shows that neighbours in it were none in time.
 
-    A replay buffer's ``index`` [*B] may go up by one, wrap to 0 or stay the same along time, and a collector's
-    ``("collector", "traj_ids")`` [*B] may stay the same; anything else needs an end of episode in between. Where the
-    dimension is named ``time``, rows may lie anywhere: slices of environments that are stored side by side do.
+    A replay buffer's ``index`` [*B] may go up by one, wrap to 0 or stay the same along time, a collector's
+    ``("collector", "traj_ids")`` [*B] may stay the same, and ``is_init`` [*B, 1] may be false; anything else needs an
+    end of episode in between. Where the dimension is named ``time``, rows may lie anywhere: slices of environments that
+    are stored side by side do.
     Nothing is checked while `torch.compile` traces.
 
     Args:
@@ -77,6 +78,7 @@ def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> N
     if torch.compiler.is_compiling() or td.shape[dim] < 2:
         return
     size = td.shape[dim] - 1
+    ended = done.flatten(td.ndim).any(-1).narrow(dim, 0, size)
     for key in (INDEX, TRAJ_IDS):
         mark = td.get(key, None)
         if mark is None or mark.shape != td.shape or (key == INDEX and td.names[dim] == "time"):
@@ -85,8 +87,26 @@ def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> N
         broken = now != then
         if key == INDEX:
             broken = broken & (then != now + 1) & (then != 0)
-        if bool((broken & ~done.flatten(td.ndim).any(-1).narrow(dim, 0, size)).any()):
+        if bool((broken & ~ended).any()):
             raise ContractError(
                 f"{owner} needs steps in time order, but {key_str(key)} jumps along dimension {dim} without a done in"
                 f" between, so this batch is not: {_REMEDY}"
             )
+    _refuse_open_begins(td, dim, ended, owner)
+
+
+def _refuse_open_begins(td: TensorDictBase, dim: int, ended: Tensor, owner: str) -> None:
+    """Raise if a sequence begins behind a step that is not done.
+
+    That is so of two slices of which the first one's end is not marked.
+    """
+    begins = td.get(IS_INIT, None)
+    if begins is None or begins.dtype is not torch.bool or begins.shape not in (td.shape, (*td.shape, 1)):
+        return
+    broken = begins.reshape(td.shape).narrow(dim, 1, td.shape[dim] - 1) & ~ended
+    if bool(broken.any()):
+        step = int(broken.nonzero()[0, dim])
+        raise ContractError(
+            f"{owner} needs steps in time order, but {key_str(IS_INIT)} is true at step {step + 1}, and step {step} is"
+            f" not done, so that returns would go from one sequence into another: {_REMEDY}"
+        )

@@ -1,0 +1,45 @@
+"""What rl-recurrent-triton offers, as data and hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rl.core.components import Component
+from rl.core.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    import torch
+
+    from rl.core.interfaces import RecurrentBackend
+
+
+@hookimpl
+def rl_components() -> Iterator[Component]:
+    """The recurrent back end."""
+    yield Component(
+        kind="recurrent_backend",
+        name="triton",
+        target="rl.recurrent_triton:TritonBackend",
+        summary="LSTM and GRU in Triton kernels, for CUDA devices.",
+    )
+
+
+@hookimpl(tryfirst=True)
+def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
+    """``triton``, on CUDA devices before all others; on a CPU where Triton interprets, for whoever asks by name."""
+    if cell not in ("lstm", "gru") or name not in (None, "triton"):
+        return None
+    if device.type != "cuda" and (device.type != "cpu" or name is None):
+        return None
+    from rl.recurrent_triton._choice import backend_for
+
+    return backend_for(device, by_name=name is not None)
+
+
+@hookimpl
+def rl_notes() -> list[str]:
+    """Version of Triton and devices, or what is missing."""
+    from rl.recurrent_triton._support import notes
+
+    return notes()

@@ -1,0 +1,54 @@
+"""Whether the kernels answer for a device, never without a word."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from rl.core.errors import BackendError, RLError, SlowBackendWarning
+from rl.core.settings import settings
+from rl.recurrent_triton._support import why_not
+
+if TYPE_CHECKING:
+    import torch
+
+    from rl.recurrent_triton._backend import TritonBackend
+
+__all__ = ["backend_for"]
+
+_warned: set[str] = set()
+
+
+def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
+    """The back end, if its kernels run on `device`. None, with a warning, if something is missing on a CUDA device.
+
+    Without a word where torch sees no GPU, for a CPU, and with ``RL_NATIVE=off``.
+
+    Args:
+        device: where weights and data live.
+        by_name: whether it was asked for.
+
+    Raises:
+        BackendError: if it was asked for, for a CUDA device.
+        RLError: if ``RL_NATIVE`` is ``require``.
+    """
+    import torch
+
+    reason = why_not(device)
+    if not reason:
+        from rl.recurrent_triton._backend import TritonBackend
+
+        return TritonBackend()
+    if device.type != "cuda":
+        return None
+    if by_name:
+        raise BackendError(f"the recurrent back end 'triton': {reason}")
+    mode = settings().native
+    if mode == "off" or not torch.cuda.is_available():
+        return None
+    if mode == "require":
+        raise RLError(f"RL_NATIVE is require, but {reason}")
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(f"{reason}. Another back end answers, much slower", SlowBackendWarning, stacklevel=2)
+    return None

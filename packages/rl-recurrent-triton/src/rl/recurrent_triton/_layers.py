@@ -1,0 +1,321 @@
+"""One layer of an LSTM or a GRU during one call: weights, states, gradients, and how its kernels are called.
+
+Gates lie in columns, one slot of ``H`` for each. An LSTM has i, f, g, o, which inputs and states feed alike. A GRU has
+n, r, z, m, where m is what the states add to n: inputs feed the columns n, r, z and states r, z, m, so that each
+product reads or writes columns that lie side by side.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from rl.recurrent_triton._sequence import kernels, project, state_dtype
+
+__all__ = ["GRULayer", "LSTMLayer", "Layer", "Shared", "States"]
+
+Steps = tuple[int, int]
+States = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the layers of one call have in common.
+
+    Args:
+        mask: bool ``[B, T]``, where states are given anew.
+        dtype: of products and gates.
+        precision: of products in kernels.
+    """
+
+    mask: Tensor
+    dtype: torch.dtype
+    precision: str
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Where kernels and products read and write gradients of one layer, during one piece of time of n steps.
+
+    Args:
+        of_states: ``[B, n, H]`` each, of the states after each step; None is zero.
+        carry: whether the gradient of the states before the first of these steps is wanted.
+        of_resets: ``[B, n, H]`` each, of states given anew, written; None if they are not wanted.
+    """
+
+    of_states: tuple[Tensor | None, ...]
+    carry: bool
+    of_resets: tuple[Tensor | None, ...]
+
+
+class Layer(ABC):
+    """One layer; see the module.
+
+    Args:
+        weights: ``weight_ih``, ``weight_hh`` and, if there are any, ``bias_ih``, ``bias_hh``, as torch lays them out.
+        first: before the first step, ``[B, H]`` each.
+        resets: given anew where the mask says so, ``[B, T, H]`` each; None is zero.
+        states: after each step, ``[B, T, H]`` each.
+        shared: what all layers have in common.
+    """
+
+    parts: ClassVar[int]
+    """States: 2 of an LSTM, 1 of a GRU."""
+
+    slots: ClassVar[int]
+    """Of gates that are not kept in the forward pass."""
+
+    fed: ClassVar[int]
+    """Slots that the inputs feed, the first ones, and as many the states, the last ones."""
+
+    def __init__(
+        self, weights: Sequence[Tensor], first: States, resets: Sequence[Tensor | None], states: States, shared: Shared
+    ) -> None:
+        self.first, self.resets, self.states, self.shared = first, resets, states, shared
+        self.given = weights
+        self.hidden = first[0].shape[-1]
+        self.weight_ih = self._in_slots(weights[0]).to(shared.dtype)
+        self.weight_hh = weights[1].to(shared.dtype).contiguous()
+        self._sums: dict[str, Tensor] = {}
+
+    @abstractmethod
+    def _in_slots(self, rows: Tensor) -> Tensor:
+        """Rows that the inputs feed, from torch's order to that of the slots."""
+
+    @abstractmethod
+    def forward(self, gates: Tensor, steps: Steps, *, keep: bool) -> None:
+        """Compute the states of these steps from what `project` left in `gates`."""
+
+    @abstractmethod
+    def project(self, rows: Tensor, gates: Tensor) -> None:
+        """Write what inputs and biases add to `gates`."""
+
+    @abstractmethod
+    def add_states(self, before: Tensor, gates: Tensor) -> None:
+        """Complete `gates` with what the states before each step add."""
+
+    @abstractmethod
+    def backward(self, gates: Tensor, grad: Tensor, own: Gradients, steps: Steps, *, activated: bool) -> None:
+        """Write the gradients before the activations to `grad`, and carry those of the states to what came before."""
+
+    @abstractmethod
+    def bias_gradients(self) -> tuple[Tensor, Tensor]:
+        """Of both biases, in torch's order."""
+
+    # ------------------------------------------------------------------ states
+
+    def states_before(self, steps: Steps) -> Tensor:
+        """``h`` before each of these steps, ``[B, n, H]``, in the type of the products."""
+        start, stop = steps
+        h = self.states[0]
+        before = h.new_empty(h.shape[0], stop - start, self.hidden, dtype=self.shared.dtype)
+        kernels().states_before(self.first[0], h, self.shared.mask, self.resets[0], before, steps)
+        return before
+
+    # ------------------------------------------------------------------ gradients
+
+    def begin_backward(self) -> None:
+        """Nothing comes from behind the last step."""
+        self.incoming = tuple(torch.zeros_like(part) for part in self.first)
+
+    def of_input(self, grad: Tensor) -> Tensor:
+        """The columns that the inputs fed, as a matrix."""
+        return grad.flatten(0, 1)[:, : self.fed * self.hidden]
+
+    def of_state(self, grad: Tensor) -> Tensor:
+        """The columns that the states fed, as a matrix."""
+        return grad.flatten(0, 1)[:, -self.fed * self.hidden :]
+
+    def _through_weights(self, grad: Tensor, own: Gradients, start: int) -> Tensor | None:
+        """Gradient of the state before step `start`, zero where it was given anew; None if nobody wants it.
+
+        That of the states given anew is added to what `own` holds.
+        """
+        of_resets = own.of_resets[0]
+        if of_resets is None and not own.carry:
+            return None
+        if of_resets is None:
+            product = grad[:, 0, -self.fed * self.hidden :] @ self.weight_hh
+        else:
+            product = (self.of_state(grad) @ self.weight_hh).view_as(of_resets)
+            here = self.shared.mask[:, start : start + grad.shape[1], None]
+            of_resets.add_(product.masked_fill(~here, 0.0))
+            product = product[:, 0]
+        return product.to(self.first[0].dtype).masked_fill(self.shared.mask[:, start, None], 0.0)
+
+    def add_weight_gradients(self, grad: Tensor, rows: Tensor, before: Tensor | None, wanted: Sequence[bool]) -> None:
+        """Add the parts of one piece of time to those gradients that are wanted, in the order of the weights."""
+        if wanted[0]:
+            self._add("ih", self.of_input(grad), rows)
+        if wanted[1] and before is not None:
+            self._add("hh", self.of_state(grad), before.flatten(0, 1))
+        if any(wanted[2:]):
+            part = grad.sum((0, 1), dtype=state_dtype(grad.dtype))
+            self._sums["bias"] = self._sums["bias"].add_(part) if "bias" in self._sums else part
+
+    def _add(self, name: str, left: Tensor, right: Tensor) -> None:
+        found = self._sums.get(name)
+        if found is None:
+            self._sums[name] = torch.mm(left.t(), right).to(state_dtype(left.dtype))
+        elif found.dtype == left.dtype:
+            found.addmm_(left.t(), right)
+        else:
+            found.add_(torch.mm(left.t(), right))
+
+    def weight_gradients(self, wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Those that are wanted, in the types of the weights; None for the others."""
+        found: list[Tensor | None] = [None] * len(self.given)
+        if wanted[0]:
+            found[0] = self._from_slots(self._sums["ih"])
+        if wanted[1]:
+            found[1] = self._sums["hh"]
+        if any(wanted[2:]):
+            found[2:] = self.bias_gradients()
+        return [
+            None if grad is None or not want else grad.to(weight.dtype)
+            for weight, grad, want in zip(self.given, found, wanted, strict=True)
+        ]
+
+    def _from_slots(self, rows: Tensor) -> Tensor:
+        """The way back from `_in_slots`."""
+        return rows
+
+    @property
+    def _bias_sum(self) -> Tensor:
+        return self._sums["bias"]
+
+
+@final
+class LSTMLayer(Layer):
+    """Slots i, f, g, o."""
+
+    parts, slots, fed = 2, 4, 4
+
+    def __init__(
+        self, weights: Sequence[Tensor], first: States, resets: Sequence[Tensor | None], states: States, shared: Shared
+    ) -> None:
+        super().__init__(weights, first, resets, states, shared)
+        self.bias = (weights[2] + weights[3]).to(shared.dtype) if weights[2:] else None
+
+    def _in_slots(self, rows: Tensor) -> Tensor:
+        return rows
+
+    def project(self, rows: Tensor, gates: Tensor) -> None:
+        project(rows, self.weight_ih, self.bias, gates.flatten(0, 1))
+
+    def forward(self, gates: Tensor, steps: Steps, *, keep: bool) -> None:
+        at, how = self.shared, self.shared.precision
+        kernels().lstm_forward(
+            gates, self.weight_hh, *self.first, at.mask, *self.resets, *self.states, steps, keep=keep, precision=how
+        )
+
+    def add_states(self, before: Tensor, gates: Tensor) -> None:
+        gates.flatten(0, 1).addmm_(before.flatten(0, 1), self.weight_hh.t())
+
+    def backward(self, gates: Tensor, grad: Tensor, own: Gradients, steps: Steps, *, activated: bool) -> None:
+        _, c0 = self.first
+        incoming_h, incoming_c = self.incoming
+        _, of_reset_c = own.of_resets
+        kernels().lstm_backward(
+            gates,
+            self.weight_hh,
+            c0,
+            self.shared.mask,
+            self.resets[1],
+            self.states[1],
+            *own.of_states,
+            incoming_h,
+            incoming_c,
+            grad,
+            of_reset_c,
+            steps,
+            activated=activated,
+            precision=self.shared.precision,
+        )
+        before = self._through_weights(grad, own, steps[0])
+        self.incoming = incoming_h if before is None else before, incoming_c
+
+    def bias_gradients(self) -> tuple[Tensor, Tensor]:
+        return self._bias_sum, self._bias_sum.clone()
+
+
+@final
+class GRULayer(Layer):
+    """Slots n, r, z, m; without m where gates are not kept in the forward pass."""
+
+    parts, slots, fed = 1, 3, 3
+
+    def __init__(
+        self, weights: Sequence[Tensor], first: States, resets: Sequence[Tensor | None], states: States, shared: Shared
+    ) -> None:
+        super().__init__(weights, first, resets, states, shared)
+        self.bias = self.bias_n = None
+        if weights[2:]:
+            r_x, z_x, n_x = weights[2].chunk(3)
+            r_h, z_h, n_h = weights[3].chunk(3)
+            self.bias = torch.cat((n_x, r_x + r_h, z_x + z_h)).to(shared.dtype)
+            self.bias_n = n_h.to(shared.dtype).contiguous()
+
+    def _in_slots(self, rows: Tensor) -> Tensor:
+        r, z, n = rows.chunk(3)
+        return torch.cat((n, r, z))
+
+    def _from_slots(self, rows: Tensor) -> Tensor:
+        n, r, z = rows.chunk(3)
+        return torch.cat((r, z, n))
+
+    def project(self, rows: Tensor, gates: Tensor) -> None:
+        project(rows, self.weight_ih, self.bias, self.of_input(gates))
+
+    def forward(self, gates: Tensor, steps: Steps, *, keep: bool) -> None:
+        at, how = self.shared, self.shared.precision
+        kernels().gru_forward(
+            gates,
+            self.weight_hh,
+            self.bias_n,
+            *self.first,
+            at.mask,
+            *self.resets,
+            *self.states,
+            steps,
+            keep=keep,
+            precision=how,
+        )
+
+    def add_states(self, before: Tensor, gates: Tensor) -> None:
+        m = gates[..., 3 * self.hidden :]
+        if self.bias_n is None:
+            m.zero_()
+        else:
+            m.copy_(self.bias_n.expand_as(m))
+        self.of_state(gates).addmm_(before.flatten(0, 1), self.weight_hh.t())
+
+    def backward(self, gates: Tensor, grad: Tensor, own: Gradients, steps: Steps, *, activated: bool) -> None:
+        (incoming,), (of_reset,) = self.incoming, own.of_resets
+        kernels().gru_backward(
+            gates,
+            self.weight_hh,
+            *self.first,
+            self.shared.mask,
+            *self.resets,
+            *self.states,
+            *own.of_states,
+            incoming,
+            grad,
+            of_reset,
+            steps,
+            activated=activated,
+            precision=self.shared.precision,
+        )
+        before = self._through_weights(grad, own, steps[0])
+        if before is not None:
+            incoming.add_(before)
+
+    def bias_gradients(self) -> tuple[Tensor, Tensor]:
+        n, r, z, m = self._bias_sum.chunk(4)
+        return torch.cat((r, z, n)), torch.cat((r, z, m))

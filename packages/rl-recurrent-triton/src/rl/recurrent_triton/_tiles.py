@@ -1,0 +1,216 @@
+"""Tiles, in Triton: reading states and weights, products, and the hand-over between programs. Shared by both cells.
+
+Sizes: a program has BB rows of the batch (`b`, int64; `rows` says which of them exist) and BN columns of the hidden
+size (`n`). H, BB, BN, BK are known when a kernel is compiled; the batch and the steps are not, so that no other batch
+or length compiles again.
+"""
+# mypy: ignore-errors
+# pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false
+# ruff: noqa: ANN001, ANN202, N803, RUF005, SIM108
+
+import triton
+import triton.language as tl
+
+__all__ = [
+    "COUNTER_STRIDE",
+    "announce",
+    "await_others",
+    "counter_of",
+    "cut",
+    "dot",
+    "keep_columns",
+    "keep_rows",
+    "load_gate",
+    "previous",
+    "reset_to",
+    "restarts",
+    "row_at",
+    "rows_of",
+    "state_tile",
+    "states_ahead",
+    "tile_at",
+    "within",
+]
+
+COUNTER_STRIDE: int = 32  # int32 between two counters: each on a cache line of its own
+_COUNTER_STRIDE = tl.constexpr(COUNTER_STRIDE)
+_INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+
+
+@triton.jit
+def rows_of(batch, BB: tl.constexpr, tile0):
+    """The rows of this program's tile of the batch, and which of them exist; `tile0` is the launch's first tile."""
+    b = (tile0 + tl.program_id(0)) * BB + tl.arange(0, BB)
+    return b.to(tl.int64), b < batch
+
+
+@triton.jit
+def within(k, H: tl.constexpr, STEP: tl.constexpr):
+    """Which of the columns `k` exist; known to be all of them where STEP divides H."""
+    if H % STEP == 0:
+        exist = tl.full(k.shape, 1, tl.int1)
+    else:
+        exist = k < H
+    return exist
+
+
+@triton.jit
+def restarts(mask, b, t, rows, mask_b, mask_t):
+    """Which rows start at step `t` from a reset state; never one that does not exist."""
+    if mask is None:
+        found = b < 0
+    else:
+        found = tl.load(mask + b * mask_b + t * mask_t, mask=rows, other=0).to(tl.int1)
+    return found
+
+
+@triton.jit
+def previous(first, after, b, t, time, H: tl.constexpr):
+    """Where each row's state before step `t` stands: in `first` [B, H], or in `after` [B, time, H]."""
+    return tl.where(b * 0 + t == 0, first + b * H, after + (b * time + t - 1) * H)
+
+
+@triton.jit
+def row_at(base, b, t, b_stride, t_stride, UNIT: tl.constexpr):
+    """Where the rows of a strided tensor start; its strides come in units, which tell how rows are aligned."""
+    if base is None:
+        at = None
+    else:
+        at = base + (b * b_stride + t * t_stride) * UNIT
+    return at
+
+
+@triton.jit
+def tile_at(base, b, t, b_stride, t_stride, n, UNIT: tl.constexpr):
+    """The places of a tile of a strided tensor."""
+    if base is None:
+        at = None
+    else:
+        at = row_at(base, b, t, b_stride, t_stride, UNIT)[:, None] + n[None, :]
+    return at
+
+
+@triton.jit
+def state_tile(before, reset, k, going, restart, exist, CACHE: tl.constexpr):
+    """Columns `k` of the states before a step: of `before` where a row goes on, of `reset` where it restarts, else 0.
+
+    CACHE is ".cg" where other programs wrote `before` in this very launch: the first-level cache knows nothing of them.
+    """
+    if reset is None:
+        x = tl.load(before[:, None] + k[None, :], mask=going[:, None] & exist[None, :], other=0.0, cache_modifier=CACHE)
+    elif reset.dtype == before.dtype:
+        # One load, from where each row has its state.
+        at = tl.where(restart, reset, before)
+        there = (going | restart)[:, None] & exist[None, :]
+        x = tl.load(at[:, None] + k[None, :], mask=there, other=0.0, cache_modifier=CACHE)
+    else:
+        x = tl.load(before[:, None] + k[None, :], mask=going[:, None] & exist[None, :], other=0.0, cache_modifier=CACHE)
+        given = tl.load(reset[:, None] + k[None, :], mask=restart[:, None] & exist[None, :], other=0.0)
+        x = tl.where(restart[:, None], given.to(x.dtype), x)
+    return x
+
+
+@triton.jit
+def states_ahead(before, reset, going, restart, H: tl.constexpr, BK: tl.constexpr, Q: tl.constexpr, STOP: tl.constexpr):
+    """`state_tile` for columns Q * BK to STOP * BK, past the first-level cache, as a tuple of tiles.
+
+    All loads are under way before the first product waits for one: a product is a barrier that loads do not pass.
+    """
+    tiles = ()
+    for q in tl.static_range(Q, STOP):
+        k = q * BK + tl.arange(0, BK)
+        tiles = tiles + (state_tile(before, reset, k, going, restart, within(k, H, BK), ".cg"),)
+    return tiles
+
+
+@triton.jit
+def reset_to(now, reset_at, n, restart, tile):
+    """A state that a program keeps, `now`, with that of `reset_at` (or 0) in the rows that restart."""
+    now = tl.where(restart[:, None], 0.0, now)
+    if reset_at is not None:
+        now += tl.load(reset_at[:, None] + n[None, :], mask=tile & restart[:, None], other=0.0).to(now.dtype)
+    return now
+
+
+@triton.jit
+def cut(grad, restart, reset_at, tile):
+    """The gradient of the state before a step, without the rows that restart: theirs goes to `reset_at`, if wanted."""
+    if reset_at is not None:
+        tl.store(reset_at, tl.where(restart[:, None], grad, 0.0).to(reset_at.dtype.element_ty), mask=tile)
+    return tl.where(restart[:, None], 0.0, grad)
+
+
+@triton.jit
+def load_gate(at, tile, LIKE: tl.constexpr):
+    return tl.load(at, mask=tile, other=0.0).to(LIKE)
+
+
+@triton.jit
+def keep_columns(weight, n, H: tl.constexpr, BK: tl.constexpr, SLOTS: tl.constexpr, BN: tl.constexpr):
+    """The weights of columns `n` of each gate, for products with a state: tiles [BK, BN], k after k, gate after gate.
+
+    A matrix [SLOTS * H, H] is read across: element (k, n) of gate s is ``weight[s * H + n, k]``. Tiles end in
+    shared memory; the barriers keep the assembler from reading many of them into registers first.
+    """
+    kept = ()
+    for q in tl.static_range((H + BK - 1) // BK):
+        k = q * BK + tl.arange(0, BK)
+        exist = within(k, H, BK)[:, None] & within(n, H, BN)[None, :]
+        for s in tl.static_range(SLOTS):
+            at = weight + (s * H + n)[None, :] * H + k[:, None]
+            kept = kept + (tl.load(at, mask=exist, other=0.0),)
+        tl.debug_barrier()
+    return kept
+
+
+@triton.jit
+def keep_rows(weight, n, H: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr):
+    """The weights of columns `n`, for products with gradients of gates: tiles [BK, BN] of the matrix [K, H].
+
+    The barriers are there for the reason given in `keep_columns`.
+    """
+    kept = ()
+    for q in tl.static_range((K + BK - 1) // BK):
+        k = q * BK + tl.arange(0, BK)
+        exist = within(k, K, BK)[:, None] & within(n, H, BN)[None, :]
+        kept = kept + (tl.load(weight + k[:, None] * H + n[None, :], mask=exist, other=0.0),)
+        if q % 4 == 3:
+            tl.debug_barrier()
+    return kept
+
+
+@triton.jit
+def dot(x, w, total, PRECISION: tl.constexpr):
+    """``total + x @ w``, with `x` rounded to the type of `w`."""
+    x = x.to(w.dtype)
+    if _INTERPRETED:  # it multiplies the bits of a bfloat16
+        x, w = x.to(total.dtype), w.to(total.dtype)
+    return tl.dot(x, w, total, input_precision=PRECISION, out_dtype=total.dtype)
+
+
+@triton.jit
+def await_others(counter, count):
+    """Wait until the programs of this batch tile have announced `count` tiles.
+
+    One thread reads the counter with acquire order at the scope of the device; the barrier hands that on to the other
+    threads of the program. So what was written before the announcements can be read now, past the first-level cache.
+    """
+    while tl.atomic_add(counter, 0, sem="acquire", scope="gpu") < count:
+        pass
+    tl.debug_barrier()
+
+
+@triton.jit
+def announce(counter):
+    """Tell the others that this program's tile of the step is written.
+
+    The barrier stands between the writes of all threads and the one thread that counts with release order.
+    """
+    tl.debug_barrier()
+    tl.atomic_add(counter, 1, sem="release", scope="gpu")
+
+
+@triton.jit
+def counter_of(counters, tile0):
+    """The counter of this program's batch tile."""
+    return counters + (tile0 + tl.program_id(0)) * _COUNTER_STRIDE

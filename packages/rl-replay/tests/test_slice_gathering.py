@@ -1,0 +1,193 @@
+"""Slices that are copied as runs of rows, and rows one by one, against plain indexing."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl.core.errors import ContractError
+from rl.replay import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer, TensorStorage
+from rl.replay._columns import Columns
+from rl.replay._slice_index import place_slices, slice_rows, whole_rows
+
+DTYPES = [torch.bool, torch.uint8, torch.uint16, torch.uint64, torch.bfloat16, torch.float64, torch.complex64]
+
+
+def rows(start, stop, episode=10):
+    x = torch.arange(start, stop)
+    td = TensorDict(
+        {"x": x, "wide": x.view(-1, 1, 1) + torch.arange(6).view(2, 3), "none": torch.zeros(len(x), 0)}, x.shape
+    )
+    td["next"] = TensorDict({"done": (x % episode == episode - 1).unsqueeze(-1), "x": x + 1}, x.shape)
+    td["next", "truncated"] = torch.zeros_like(td["next", "done"])
+    td["next", "terminated"] = td["next", "done"].clone()
+    return td
+
+
+def make(storage, **arguments):
+    return TensorDictReplayBuffer(
+        storage=storage,
+        sampler=SliceSampler(**{"slice_len": 4, **arguments}),
+        batch_size=80,
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+@pytest.mark.parametrize("row", [(), (1,), (1, 1), (3,), (2, 3), (0,)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_and_runs_are_what_indexing_gives(dtype, row):
+    full = torch.randint(0, 200, (50, *row)).to(dtype)
+    columns = Columns([("a", full), (("b", "c"), torch.arange(50))])
+    index, begin = torch.tensor([3, 39, 0, 3]), torch.tensor([36, 0, 5])
+    places = (begin.unsqueeze(1) + torch.arange(4)).flatten()
+    found = columns.rows(40, index)
+    assert found["a"].dtype is dtype
+    assert (found["a"] == full[index]).all()
+    assert (found["b", "c"] == index).all()
+    runs = columns.runs(40, begin, 4)
+    if 0 in row:
+        assert runs is None
+    else:
+        assert runs["a"].shape == (12, *row)
+        assert (runs["a"] == full[places]).all()
+        runs["a"].zero_()
+        assert (columns.rows(40, index)["a"] == full[index]).all()  # copies
+
+
+def test_what_is_not_written_is_not_read():
+    columns = Columns([("a", torch.arange(50))])
+    for call in (
+        lambda: columns.rows(40, torch.tensor([40])),
+        lambda: columns.runs(40, torch.tensor([37]), 4),
+        lambda: columns.runs(3, torch.tensor([0]), 4),
+    ):
+        with pytest.raises(IndexError):
+            call()
+    assert columns.runs(40, torch.tensor([36]), 4)["a"].tolist() == [36, 37, 38, 39]
+
+
+def test_tensors_that_do_not_lie_in_line_are_copied_row_by_row():
+    data = rows(0, 60)
+    data["turned"] = torch.arange(180).view(3, 60).T
+    buffer = make(TensorStorage(data))
+    sample = buffer.sample()
+    assert (sample["turned"] == data["turned"][sample["index"]]).all()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"pad_output": True}, {"strict_length": False, "slice_len": 16}])
+def test_all_entries_of_a_sample_are_of_one_row(arguments):
+    buffer = make(LazyTensorStorage(64), **arguments)
+    for start in range(0, 300, 12):  # over the end of the ring again and again, trajectories over it, too
+        buffer.extend(rows(start, start + 12))
+        if start < 24:
+            continue
+        sample = buffer.sample()
+        x, stored = sample["x"], buffer[:][sample["index"].flatten()].reshape(sample.batch_size)
+        assert (stored["x"] == x).all()
+        assert (sample["wide"] == x.view(*x.shape, 1, 1) + torch.arange(6).view(2, 3)).all()
+        assert (sample["next", "x"] == x + 1).all()
+        assert (sample["next", "terminated"].squeeze(-1) == (x % 10 == 9)).all()
+        assert sample["none"].shape == (*x.shape, 0)
+
+
+def test_runs_and_rows_one_by_one_are_the_same_slices():
+    generator = torch.Generator().manual_seed(1)
+    base = torch.tensor([0, 90, 250, 37])
+    start, steps = torch.tensor([0, 3, 0, 5]), torch.tensor([20, 10, 8, 44])
+    endless = torch.full_like(base, 1 << 60)
+    lines = torch.stack((base, start, start + steps, endless, endless), 1)[
+        torch.randint(4, (500,), generator=generator)
+    ]
+    u = torch.rand(500, dtype=torch.float64, generator=generator)
+    index, begin = whole_rows(lines, u, 8, 100, wraps=True)
+    assert begin is None  # some go over the end
+    first, _ = place_slices(lines.numpy(), u.numpy(), 8, (0, 0))
+    expected = slice_rows(lines.numpy(), first, None, 8, 100, plain=True)
+    assert (index.numpy() == expected.places).all()
+    inside = (index[:, 0] <= 92).nonzero().squeeze(-1)
+    index, begin = whole_rows(lines[inside], u[inside], 8, 100, wraps=True)
+    assert begin.equal(index[:, 0])
+    assert (index == begin.unsqueeze(1) + torch.arange(8)).all()
+
+
+def test_the_largest_random_number_stays_inside():
+    largest = torch.tensor([1 - 2.0**-53] * 4, dtype=torch.float64)
+    steps = torch.tensor([7, 64, 1 << 40, (1 << 40) + 1])
+    lines = torch.zeros(4, 5, dtype=torch.int64)
+    lines[:, 2], lines[:, 3:] = steps, 1 << 60
+    index, _ = whole_rows(lines, largest, 5, 1 << 50, wraps=False)
+    assert index[:, -1].tolist() == (steps - 1).tolist()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_of_a_buffer_go_their_own_way(copied):
+    storage, sampler = LazyTensorStorage(40), SliceSampler(slice_len=4)
+    storage.set(torch.arange(40), rows(0, 40))
+    sampler.attach(storage)
+    sampler.sample(storage, 40)
+    other_storage, other = copied((storage, sampler))
+    again = rows(100, 120, 5)
+    for each, one in ((storage, sampler), (other_storage, other)):
+        index = torch.arange(20)
+        batch = again if one is other else rows(40, 60)
+        one.admit(batch)
+        each.set(index, batch)
+        one.extended(index, batch)
+    assert set(storage.get(sampler.sample(storage, 4000)[0])["x"].tolist()) == set(range(20, 60))
+    found = other_storage.get(other.sample(other_storage, 4000)[0])["x"].view(-1, 4)
+    assert set(found.flatten().tolist()) == {*range(20, 40), *range(100, 120)}
+    assert (found[found[:, 0] >= 100] // 5 == (found[found[:, 0] >= 100] // 5)[:, :1]).all()
+
+
+def test_pickles_do_not_hold_memory_twice():
+    storage = LazyTensorStorage(10_000)
+    storage.set(torch.arange(10_000), rows(0, 10_000))
+    before = len(pickle.dumps(storage))
+    make(storage).sample()
+    assert len(pickle.dumps(storage)) < 1.1 * before
+
+
+@pytest.mark.parametrize("kind", [LazyTensorStorage, ListStorage])
+@pytest.mark.parametrize(
+    ("arguments", "key"), [({"init_key": ("x", "first")}, "first"), ({"init_key": "next"}, "next")]
+)
+def test_flags_do_not_push_stored_entries_out(kind, arguments, key):
+    buffer = make(kind(40), **arguments)
+    buffer.extend(rows(0, 40))
+    with pytest.raises(ContractError, match=f"rows cannot get an entry .*{key}"):
+        buffer.sample()
+
+
+def test_samples_are_whole_tensordicts():
+    buffer = make(LazyTensorStorage(40))
+    buffer.extend(rows(0, 40))
+    sample = buffer.sample()
+    assert sample.device == torch.device("cpu")
+    assert sample.names == sample["next"].names == ["time"]
+    assert sample["next"].batch_size == (80,)
+    assert (sample.clone() == sample).all()
+    assert set(sample.to_tensordict().keys(include_nested=True)) == set(sample.keys(include_nested=True))
+    assert sample.reshape(20, 4)["next", "x"].shape == (20, 4)
+    sample["more"] = torch.zeros(80)
+    assert torch.stack((sample, sample)).batch_size == (2, 80)
+    with pytest.raises(RuntimeError):
+        sample["wrong"] = torch.zeros(79)
+
+
+def test_prefetched_slices_are_those_of_their_draw():
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(64),
+        sampler=SliceSampler(slice_len=4),
+        batch_size=80,
+        prefetch=3,
+        transform=lambda td: td,
+    )
+    for start in range(0, 640, 16):
+        buffer.extend(rows(start, start + 16))
+        sample, info = buffer.sample(return_info=True)
+        x = sample["x"].view(20, 4)
+        assert (x.diff(dim=1) == 1).all()
+        assert (info["index"] == sample["x"] % 64).all()
+        assert info["is_init"].view(20, 4).tolist() == [[True, False, False, False]] * 20
