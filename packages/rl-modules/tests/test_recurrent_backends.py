@@ -47,6 +47,25 @@ def test_conformance(backend, cell, dtype, tolerance):
 
 @each_cell
 @each_backend
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_under_autocast_the_type_of_the_inputs_counts(backend, cell, dtype, recompute):
+    module, x, first, is_init, resets = problem(cell, dtype=torch.float32)
+    x, options = x.to(dtype).requires_grad_(), RecurrentOptions(recompute=recompute)
+    asked = RecurrentOptions(recompute=recompute, compute_dtype=dtype)
+    want, want_after = backend()(module, x, first, is_init, resets, asked)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, after = backend()(module, x, first, is_init, resets, options)
+        grads = torch.autograd.grad(out.float().sum(), [x, *module.parameters()])
+    assert out.dtype is dtype
+    assert_close([out, *after], [want, *want_after], rtol=0, atol=0)
+    expected = torch.autograd.grad(want.float().sum(), [x, *module.parameters()])
+    assert [grad.dtype for grad in grads] == [dtype, *[torch.float32] * (len(grads) - 1)]
+    assert_close(grads, expected, rtol=0.05 if dtype is torch.bfloat16 else 1e-5, atol=0.05)
+
+
+@each_cell
+@each_backend
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_pattern_of_resets_equals_the_loop(backend, cell, data):
@@ -268,3 +287,15 @@ def test_small_batches_are_compiled_whole(kind, monkeypatch):
     x = torch.randn(2, 6, 3)
     torch.compiler.reset()
     assert_close(torch.compile(features, fullgraph=True, backend="eager")(x), features(x))
+
+
+@pytest.mark.parametrize("rows", [2, 40])
+def test_batches_of_each_size_are_mapped_over_weights(rows):
+    module, x, first, is_init, resets = problem("lstm", rows, hidden=16, dtype=torch.float32)
+    weights = {f"0.{name}": torch.stack((value, value / 2)) for name, value in module.named_parameters()}
+    call = nn.ModuleList([module])
+    call.forward = lambda: PlainBackend()(call[0], x, first, is_init, resets)[0]
+    found = torch.func.vmap(lambda own: torch.func.functional_call(call, own, ()))(weights)
+    for place, out in enumerate(found):
+        own = {name: value[place] for name, value in weights.items()}
+        assert_close(out, torch.func.functional_call(call, own, ()))

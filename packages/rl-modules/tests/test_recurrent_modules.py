@@ -301,6 +301,23 @@ def test_another_type_than_that_of_the_weights_is_named(mode):
         module(td)
 
 
+@each_module
+@pytest.mark.parametrize("mode", [True, False], ids=["sequence", "step"])
+def test_under_autocast_states_keep_their_type(kind, mode):
+    module = make(kind, layers=2)
+    td = batch(module, *((3, 5) if mode else (3,)))
+    with set_recurrent_mode(mode):
+        want = module(td.clone())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            td["observation"] = td["observation"].bfloat16()  # as from a layer before this one
+            found = module(td.clone())
+    for got, exact in zip(
+        (found["features"], *nexts(module, found)), (want["features"], *nexts(module, want)), strict=True
+    ):
+        assert got.dtype is torch.float32
+        assert_close(got, exact, rtol=0, atol=0.05)  # bfloat16 has 8 bits
+
+
 @pytest.mark.parametrize("size", [(), (0,), (3, 0)], ids=str)
 def test_a_sequence_needs_steps(size):
     module = make(GRUModule)

@@ -35,3 +35,13 @@ def test_sequences_that_begin_without_an_end_before_are_not_one_sequence():
     assert estimate(td.clone().reshape(2, 4))["advantage"].diff(dim=0).eq(0).all()
     td["next", "done"][3] = True
     estimate(td)
+
+
+def test_flags_may_lack_the_last_dimension_where_values_do():
+    done = torch.zeros(2, 4, dtype=torch.bool)
+    done[0, 1] = True
+    after = TensorDict(done=done, terminated=done, reward=torch.ones(2, 4), state_value=torch.ones(2, 4))
+    td = TensorDict(state_value=torch.ones(2, 4), next=after.auto_batch_size_(2), batch_size=[2, 4])
+    estimate = GAE(gamma=0.9, lmbda=0.9, value_network=None)
+    wide = estimate(td.apply(lambda leaf: leaf.unsqueeze(-1)))
+    assert torch.equal(estimate(td)["advantage"], wide["advantage"].squeeze(-1))

@@ -16,7 +16,9 @@ def q_net():
     return TensorDictModule(nn.Linear(3, 2), ["observation"], ["action_value"])
 
 
-def actor_and_critic():
+def actor_and_critic(seed=None):
+    if seed is not None:
+        torch.manual_seed(seed)
     head = ProbabilisticTensorDictModule(
         ["logits"], ["action"], distribution_class=torch.distributions.Categorical, return_log_prob=True
     )
@@ -137,6 +139,68 @@ def test_padding_behind_a_step_that_does_not_end_is_refused_where_returns_would_
     critic = actor_and_critic()[1]
     with pytest.raises(ContractError, match=r"GAE: step \d of this batch is the last one before padding"):
         GAE(value_network=critic)(padded)
+
+
+@pytest.mark.parametrize("kind", [GAE, TDLambdaEstimator])
+def test_estimators_read_the_mask_that_the_loss_names(kind):
+    padded, _ = samples()
+    padded["next", "done"].zero_()
+    padded["next", "terminated"].zero_()
+    padded.rename_key_(MASK, "valid")
+    loss = PPOLoss(*actor_and_critic())
+    loss.make_value_estimator(kind(value_network=loss.critic_network))
+    loss.set_keys(mask="valid")
+    with pytest.raises(ContractError, match=r"last one before padding \('valid' is false behind it\)"):
+        loss(padded.exclude("advantage", "value_target"))
+
+
+def test_averages_leave_a_mask_of_another_name_out():
+    padded, _ = samples()
+    expected = GAE(average_gae=True, value_network=actor_and_critic(seed=1)[1])(padded.clone())["advantage"]
+    padded.rename_key_(MASK, "valid")
+    estimator = GAE(average_gae=True, value_network=actor_and_critic(seed=1)[1])
+    estimator.set_keys(mask="valid")
+    torch.testing.assert_close(estimator(padded)["advantage"], expected)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_constant_advantages_have_finite_gradients(masked):
+    value = torch.zeros(2, 4, 1, requires_grad=True)
+    done = torch.ones(2, 4, 1, dtype=torch.bool)
+    after = TensorDict(done=done, terminated=done, reward=torch.ones(2, 4, 1), state_value=torch.zeros(2, 4, 1))
+    td = TensorDict(state_value=value, next=after.auto_batch_size_(2), batch_size=[2, 4])
+    if masked:
+        td[MASK] = torch.arange(4) < torch.tensor([[2], [4]])
+    advantage = GAE(average_gae=True, differentiable=True, value_network=None)(td)["advantage"]
+    assert advantage.isfinite().all()
+    (gradient,) = torch.autograd.grad((advantage * torch.arange(4).unsqueeze(-1)).sum(), value)
+    assert gradient.isfinite().all()
+
+
+def test_steps_of_several_agents_have_one_mask():
+    torch.manual_seed(0)
+    head = ProbabilisticTensorDictModule(
+        ["logits"], ["action"], distribution_class=torch.distributions.Categorical, return_log_prob=True
+    )
+    actor = ProbabilisticTensorDictSequential(TensorDictModule(nn.Linear(3, 2), ["observation"], ["logits"]), head)
+    critic = TensorDictModule(nn.Linear(3, 1), ["observation"], ["state_value"])
+    size = (5, 4, 2)  # sequences, steps, agents
+    mask = torch.arange(4) < torch.tensor([[1], [2], [3], [4], [4]])
+    padded = TensorDict(observation=torch.randn(*size, 3), action=torch.randint(2, size), batch_size=size[:2])
+    padded["action_log_prob"] = -torch.rand(size)
+    padded["advantage"], padded["value_target"] = torch.randn(*size, 1), torch.randn(*size, 1)
+    padded[MASK] = mask
+    loss = ClipPPOLoss(actor, critic, normalize_advantage=True)
+    found, expected = loss(padded), loss(padded[mask].exclude("collector"))
+    for key in expected.keys():
+        torch.testing.assert_close(found[key], expected[key])
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_batches_without_rows_need_no_step_that_counts(reduction):
+    padded, _ = samples()
+    found = DQNLoss(q_net(), reduction=reduction)(padded[:0])["loss"]
+    assert found.sum() == 0
 
 
 def test_masks_are_compiled():

@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict, lazy_stack
 
-from rl.core.errors import ContractError
+from rl.core.errors import ContractError, ShapeError
 from rl.replay import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer, TensorStorage
 from rl.replay._columns import Columns
 from rl.replay._slice_index import place_slices, slice_rows, whole_rows
@@ -158,6 +158,68 @@ def test_flags_do_not_push_stored_entries_out(kind, arguments, key):
     buffer.extend(rows(0, 40))
     with pytest.raises(ContractError, match=f"rows cannot get an entry .*{key}"):
         buffer.sample()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"init_key": ("agents", "is_init")},
+        {"truncated_key": ("agents", "below", "truncated"), "end_key": ("next", "done"), "init_key": None},
+    ],
+)
+@pytest.mark.parametrize("kind", [LazyTensorStorage, ListStorage])
+def test_flags_do_not_go_where_rows_have_other_batches(kind, arguments):
+    data = rows(0, 40)
+    data["agents"] = TensorDict({"reward": torch.zeros(40, 3, 1)}, [40, 3])
+    buffer = ReplayBuffer(storage=kind(40), sampler=SliceSampler(slice_len=4, **arguments), batch_size=8)
+    buffer.extend(data)
+    with pytest.raises((ShapeError, RuntimeError), match=r"\[3\] in each row|batch dimension mismatch"):
+        buffer.sample()
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_flags_are_written_into_tensordicts_that_are_stacked_lazily(stored):
+    class Stacked:
+        def __init__(self):
+            self.own, self.max_size = ListStorage(40), 40
+
+        def __getattr__(self, name):
+            return getattr(self.own, name)
+
+        def __len__(self):
+            return len(self.own)
+
+        def get(self, index):
+            found = self.own.get(index)
+            return lazy_stack(found) if isinstance(found, list) else found
+
+    data = rows(0, 40)
+    if stored:
+        data["is_init"] = torch.zeros(40, 1, dtype=torch.bool)
+    buffer = ReplayBuffer(storage=Stacked(), sampler=SliceSampler(slice_len=4), batch_size=80)
+    buffer.extend(data)
+    sample = buffer.sample()
+    for key, step in (("is_init", 0), (("next", "done"), 3), (("next", "truncated"), 3)):
+        assert (sample[key].view(20, 4) == (torch.arange(4) == step)).all()
+
+
+def test_rows_with_objects_are_whole_tensordicts():
+    data = rows(0, 40)
+    data["name"] = NonTensorStack(*[f"step {step}" for step in range(40)])
+    sample = make(LazyTensorStorage(40), pad_output=True)
+    sample.extend(data)
+    sample = sample.sample()
+    assert sample["name"] == [[f"step {step}" for step in row] for row in sample["x"].tolist()]
+    assert sample.get("name").device == sample.device == torch.device("cpu")
+
+
+def test_another_default_device_does_not_matter():
+    buffer = make(LazyTensorStorage(40), pad_output=True)
+    buffer.extend(rows(0, 40))
+    with torch.device("meta"):
+        sample = buffer.sample()
+    assert sample["collector", "mask"].all()
+    assert sample["next", "truncated"][:, -1].all()
 
 
 def test_samples_are_whole_tensordicts():

@@ -6,13 +6,19 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.contract import Key
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import NestedKey, key_str
 
-__all__ = ["MASK", "counted_steps", "fitted", "mean_of", "moments", "refuse_open_ends"]
+__all__ = ["MASK", "counted_steps", "fitted", "mask_key", "mean_of", "mean_std", "refuse_open_ends"]
 
 MASK: NestedKey = ("collector", "mask")
 """Where ``SliceSampler(pad_output=True)`` says which steps are real."""
+
+
+def mask_key(name: NestedKey) -> Key:
+    """The mask in a contract."""
+    return Key(name, (), "whether the step counts, or is padding", torch.bool, optional=True)
 
 
 def counted_steps(td: TensorDictBase, key: NestedKey, who: str) -> Tensor | None:
@@ -24,7 +30,7 @@ def counted_steps(td: TensorDictBase, key: NestedKey, who: str) -> Tensor | None
         who: reads it, for messages.
 
     Raises:
-        ShapeError: if the mask has another shape or dtype, or no step counts.
+        ShapeError: if the mask has another shape or dtype, or is false at each of its steps.
 
     Example:
         >>> from tensordict import TensorDict
@@ -42,7 +48,7 @@ def counted_steps(td: TensorDictBase, key: NestedKey, who: str) -> Tensor | None
             f"{who}: {key_str(key)} is {mask.dtype} {list(mask.shape)}, expected bool {list(size)}: true where a step"
             " counts, false where it is padding. Drop the entry if it says something else"
         )
-    if not torch.compiler.is_compiling() and not bool(mask.any()):
+    if not torch.compiler.is_compiling() and mask.numel() and not bool(mask.any()):
         raise ShapeError(
             f"{who}: {key_str(key)} is false at each of {mask.numel()} steps, so that nothing in this batch counts:"
             " leave it out"
@@ -68,20 +74,22 @@ def mean_of(elements: Tensor, mask: Tensor | None) -> Tensor:
     return elements.where(inside, 0).sum() / inside.sum()
 
 
-def moments(elements: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the elements that count."""
+def mean_std(elements: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the elements that count; gradients are finite where the latter is 0."""
     if mask is None:
-        variance, mean = torch.var_mean(elements, correction=0)
-        return mean, variance
-    mean = mean_of(elements, mask)
-    return mean, mean_of((elements - mean).square(), mask)
+        std, mean = torch.std_mean(elements, correction=0)
+        return mean, std
+    mean, inside = mean_of(elements, mask), fitted(mask, elements)
+    norm = torch.linalg.vector_norm((elements - mean).where(inside, 0))  # a root would have no slope at 0
+    return mean, norm / inside.sum().to(norm.dtype).sqrt()
 
 
-def refuse_open_ends(td: TensorDictBase, done: Tensor, dim: int, who: str) -> None:
+def refuse_open_ends(td: TensorDictBase, key: NestedKey, done: Tensor, dim: int, who: str) -> None:
     """Refuse padding behind a step that does not end: what comes back from it would be of padding.
 
     Args:
         td: the batch ``[*B]``; nothing is refused if it has no mask.
+        key: of the mask.
         done: ``[*B, ...]``.
         dim: time.
         who: reads it, for messages.
@@ -90,7 +98,7 @@ def refuse_open_ends(td: TensorDictBase, done: Tensor, dim: int, who: str) -> No
         ContractError: if there is such a step.
         ShapeError: if the mask has another shape or dtype, or no step counts.
     """
-    mask = counted_steps(td, MASK, who)
+    mask = counted_steps(td, key, who)
     if mask is None or torch.compiler.is_compiling() or mask.shape[dim] < 2:
         return
     length = mask.shape[dim] - 1
@@ -99,7 +107,7 @@ def refuse_open_ends(td: TensorDictBase, done: Tensor, dim: int, who: str) -> No
     if bool(open_ends.any()):
         step = int(open_ends.nonzero()[0, dim])
         raise ContractError(
-            f"{who}: step {step} of this batch is the last one before padding ({key_str(MASK)} is false behind it) and"
+            f"{who}: step {step} of this batch is the last one before padding ({key_str(key)} is false behind it) and"
             " is not done, so that its return would be made of padding: mark it as done and truncated, as"
-            " SliceSampler(pad_output=True) does"
+            " SliceSampler(pad_output=True) does, or estimate before trajectories are split and padded"
         )

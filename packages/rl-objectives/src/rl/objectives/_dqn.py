@@ -13,7 +13,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
-from rl.objectives._counted import MASK, counted_steps, mean_of
+from rl.objectives._counted import MASK, counted_steps, mask_key, mean_of
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
 from rl.objectives._networks import NetworkCall, input_key
@@ -178,7 +178,7 @@ class DQNLoss(LossModule):
                 optional=True,
             ),
             Key(keys["priority_weight"], (), "weight of the element", optional=True),
-            Key(keys["mask"], (), "whether the step counts, or is padding", torch.bool, optional=True),
+            mask_key(keys["mask"]),
         )
         writes = (
             Key("loss", (), "distance of action values and targets", batched=False),

@@ -17,7 +17,17 @@ from rl.objectives.value._kinds import ValueEstimators, estimator_class
 
 __all__ = ["LossModule"]
 
-_OF_ESTIMATOR = ("value", "reward", "done", "terminated", "advantage", "value_target", "action", "sample_log_prob")
+_OF_ESTIMATOR = (
+    "value",
+    "reward",
+    "done",
+    "terminated",
+    "advantage",
+    "value_target",
+    "mask",
+    "action",
+    "sample_log_prob",
+)
 
 
 class LossModule(nn.Module, ABC):

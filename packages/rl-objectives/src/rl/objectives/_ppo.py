@@ -13,7 +13,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey
-from rl.objectives._counted import MASK, counted_steps, mean_of, moments
+from rl.objectives._counted import MASK, counted_steps, fitted, mask_key, mean_of, mean_std
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
 from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key, joint_states
@@ -153,13 +153,13 @@ class PPOLoss(LossModule):
             Key(keys["value_target"], (1,), "target of the critic, units of return", remedy=_ADVANTAGE_REMEDY),
         ]
         self._reads = Contract((*reads, *estimated))
+        reads.append(mask_key(keys["mask"]))
         if estimates:
             estimated = [Key(key.name, key.shape, key.doc, optional=True) for key in estimated]
             known = {key.name for key in reads}
             reads += [key for key in self._estimators[0].contract.reads if key.name not in known]
         writes = [key for key in self._writes() if self.diagnostics or str(key.name).startswith("loss_")]
-        counts = Key(keys["mask"], (), "whether the step counts, or is padding", torch.bool, optional=True)
-        self.contract = Contract((*reads, *estimated, counts), tuple(writes))
+        self.contract = Contract((*reads, *estimated), tuple(writes))
 
     def _writes(self) -> tuple[Key, ...]:
         return (
@@ -260,8 +260,8 @@ class PPOLoss(LossModule):
             )
         advantage = advantage.squeeze(-1)
         if self.normalize_advantage:
-            mean, variance = moments(advantage, mask)
-            advantage = (advantage - mean) / variance.sqrt().clamp_min(1e-6)  # a constant advantage stays finite
+            mean, std = mean_std(advantage, mask)
+            advantage = (advantage - mean) / std.clamp_min(1e-6)  # a constant advantage stays finite
         return log_prob - old_log_prob.detach(), advantage
 
     def _entropy(self, dist: Distribution) -> Tensor:
@@ -290,9 +290,10 @@ class PPOLoss(LossModule):
         log_ratio = log_ratio.detach()
         flat, count = log_ratio.reshape(-1), max(log_ratio.numel(), 1)
         if mask is not None:
-            flat, count = flat.where(mask.reshape(-1), -torch.inf), mask.sum()
+            inside = fitted(mask, log_ratio).reshape(-1)
+            flat, count = flat.where(inside, -torch.inf), inside.sum()
         doubled = torch.logsumexp(2 * flat, 0)
-        unexplained, spread = (moments(x, mask)[1] for x in (target - value, target))
+        unexplained, spread = (mean_std(x, mask)[1].square() for x in (target - value, target))
         return {
             "entropy": mean_of(entropy.detach(), mask),
             "kl_approx": mean_of(log_ratio.expm1() - log_ratio, mask),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,26 +52,27 @@ class Node:
 
     def build(
         self,
+        make: Callable[..., TensorDict],
         cells: Mapping[NestedKey, Any],
         lead: torch.Size,
         device: Any,
         lead_names: Sequence[str | None] | None = None,
     ) -> TensorDict:
-        """The TensorDict with batch ``[*lead, *tail]`` whose columns are `cells`."""
+        """The TensorDict with batch ``[*lead, *tail]`` whose columns are `cells`; `make` is its constructor."""
         content: dict[str, Any] = {name: cells[key] for name, key in self.columns}
         for name, child in self.children:
-            content[name] = child.build(cells, lead, device, lead_names)
+            content[name] = child.build(make, cells, lead, device, lead_names)
         names: Any = None
         if self.names is not None or lead_names is not None:
             names = [*(lead_names or [None] * len(lead)), *(self.names or [None] * len(self.tail))]
-        make = _UNCHECKED if device is None or device == _CPU else TensorDict
         return make(content, batch_size=lead + self.tail, names=names, device=device)
 
-    def wider(self, key: tuple[str, ...], column: NestedKey) -> Node:
+    def wider(self, key: tuple[str, ...], column: NestedKey, row: torch.Size) -> Node:
         """This with one more column, at `key` below it; TensorDicts on the way are made where there are none.
 
         Raises:
             ContractError: if a tensor has the name of such a TensorDict, or the other way round.
+            ShapeError: if `row`, the shape of the column's rows, lacks batch dimensions of the TensorDict there.
         """
         name, *rest = key
         below = dict(self.children)
@@ -80,9 +81,14 @@ class Node:
                 f"rows cannot get an entry {key_str(column)}: {name!r} is a {'tensor' if rest else 'TensorDict'} there"
             )
         if not rest:
+            if row[: len(self.tail)] != self.tail:
+                raise ShapeError(
+                    f"rows cannot get an entry {key_str(column)} {list(row)}: it goes into a TensorDict with the batch"
+                    f" {list(self.tail)} in each row; name another place for it"
+                )
             return replace(self, columns=(*self.columns, (name, column)))
-        child = below.get(name, Node(torch.Size(), None, (), ()))
-        below[name] = child.wider(tuple(rest), column)
+        child = below.get(name, Node(self.tail, None, (), ()))
+        below[name] = child.wider(tuple(rest), column, row)
         return replace(self, children=tuple(below.items()))
 
 
@@ -198,15 +204,21 @@ class Layout:
         size = torch.Size(lead)
         for key, depth in self._objects:
             cells[key] = _non_tensor(cells[key], len(size) + depth)
-        return self.root.build(cells, size, device, names)
+        checks = self._objects or not (device is None or device == _CPU)
+        return self.root.build(TensorDict if checks else _UNCHECKED, cells, size, device, names)
 
-    def wider(self, keys: Iterable[NestedKey]) -> Layout:
-        """To build with: this layout with tensors under more `keys`, those that it does not have; `columns` stays."""
+    def wider(self, rows: Mapping[NestedKey, torch.Size]) -> Layout:
+        """To build with: this layout with tensors, `rows` of such shapes, under more keys; `columns` stays.
+
+        Raises:
+            ContractError: as `Node.wider`.
+            ShapeError: likewise.
+        """
         root = self.root
         assert root is not None
-        for key in keys:
+        for key, row in rows.items():
             if key not in self.columns:
-                root = root.wider(as_tuple(key), key)
+                root = root.wider(as_tuple(key), key, row)
         return Layout(self.columns, root)
 
     def state(self) -> dict[str, Any]:

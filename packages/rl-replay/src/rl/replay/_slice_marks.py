@@ -81,7 +81,7 @@ class SliceMarks:
             return None
         drawn.flags = flags = self._flags(cells, storage.device, drawn)
         cells.update(flags)
-        return self._wider(layout, flags).build(cells, index.shape, storage.device, self._names)
+        return self._wider(layout, flags, index.dim()).build(cells, index.shape, storage.device, self._names)
 
     def of_data(self, data: TensorDictBase, drawn: Drawn) -> Flags:
         """Marks of gathered rows; written into `data`, too."""
@@ -91,8 +91,7 @@ class SliceMarks:
         _refuse_collisions(data, self._keys)
         flags = self._flags(given, data.device, drawn)
         for key, flag in flags.items():
-            if given.get(key) is not flag:
-                data.set(key, flag)
+            data.set(key, flag)  # what was given may be a copy already, as those of TensorDicts that are stacked lazily
         if data.names[at := len(self._names) - 1] is None:
             # Who reads sequences need not guess that these are steps in order.
             data.names = [name if dim != at else "time" for dim, name in enumerate(data.names)]
@@ -103,11 +102,11 @@ class SliceMarks:
         columns = read_columns(storage, self._keys, index)
         return self._flags(columns, next((flag.device for flag in columns.values()), None), drawn)
 
-    def _wider(self, layout: Layout, flags: Flags) -> Layout:
-        """`layout` with all flags, which are those of the draw before: same keys."""
+    def _wider(self, layout: Layout, flags: Flags, dims: int) -> Layout:
+        """`layout` with all flags, which are those of the draw before: same keys, and same shapes behind `dims`."""
         known = self._layouts
         if known is None or known[0] is not layout:
-            self._layouts = known = layout, layout.wider(flags)
+            self._layouts = known = layout, layout.wider({key: flag.shape[dims:] for key, flag in flags.items()})
         return known[1]
 
     def _flags(self, given: Mapping[NestedKey, Any], device: torch.device | None, drawn: Drawn) -> Flags:
@@ -189,10 +188,10 @@ def _cut_edges(steps: Longs, length: int, device: torch.device | None, *, pad: b
 
 def _whole_edges(slices: int, length: int, device: torch.device | None, *, pad: bool) -> Edges:
     """Of slices that have all of their steps."""
-    edges = torch.zeros(2, slices, length, 1, dtype=torch.bool)
+    edges = torch.zeros(2, slices, length, 1, dtype=torch.bool, device="cpu")
     edges[0, :, 0], edges[1, :, -1] = True, True
     first, last = (edges if pad else edges.flatten(1, 2)).to(device)
-    return first, last, torch.ones(slices, length, dtype=torch.bool, device=device) if pad else None
+    return first, last, torch.ones(first.shape[:-1], dtype=torch.bool, device=first.device) if pad else None
 
 
 def _flag(where: NDArray[np.bool_], device: torch.device | None) -> Tensor:

@@ -166,6 +166,8 @@ class RecurrentModule(TensorDictModuleBase):
     def _compute(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *states, is_init = rest
         if self._is_sequence():
+            if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
+                x = x.to(self._weight.dtype)  # what autocast made of it, in the type of the states
             self._check(x, states, is_init)
             return self._sequence(x, states, is_init)
         one, other = states[0].shape, states[-1].shape

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rl.modules.recurrent._kernels import Resets
+from rl.modules.recurrent._precision import as_told
 
 __all__ = ["column_sums", "define", "dense", "flat", "nothing", "products"]
 
@@ -49,16 +50,17 @@ def define(
 @contextmanager
 def products(device: torch.device, precision: str | None) -> Generator[None]:
     """Matrix products in a precision: ``"tf32"`` where the device has it, exact ones for the other names."""
-    if precision is None or device.type != "cuda":
-        yield
-        return
-    settings = torch.backends.cuda.matmul
-    before = settings.fp32_precision
-    settings.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-    try:
-        yield
-    finally:
-        settings.fp32_precision = before
+    with as_told(device):
+        if precision is None or device.type != "cuda":
+            yield
+            return
+        settings = torch.backends.cuda.matmul
+        before = settings.fp32_precision
+        settings.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        try:
+            yield
+        finally:
+            settings.fp32_precision = before
 
 
 def flat(sequence: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from torch.nn.functional import dropout, linear
 from torch.utils.checkpoint import checkpoint
 
 from rl.core import RecurrentOptions
-from rl.modules.recurrent._weights import DEFAULTS, Layer, cell_of, layers_of, require_plain
+from rl.modules.recurrent._precision import as_told
+from rl.modules.recurrent._weights import DEFAULTS, Layer, cell_of, compute_type, layers_of, require_plain
 
 __all__ = ["PadBackend"]
 
@@ -75,8 +76,9 @@ class PadBackend:
     ) -> tuple[Tensor, States]:
         """See `rl.core.interfaces.RecurrentBackend`."""
         require_plain(module, "the recurrent back end 'pad'")
-        with _products(inputs.device, options.matmul_precision):
-            run = partial(_run, module, is_init, options.compute_dtype)
+        compute = compute_type(inputs, options)
+        with as_told(inputs.device), _products(inputs.device, options.matmul_precision):
+            run = partial(_run, module, is_init, compute)
             if options.recompute == "full":
                 return checkpoint(run, inputs, state, reset_state, use_reentrant=False)
             return run(inputs, state, reset_state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from rl.modules.recurrent._weights import DEFAULTS
 __all__ = ["PlainBackend"]
 
 States = tuple[Tensor, ...]
+_functorch: Any = torch._C._functorch  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 _FEW: Final = 512  # rows times units; a step of the loop then costs its calls, of which torch's own layers need fewer
 
 
@@ -24,7 +25,8 @@ class PlainBackend:
     """``scan`` in plain torch; on a CPU, small batches of an LSTM go through ``pad``, up to three times as fast there.
 
     Torch's own GRU is slower than the loop, however small the batch: it is never taken. A compiled function has
-    ``scan`` only, which keeps the whole graph.
+    ``scan`` only, which keeps the whole graph, and so has a transform of `torch.func`: torch's own LSTM lacks a rule
+    for ``vmap``.
 
     Example:
         >>> lstm = nn.LSTM(3, 4, batch_first=True)
@@ -52,5 +54,6 @@ class PlainBackend:
     ) -> tuple[Tensor, States]:
         """See `rl.core.interfaces.RecurrentBackend`."""
         few = isinstance(module, nn.LSTM) and inputs.is_cpu and inputs.shape[0] * module.hidden_size <= _FEW
-        run = self._pad if few and not torch.compiler.is_compiling() else self._scan
+        plain = few and not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None
+        run = self._pad if plain else self._scan
         return run(module, inputs, state, is_init, reset_state, options)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
+
+import torch
 
 from rl.core.errors import SpecError
 
-__all__ = ["Concrete", "Precision", "concrete", "get_recurrent_matmul_precision", "set_recurrent_matmul_precision"]
+__all__ = [
+    "Concrete",
+    "Precision",
+    "as_told",
+    "concrete",
+    "get_recurrent_matmul_precision",
+    "set_recurrent_matmul_precision",
+]
 
 Concrete = Literal["ieee", "tf32", "tf32x3"]
 Precision = Literal["auto", "ieee", "tf32", "tf32x3", "fast", "high-prec"]
@@ -62,6 +72,16 @@ def set_recurrent_matmul_precision(mode: Precision) -> None:
     if mode not in _MEANING:
         raise SpecError(f"set_recurrent_matmul_precision takes one of {', '.join(_MEANING)}, got {mode!r}")
     _current.mode = mode
+
+
+def as_told(device: torch.device) -> AbstractContextManager[torch.autocast | None]:
+    """Let recurrent layers compute in the type that they are told, whatever `torch.autocast` says outside.
+
+    States go on from step to step: that their type changed on the way is no help.
+    """
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def get_recurrent_matmul_precision() -> Precision:

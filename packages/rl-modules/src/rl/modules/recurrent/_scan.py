@@ -10,7 +10,7 @@ from rl.core import RecurrentOptions
 from rl.modules.recurrent._gru_op import gru_layer
 from rl.modules.recurrent._kernels import TORCH, Kernels, TorchKernels, register
 from rl.modules.recurrent._lstm_op import lstm_layer
-from rl.modules.recurrent._weights import DEFAULTS, Layer, cell_of, layers_of, require_plain
+from rl.modules.recurrent._weights import DEFAULTS, Layer, cell_of, compute_type, layers_of, require_plain
 
 __all__ = ["ScanBackend"]
 
@@ -55,9 +55,9 @@ class ScanBackend:
     ) -> tuple[Tensor, States]:
         """See `rl.core.interfaces.RecurrentBackend`."""
         require_plain(module, "the recurrent back end 'scan'")
-        given = inputs.dtype
-        dtype = given if options.compute_dtype is None else options.compute_dtype
-        layers = layers_of(module, options.compute_dtype)
+        given, compute = inputs.dtype, compute_type(inputs, options)
+        dtype = given if compute is None else compute
+        layers = layers_of(module, compute)
         x = inputs.to(dtype).transpose(0, 1).contiguous()
         restart = is_init.t().contiguous()
         run = _lstm if cell_of(module) == "lstm" else _gru

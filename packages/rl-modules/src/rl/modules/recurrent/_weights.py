@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl.core import RecurrentOptions
 from rl.core.errors import BackendError
 
-__all__ = ["DEFAULTS", "Layer", "cell_of", "layers_of", "require_plain"]
+__all__ = ["DEFAULTS", "Layer", "cell_of", "compute_type", "layers_of", "require_plain"]
 
 Cell = Literal["lstm", "gru"]
 DEFAULTS = RecurrentOptions()
@@ -50,6 +50,16 @@ def require_plain(module: nn.RNNBase, who: str) -> None:
         raise BackendError(f"{who} computes one direction, and the module has bidirectional=True: leave it out")
     if module.proj_size:
         raise BackendError(f"{who} has no projections, and the module has proj_size={module.proj_size}: leave it out")
+
+
+def compute_type(inputs: Tensor, options: RecurrentOptions) -> torch.dtype | None:
+    """The type to compute in; None for that of weights and inputs alike.
+
+    Under autocast inputs come in another type than that of the weights: theirs counts.
+    """
+    if options.compute_dtype is None and torch.is_autocast_enabled(inputs.device.type):
+        return inputs.dtype
+    return options.compute_dtype
 
 
 def layers_of(module: nn.RNNBase, dtype: torch.dtype | None = None) -> list[Layer]:

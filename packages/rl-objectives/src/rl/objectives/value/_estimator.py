@@ -15,7 +15,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
-from rl.objectives._counted import refuse_open_ends
+from rl.objectives._counted import MASK, mask_key, refuse_open_ends
 from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives.value._order import find_time_dim, refuse_shuffled
 from rl.objectives.value.functional._shared import ended as as_flags
@@ -29,6 +29,7 @@ _KEYS: dict[str, NestedKey] = {
     "terminated": "terminated",
     "advantage": "advantage",
     "value_target": "value_target",
+    "mask": MASK,
 }
 
 
@@ -111,6 +112,7 @@ class ValueEstimatorBase(nn.Module, ABC):
                 torch.bool,
                 optional=True,
             ),
+            mask_key(keys["mask"]),
         )
         writes = [
             Key(keys["advantage"], (1,), "advantage of the action, units of return"),
@@ -147,8 +149,8 @@ class ValueEstimatorBase(nn.Module, ABC):
         """Read or write other keys than the usual ones.
 
         Args:
-            names: of ``value``, ``reward``, ``done``, ``terminated``, ``advantage``, ``value_target``; those
-                of a step's outcome without their ``next``.
+            names: of ``value``, ``reward``, ``done``, ``terminated``, ``advantage``, ``value_target``, ``mask``;
+                those of a step's outcome without their ``next``.
 
         Raises:
             ContractError: if a name is none of these, or starts with ``next``.
@@ -196,7 +198,7 @@ class ValueEstimatorBase(nn.Module, ABC):
         if not self.needs_time:
             return 0
         dim = find_time_dim(td, self.time_dim, type(self).__name__)
-        refuse_open_ends(td, done, dim, type(self).__name__)
+        refuse_open_ends(td, self._keys["mask"], done, dim, type(self).__name__)
         refuse_shuffled(td, dim, done, type(self).__name__)
         return dim
 

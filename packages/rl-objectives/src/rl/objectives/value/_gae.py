@@ -8,7 +8,7 @@ from typing import Any, final
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.objectives._counted import MASK, counted_steps, moments
+from rl.objectives._counted import counted_steps, mean_std
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value.functional._gae import vec_generalized_advantage_estimate
 
@@ -81,7 +81,7 @@ class GAE(ValueEstimatorBase):
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
         """`estimate`; scaled over the steps that count."""
-        mask = counted_steps(tensordict, MASK, type(self).__name__) if self.average_gae else None
+        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__) if self.average_gae else None
         if mask is None:
             return self.estimate
 
@@ -95,5 +95,5 @@ class GAE(ValueEstimatorBase):
 
     @staticmethod
     def _scaled(advantage: Tensor, mask: Tensor | None) -> Tensor:
-        mean, variance = moments(advantage, mask)
-        return (advantage - mean) / variance.sqrt().clamp_min(1e-4)  # a constant advantage stays finite
+        mean, std = mean_std(advantage, mask)
+        return (advantage - mean) / std.clamp_min(1e-4)  # a constant advantage stays finite

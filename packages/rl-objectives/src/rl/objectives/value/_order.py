@@ -78,7 +78,7 @@ def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> N
     if torch.compiler.is_compiling() or td.shape[dim] < 2:
         return
     size = td.shape[dim] - 1
-    ended = done.flatten(td.ndim).any(-1).narrow(dim, 0, size)
+    ended = (done.flatten(td.ndim).any(-1) if done.ndim > td.ndim else done).narrow(dim, 0, size)
     for key in (INDEX, TRAJ_IDS):
         mark = td.get(key, None)
         if mark is None or mark.shape != td.shape or (key == INDEX and td.names[dim] == "time"):
