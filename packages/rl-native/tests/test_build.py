@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -128,6 +129,41 @@ def test_a_damaged_record_counts_as_none(elsewhere, content):
 def test_another_mode_is_refused(elsewhere):
     with pytest.raises(RuntimeError, match="auto, off, require"):
         _build.build("perhaps")
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """The build, from a copy of the package whose files may be changed."""
+    folder = tmp_path / "copied"
+    shutil.copytree(_build.SOURCES.parent, folder, ignore=shutil.ignore_patterns("_lib", "__pycache__"))
+    return folder, runpy.run_path(str(folder / "_build.py"))["stamp"]
+
+
+@pytest.mark.parametrize("name", ["__about__.py", *sorted(f"csrc/{path.name}" for path in _build.SOURCES.iterdir())])
+def test_the_stamp_is_another_one_if_a_source_changes(copied, name):
+    folder, stamp = copied
+    assert stamp() == _build.stamp()
+    (folder / name).write_text((folder / name).read_text() + "\n")
+    assert stamp() != _build.stamp()
+
+
+def test_the_stamp_is_another_one_if_a_source_comes_goes_or_is_renamed(copied):
+    folder, stamp = copied
+    seen = [stamp()]
+    for change in (
+        lambda: (folder / "csrc/new.h").write_text(""),
+        lambda: (folder / "csrc/new.h").rename(folder / "csrc/other.h"),
+        (folder / "csrc/tree.c").unlink,
+    ):
+        change()
+        assert stamp() not in seen
+        seen.append(stamp())
+
+
+def test_the_stamp_is_another_one_if_the_flags_change(monkeypatch):
+    before = _build.stamp()
+    monkeypatch.setattr(_build, "FLAGS", (*_build.FLAGS, "-O1"))
+    assert _build.stamp() != before
 
 
 def _wheel(folder, **environment):

@@ -105,8 +105,11 @@ def test_a_library_of_another_version_is_refused(absent, tmp_path):
         other.setattr(_build, "stamp", lambda: "of another version")
         assert _build.build("require") == "ok"
     assert _library.library() is None
+    assert "compiled from other sources" in why_not()
     assert "another version" in why_not()
     assert COMMAND in why_not()
+    assert plugin.rl_priority_tree(10, torch.device("cpu"), torch.float32) is None
+    assert [finding.value for finding in examine() if finding.name == "rl-native"] == [why_not()]
 
     for module in (_build, _library):  # at another path: the loader would give the old one again
         absent.setattr(module, "LIBRARY", tmp_path / "new.so")

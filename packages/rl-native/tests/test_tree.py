@@ -150,6 +150,29 @@ def test_minus_zero_is_zero(isa, dtype):
         assert (tree.sample(n, generator=_rng())[0] % 2 == 1).all()
 
 
+def test_minus_zero_leaves_the_same_bytes_as_zero(isa):
+    for dtype, rows in ((torch.float32, 1000), (torch.float64, 40)):
+        plain, minus, loaded = (NativePriorityTree(rows, dtype=dtype) for _ in range(3))
+        minus.update(torch.arange(rows), torch.tensor(-0.0, dtype=dtype))
+        minus.update(torch.tensor([3]), torch.tensor([-0.0]))
+        loaded.load_state_dict({"priority": torch.full((rows,), -0.0, dtype=dtype)})
+        plain.load_state_dict({"priority": torch.zeros(rows, dtype=dtype)})
+        for tree in (minus, loaded):
+            assert torch.equal(tree.buffer, plain.buffer)
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+@pytest.mark.parametrize("rows", [10, 3000])
+def test_the_smallest_numbers_of_float64_are_drawn_in_proportion(isa, rows, stratified):
+    step = 5e-324
+    priority = (torch.arange(rows) % 4).double() * step
+    count = _tree(priority).sample(200_000, generator=_rng(), stratified=stratified)[0].bincount(minlength=rows)
+    expected = 200_000 * (torch.arange(rows) % 4) / (torch.arange(rows) % 4).sum()
+    assert (count[expected == 0] == 0).all()
+    off = (count - expected)[expected > 0] / expected[expected > 0].sqrt()
+    assert off.abs().max() < 5.5
+
+
 def _chi_square(rows, draws, dtype=torch.float32):
     tree = _tree(torch.ones(rows, dtype=dtype))
     counts = torch.zeros(rows)
@@ -297,8 +320,8 @@ def _fused(tree, index, **beside):
     tree.update_from_errors(torch.tensor(index), torch.ones(len(index)), 0.0, 1.0, **beside)
 
 
-def _op_errors(tree, raw=None, rows=10):
-    _ops.tree_set_errors(tree.buffer, torch.tensor([10]), torch.ones(1), 0.0, 1.0, raw, None, rows)
+def _op_errors(tree, raw=None, rows=10, index=10):
+    _ops.tree_set_errors(tree.buffer, torch.tensor([index]), torch.ones(1), 0.0, 1.0, raw, None, rows)
 
 
 @pytest.mark.parametrize(
@@ -342,6 +365,14 @@ def _op_errors(tree, raw=None, rows=10):
         (lambda t: _ops.tree_set(t.buffer[:64], torch.tensor([1]), torch.ones(1)), ValueError, "no priority tree"),
         (lambda t: _op_errors(t, raw=torch.zeros(3)), ValueError, r"raw is \(3,\)"),
         (lambda t: _op_errors(t, rows=11), IndexError, r"10 is outside \[0, 10\)"),
+        (lambda t: _fused(t, [0], rows=-5), ValueError, "rows is -5"),
+        (lambda t: _fused(t, [2**63 - 1], rows=-5), ValueError, "rows is -5"),
+        (lambda t: _fused(t, [0], rows=-(2**70)), ValueError, "rows is -1180"),
+        (lambda t: _fused(t, [0], rows=2.5), ValueError, "rows is 2.5"),
+        (lambda t: _op_errors(t, index=2**63 - 1, rows=-5), IndexError, r"outside \[0, "),
+        (lambda t: _fused(t, [0], raw=[0.0] * 10), ValueError, "raw is a tensor, got a list"),
+        (lambda t: t.update(torch.tensor([0]), torch.ones(1) * 1j), ValueError, "complex64"),
+        (lambda t: t.sample(1, u=[0.5]), ValueError, "u is a list"),
         (lambda t: t.sample(2.5), ValueError, "2.5 draws .* whole number"),
         (lambda t: t.sample_weighted("3", 0.4), ValueError, "'3' draws .* whole number"),
         (lambda t: NativePriorityTree(0), ValueError, "at least 1"),

@@ -96,6 +96,69 @@ static void errors(int64_t capacity, int64_t bits) {
     free(tree), free(before), free(array), free(raw), free(kept), free(most), free(index), free(error);
 }
 
+/* Whatever is written shares no memory with the rest of a call; a negative number of rows has no index below it. */
+static void refused(int64_t capacity, int64_t bits) {
+    const int64_t bytes = rl_tree_bytes(capacity, bits), size = bits / 8;
+    char *tree = aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64)), *before = malloc((size_t)bytes);
+    char *raw = calloc((size_t)capacity + 8, 8);
+    char *leaves = tree + rl_tree_leaves_at(capacity, bits), *end = raw + capacity * size;
+    int64_t index[2] = {0, 0}, far = INT64_MAX;
+    double error[2] = {0, 0}, largest = 0;
+    memset(tree, 0, (size_t)bytes);
+    CHECK(rl_tree_init(tree, capacity, bits) == RL_TREE_OK);
+    memcpy(before, tree, (size_t)bytes);
+    const struct {
+        const void *index, *error, *raw, *largest;
+        int64_t place;
+    } calls[] = {{tree, error, 0, 0, 3},          {tree + bytes - 8, error, 0, 0, 3}, {index, leaves, 0, 0, 4},
+                 {index, error, leaves, 0, 1},    {index, error, 0, tree + 24, 2},    {raw, error, raw, 0, 11},
+                 {end - 8, error, raw, 0, 11},    {index, end - size, raw, 0, 12},
+                 {index, error, raw, end - size, 10},
+                 {index, error, 0, index, 19},    {index, error, 0, error, 20}};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        rl_errors a = {word(tree), word(calls[i].index), word(calls[i].error), 1, 1, 1, 1, capacity, word(calls[i].raw),
+                       word(calls[i].largest)};
+        CHECK(rl_tree_set_errors(&a) == (RL_TREE_SHARED | calls[i].place << 8));
+    }
+    CHECK(rl_tree_set(tree, (int64_t *)tree, error, 1, 1) == (RL_TREE_SHARED | 3 << 8));
+    CHECK(rl_tree_set(tree, index, leaves, 2, 0) == (RL_TREE_SHARED | 4 << 8));
+    for (int64_t rows = -5; rows != 1; rows = rows == -5 ? INT64_MIN : rows < 0 ? 0 : 1) {
+        rl_errors a = {word(tree), word(rows ? &far : index), word(error), 1, 1, 1, 1, rows, 0, 0};
+        CHECK(rl_tree_set_errors(&a) == RL_TREE_INDEX);
+    }
+    CHECK(memcmp(before, tree, (size_t)bytes) == 0 && largest == 0);
+    rl_errors beside = {word(tree), word(index), word(end), 1, 1, 1, 1, capacity, word(raw), word(&largest)};
+    CHECK(rl_tree_set_errors(&beside) == RL_TREE_OK); /* neighbours */
+    free(tree), free(before), free(raw);
+}
+
+/* So many draws that they take the short way down, by as many children as it takes at most, and one more. */
+static void many(int64_t capacity, int64_t bits) {
+    enum { N = 10240 };
+    const int64_t bytes = rl_tree_bytes(capacity, bits);
+    char *tree = aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64)), *value = malloc((size_t)capacity * 8);
+    int64_t *all = malloc((size_t)capacity * 8), *index = malloc(N * sizeof *index);
+    double *u = malloc(N * sizeof *u);
+    for (int kind = 0; kind < 4; kind++) {
+        memset(tree, 0, (size_t)bytes);
+        CHECK(rl_tree_init(tree, capacity, bits) == RL_TREE_OK);
+        for (int64_t i = 0; i < capacity; i++) {
+            const int empty = kind == 1 ? i > 0 : kind == 2 ? i < capacity - 1 : kind == 3 ? i / 100 % 3 == 0 : 0;
+            all[i] = i, put(value, bits, i, empty ? 0 : kind == 3 ? pow(10, 30 * uniform() - 15) : 1);
+        }
+        CHECK(rl_tree_set(tree, all, value, capacity, 1) == RL_TREE_OK);
+        for (int64_t i = 0; i < N; i++) u[i] = i % 3 == 0 ? (double)i / N : uniform();
+        u[0] = 0, u[N - 1] = 1 - DBL_EPSILON / 2;
+        for (int stratified = 0; stratified < 2; stratified++) {
+            rl_draws d = {word(tree), N, 0, word(u), stratified, 0, word(index), 0, 0};
+            CHECK(rl_tree_sample(&d) == RL_TREE_OK);
+            for (int64_t i = 0; i < N; i++)
+                CHECK(index[i] >= 0 && index[i] < capacity && at(value, bits, index[i]) > 0);
+        }
+    }
+    free(tree), free(value), free(all), free(index), free(u);
+}
+
 static void run(int64_t capacity, int64_t bits) {
     enum { MOST = 700 };
     const int64_t bytes = rl_tree_bytes(capacity, bits);
@@ -159,6 +222,8 @@ int main(void) {
             run(capacities[i], 32), errors(capacities[i], 32);
             run(capacities[i], 64), errors(capacities[i], 64);
         }
+        refused(16, 32), refused(17, 64), refused(1000, 32);
+        many(20480, 32), many(20480, 64), many(20481, 32), many(163840, 64), many(163841, 32);
     }
     puts("ok");
     return 0;

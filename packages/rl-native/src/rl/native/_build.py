@@ -26,8 +26,6 @@ COMMAND = "python -m rl.native._build"
 STAMP = "rl_native_stamp"
 """The symbol that holds what `stamp` was when the library was compiled."""
 
-_STAMPED = ("__about__.py", "csrc/dispatch.h", "csrc/recurrent.h", "csrc/returns.h", "csrc/tree.h")
-
 # No -march: wider instructions are chosen at run time. No contraction: every instruction set gives the same numbers.
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra")
 
@@ -50,11 +48,17 @@ def _named() -> str:
 
 
 def stamp() -> str:
-    """What a library has to hold to be called by this version: 16 digits made of the version and the C interface.
+    """What a library has to hold to be called: 16 digits made of the version, all C sources, and the flags.
 
-    A library that was compiled late stays behind when pip installs another version: it is not one of pip's files.
+    A library that was compiled late stays behind when pip installs another version: it is not one of pip's files. And
+    beside sources that are being changed lies one of what they were before.
     """
-    return hashlib.sha256(b"".join((_HERE / name).read_bytes() for name in _STAMPED)).hexdigest()[:16]
+    digits = hashlib.sha256(" ".join(FLAGS).encode())
+    sources = sorted(path for path in SOURCES.iterdir() if path.suffix in {".c", ".h"})
+    for path in (_HERE / "__about__.py", *sources):
+        content = path.read_bytes()
+        digits.update(f"\n{path.name} {len(content)}\n".encode() + content)
+    return digits.hexdigest()[:16]
 
 
 def build(mode: str | None = None, *, keep: bool = False) -> str:

@@ -24,17 +24,17 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         return None, f"it does not load: {error}"
-    if _stamp_of(loaded) != stamp():  # its functions may take other arguments
-        return None, f"{LIBRARY} was compiled for another version"
+    if not _holds(loaded, stamp()):  # its functions may take other arguments
+        return None, f"{LIBRARY} was compiled from other sources than those beside it, as those of another version are"
     return loaded, ""
 
 
-def _stamp_of(loaded: ctypes.CDLL) -> str:
+def _holds(loaded: ctypes.CDLL, expected: str) -> bool:
     try:
-        symbol = (ctypes.c_char * len(stamp())).in_dll(loaded, STAMP)
+        symbol = (ctypes.c_char * len(expected)).in_dll(loaded, STAMP)
     except ValueError:  # it has none
-        return ""
-    return symbol.value.decode(errors="replace")
+        return False
+    return symbol.raw == expected.encode()
 
 
 def library() -> ctypes.CDLL | None:

@@ -10,21 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ShapeError, SpecError
+from rl.core.errors import CheckpointError, SpecError
 from rl.native import _tree_ops as ops
 from rl.native._library import why
 from rl.native._tree_calls import (
     BITS,
+    as_uniforms,
+    as_values,
     buffer_size,
     check_index,
     check_leaves,
     check_target,
     check_values,
+    draws_of,
     functions,
     leaves_at,
     pack_draws,
     pack_errors,
     refuse,
+    rows_of,
     scratch,
     whole,
 )
@@ -43,7 +47,8 @@ class NativePriorityTree:
 
     A `rl.core.interfaces.PriorityTree` on the CPU. Everything lies in one uint8 tensor, `buffer`, without pointers:
     it can be saved, mapped into memory, and shared between processes. Sums are float64, whatever the leaves are, and
-    always recomputed from below, so that they do not drift. One thread or process may update at a time.
+    always recomputed from below, so that they do not drift. One thread or process may update at a time; until it is
+    done, others draw rows that there are, but in no certain proportions and with weights of no certain size.
 
     Args:
         capacity: number of leaves; all are zero at first.
@@ -136,7 +141,7 @@ class NativePriorityTree:
             check_index(what, index)
             check_values(what, index, value)
         if value.dtype is not self.dtype:
-            value = value.to(self.dtype)
+            value = as_values(what, value, self.dtype)
         return index.contiguous(), value.contiguous()
 
     def update(self, index: Tensor, priority: Tensor) -> None:
@@ -144,7 +149,8 @@ class NativePriorityTree:
 
         Raises:
             IndexError: if an index is outside ``[0, capacity)``.
-            SpecError: if a priority is negative, infinite in the tree's dtype or not a number, or an index not int64.
+            SpecError: if a priority is negative, infinite in the tree's dtype or not a number, an index not int64, or
+                either shares memory with the tree.
             ShapeError: if there is not one priority for each index. Nothing is written then.
         """
         index, priority = self._batch(index, priority, "update")
@@ -181,8 +187,8 @@ class NativePriorityTree:
 
         Raises:
             IndexError: if an index is outside ``[0, rows)``.
-            SpecError: if a priority would be infinite or not a number, `eps` or `alpha` is negative, or `raw` or
-                `largest` is another tensor than that.
+            SpecError: if a priority would be infinite or not a number, `eps` or `alpha` is negative, `raw` or
+                `largest` is another tensor than that, or one that is written shares memory with another one.
             ShapeError: if there is not one error for each index. Nothing is written then, into none of the three.
 
         Example:
@@ -196,7 +202,8 @@ class NativePriorityTree:
         if not (0 <= eps < _INF and 0 <= alpha < _INF):
             raise SpecError(f"NativePriorityTree: eps and alpha are finite and at least 0; they are {eps} and {alpha}")
         index, error = self._batch(index, error, "update_from_errors")
-        rows = self.capacity if rows is None or rows > self.capacity else rows
+        if type(rows) is not int or not 0 <= rows <= self.capacity:  # it mostly is, which is quicker seen here
+            rows = rows_of(rows, self.capacity)
         if raw is not None:
             check_target("raw", raw, self.dtype, self.capacity)
         if largest is not None:
@@ -258,7 +265,7 @@ class NativePriorityTree:
         else:
             scratch.draw(generator=generator)
         status = self._draw(
-            pack_draws(self._at, n, scratch.at, 0, stratified, beta, index.data_ptr(), 0, weight.data_ptr())
+            pack_draws(self._at, n, scratch.at, 0, bool(stratified), beta, index.data_ptr(), 0, weight.data_ptr())
         )
         if status:
             refuse(status, capacity=self.capacity)
@@ -273,19 +280,12 @@ class NativePriorityTree:
         beta: float | None,
     ) -> tuple[Tensor, Tensor]:
         """Indices, and weights, or priorities if there is no beta."""
-        count = n if _compiling() else whole(n)  # the compiler has numbers of its own
-        if count < 0:
-            raise SpecError(f"NativePriorityTree.sample: {n!r} draws are asked for; it is a whole number of at least 0")
-        n = count
+        n = draws_of(n)
         if u is not None:
-            if u.shape != (n,) or not u.is_cpu:
-                raise ShapeError(
-                    f"NativePriorityTree.sample: u is {tuple(u.shape)} on {u.device}; it is ({n},) on the CPU"
-                )
-            u = u.to(_FLOAT64).contiguous()
+            u = as_uniforms(u, n)
         if _compiling():
             seed = torch.randint(0, 2**62, (), generator=generator)
-            return ops.tree_sample(self._buffer, n, seed, u, stratified, beta, self.dtype)
+            return ops.tree_sample(self._buffer, n, seed, u, bool(stratified), beta, self.dtype)
         index, found = scratch.new_index(n), self._new(n)
         found_at, seed_at, u_at = found.data_ptr(), 0, 0
         if u is not None:
@@ -294,7 +294,7 @@ class NativePriorityTree:
             seed_at = scratch.at
             scratch.draw(generator=generator)
         way = (0.0, index.data_ptr(), found_at, 0) if beta is None else (beta, index.data_ptr(), 0, found_at)
-        status = self._draw(pack_draws(self._at, n, seed_at, u_at, stratified, *way))
+        status = self._draw(pack_draws(self._at, n, seed_at, u_at, bool(stratified), *way))
         if status:
             refuse(status, capacity=self.capacity, value=u)
         return index, found

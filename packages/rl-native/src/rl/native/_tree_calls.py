@@ -7,7 +7,7 @@ import threading
 from ctypes import CDLL, c_char_p, c_int, c_int64, c_void_p
 from functools import cache
 from struct import Struct
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -17,22 +17,28 @@ from rl.native._library import require
 
 __all__ = [
     "BITS",
+    "as_uniforms",
+    "as_values",
     "buffer_size",
+    "check_apart_traced",
     "check_index",
     "check_leaves",
     "check_target",
     "check_values",
+    "draws_of",
     "functions",
     "leaves_at",
     "pack_draws",
     "pack_errors",
     "refuse",
+    "rows_of",
     "scratch",
     "whole",
 ]
 
 BITS = {torch.float32: 32, torch.float64: 64}
-_INDEX, _PRIORITY, _EMPTY, _OVERFLOW, _UNIFORM = 1, 2, 3, 4, 5
+_INDEX, _PRIORITY, _EMPTY, _OVERFLOW, _UNIFORM, _SHARED = 1, 2, 3, 4, 5, 7
+_PARTS = ("the tree", "raw", "largest", "the indices", "the values")  # of a call, as tree.h counts them
 
 # Structs of tree.h. To pack one and give it takes half of the time that ctypes needs for so many arguments.
 pack_errors = Struct("=5q2d3q").pack
@@ -141,6 +147,62 @@ def check_values(what: str, index: Tensor, value: Tensor) -> None:
         )
 
 
+def as_values(what: str, value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values in the dtype of the tree.
+
+    Raises:
+        SpecError: if they are no real numbers.
+    """
+    if value.is_complex():
+        raise SpecError(f"NativePriorityTree.{what}: values are real numbers, got {value.dtype}; give their sizes")
+    return value.to(dtype)
+
+
+def as_uniforms(u: Tensor, n: int) -> Tensor:
+    """What C reads as randomness.
+
+    Raises:
+        SpecError: if it is no tensor.
+        ShapeError: if it is not ``[n]`` on the CPU.
+    """
+    if not isinstance(u, Tensor):
+        raise SpecError(f"NativePriorityTree.sample: u is a {type(u).__name__}; it is a tensor ({n},)")
+    if u.shape != (n,) or not u.is_cpu:
+        raise ShapeError(f"NativePriorityTree.sample: u is {tuple(u.shape)} on {u.device}; it is ({n},) on the CPU")
+    return u.to(torch.float64).contiguous()
+
+
+def rows_of(rows: Any, capacity: int) -> int:
+    """What an index must be below: `rows`, or the capacity if that is None or more.
+
+    Raises:
+        SpecError: if it is no whole number of at least 0.
+    """
+    found = capacity if rows is None else _number(rows)
+    if found < 0:
+        raise SpecError(
+            f"NativePriorityTree.update_from_errors: rows is {rows!r}; it is a whole number of at least 0, or None"
+        )
+    return min(found, capacity)
+
+
+def draws_of(n: Any) -> int:
+    """How many are to be drawn.
+
+    Raises:
+        SpecError: if it is no whole number of at least 0.
+    """
+    found = _number(n)
+    if found < 0:
+        raise SpecError(f"NativePriorityTree.sample: {n!r} draws are asked for; it is a whole number of at least 0")
+    return found
+
+
+def _number(value: Any) -> int:
+    """As `whole`, and as it is if it is one of the compiler's."""
+    return cast("int", value) if isinstance(value, int | torch.SymInt) else whole(value)
+
+
 def check_leaves(leaves: Any, capacity: int, dtype: torch.dtype) -> Tensor:
     """The leaves of a state, as they are.
 
@@ -167,6 +229,8 @@ def check_target(name: str, target: Tensor, dtype: torch.dtype, size: int | None
     Raises:
         SpecError: if it is not contiguous, of this dtype, and of ``[size]``, or ``[]`` if there is none, on the CPU.
     """
+    if not isinstance(target, Tensor):
+        raise SpecError(f"NativePriorityTree.update_from_errors: {name} is a tensor, got {_came(target)}")
     if (
         target.dtype is dtype
         and target.is_cpu
@@ -178,6 +242,37 @@ def check_target(name: str, target: Tensor, dtype: torch.dtype, size: int | None
     raise SpecError(
         f"NativePriorityTree.update_from_errors: {name} is {tuple(target.shape)} of {target.dtype} on {target.device};"
         f" it is to be {shape}, contiguous, of {dtype} on the CPU"
+    )
+
+
+def check_apart_traced(
+    buffer: Tensor, index: Tensor, value: Tensor, raw: Tensor | None = None, largest: Tensor | None = None
+) -> None:
+    """Refuse what C refuses, while a graph is traced: tensors have no addresses then, but storages and places there.
+
+    Raises:
+        SpecError: if one that would be written shares memory with another.
+    """
+    parts = (buffer, raw, largest, index, value)
+    for i, written in enumerate(parts[:3]):
+        for j, other in enumerate(parts[i + 1 :], i + 1):
+            if written is not None and other is not None and _overlap(written, other):
+                _refuse_shared(8 * i + j)
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Of tensors without addresses; not if one is not dense, because C is given a copy of it."""
+    same = one.untyped_storage()._cdata == other.untyped_storage()._cdata  # noqa: SLF001  its only name without memory
+    if not same or not one.is_contiguous() or not other.is_contiguous():
+        return False
+    first, second = (each.storage_offset() * each.element_size() for each in (one, other))
+    return bool(first < second + other.nbytes and second < first + one.nbytes)
+
+
+def _refuse_shared(place: int) -> NoReturn:
+    raise SpecError(
+        f"priority tree: {_PARTS[place & 7]} and {_PARTS[place >> 3]} share memory, and a call must not read what it"
+        " writes; give a clone of one of them; nothing was written"
     )
 
 
@@ -214,6 +309,8 @@ def refuse(
     if code == _UNIFORM:
         came = "" if value is None else f" of {value.flatten()[where].item()}"
         raise SpecError(f"priority tree: a u{came} is outside [0, 1){place}")
+    if code == _SHARED:
+        _refuse_shared(where)
     raise CheckpointError("priority tree: the buffer holds no priority tree, or was damaged")
 
 

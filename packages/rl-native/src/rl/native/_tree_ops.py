@@ -15,6 +15,7 @@ from torch.library import Library, register_fake
 from rl.core.errors import CheckpointError, SpecError
 from rl.native._tree_calls import (
     BITS,
+    check_apart_traced,
     check_index,
     check_target,
     check_values,
@@ -155,8 +156,13 @@ def _fake_get(buffer: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     return buffer.new_empty(index.shape, dtype=dtype)
 
 
-def _fake_write(*_: object) -> None:
-    """Writes into the buffer, returns nothing."""
+def _fake_set(buffer: Tensor, index: Tensor, priority: Tensor) -> None:
+    check_apart_traced(buffer, index, priority)
+
+
+def _fake_set_errors(buffer: Tensor, index: Tensor, error: Tensor, *others: object) -> None:
+    raw, largest = cast("tuple[Tensor | None, Tensor | None]", others[2:4])
+    check_apart_traced(buffer, index, error, raw, largest)
 
 
 for _name, _function in {
@@ -166,8 +172,8 @@ for _name, _function in {
     "tree_get": _get,
 }.items():
     _LIBRARY.impl(_name, _function, "CPU")
-register_fake("rl_native::tree_set", _fake_write, lib=_LIBRARY)
-register_fake("rl_native::tree_set_errors", _fake_write, lib=_LIBRARY)
+register_fake("rl_native::tree_set", _fake_set, lib=_LIBRARY)
+register_fake("rl_native::tree_set_errors", _fake_set_errors, lib=_LIBRARY)
 register_fake("rl_native::tree_sample", _fake_sample, lib=_LIBRARY)
 register_fake("rl_native::tree_get", _fake_get, lib=_LIBRARY)
 

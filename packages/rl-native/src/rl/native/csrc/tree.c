@@ -39,6 +39,22 @@ enum { CHUNK = 256 }; /* so many numbers are made at a time, in the first cache 
 
 static const char MAGIC[8] = "rltree1";
 
+typedef struct {
+    uintptr_t at;
+    int64_t bytes;
+} rl_span;
+
+/* Refuse a call in which what is written, the first three spans, shares memory with another one of the five: it would
+ * read what it has just written, and an index is checked only before that. Spans that are not there are 0. */
+static int64_t shared(const rl_span *span) {
+    for (int64_t i = 0; i < 3; i++)
+        for (int64_t j = i + 1; j < 5; j++)
+            if (span[i].at < span[j].at + (uintptr_t)span[j].bytes &&
+                span[j].at < span[i].at + (uintptr_t)span[i].bytes)
+                return RL_TREE_SHARED | (8 * i + j) << 8;
+    return RL_TREE_OK;
+}
+
 #define SET scalar
 #define TARGET
 #define T f32
@@ -118,11 +134,11 @@ static int set_for(int64_t n) { return rl_isa() == RL_ISA_AVX512 && n < 128 ? RL
 /* The view of a buffer; 0 if it holds no tree. */
 static int view(void *buffer, rl_tree *t) {
     rl_head *head = buffer;
-    int64_t at[RL_LEVELS], leaves, bytes;
+    int64_t at[RL_LEVELS], leaves;
     if (memcmp(head->magic, MAGIC, sizeof MAGIC) != 0) return 0;
     t->head = head;
     t->capacity = head->capacity;
-    t->levels = rl_layout(head->capacity, head->bits, t->children, at, &leaves, &bytes);
+    t->levels = rl_layout(head->capacity, head->bits, t->children, at, &leaves, &t->bytes);
     if (t->levels == 0) return 0;
     for (int l = 0; l < t->levels; l++) t->level[l] = (char *)buffer + at[l];
     t->leaf = (char *)buffer + leaves;

@@ -10,7 +10,8 @@
  * do not drift, and equal leaves make equal bytes. As a smallest priority, 0 in a node means "none", so that memory
  * full of zeros is an empty tree and untouched pages of a large one cost nothing.
  *
- * One writer at a time; readers beside it may see an update half done, but never read outside of the buffer.
+ * One writer at a time; readers beside it may see an update half done, and then draw in other proportions or a
+ * priority of zero, but never read outside of the buffer.
  */
 #ifndef RL_TREE_H
 #define RL_TREE_H
@@ -20,7 +21,8 @@
 #include "dispatch.h"
 
 /* What went wrong. Functions that return int64_t give the code, plus 256 times the place in the batch that it is about.
- * Whatever is refused is refused before anything is written. */
+ * Of RL_TREE_SHARED the place is 8 times what is written, plus the other one: 0 tree, 1 raw, 2 largest, 3 index,
+ * 4 values. Whatever is refused is refused before anything is written. */
 enum {
     RL_TREE_OK = 0,
     RL_TREE_INDEX = 1,    /* an index lies outside of the tree */
@@ -28,7 +30,8 @@ enum {
     RL_TREE_EMPTY = 3,    /* the total is zero */
     RL_TREE_OVERFLOW = 4, /* the total is infinite */
     RL_TREE_UNIFORM = 5,  /* a given u lies outside of [0, 1) */
-    RL_TREE_DAMAGED = 6   /* the buffer holds no tree */
+    RL_TREE_DAMAGED = 6,  /* the buffer holds no tree */
+    RL_TREE_SHARED = 7    /* what is to be written shares memory with something else of the call */
 };
 
 /* Bytes of a tree of `capacity` leaves of `bits` (32, 64) bits each; -1 if there cannot be one. */

@@ -27,7 +27,7 @@ typedef struct {
     void *leaf;
     void *level[RL_LEVELS];     /* level 0 is above the blocks, the last one is the root */
     int64_t children[RL_LEVELS]; /* blocks or nodes below each level */
-    int64_t capacity;
+    int64_t capacity, bytes; /* leaves, all of the buffer */
     int levels;
 } rl_tree;
 

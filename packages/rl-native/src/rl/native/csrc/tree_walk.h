@@ -160,7 +160,7 @@ TARGET static void FN(write)(const rl_tree *t, const int64_t *index, const REAL 
     for (int64_t i = 0; i < n && i < ahead; i++) __builtin_prefetch(LEAF + index[i], 1);
     for (int64_t i = 0; i < n; i++) {
         if (i + ahead < n) __builtin_prefetch(LEAF + index[i + ahead], 1);
-        LEAF[index[i]] = value[i * step];
+        LEAF[index[i]] = value[i * step] + 0; /* of -0 that makes 0 */
     }
 }
 
@@ -173,9 +173,21 @@ TARGET static void FN(write_raw)(REAL *raw, const int64_t *index, const REAL *va
     }
 }
 
+RL_INLINE int64_t FN(shared)(const rl_tree *t, const int64_t *index, const REAL *value, int64_t n, int64_t step,
+                             const REAL *raw, const REAL *largest) {
+    const int64_t size = sizeof(REAL);
+    const rl_span span[] = {{(uintptr_t)t->head, t->bytes},
+                            {(uintptr_t)raw, raw ? t->capacity * size : 0},
+                            {(uintptr_t)largest, largest ? size : 0},
+                            {(uintptr_t)index, n * 8},
+                            {(uintptr_t)value, (step ? n : 1) * size}};
+    return shared(span);
+}
+
 TARGET static int64_t FN(set)(const rl_tree *t, const int64_t *index, const REAL *value, int64_t n, int64_t step) {
     int64_t bad;
     if (n <= 0) return RL_TREE_OK;
+    if ((bad = FN(shared)(t, index, value, n, step, 0, 0)) != RL_TREE_OK) return bad;
     if ((bad = FN(bad_index)(index, n, t->capacity)) >= 0) return AT(RL_TREE_INDEX, bad);
     if ((bad = FN(bad_priority)(value, step ? n : 1)) >= 0) return AT(RL_TREE_PRIORITY, bad);
     FN(write)(t, index, value, n, step);
@@ -207,7 +219,9 @@ TARGET static int64_t FN(set_errors)(const rl_tree *t, const int64_t *index, con
     REAL y[CHUNK], most;
     int64_t bad;
     if (n <= 0) return RL_TREE_OK;
-    if ((bad = FN(bad_index)(index, n, rows < t->capacity ? rows : t->capacity)) >= 0) return AT(RL_TREE_INDEX, bad);
+    if ((bad = FN(shared)(t, index, error, n, step, raw, largest)) != RL_TREE_OK) return bad;
+    rows = rows < 0 ? 0 : rows < t->capacity ? rows : t->capacity;
+    if ((bad = FN(bad_index)(index, n, rows)) >= 0) return AT(RL_TREE_INDEX, bad);
     if ((bad = FN(bad_error)(error, step ? n : 1, eps, alpha, &most)) >= 0) return AT(RL_TREE_PRIORITY, bad);
     for (int64_t at = 0; at < n; at += CHUNK) {
         const int64_t g = n - at < CHUNK ? n - at : CHUNK;
@@ -311,7 +325,9 @@ TARGET static int64_t FN(sample)(const rl_tree *t, int64_t n, const int64_t *see
     double mass[CHUNK];
     REAL drawn[CHUNK];
     rl_guide guide;
-    const double total = t->head->total, least = t->head->min, part = total / (double)(n > 0 ? n : 1);
+    const double total = t->head->total, least = t->head->min;
+    /* So near to zero a mass is a few steps of what a double can hold, and sums are exact: a whole number is drawn. */
+    const double unit = total < 0x1p-1020 ? 0x1p-1074 : 1, all = total / unit, part = all / (double)(n > 0 ? n : 1);
     if (!(total > 0)) return RL_TREE_EMPTY;
     if (!(total <= DBL_MAX)) return RL_TREE_OVERFLOW;
     if (u)
@@ -327,7 +343,9 @@ TARGET static int64_t FN(sample)(const rl_tree *t, int64_t n, const int64_t *see
         if (stratified)
             for (int64_t i = 0; i < g; i++) mass[i] = (mass[i] + (double)(at + i)) * part;
         else
-            for (int64_t i = 0; i < g; i++) mass[i] *= total;
+            for (int64_t i = 0; i < g; i++) mass[i] *= all;
+        if (unit != 1)
+            for (int64_t i = 0; i < g; i++) mass[i] = floor(mass[i]) * unit;
         FN(search)(t, way, mass, index + at, drawn, g);
         if (priority) memcpy(priority + at, drawn, (size_t)g * sizeof(REAL));
         if (!weight) continue;
@@ -353,6 +371,8 @@ TARGET static int64_t FN(rebuild)(const rl_tree *t) {
     if ((bad = FN(bad_priority)(LEAF, t->capacity)) >= 0) return AT(RL_TREE_PRIORITY, bad);
     for (int64_t i = t->capacity; i < padded; i++)
         if (LEAF[i] != 0) return RL_TREE_DAMAGED;
+    for (int64_t i = 0; i < padded; i++)
+        if (signbit(LEAF[i])) LEAF[i] = 0; /* -0; only there, because to write takes memory for what was never written */
     FN(refresh)(t, 0, t->children[0]);
     return RL_TREE_OK;
 }
