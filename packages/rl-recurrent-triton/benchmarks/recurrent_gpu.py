@@ -69,7 +69,14 @@ class Place:
 
 
 def in_turns(place: Place, calls: Mapping[str, Call], *, rounds: int, seconds: float) -> dict[str, float]:
-    """Milliseconds of a call among calls one after another, host included: medians of rounds in turns."""
+    """Milliseconds of a call among calls one after another, host included: medians of rounds in turns.
+
+    Args:
+        place: where.
+        calls: by name.
+        rounds: of each.
+        seconds: for each in each round; a call that takes longer than a second is timed once.
+    """
     counts: dict[str, int] = {}
     for name, call in calls.items():
         call()

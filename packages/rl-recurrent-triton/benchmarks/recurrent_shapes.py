@@ -66,17 +66,21 @@ def forward_and_backward(
     return forward, backward
 
 
-def shapes(place: Place, sizes: list[Size], modes: list[str], *, rounds: int, seconds: float) -> Iterator[str]:
-    """A line for each size, precision and launch shape."""
+def shapes(
+    place: Place, sizes: list[Size], modes: list[str], *, rounds: int, seconds: float, stop: Callable[[], bool]
+) -> Iterator[str]:
+    """A line for each size, precision and launch shape: what the plan takes first, then the others, until `stop`."""
     from rl.recurrent_triton._plan import SHAPES
 
     yield "microseconds of a step, forward / backward, in a stream (in a CUDA graph); * is what the plan takes"
-    for size in sizes:
-        for mode in modes:
-            yield f"{size} {mode}"
-            for shape in (None, *SHAPES):
-                yield f"    {shape or '*':9}{_times(place, size, mode, shape, rounds, seconds)}"
-                place.forget()
+    order = [(size, mode, None) for mode in modes for size in sizes]
+    order += [(size, mode, shape) for size in sizes for mode in modes for shape in SHAPES]
+    for done, (size, mode, shape) in enumerate(order):
+        if stop():
+            yield f"left out for lack of time: {len(order) - done} of {len(order)} lines"
+            return
+        yield f"{size} {mode:9} {shape or '*':9}{_times(place, size, mode, shape, rounds, seconds)}"
+        place.forget()
 
 
 def _times(place: Place, size: Size, mode: str, shape: str | None, rounds: int, seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -126,8 +127,11 @@ def python_loop(problem: Problem) -> Run:
     return run
 
 
-def torchrl(problem: Problem) -> Run:
-    """TorchRL's Triton kernels, through its module."""
+PEERS = {f"TorchRL {backend}": backend for backend in ("triton", "pad", "scan")}
+
+
+def torchrl(problem: Problem, name: str) -> Run:
+    """One of `PEERS`, through TorchRL's module."""
     import torchrl.modules as peers
     from tensordict import TensorDict
 
@@ -137,18 +141,30 @@ def torchrl(problem: Problem) -> Run:
         **{size.cell: problem.layer},
         in_keys=["o", *states, "is_init"],
         out_keys=["f", *(("next", name) for name in states)],
-        recurrent_backend="triton",
+        recurrent_backend=PEERS[name],
+        recurrent_matmul_precision="tf32" if torch.get_float32_matmul_precision() == "high" else "ieee",
+        recurrent_compute_dtype=x.dtype,
         default_recurrent_mode=True,
     )
     zeros = {name: x.new_zeros(size.batch, size.time, 1, size.hidden) for name in states}
 
-    problem.others["TorchRL triton"] = [x, *module.parameters()]  # it holds copies
+    problem.others[name] = [x, *module.parameters()]  # it holds copies
 
     def run() -> Tensor:
         given = {"o": x, "is_init": problem.is_init.unsqueeze(-1), **zeros}
         return module(TensorDict(given, x.shape[:2]))["f"]
 
     return run
+
+
+def use_precision(precision: str) -> None:
+    """Products of float32 of all contenders, by settings that neither torch's old nor its new names contradict.
+
+    Args:
+        precision: ``"tf32"`` or ``"ieee"``.
+    """
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 SIDES: dict[str, Callable[[Problem], Run]] = {
@@ -158,5 +174,5 @@ SIDES: dict[str, Callable[[Problem], Run]] = {
     "pad": pad,
     "scan, compiled": scan,
     "Python loop": python_loop,
-    "TorchRL triton": torchrl,
+    **{name: partial(torchrl, name=name) for name in PEERS},
 }

@@ -19,7 +19,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from rl.core.errors import BackendError  # noqa: E402
 from rl.recurrent_triton import _launch  # noqa: E402
-from rl.recurrent_triton._plan import Device, plan  # noqa: E402
+from rl.recurrent_triton._plan import Device, Launch, plan  # noqa: E402
 
 pytestmark = pytest.mark.skipif(_launch.interpreted(), reason="TRITON_INTERPRET is set: nothing is compiled")
 
@@ -147,7 +147,8 @@ FEW = [
     ("b200", "lstm", 128, torch.bfloat16, "ieee", 32, None, True),
     ("rtx4090", "lstm", 300, torch.float32, "ieee", 2048, None, True),
 ]
-SIZES = [16, 40, 64, 128, 256, 512, 1024]
+SIZES = [(device, hidden) for device in DEVICES for hidden in (128, 300)] + [("b200", 512)]
+SIZES += [("h200", hidden) for hidden in (16, 40, 64, 96, 200, 256, 384, 512, 700, 1024)]
 MODES = [(torch.float32, "ieee"), (torch.float32, "tf32"), (torch.float32, "tf32x3")]
 MODES += [(torch.bfloat16, "ieee"), (torch.float16, "ieee")]
 
@@ -160,16 +161,33 @@ def test_kernels_compile_without_a_stack(monkeypatch, tmp_path, direction, what)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", ["h200", "a100", "rtx4090", "b200"])
+@pytest.mark.parametrize(("device", "hidden"), SIZES)
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("hidden", SIZES)
 @pytest.mark.parametrize(("dtype", "precision"), MODES, ids=str)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize(("batch", "resets"), [(64, False), (1024, True), (8192, True)])
+@pytest.mark.parametrize(("batch", "resets"), [(32, False), (256, True), (1024, True), (8192, True)])
 def test_all_of_them(monkeypatch, tmp_path, device, cell, hidden, dtype, precision, direction, batch, resets):
-    if dtype == torch.float16 and device != "h200":
+    if dtype == torch.float16 and (device != "h200" or hidden not in {40, 256}):
         pytest.skip("differs from bfloat16 in nothing but the type of an instruction")
     _check(monkeypatch, tmp_path, device, cell, direction, hidden, dtype, precision, batch, resets=resets)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_programs_of_a_group_hand_over_in_order(monkeypatch, direction, ahead):
+    """Acquire, barrier, product; writes, barrier, release; states of others do not come from the near cache."""
+    launch = Launch("group", depth=64, ahead=ahead, stages=3, wave=1)
+    what = ("gru", direction, 16, 64, torch.bfloat16, "ieee", launch, False)
+    text = _compiled(*_recorded(monkeypatch, *what), 90).asm["ptx"]
+    waits, tells = list(re.finditer(r"ld\.\S*acquire", text)), list(re.finditer(r"(atom|red)\.\S*release", text))
+    assert len(waits) == 1
+    assert len(tells) == 1
+    products = [found.start() for found in re.finditer(r"\bw?g?mma\.", text) if found.start() > waits[0].start()]
+    assert "bar.sync" in text[waits[0].end() : products[0]]
+    written = text.rindex("st.global", 0, tells[0].start())
+    assert "bar.sync" in text[written : tells[0].start()]
+    near = re.findall(r"cp\.async\.ca\S*", text)
+    assert not near
 
 
 def _states_before():

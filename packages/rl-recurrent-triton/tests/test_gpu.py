@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from rl.core import RecurrentOptions, registry, set_recurrent_mode
+from rl.core.errors import BackendError
 from rl.core.testing import check_recurrent_backend, recurrent_reference
 
 pytest.importorskip("triton", reason="the kernels need triton")
@@ -20,6 +22,8 @@ from rl.recurrent_triton._support import interpreted
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(interpreted(), reason="this is for kernels that are compiled"),
+    # Torch warns of what is experimental on a GPU, or could be faster, in words of each version.
+    pytest.mark.filterwarnings("default", "error::rl.core.errors.SlowBackendWarning"),
 ]
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -145,18 +149,64 @@ def test_the_precision_is_that_of_torchs_layers_where_none_is_asked_for(gpu):
         assert worst(results(TritonBackend(), *given, EXACT), exact) < 1e-5
 
 
+@pytest.fixture
+def forced(gpu, monkeypatch):
+    """Let all calls take one launch shape; the test is skipped where the device has no room for it."""
+    from rl.recurrent_triton import _launch
+
+    chosen = _launch.plan
+
+    def plan(*given):
+        try:
+            return chosen(*given)
+        except BackendError as reason:
+            pytest.skip(str(reason))
+
+    def force(shape):
+        monkeypatch.setattr(_launch, "plan", lambda *given: plan(*given[:-1], shape))
+
+    return force
+
+
 @each_cell
-@pytest.mark.parametrize(("batch", "hidden"), [(32, 64), (48, 256), (512, 256), (32, 512), (4096, 128)])
-def test_the_same_inputs_give_the_same_bytes(gpu, cell, batch, hidden):
+@pytest.mark.parametrize("launch", ["loop", "resident", "group", "step"])
+@pytest.mark.parametrize("hidden", [20, 64])
+def test_each_launch_shape_is_right_where_it_is_forced(gpu, forced, cell, launch, hidden):
+    forced(launch)
+    given = problem(gpu, cell, 100, 30, hidden, share=0.1)
+    exact = in_float64(*given)
+    for recompute in ("none", "full"):
+        options = RecurrentOptions(recompute=recompute, matmul_precision="ieee")
+        assert worst(results(TritonBackend(), *given, options), exact) < 2e-5
+
+
+LAUNCHES = [  # None is what the plan takes
+    ("resident", 32, 64, "ieee"),
+    ("group", 48, 128, "ieee"),
+    ("group", 256, 256, "tf32"),
+    ("loop", 48, 256, "ieee"),
+    ("step", 32, 512, "ieee"),
+    (None, 2048, 128, "tf32"),
+    (None, 4096, 128, "tf32"),
+    (None, 256, 1024, "tf32"),
+]
+
+
+@each_cell
+@pytest.mark.parametrize(("launch", "batch", "hidden", "precision"), LAUNCHES)
+def test_the_same_inputs_give_the_same_bytes(gpu, forced, cell, launch, batch, hidden, precision):
     # A program that reads what another has not written yet differs now and then.
+    forced(launch)
     module, x, state, mask, resets = problem(gpu, cell, batch, 48, hidden)
+    options = RecurrentOptions(matmul_precision=precision)
     with torch.no_grad():
-        first, _ = TritonBackend()(module, x, state, mask, resets, EXACT)
+        first, _ = TritonBackend()(module, x, state, mask, resets, options)
         for _ in range(30):
-            assert torch.equal(TritonBackend()(module, x, state, mask, resets, EXACT)[0], first)
-    expected = results(TritonBackend(), module, x, state, mask, resets, EXACT)[3 if cell == "lstm" else 2]
+            assert torch.equal(TritonBackend()(module, x, state, mask, resets, options)[0], first)
+    of_inputs = 3 if cell == "lstm" else 2
+    expected = results(TritonBackend(), module, x, state, mask, resets, options)[of_inputs]
     for _ in range(10):
-        found = results(TritonBackend(), module, x, state, mask, resets, EXACT)[3 if cell == "lstm" else 2]
+        found = results(TritonBackend(), module, x, state, mask, resets, options)[of_inputs]
         assert torch.equal(found, expected)
 
 
@@ -181,10 +231,11 @@ def test_nothing_waits_for_the_device(gpu, cell, recompute):
 
 
 @each_cell
-@pytest.mark.parametrize(("batch", "hidden"), [(64, 64), (64, 256), (64, 640)])
+@pytest.mark.parametrize(("launch", "hidden"), [("resident", 64), ("group", 128), ("loop", 256), ("step", 640)])
 @pytest.mark.parametrize("recompute", ["none", "full"])
-def test_a_cuda_graph_holds_forward_and_backward(gpu, cell, batch, hidden, recompute):
-    module, x, state, mask, resets = problem(gpu, cell, batch, 12, hidden)
+def test_a_cuda_graph_holds_forward_and_backward(gpu, forced, cell, launch, hidden, recompute):
+    forced(launch)
+    module, x, state, mask, resets = problem(gpu, cell, 64, 12, hidden)
     options = RecurrentOptions(recompute=recompute, matmul_precision="ieee")
     leaves = [x, *state, *resets, *module.parameters()]
 
@@ -279,19 +330,33 @@ def test_full_takes_at_most_half_of_the_memory(gpu, cell):
 def test_another_batch_or_length_compiles_nothing(gpu, cell):
     from triton import knobs
 
-    compiled = []
-    # One batch of each launch shape that is chosen for this hidden size, and then others beside them.
-    sizes = [(32, 16), (256, 16), (4096, 16)], [(31, 15), (37, 64), (240, 7), (300, 40), (4000, 9), (5000, 33)]
-    for first, options in (("none", EXACT), ("full", RecurrentOptions(recompute="full", matmul_precision="ieee"))):
-        for batch, time in sizes[0]:
-            results(TritonBackend(), *problem(gpu, cell, batch, time, 128), options)
-        knobs.runtime.jit_cache_hook = lambda **found: compiled.append(found["repr"]) and False
+    from rl.recurrent_triton import _launch
+
+    def launches(batch):
+        how = batch, 128, torch.float32, "ieee", _launch._properties(gpu), None
+        plans = [_launch.plan(cell, direction, *how) for direction in ("forward", "backward")]
+        return tuple(replace(plan, wave=0) for plan in plans)  # how many run at once is a plain number
+
+    compiled, met = [], set()
+    sizes = [(32, 16), (256, 16), (4096, 16), (31, 15), (37, 64), (240, 7), (300, 40), (4000, 9), (5000, 33)]
+    for recompute in ("none", "full"):
+        options = RecurrentOptions(recompute=recompute, matmul_precision="ieee")
+        again = []
+        for batch, time in sizes:  # one batch of each launch that is chosen, and then others beside them
+            key = recompute, launches(batch)
+            if key in met:
+                again.append((batch, time))
+            else:
+                met.add(key)
+                results(TritonBackend(), *problem(gpu, cell, batch, time, 128), options)
+        assert len(again) >= 4
+        knobs.runtime.jit_cache_hook = lambda **found: compiled.append(found["repr"])
         try:
-            for batch, time in sizes[1]:
+            for batch, time in again:
                 results(TritonBackend(), *problem(gpu, cell, batch, time, 128), options)
         finally:
             knobs.runtime.jit_cache_hook = None
-        assert compiled == [], first
+        assert compiled == [], recompute
 
 
 FIRST = """

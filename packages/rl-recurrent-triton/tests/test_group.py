@@ -44,10 +44,12 @@ CPU = torch.device("cpu")
 
 @in_the_interpreter
 @each_cell
+@pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_several_programs(monkeypatch, cell, seed):
-    case = naive.make(cell, 19, 4, 33)
-    launch = Launch("group", rows=16, columns=16, depth=16, ahead=2)
+def test_several_programs(monkeypatch, cell, seed, ahead):
+    """Weights are read anew in each step if nothing is read ahead, and stay otherwise."""
+    case = naive.make(cell, 19, 3, 33)
+    launch = Launch("group", rows=16, columns=16, depth=16, ahead=ahead)
     side = _load("side_by_side")
     with side.side_by_side(monkeypatch, seed) as grids:
         runner = kernels.Runner(case, CPU, torch.float64, launch, (1,))
@@ -62,7 +64,7 @@ def test_what_does_not_fit_at_once_goes_in_several_launches(monkeypatch, cell):
     case = naive.make(cell, 33, 2, 17)
     side = _load("side_by_side")
     with side.side_by_side(monkeypatch) as grids:
-        runner = kernels.Runner(case, CPU, torch.float64, Launch("group", columns=16, depth=16, wave=2))
+        runner = kernels.Runner(case, CPU, torch.float64, Launch("group", columns=16, depth=16, ahead=0, wave=2))
         runner.forward(keep=False)
         runner.backward(activated=False, in_place=True)
     assert grids == [(2, 2, 1), (1, 2, 1)] * 2

@@ -6,12 +6,15 @@ import sys
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from rl.core import RecurrentOptions, registry, set_recurrent_mode
-from rl.core.testing import _recurrent, check_recurrent_backend
+from rl.core.errors import BackendError
+from rl.core.testing import check_recurrent_backend, recurrent_reference
 from rl.recurrent_triton import TritonBackend, _sequence
 from rl.recurrent_triton._support import interpreted
 
@@ -40,20 +43,77 @@ def inside():
         pytest.skip("TRITON_INTERPRET is not set; test_in_the_interpreter starts a process where it is")
 
 
-@pytest.fixture
-def few(monkeypatch):
-    """Of the conformance kit, those resets that the others hide in."""
-    patterns = _recurrent._patterns
+def drawn(data, cell):
+    """Arguments that fit together, of any layout, some with gradient; and how to compute."""
+    draw = data.draw
+    rng = torch.Generator().manual_seed(draw(st.integers(0, 2**30)))
+    batch, time, width = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    hidden, layers = draw(st.sampled_from([1, 3, 5, 17, 20])), draw(st.integers(1, 2))
 
-    def some(*sizes):
-        return [pair for pair in patterns(*sizes) if pair[0] in ("no reset", "random resets")]
+    def made(*shape):
+        return torch.randn(shape, generator=rng, dtype=torch.float64)
 
-    monkeypatch.setattr(_recurrent, "_patterns", some)
+    def flags(*shape):
+        return torch.rand(shape, generator=rng) < 0.4
+
+    def one_of(**variants):
+        return variants[draw(st.sampled_from(sorted(variants)))]()
+
+    module = CELLS[cell](width, hidden, layers, bias=draw(st.booleans()), batch_first=True, dtype=torch.float64)
+    parts = range(2 if cell == "lstm" else 1)
+    x = one_of(
+        rows=lambda: made(batch, time, width),
+        time_first=lambda: made(time, batch, width).transpose(0, 1),
+        expanded=lambda: made(batch, 1, width).expand(batch, time, width),
+        every_other=lambda: made(batch, time, 2 * width)[..., ::2],
+    )
+    state = [made(layers, batch, hidden).transpose(0, 1) for _ in parts]
+    layouts = {
+        "rows": lambda: made(batch, time, layers, hidden),
+        "expanded": lambda: made(1, 1, layers, hidden).expand(batch, time, layers, hidden),
+        "turned": lambda: made(hidden, layers, time, batch).permute(3, 2, 1, 0),
+    }
+    resets = [one_of(**layouts) for _ in parts] if draw(st.booleans()) else []
+    mask = one_of(
+        some=lambda: flags(batch, time),
+        time_first=lambda: flags(time, batch).t(),
+        every=lambda: torch.ones(1, 1, dtype=torch.bool).expand(batch, time),
+        none=lambda: torch.zeros(batch, time, dtype=torch.bool),
+    )
+    leaves = [x, *state, *resets, *module.parameters()]
+    for leaf in leaves:
+        leaf.requires_grad_(draw(st.booleans()))
+    outputs = [made(batch, time, hidden), *[made(batch, time, layers, hidden) for _ in parts]]
+    grads = [grad if draw(st.booleans()) else None for grad in outputs]
+    arguments = module, x, tuple(state), mask, tuple(resets) or None
+    options = RecurrentOptions(recompute=draw(st.sampled_from(["none", "full"])))
+    return arguments, options, [leaf for leaf in leaves if leaf.requires_grad], grads
+
+
+def outcome(found, leaves, grads):
+    """Outputs, states, and those gradients that there are."""
+    out, after = found
+    used = [(part, grad) for part, grad in zip((out, *after), grads, strict=True) if grad is not None]
+    used = [(part, grad) for part, grad in used if part.requires_grad]
+    total = sum((part * grad).sum() for part, grad in used)
+    if not used:
+        return [out, *after]
+    return [out, *after, *torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)]
 
 
 @each_cell
-def test_it_passes_a_part_of_the_conformance_kit(inside, few, cell):
-    check_recurrent_backend(TritonBackend(), cell)
+def test_whatever_fits_gives_what_the_reference_gives(inside, cell):
+    @given(st.data(), st.sampled_from([1, 4, 4096]))
+    @settings(max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    def check(data, rows):
+        arguments, options, leaves, grads = drawn(data, cell)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_sequence, "_ROWS", rows)
+            found = outcome(TritonBackend()(*arguments, options=options), leaves, grads)
+        expected = outcome(recurrent_reference(*arguments), leaves, grads)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+    check()
 
 
 @pytest.mark.slow
@@ -65,8 +125,9 @@ def test_it_passes_the_conformance_kit(inside, monkeypatch, cell, dtype, rows):
     check_recurrent_backend(TritonBackend(), cell, dtype=dtype, tolerance=1e-10 if dtype is torch.float64 else 1e-4)
 
 
+@pytest.mark.slow
 @each_cell
-@pytest.mark.parametrize("recompute", [pytest.param("none", marks=pytest.mark.slow), "full"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
 def test_gradients_are_those_of_finite_differences(inside, monkeypatch, cell, recompute):
     monkeypatch.setattr(_sequence, "_ROWS", 1)
     torch.manual_seed(0)
@@ -93,6 +154,12 @@ def test_the_hook_answers_on_a_cpu_by_name_alone(inside, cell):
     assert registry.default().recurrent_backend(cell, "triton", CPU).name == "triton"
     found = registry.default().answer("rl_recurrent_backend", cell=cell, name=None, device=CPU)
     assert found is None or found.value.name != "triton"
+
+
+def test_switched_off_it_says_so(inside, monkeypatch):
+    monkeypatch.setenv("RL_NATIVE", "off")
+    with pytest.raises(BackendError, match="RL_NATIVE=off; unset it"):
+        registry.default().recurrent_backend("lstm", "triton", CPU)
 
 
 def _modules(cell, **options):
@@ -131,7 +198,7 @@ def test_a_module_computes_the_same_as_with_scan(inside, cell, recompute):
         torch.testing.assert_close(parameter.grad, want.grad, rtol=1e-4, atol=1e-5)
 
 
-@each_cell
+@pytest.mark.parametrize("cell", [pytest.param("lstm", marks=pytest.mark.slow), "gru"])
 def test_a_module_compiles_into_one_graph(inside, cell):
     module, other = _modules(cell)
     td = _batch(module)

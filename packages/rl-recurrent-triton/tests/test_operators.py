@@ -93,7 +93,9 @@ def test_gradients_are_those_of_finite_differences(backend, short, cell, recompu
 
 
 @each_cell
-@pytest.mark.parametrize("options", [RecurrentOptions(), FULL], ids=["kept", "full"])
+@pytest.mark.parametrize(
+    "options", [RecurrentOptions(), pytest.param(FULL, marks=pytest.mark.slow)], ids=["kept", "full"]
+)
 def test_the_operators_keep_the_rules_of_torch(in_torch, cell, options):
     module, x, state, mask, resets = problem(cell, time=4)
     weights, keep = list(module.parameters()), options.recompute == "none"

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rl.core import RecurrentOptions
-from rl.core.errors import BackendError
+from rl.core.errors import BackendError, ShapeError, SpecError
 from rl.recurrent_triton import TritonBackend, _support
 from rl.recurrent_triton._backend import _require_dtype
 
@@ -26,9 +26,10 @@ def run(backend, module, dtype=torch.float32, device="cpu", **options):
         (nn.GRU(3, 4, batch_first=True, bidirectional=True), "bidirectional=True: leave it out"),
         (nn.LSTM(3, 4, batch_first=True, proj_size=2), "proj_size=2: leave it out"),
         (nn.GRU(3, 4, 2, batch_first=True, dropout=0.5), "dropout=0.5 in training: leave it out, or take.*'scan'"),
+        (nn.LSTM(3, 4), "takes batches first.*batch_first=False: make it with batch_first=True"),
         (nn.RNN(3, 4, batch_first=True), "'LSTM' or 'GRU', got RNN"),
     ],
-    ids=["bidirectional lstm", "bidirectional gru", "projection", "dropout", "rnn"],
+    ids=["bidirectional lstm", "bidirectional gru", "projection", "dropout", "time first", "rnn"],
 )
 def test_what_it_does_not_compute_is_named_with_the_remedy(backend, in_torch, module, what):
     with pytest.raises(BackendError, match=what):
@@ -70,7 +71,149 @@ def test_tensors_of_the_cpu_are_refused():
         run(TritonBackend(), nn.LSTM(3, 4, batch_first=True))
 
 
+def test_switched_off_it_is_not_made_by_hand_either(monkeypatch):
+    monkeypatch.setattr(_support, "has_triton", lambda: True)
+    monkeypatch.setenv("RL_NATIVE", "off")
+    with pytest.raises(BackendError, match="RL_NATIVE=off; unset it"):
+        TritonBackend()
+
+
 def test_without_triton_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(_support, "has_triton", lambda: False)
     with pytest.raises(BackendError, match=r"needs Triton, which is not installed: `pip install triton`"):
         TritonBackend()
+
+
+# ------------------------------------------------------------------ what does not fit: kernels would read elsewhere
+
+
+def fitting(parts=2):
+    """Arguments that fit an LSTM of 2 layers: module, inputs, state, mask, states given anew."""
+    module = nn.LSTM(3, 4, 2, batch_first=True) if parts == 2 else nn.GRU(3, 4, 2, batch_first=True)
+    state = tuple(torch.zeros(5, 2, 4) for _ in range(parts))
+    resets = tuple(torch.zeros(5, 6, 2, 4) for _ in range(parts))
+    return [module, torch.zeros(5, 6, 3), state, torch.zeros(5, 6, dtype=torch.bool), resets]
+
+
+def each_of(place, change):
+    def changed(given):
+        given[place] = tuple(map(change, given[place])) if isinstance(given[place], tuple) else change(given[place])
+
+    return changed
+
+
+MISFITS = {
+    "inputs of one row": (1, lambda x: x[0], r"inputs has the shape \[6, 3\], expected \[B, T, I\]"),
+    "width": (1, lambda x: x[..., :2], r"inputs has the shape \[5, 6, 2\], expected .* I = 3 of weight_ih_l0"),
+    "state of other rows": (2, lambda x: x[:4], r"state 0 has the shape \[4, 2, 4\], expected .* = \[5, 2, 4\]"),
+    "state as in torch": (
+        2,
+        lambda x: x.transpose(0, 1),
+        r"state 0 has .* = \[5, 2, 4\]: batch first",
+    ),
+    "state of one layer": (2, lambda x: x[:, 0], r"state 0 has the shape \[5, 4\]"),
+    "wider state": (2, lambda x: torch.cat((x, x), -1), r"state 0 has the shape \[5, 2, 8\]"),
+    "mask with a last dimension": (3, lambda x: x[..., None], r"is_init has .* \[5, 6, 1\], .* squeeze"),
+    "mask of fewer steps": (3, lambda x: x[:, :5], r"is_init has the shape \[5, 5\], expected \[B, T\] = \[5, 6\]"),
+    "mask time first": (3, lambda x: x.t(), r"is_init has the shape \[6, 5\]"),
+    "resets of fewer steps": (4, lambda x: x[:, 1:], r"reset_state 0 has .* \[B, T, layers, H\] = \[5, 6, 2, 4\]"),
+    "resets without layers": (4, lambda x: x[:, :, 0], r"reset_state 0 has the shape \[5, 6, 4\]"),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+@pytest.mark.parametrize("parts", [2, 1], ids=["lstm", "gru"])
+def test_shapes_that_do_not_agree_are_named(backend, in_torch, parts, misfit):
+    place, change, what = MISFITS[misfit]
+    given = fitting(parts)
+    each_of(place, change)(given)
+    with pytest.raises(ShapeError, match=f"'triton': {what}"):
+        backend(*given)
+    assert in_torch.calls == []
+
+
+KINDS = {
+    "mask of numbers": (3, lambda x: x.float(), r"is_init is torch\.float32, expected torch\.bool: use .bool"),
+    "no mask": (3, lambda _: None, "is_init is a tensor, got None"),
+    "states of whole numbers": (2, lambda x: x.long(), r"state 0 is torch\.int64, expected a floating type"),
+    "resets of bool": (4, lambda x: x.bool(), r"reset_state 0 is torch\.bool, expected a floating type"),
+    "nested inputs": (
+        1,
+        lambda x: torch.nested.as_nested_tensor(list(x), layout=torch.jagged),
+        "inputs is nested, expected a dense tensor",
+    ),
+    "sparse inputs": (1, lambda x: x.to_sparse(), r"inputs is torch\.sparse_coo, expected a dense tensor"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_such_tensor_is_named(backend, in_torch, kind):
+    place, change, what = KINDS[kind]
+    given = fitting()
+    each_of(place, change)(given)
+    with pytest.raises(SpecError, match=f"'triton': {what}"):
+        backend(*given)
+    assert in_torch.calls == []
+
+
+@pytest.mark.parametrize(("place", "name"), [(2, "state"), (4, "reset_state")])
+def test_too_few_or_too_many_states_are_named(backend, place, name):
+    for found, said in (((torch.zeros(5, 2, 4),), "tuple of 1"), (torch.zeros(5, 2, 4), "a Tensor")):
+        given = fitting()
+        given[place] = found
+        with pytest.raises(SpecError, match=rf"{name} of lstm is a tuple of 2 tensors \(h and c\), got {said}"):
+            backend(*given)
+    with pytest.raises(SpecError, match=r"state of gru is a tuple of 1 tensors \(h\), got tuple of 2"):
+        backend(fitting(1)[0], *fitting(2)[1:])
+
+
+def test_weights_that_were_exchanged_for_others_are_named(backend):
+    given = fitting()
+    given[0].weight_hh_l1 = nn.Parameter(torch.zeros(16, 5))
+    with pytest.raises(ShapeError, match=r"weight_hh_l1 has the shape \[16, 5\], expected \[16, 4\]"):
+        backend(*given)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"matmul_precision": "tf16"}, "matmul_precision is 'tf16'; it is one of None, 'ieee', 'tf32', 'tf32x3'"),
+        ({"recompute": "half"}, "recompute is 'half'; it is one of 'none', 'full'"),
+    ],
+)
+def test_options_that_stand_for_nothing_are_named(backend, options, what):
+    with pytest.raises(BackendError, match=what):
+        backend(*fitting(), RecurrentOptions(**options))
+
+
+TRANSFORMS = {
+    "vmap": lambda f, x: torch.func.vmap(f)(x.expand(2, 5, 6, 3)),
+    "grad": lambda f, x: torch.func.grad(lambda x: f(x).sum())(x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,)),
+    "is_grads_batched": lambda f, x: torch.autograd.functional.jacobian(f, x, vectorize=True),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_transforms_of_functions_are_refused(backend, transform, frozen):
+    module, x, state, mask, _ = fitting()
+    enabled = torch.set_grad_enabled(not frozen or transform == "is_grads_batched")
+    with pytest.raises(BackendError, match=r"does not compute inside of torch\.func transforms"), enabled:
+        TRANSFORMS[transform](lambda x: backend(module, x, state, mask)[0], x)
+
+
+@pytest.mark.parametrize("parts", [2, 1], ids=["lstm", "gru"])
+def test_writing_to_outputs_never_changes_states(backend, parts):
+    given = fitting(parts)
+    given[1].normal_()
+    with torch.no_grad():
+        out, after = backend(*given)
+        before = [part.clone() for part in after]
+        out.fill_(7)
+    for part, old in zip(after, before, strict=True):
+        assert torch.equal(part, old)
+    out, after = backend(*given)
+    out.relu_()
+    with pytest.raises(RuntimeError, match="inplace"):
+        out.sum().backward()

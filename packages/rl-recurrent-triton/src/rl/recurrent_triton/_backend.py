@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rl.core import RecurrentOptions
 from rl.core.errors import BackendError
+from rl.recurrent_triton._arguments import WHO, require_fitting, require_known, require_plain_tensors
 from rl.recurrent_triton._compute import How
 from rl.recurrent_triton._eager import run
 from rl.recurrent_triton._layers import GRULayer, Layer, LSTMLayer
@@ -20,7 +21,6 @@ __all__ = ["TritonBackend"]
 States = tuple[Tensor, ...]
 Cell = Literal["lstm", "gru"]
 
-_WHO = "the recurrent back end 'triton'"
 _DEFAULTS = RecurrentOptions()
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LAYERS: dict[Cell, type[Layer]] = {"lstm": LSTMLayer, "gru": GRULayer}
@@ -37,8 +37,10 @@ class TritonBackend:
     of all products in float32: ``"ieee"`` is exact and slow, as it takes no tensor cores, ``"tf32x3"`` nearly exact;
     products outside of the recurrence are exact with it. `torch.autocast` has no effect.
 
+    A call raises `ShapeError` and `SpecError` for arguments that do not fit the module, before anything is computed.
+
     Raises:
-        BackendError: if Triton is not installed.
+        BackendError: if Triton is not installed, or is switched off with ``RL_NATIVE=off``.
 
     Example:
         >>> from rl.recurrent_triton import TritonBackend, why_not
@@ -65,7 +67,9 @@ class TritonBackend:
     ) -> tuple[Tensor, States]:
         """See `rl.core.interfaces.RecurrentBackend`."""
         cell = _require_plain(module)
+        require_known(options)
         weights = _weights(module)
+        require_fitting(cell, inputs, weights, 4 if module.bias else 2, state, is_init, reset_state)
         tensors = (inputs, *state, is_init, *(reset_state or ()))
         _require_one_device(inputs.device, tensors, weights)
         dtype = _require_dtype(options.compute_dtype or inputs.dtype, inputs.device)
@@ -77,11 +81,14 @@ class TritonBackend:
             operator = lstm if cell == "lstm" else gru
             *states, _ = operator(inputs, weights, module.bias, *rest, dtype, keep, precision)
         else:
+            require_plain_tensors((*tensors, *weights))
             how = How(_LAYERS[cell], module.bias, dtype, keep, precision)
             states = run(how, inputs, weights, rest, differentiated=differentiated)
         after = tuple(part.to(inputs.dtype) for part in states)
         h = after[0]
         last = h.squeeze(0) if len(h) == 1 else h[-1]  # the gradient of a choice is a copy
+        # Writing to outputs in place must not change states. With gradients, autograd finds that out and refuses.
+        last = last if differentiated else last.clone()
         return last, tuple(part.permute(1, 2, 0, 3) for part in after)
 
 
@@ -94,8 +101,10 @@ def _require_plain(module: nn.RNNBase) -> Cell:
     cell = {"LSTM": "lstm", "GRU": "gru"}.get(getattr(module, "mode", ""))
     if cell is None:
         raise BackendError(
-            f"{_WHO} expects a recurrent module with the mode 'LSTM' or 'GRU', got {type(module).__name__}"
+            f"{WHO} expects a recurrent module with the mode 'LSTM' or 'GRU', got {type(module).__name__}"
         )
+    if not getattr(module, "batch_first", True):
+        _refuse("takes batches first, [B, T, input_size]", "batch_first=False: make it with batch_first=True")
     if module.bidirectional:
         _refuse("computes one direction", "bidirectional=True: leave it out")
     if module.proj_size:
@@ -109,24 +118,24 @@ def _require_plain(module: nn.RNNBase) -> Cell:
 
 
 def _refuse(what: str, found: str) -> NoReturn:
-    raise BackendError(f"{_WHO} {what}, and the module has {found}")
+    raise BackendError(f"{WHO} {what}, and the module has {found}")
 
 
 def _require_one_device(device: torch.device, tensors: tuple[Tensor, ...], weights: list[Tensor]) -> None:
     if any(tensor.device != device for tensor in (*tensors, *weights)):
         found = ", ".join(sorted({str(tensor.device) for tensor in (*tensors, *weights)}))
-        raise BackendError(f"{_WHO} computes on one device, and weights and data are on {found}: move them with .to()")
+        raise BackendError(f"{WHO} computes on one device, and weights and data are on {found}: move them with .to()")
     if not torch.compiler.is_compiling():  # it reads what is not of this call; a compiled function was run before
         reason = unfit(device)
         if reason:
-            raise BackendError(f"{_WHO}: {reason}")
+            raise BackendError(f"{WHO}: {reason}")
 
 
 def _require_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     if dtype in _DTYPES or (dtype is torch.float64 and device.type == "cpu"):  # Triton's interpreter
         return dtype
     raise BackendError(
-        f"{_WHO} computes in {', '.join(map(str, _DTYPES))}, not in {dtype}: set compute_dtype"
+        f"{WHO} computes in {', '.join(map(str, _DTYPES))}, not in {dtype}: set compute_dtype"
         " (recurrent_compute_dtype of a module), or take the recurrent back end 'scan'"
     )
 

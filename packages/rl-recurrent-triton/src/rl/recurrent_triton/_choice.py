@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rl.core.errors import BackendError, RLError, SlowBackendWarning
 from rl.core.settings import settings
-from rl.recurrent_triton._support import why_not
+from rl.recurrent_triton._support import interpreted, why_not
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
         by_name: whether it was asked for.
 
     Raises:
-        BackendError: if it was asked for, for a CUDA device.
+        BackendError: if it was asked for, for a CUDA device, or for a CPU where Triton interprets.
         RLError: if ``RL_NATIVE`` is ``require``.
     """
     import torch
@@ -39,10 +39,10 @@ def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
         from rl.recurrent_triton._backend import TritonBackend
 
         return TritonBackend()
+    if by_name and (device.type == "cuda" or interpreted()):
+        raise BackendError(f"the recurrent back end 'triton': {reason}")
     if device.type != "cuda":
         return None
-    if by_name:
-        raise BackendError(f"the recurrent back end 'triton': {reason}")
     mode = settings().native
     if mode == "off" or not torch.cuda.is_available():
         return None

@@ -16,6 +16,7 @@ from rl.recurrent_triton._tiles import (
     keep_rows,
     load_gate,
     previous,
+    products,
     restarts,
     row_at,
     rows_of,
@@ -125,12 +126,7 @@ def gru_backward_walk(
             tile = rows[:, None] & exist[None, :]
             carry_at = incoming + b[:, None] * H + n[None, :]
             dh = tl.load(carry_at, mask=tile, other=0.0)
-            for k0 in range(0, terms, BK):
-                k = k0 + tl.arange(0, BK)
-                there = within(k, 3 * H, BK)
-                x = state_tile(later, None, k, onward, restart, there, "")
-                w = tl.load(weight + k[:, None] * H + n[None, :], mask=there[:, None] & exist[None, :], other=0.0)
-                dh = dot(x, w, dh, PRECISION)
+            dh = products(later, onward, weight, n, exist, dh, terms, H, 3 * H, BK, "", PRECISION)
             was = state_tile(h_before, h_reset, n, rows & ~restart, restart, exist, "")
             place = gate_row[:, None] + n[None, :]
             grad_h_at = tile_at(grad_h, b, t - first, grad_h_b, grad_h_t, n, GRAD_H_UNIT)
@@ -180,14 +176,15 @@ def gru_backward_group(
     ACTIVATED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """All steps; a program keeps the weights of its columns and the direct part, and reads the others' gates."""
+    """All steps; a program keeps the direct part and, if AHEAD, its weights, and reads the others' gates."""
     TILES: tl.constexpr = (3 * H + BK - 1) // BK
     b, rows = rows_of(batch, BB, tile0)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     exist = within(n, H, BN)
     tile = rows[:, None] & exist[None, :]
     counter, programs = counter_of(counters, tile0), tl.num_programs(1)
-    kept = keep_rows(weight, n, H, 3 * H, BK, BN)
+    if AHEAD:
+        kept = keep_rows(weight, n, H, 3 * H, BK, BN)
     own = b[:, None] * H + n[None, :]
     dh = tl.load(incoming + own, mask=tile, other=0.0)
     for back in range(stop - start):
@@ -200,10 +197,14 @@ def gru_backward_group(
         gate_row = (b * span + (t - first)) * (4 * H)
         await_others(counter, back * programs)
         later_row = grad_gates + gate_row + 5 * H
-        for q0 in tl.static_range(0, TILES, AHEAD):
-            x = states_ahead(later_row, None, onward, restart, 3 * H, BK, q0, min(q0 + AHEAD, TILES))
-            for q in tl.static_range(q0, min(q0 + AHEAD, TILES)):
-                dh = dot(x[q - q0], kept[q], dh, PRECISION)
+        if AHEAD:
+            for q0 in tl.static_range(0, TILES, AHEAD):
+                x = states_ahead(later_row, None, onward, restart, 3 * H, BK, q0, min(q0 + AHEAD, TILES))
+                for q in tl.static_range(q0, min(q0 + AHEAD, TILES)):
+                    dh = dot(x[q - q0], kept[q], dh, PRECISION)
+        else:
+            terms = tl.where(back > 0, 3 * H, 0)
+            dh = products(later_row, onward, weight, n, exist, dh, terms, H, 3 * H, BK, ".cg", PRECISION)
         place = gate_row[:, None] + n[None, :]
         grad_h_at = tile_at(grad_h, b, t - first, grad_h_b, grad_h_t, n, GRAD_H_UNIT)
         _, _, _, dh = _tile(dh, was, gates + place, grad_gates + place, grad_h_at, tile, counter, H, ACTIVATED)

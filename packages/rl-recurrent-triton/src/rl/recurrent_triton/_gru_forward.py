@@ -60,6 +60,36 @@ def _tile(new, r, z, m, h_before, gates_at, h_at, tile, counter, H: tl.constexpr
     return h
 
 
+@triton.jit
+def _products(
+    r,
+    z,
+    m,
+    before,
+    reset,
+    going,
+    restart,
+    weight,
+    n,
+    exist,
+    H: tl.constexpr,
+    BK: tl.constexpr,
+    CACHE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The sums with the products of the states before a step and the weights of columns `n`, which are read here."""
+    for k0 in range(0, H, BK):
+        k = k0 + tl.arange(0, BK)
+        there = within(k, H, BK)
+        x = state_tile(before, reset, k, going, restart, there, CACHE)
+        w = weight + n[None, :] * H + k[:, None]
+        both = there[:, None] & exist[None, :]
+        r = dot(x, tl.load(w, mask=both, other=0.0), r, PRECISION)
+        z = dot(x, tl.load(w + H * H, mask=both, other=0.0), z, PRECISION)
+        m = dot(x, tl.load(w + 2 * H * H, mask=both, other=0.0), m, PRECISION)
+    return r, z, m
+
+
 @triton.jit(do_not_specialize=_NUMBERS)
 def gru_forward_walk(
     gates,
@@ -103,15 +133,7 @@ def gru_forward_walk(
             tile = rows[:, None] & exist[None, :]
             gates_at = gates + gate_row[:, None] + n[None, :]
             new, r, z, m = _load_sums(gates_at, bias_n, n, exist, tile, H, h.dtype.element_ty)
-            for k0 in range(0, H, BK):
-                k = k0 + tl.arange(0, BK)
-                there = within(k, H, BK)
-                x = state_tile(h_before, h_reset, k, going, restart, there, "")
-                w = weight + n[None, :] * H + k[:, None]
-                both = there[:, None] & exist[None, :]
-                r = dot(x, tl.load(w, mask=both, other=0.0), r, PRECISION)
-                z = dot(x, tl.load(w + H * H, mask=both, other=0.0), z, PRECISION)
-                m = dot(x, tl.load(w + 2 * H * H, mask=both, other=0.0), m, PRECISION)
+            r, z, m = _products(r, z, m, h_before, h_reset, going, restart, weight, n, exist, H, BK, "", PRECISION)
             was = state_tile(h_before, h_reset, n, going, restart, exist, "")
             _tile(new, r, z, m, was, gates_at, h + row[:, None] + n[None, :], tile, None, H, KEEP)
         # What one thread has written, others read in the next step.
@@ -148,7 +170,7 @@ def gru_forward_group(
     KEEP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """All steps; a program keeps the weights and the h of its columns, and reads the others' h after each step."""
+    """All steps; a program keeps the h and, if AHEAD, the weights of its columns, and reads the others' h."""
     SLOTS: tl.constexpr = 4 if KEEP else 3
     TILES: tl.constexpr = (H + BK - 1) // BK
     b, rows = rows_of(batch, BB, tile0)
@@ -156,7 +178,8 @@ def gru_forward_group(
     exist = within(n, H, BN)
     tile = rows[:, None] & exist[None, :]
     counter, programs = counter_of(counters, tile0), tl.num_programs(1)
-    kept = keep_columns(weight, n, H, BK, 3, BN)
+    if AHEAD:
+        kept = keep_columns(weight, n, H, BK, 3, BN)
     h_now = tl.load(previous(h0, h, b, start, time, H)[:, None] + n[None, :], mask=tile, other=0.0)
     for t in range(start, stop):
         restart = restarts(mask, b, t, rows, mask_b, mask_t)
@@ -168,12 +191,15 @@ def gru_forward_group(
         h_now = reset_to(h_now, h_reset, n, restart, tile)
         # All that is this program's own is read by now; the first step needs nobody (the count is 0).
         await_others(counter, (t - start) * programs)
-        for q0 in tl.static_range(0, TILES, AHEAD):
-            x = states_ahead(h_before, h_reset, going, restart, H, BK, q0, min(q0 + AHEAD, TILES))
-            for q in tl.static_range(q0, min(q0 + AHEAD, TILES)):
-                r = dot(x[q - q0], kept[3 * q], r, PRECISION)
-                z = dot(x[q - q0], kept[3 * q + 1], z, PRECISION)
-                m = dot(x[q - q0], kept[3 * q + 2], m, PRECISION)
+        if AHEAD:
+            for q0 in tl.static_range(0, TILES, AHEAD):
+                x = states_ahead(h_before, h_reset, going, restart, H, BK, q0, min(q0 + AHEAD, TILES))
+                for q in tl.static_range(q0, min(q0 + AHEAD, TILES)):
+                    r = dot(x[q - q0], kept[3 * q], r, PRECISION)
+                    z = dot(x[q - q0], kept[3 * q + 1], z, PRECISION)
+                    m = dot(x[q - q0], kept[3 * q + 2], m, PRECISION)
+        else:
+            r, z, m = _products(r, z, m, h_before, h_reset, going, restart, weight, n, exist, H, BK, ".cg", PRECISION)
         h_at = h + ((b * time + t) * H)[:, None] + n[None, :]
         h_now = _tile(new, r, z, m, h_now, gates_at, h_at, tile, counter, H, KEEP)
 

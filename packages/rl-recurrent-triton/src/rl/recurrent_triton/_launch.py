@@ -20,7 +20,7 @@ States before step t0 are read from `h` and `c` at t0 - 1, or from `h0` and `c0`
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from math import gcd
 from typing import Any
 
@@ -43,7 +43,8 @@ KERNELS: dict[str, Any] = {
 
 Steps = tuple[int, int]
 _ROWS, _COLUMNS = 16, 64  # of a program of `states_before`
-_INTERPRETER = Device(multi_processor_count=4, shared_memory_per_block_optin=96 * 1024)
+# One processor: the interpreter runs one program after the other, so that those of a group would wait for ever.
+_INTERPRETER = Device(multi_processor_count=1, shared_memory_per_block_optin=96 * 1024)
 
 
 def interpreted() -> bool:
@@ -226,7 +227,21 @@ def _choose(
     if isinstance(launch, Launch):
         return launch
     batch, _, hidden = state.shape
-    return plan(cell, direction, batch, hidden, dtype, precision, _properties(state.device), launch)
+    return _planned(cell, direction, batch, hidden, dtype, precision, state.device, launch)
+
+
+@lru_cache(maxsize=4096)
+def _planned(
+    cell: Cell,
+    direction: Direction,
+    batch: int,
+    hidden: int,
+    dtype: torch.dtype,
+    precision: str,
+    device: torch.device,
+    shape: Shape | None,
+) -> Launch:
+    return plan(cell, direction, batch, hidden, dtype, precision, _properties(device), shape)
 
 
 def _mode(gates: Tensor, precision: str) -> str:
@@ -278,12 +293,12 @@ def _run(
             grid = (min(tiles - tile, how.wave or tiles), columns)
             kernel[grid](counters, tile, *tensors, *numbers, first, end, *strides, **sizes, **options)
         return
-    kernel = KERNELS[f"{name}_walk"]
-    if how.shape == "loop":
-        sizes["COLUMNS"] = columns * how.columns
-        kernel[tiles, 1](*tensors, *numbers, first, end, *strides, **sizes, **options)
+    whole = how.shape == "loop"
+    sizes["COLUMNS"] = columns * how.columns if whole else how.columns
+    walk = KERNELS[f"{name}_walk"][tiles, 1 if whole else columns]
+    given, constants = (*tensors, *numbers), {**sizes, **options}
+    if whole:
+        walk(*given, first, end, *strides, **constants)
         return
-    sizes["COLUMNS"] = how.columns
-    order = range(first, end) if name.endswith("forward") else range(end - 1, first - 1, -1)
-    for t in order:
-        kernel[tiles, columns](*tensors, *numbers, t, t + 1, *strides, **sizes, **options)
+    for t in range(first, end) if name.endswith("forward") else range(end - 1, first - 1, -1):
+        walk(*given, t, t + 1, *strides, **constants)

@@ -4,7 +4,8 @@ It has one function that finishes a tile of one step (`_tile`), and three kernel
 weights and states stay between the steps:
 
 - ``walk``: nothing stays. One program for all columns and steps (loop), or one for each tile of one step (step).
-- ``group``: the programs of a batch tile hand over after each step; each keeps its part of the weights.
+- ``group``: the programs of a batch tile hand over after each step; each keeps its part of the weights (AHEAD > 0:
+  how many pieces of the state are read at once), or reads it anew in each step (AHEAD = 0).
 - ``resident``: one program has all columns; weights and states stay with it.
 """
 # mypy: ignore-errors
@@ -24,6 +25,7 @@ from rl.recurrent_triton._tiles import (
     dot,
     keep_rows,
     previous,
+    products,
     restarts,
     row_at,
     rows_of,
@@ -135,12 +137,9 @@ def lstm_backward_walk(
             tile = rows[:, None] & exist[None, :]
             carry_at = incoming_c + b[:, None] * H + n[None, :]
             dh = tl.load(incoming_h + b[:, None] * H + n[None, :], mask=tile & (t == last), other=0.0)
-            for k0 in range(0, terms, BK):
-                k = k0 + tl.arange(0, BK)
-                there = within(k, 4 * H, BK)
-                x = state_tile(grad_gates + gate_row + 4 * H, None, k, onward, restart, there, "")
-                w = tl.load(weight + k[:, None] * H + n[None, :], mask=there[:, None] & exist[None, :], other=0.0)
-                dh = dot(x, w, dh, PRECISION)
+            dh = products(
+                grad_gates + gate_row + 4 * H, onward, weight, n, exist, dh, terms, H, 4 * H, BK, "", PRECISION
+            )
             dc = tl.load(carry_at, mask=tile, other=0.0)
             was = state_tile(c_before, c_reset, n, rows & ~restart, restart, exist, "")
             place = row[:, None] + n[None, :]
@@ -209,14 +208,15 @@ def lstm_backward_group(
     ACTIVATED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """All steps; a program keeps its weights and the gradient of its c, and reads the others' gates."""
+    """All steps; a program keeps the gradient of its c and, if AHEAD, its weights, and reads the others' gates."""
     TILES: tl.constexpr = (4 * H + BK - 1) // BK
     b, rows = rows_of(batch, BB, tile0)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     exist = within(n, H, BN)
     tile = rows[:, None] & exist[None, :]
     counter, programs = counter_of(counters, tile0), tl.num_programs(1)
-    kept = keep_rows(weight, n, H, 4 * H, BK, BN)
+    if AHEAD:
+        kept = keep_rows(weight, n, H, 4 * H, BK, BN)
     own = b[:, None] * H + n[None, :]
     dc = tl.load(incoming_c + own, mask=tile, other=0.0)
     for back in range(stop - start):
@@ -230,10 +230,14 @@ def lstm_backward_group(
         dh = tl.load(incoming_h + own, mask=tile & (back == 0), other=0.0)
         await_others(counter, back * programs)
         later_row = grad_gates + gate_row + 4 * H
-        for q0 in tl.static_range(0, TILES, AHEAD):
-            x = states_ahead(later_row, None, onward, restart, 4 * H, BK, q0, min(q0 + AHEAD, TILES))
-            for q in tl.static_range(q0, min(q0 + AHEAD, TILES)):
-                dh = dot(x[q - q0], kept[q], dh, PRECISION)
+        if AHEAD:
+            for q0 in tl.static_range(0, TILES, AHEAD):
+                x = states_ahead(later_row, None, onward, restart, 4 * H, BK, q0, min(q0 + AHEAD, TILES))
+                for q in tl.static_range(q0, min(q0 + AHEAD, TILES)):
+                    dh = dot(x[q - q0], kept[q], dh, PRECISION)
+        else:
+            terms = tl.where(back > 0, 4 * H, 0)
+            dh = products(later_row, onward, weight, n, exist, dh, terms, H, 4 * H, BK, ".cg", PRECISION)
         place = ((b * time + t) * H)[:, None] + n[None, :]
         gate_place = gate_row[:, None] + n[None, :]
         _, _, _, _, dc = _tile(

@@ -4,7 +4,8 @@ It has one function that finishes a tile of one step (`_tile`), and three kernel
 weights and states stay between the steps:
 
 - ``walk``: nothing stays. One program for all columns and steps (loop), or one for each tile of one step (step).
-- ``group``: the programs of a batch tile hand over after each step; each keeps its part of the weights.
+- ``group``: the programs of a batch tile hand over after each step; each keeps its part of the weights (AHEAD > 0:
+  how many pieces of the state are read at once), or reads it anew in each step (AHEAD = 0).
 - ``resident``: one program has all columns; weights and states stay with it.
 """
 # mypy: ignore-errors
@@ -55,6 +56,36 @@ def _tile(sums, c_before, gates_at, h_at, c_at, tile, counter, H: tl.constexpr, 
     return h, c
 
 
+@triton.jit
+def _products(
+    sums,
+    before,
+    reset,
+    going,
+    restart,
+    weight,
+    n,
+    exist,
+    H: tl.constexpr,
+    BK: tl.constexpr,
+    CACHE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """`sums` with the products of the states before a step and the weights of columns `n`, which are read here."""
+    i, f, g, o = sums
+    for k0 in range(0, H, BK):
+        k = k0 + tl.arange(0, BK)
+        there = within(k, H, BK)
+        x = state_tile(before, reset, k, going, restart, there, CACHE)
+        w = weight + n[None, :] * H + k[:, None]
+        both = there[:, None] & exist[None, :]
+        i = dot(x, tl.load(w, mask=both, other=0.0), i, PRECISION)
+        f = dot(x, tl.load(w + H * H, mask=both, other=0.0), f, PRECISION)
+        g = dot(x, tl.load(w + 2 * H * H, mask=both, other=0.0), g, PRECISION)
+        o = dot(x, tl.load(w + 3 * H * H, mask=both, other=0.0), o, PRECISION)
+    return i, f, g, o
+
+
 @triton.jit(do_not_specialize=_NUMBERS)
 def lstm_forward_walk(
     gates,
@@ -103,20 +134,11 @@ def lstm_forward_walk(
             exist = within(n, H, BN)
             tile = rows[:, None] & exist[None, :]
             gates_at = gates + gate_row[:, None] + n[None, :]
-            i, f, g, o = load_gates(gates_at, tile, H, h.dtype.element_ty)
-            for k0 in range(0, H, BK):
-                k = k0 + tl.arange(0, BK)
-                there = within(k, H, BK)
-                x = state_tile(h_before, h_reset, k, going, restart, there, "")
-                w = weight + n[None, :] * H + k[:, None]
-                both = there[:, None] & exist[None, :]
-                i = dot(x, tl.load(w, mask=both, other=0.0), i, PRECISION)
-                f = dot(x, tl.load(w + H * H, mask=both, other=0.0), f, PRECISION)
-                g = dot(x, tl.load(w + 2 * H * H, mask=both, other=0.0), g, PRECISION)
-                o = dot(x, tl.load(w + 3 * H * H, mask=both, other=0.0), o, PRECISION)
+            sums = load_gates(gates_at, tile, H, h.dtype.element_ty)
+            sums = _products(sums, h_before, h_reset, going, restart, weight, n, exist, H, BK, "", PRECISION)
             was = state_tile(c_before, c_reset, n, going, restart, exist, "")
             place = row[:, None] + n[None, :]
-            _tile((i, f, g, o), was, gates_at, h + place, c + place, tile, None, H, KEEP)
+            _tile(sums, was, gates_at, h + place, c + place, tile, None, H, KEEP)
         # What one thread has written, others read in the next step.
         tl.debug_barrier()
 
@@ -156,14 +178,15 @@ def lstm_forward_group(
     KEEP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """All steps; a program keeps the weights and the c of its columns, and reads the others' h after each step."""
+    """All steps; a program keeps the c and, if AHEAD, the weights of its columns, and reads the others' h."""
     TILES: tl.constexpr = (H + BK - 1) // BK
     b, rows = rows_of(batch, BB, tile0)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     exist = within(n, H, BN)
     tile = rows[:, None] & exist[None, :]
     counter, programs = counter_of(counters, tile0), tl.num_programs(1)
-    kept = keep_columns(weight, n, H, BK, 4, BN)
+    if AHEAD:
+        kept = keep_columns(weight, n, H, BK, 4, BN)
     c_now = tl.load(previous(c0, c, b, start, time, H)[:, None] + n[None, :], mask=tile, other=0.0)
     for t in range(start, stop):
         restart = restarts(mask, b, t, rows, mask_b, mask_t)
@@ -171,20 +194,25 @@ def lstm_forward_group(
         h_before = previous(h0, h, b, t, time, H)
         h_reset = row_at(reset_h, b, t, reset_h_b, reset_h_t, RESET_H_UNIT)
         gates_at = gates + ((b * span + (t - first)) * (4 * H))[:, None] + n[None, :]
-        i, f, g, o = load_gates(gates_at, tile, H, h.dtype.element_ty)
+        sums = load_gates(gates_at, tile, H, h.dtype.element_ty)
         c_reset = row_at(reset_c, b, t, reset_c_b, reset_c_t, RESET_C_UNIT)
         c_now = reset_to(c_now, c_reset, n, restart, tile)
         # All that is this program's own is read by now; the first step needs nobody (the count is 0).
         await_others(counter, (t - start) * programs)
-        for q0 in tl.static_range(0, TILES, AHEAD):
-            x = states_ahead(h_before, h_reset, going, restart, H, BK, q0, min(q0 + AHEAD, TILES))
-            for q in tl.static_range(q0, min(q0 + AHEAD, TILES)):
-                i = dot(x[q - q0], kept[4 * q], i, PRECISION)
-                f = dot(x[q - q0], kept[4 * q + 1], f, PRECISION)
-                g = dot(x[q - q0], kept[4 * q + 2], g, PRECISION)
-                o = dot(x[q - q0], kept[4 * q + 3], o, PRECISION)
+        if AHEAD:
+            i, f, g, o = sums
+            for q0 in tl.static_range(0, TILES, AHEAD):
+                x = states_ahead(h_before, h_reset, going, restart, H, BK, q0, min(q0 + AHEAD, TILES))
+                for q in tl.static_range(q0, min(q0 + AHEAD, TILES)):
+                    i = dot(x[q - q0], kept[4 * q], i, PRECISION)
+                    f = dot(x[q - q0], kept[4 * q + 1], f, PRECISION)
+                    g = dot(x[q - q0], kept[4 * q + 2], g, PRECISION)
+                    o = dot(x[q - q0], kept[4 * q + 3], o, PRECISION)
+            sums = (i, f, g, o)
+        else:
+            sums = _products(sums, h_before, h_reset, going, restart, weight, n, exist, H, BK, ".cg", PRECISION)
         place = ((b * time + t) * H)[:, None] + n[None, :]
-        _, c_now = _tile((i, f, g, o), c_now, gates_at, h + place, c + place, tile, counter, H, KEEP)
+        _, c_now = _tile(sums, c_now, gates_at, h + place, c + place, tile, counter, H, KEEP)
 
 
 @triton.jit(do_not_specialize=_NUMBERS)

@@ -1,15 +1,21 @@
-"""Which launch shape and which tiles a recurrence runs with: a small table, by size and device, nothing is tried out.
+"""Which launch shape and which tiles a recurrence runs with: by size and device, from estimates; nothing is tried out.
 
-The shapes, and when `plan` takes them (the first that fits):
+The shapes:
 
 - ``resident``: one program has a tile of the batch, all columns and all steps; weights stay in shared memory, states in
-  registers. Where the weights fit: H <= 64 for float32, H <= 128 for half types (less where shared memory is small).
-- ``group``: H / columns programs share a tile of the batch; each keeps its columns of the weights in shared memory and
-  hands its part of the state over after each step. They must all run at once, so what does not fit onto the device at
-  once goes in several launches, at most `WAVES`.
-- ``loop``: one program has a tile of the batch and all steps, and streams all weights in each step. Where the weights
-  are so few that this is faster than a launch, `STREAMED` bytes.
-- ``step``: one launch a step, over tiles of the batch and of the columns. All the rest.
+  registers. Taken wherever the weights fit: H <= 64 for float32, H <= 128 for half types (less where shared memory is
+  small).
+- ``group``: H / columns programs share a tile of the batch, and each hands its part of the state over after each step.
+  It keeps its columns of the weights in shared memory, or reads them anew in each step. All must run at once, so what
+  does not fit onto the device goes in several launches, at most `WAVES`.
+- ``loop``: one program has a tile of the batch and all steps, and reads all weights in each step.
+- ``step``: one launch a step, over tiles of the batch and of the columns.
+
+Of the last three the one is taken whose step is shortest by `_microseconds`. A step that is a launch from Python takes
+ten microseconds on the host, more than a group takes to hand over and to read its columns of the weights from the
+second-level cache; so groups that keep nothing serve what shared memory does not hold, until the batch is so large that
+the products count. Kernels that keep weights have all their products written out, which `WRITTEN` bounds: it is the
+compiler's time. Products in "ieee" and "tf32x3" take longer than reading their weights, so those are not kept.
 
 Tiles follow what the compiler does with them: with 16 rows, warps lie side by side along the columns and each needs 8;
 with as many rows as columns or more, along the rows, and each needs 16. More warps would compute the same again.
@@ -17,7 +23,7 @@ with as many rows as columns or more, along the rows, and each needs 16. More wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from rl.core.errors import BackendError
@@ -34,12 +40,18 @@ SHAPES: tuple[Shape, ...] = ("resident", "group", "loop", "step")
 
 WAVES = 4
 """Launches of a group: each costs about as much as all of it would, if the device were larger."""
-STREAMED = 5 * 2**18
-"""Bytes of weights that a loop streams in each step: about ten microseconds for one processor."""
-EXACT = 128
-"""Largest hidden size of a group with products in "ieee" or "tf32x3": all of a product is written out in its kernel."""
-WIDE = 1024
-"""Largest number of gates (slots times hidden size) of a group with tiles of 32 rows: with more its kernel spills."""
+WRITTEN = {"tf32": 36 * 1024, "half": 64 * 1024, "tf32x3": 0, "ieee": 0}
+"""Weights (slots times H times columns of a tile) whose products a kernel of a group may have written out."""
+LAUNCH = 10.0
+"""Microseconds between two launches from Python; in a CUDA graph it is about 4."""
+HANDOVER = 2.0
+"""Microseconds from the end of one program's step to the begin of the next one's in a group."""
+FILL = 1.0
+"""Microseconds until the first terms of a product have come from the second-level cache."""
+ALONE, SHARED = 100e3, 42e3
+"""Bytes a microsecond that a processor reads from the second-level cache: few of them, and when all do."""
+RATE = {"tf32": 1e6, "half": 2e6, "tf32x3": 0.33e6, "ieee": 0.25e6}
+"""Operations a microsecond of a processor, in small tiles; twice as many with 64 rows, for larger instructions."""
 _SLOTS = {"lstm": 4, "gru": 3}
 _SPARE = 24 * 1024  # bytes of shared memory for what is not weights: gates and gradients on their way between layouts
 
@@ -71,7 +83,7 @@ class Launch:
         depth: terms of a product that are taken at once.
         warps: of a program.
         stages: of the products' pipeline.
-        ahead: of a group: how many pieces of a state are read before the first product.
+        ahead: of a group: how many pieces of a state are read before the first product; 0 if its weights do not stay.
         wave: of a group: how many tiles of the batch run at once; all if 0.
         registers: that a thread may have, if that is said. Unsaid, the assembler may spill for the sake of more
             programs on a processor; said, it may read so much ahead that it spills. Which of the two helps was tried.
@@ -93,27 +105,29 @@ class _Task:
     """What is asked for.
 
     Args:
+        direction: "forward" or "backward".
         slots: matrices of H by H.
         batch: rows.
         hidden: H.
         size: bytes of a number of the compute type.
         kept: bytes that a weight takes that stays; "tf32x3" keeps it in two parts.
-        precision: of products of float32; "tf32" for half types. The others take more instructions and registers.
+        kind: of products: the precision of those of float32, or "half".
         device: where.
     """
 
+    direction: Direction
     slots: int
     batch: int
     hidden: int
     size: int
     kept: int
-    precision: str
+    kind: str
     device: Properties
 
     @property
-    def weights(self) -> int:
-        """Bytes."""
-        return self.slots * self.hidden**2 * self.size
+    def state(self) -> int:
+        """Bytes of a row that a product reads in each step: states, or gradients of gates."""
+        return self.hidden * (max(self.size, 4) if self.direction == "forward" else self.slots * self.size)
 
     @property
     def room(self) -> int:
@@ -135,7 +149,7 @@ def plan(
 
     Args:
         cell: "lstm" or "gru".
-        direction: "forward" or "backward"; both are planned alike for now.
+        direction: "forward" or "backward".
         batch: rows, >= 1.
         hidden: size, >= 1.
         dtype: the compute type.
@@ -152,18 +166,21 @@ def plan(
         >>> plan("lstm", "forward", 256, 256, torch.float32, "tf32", h200).shape
         'group'
     """
-    del direction
     size, single = dtype.itemsize, dtype.itemsize > 2
     kept = 2 * size if single and precision == "tf32x3" else size
-    task = _Task(_SLOTS[cell], batch, hidden, size, kept, precision if single else "tf32", device)
+    kind = precision if single else "half"
+    task = _Task(direction, _SLOTS[cell], batch, hidden, size, kept, kind, device)
     if shape is None:
-        found = _resident(task) or _group(task, WAVES)
-        return found or (_loop(task) if task.weights <= STREAMED else _step(task))
-    found = {"resident": _resident, "group": _group, "loop": _loop, "step": _step}[shape](task)
+        found = _resident(task) or _fastest(task, [*_groups(task, WAVES), *_loops(task), *_steps(task)])
+    elif shape == "resident":
+        found = _resident(task)
+    else:
+        found = _fastest(task, {"group": _groups, "loop": _loops, "step": _steps}[shape](task))
     if found is None:
         raise BackendError(
-            f"launch shape {shape!r} keeps the weights of a {cell} of hidden size {hidden} in {dtype} in shared memory;"
-            f" the device has {device.shared_memory_per_block_optin} bytes of it: take 'step' or 'loop'"
+            f"launch shape {shape!r} has no room for a {cell} of hidden size {hidden} in {dtype}: the device has"
+            f" {device.multi_processor_count} processors and {device.shared_memory_per_block_optin} bytes of shared"
+            " memory; take 'step' or 'loop'"
         )
     return found
 
@@ -177,38 +194,84 @@ def _resident(task: _Task) -> Launch | None:
     columns = max(16, 1 << (task.hidden - 1).bit_length())
     if task.slots * columns**2 * task.kept > task.room or columns * task.size > 256:
         return None
-    warps = {16: 1, 32: 4, 64: 4 if task.precision == "tf32" else 8}.get(columns, 8)
+    warps = {16: 1, 32: 4, 64: 4 if task.kind in {"tf32", "half"} else 8}.get(columns, 8)
     return Launch("resident", columns=columns, depth=columns, warps=warps)
 
 
-def _group(task: _Task, waves: int | None = None) -> Launch | None:
-    if task.precision != "tf32" and task.hidden > EXACT:
-        return None
-    best: tuple[int, Launch] | None = None
+def _groups(task: _Task, waves: int | None = None) -> list[Launch]:
+    found = [*_keeping(task), *_streaming(task, "group", (16, 32), (32, 32), (32, 64), (64, 32))]
+    found = [replace(one, wave=task.device.multi_processor_count // cdiv(task.hidden, one.columns)) for one in found]
+    return [one for one in found if one.wave and (waves is None or _waves(task, one) <= waves)]
+
+
+def _keeping(task: _Task) -> list[Launch]:
+    """Groups whose weights stay in shared memory."""
+    found: list[Launch] = []
+    backward = task.direction == "backward"
+    depth = 128 if task.hidden >= 256 and backward and task.kind == "tf32" else 64
+    # The backward kernel of half types spills a little on some devices above this.
+    most = min(WRITTEN[task.kind], 32 * 1024) if backward and task.kind == "half" else WRITTEN[task.kind]
     for rows, columns, warps in ((16, 32, 4), (32, 64, 8)):
-        per_wave = task.device.multi_processor_count // cdiv(task.hidden, columns)
-        depth = 64
-        kept = task.slots * cdiv(task.hidden, depth) * depth * columns * task.kept
-        if not per_wave or kept > task.room or (rows == 32 and task.slots * task.hidden > WIDE):
-            continue
-        needed = cdiv(cdiv(task.batch, rows), per_wave)
-        if best is None or needed < best[0]:
-            best = needed, Launch("group", rows, columns, depth, warps, ahead=4 if rows == 16 else 2, wave=per_wave)
-    return best[1] if best and (waves is None or best[0] <= waves) else None
+        written = task.slots * cdiv(task.hidden, depth) * depth * columns
+        if rows == 32 and backward and task.slots == 4 and task.kind != "half":
+            continue  # spills
+        if written * task.kept <= task.room and written <= most:
+            few = rows == 32 or depth * task.size > 256 or (backward and task.kind == "half")
+            ahead = 2 if few else 4
+            found.append(Launch("group", rows, columns, depth, warps, ahead=ahead))
+    return found
 
 
-def _loop(task: _Task) -> Launch:
-    many = cdiv(task.batch, 16) > 2 * task.device.multi_processor_count
-    return _streamed(task, "loop", 32 if many else 16, 64, 8 if many or task.precision == "ieee" else 4)
+def _loops(task: _Task) -> list[Launch]:
+    return _streaming(task, "loop", (16, 64), (32, 64), (32, 32))
 
 
-def _step(task: _Task) -> Launch:
-    for rows, warps in ((32, 8), (16, 8 if task.precision == "ieee" else 4)):
-        if cdiv(task.batch, rows) * cdiv(task.hidden, 64) >= task.device.multi_processor_count:
-            return _streamed(task, "step", rows, 64, warps)
-    return _streamed(task, "step", 16, 32, 4)
+def _steps(task: _Task) -> list[Launch]:
+    return _streaming(task, "step", (16, 32), (16, 64), (32, 32), (32, 64), (64, 32))
 
 
-def _streamed(task: _Task, shape: Shape, rows: int, columns: int, warps: int) -> Launch:
+def _streaming(task: _Task, shape: Shape, *tiles: tuple[int, int]) -> list[Launch]:
+    """Launches that read weights in each step, in a pipeline of three stages. The first fits everywhere."""
     depth = 64 if task.size == 2 else 32
-    return Launch(shape, rows, columns, depth, warps, stages=3, registers=255)
+    found: list[Launch] = []
+    for rows, columns in tiles:
+        # Others spill: large tiles of exact products, and squares on tensor cores.
+        large = rows > 32 or (columns > 32 and task.kind == "ieee")
+        if (large and task.kind in {"ieee", "tf32x3"}) or (rows == columns and task.kind != "ieee"):
+            continue
+        matrices = task.slots if task.direction == "forward" else 1
+        pipeline = 3 * (matrices * columns + rows) * depth * task.size
+        if found and rows > 32 and pipeline > task.room:
+            continue
+        warps = 8 if rows * columns >= 2048 or task.kind == "ieee" else 4
+        registers = None if rows * columns <= 512 and warps == 4 else 255
+        found.append(Launch(shape, rows, columns, depth, warps, stages=3, ahead=0, registers=registers))
+    return found
+
+
+def _waves(task: _Task, launch: Launch) -> int:
+    """How often the device is filled by what must run."""
+    tiles = cdiv(task.batch, launch.rows)
+    if launch.shape == "group":
+        return cdiv(tiles, launch.wave)
+    across = cdiv(task.hidden, launch.columns) if launch.shape == "step" else 1
+    return cdiv(tiles * across, task.device.multi_processor_count)
+
+
+def _microseconds(task: _Task, launch: Launch) -> float:
+    """An estimate of the time of one step."""
+    tiles, across = cdiv(task.batch, launch.rows), cdiv(task.hidden, launch.columns)
+    waves, processors = _waves(task, launch), task.device.multi_processor_count
+    weights = 0 if launch.ahead else task.slots * task.hidden * launch.columns * task.size
+    programs = {"group": min(tiles, launch.wave) * across, "loop": tiles}.get(launch.shape, tiles * across)
+    rate = min(ALONE, SHARED * processors / min(programs, processors))
+    products = 2 * task.slots * task.hidden * launch.rows * launch.columns / RATE[task.kind]
+    products /= 2 if launch.rows >= 64 else 1
+    tile = FILL + (launch.rows * task.state + weights) / rate + products
+    if launch.shape == "group":
+        return waves * (HANDOVER + tile)
+    return waves * across * tile if launch.shape == "loop" else max(LAUNCH, HANDOVER + waves * tile)
+
+
+def _fastest(task: _Task, launches: list[Launch]) -> Launch | None:
+    return min(launches, key=lambda one: _microseconds(task, one), default=None)

@@ -75,7 +75,8 @@ def on_device(device: torch.device, precision: str | None) -> Generator[str]:
 def _products(precision: str | None) -> Generator[str]:
     settings = torch.backends.cuda.matmul
     before = settings.fp32_precision
-    found = precision or ("tf32" if "tf32" in {before, torch.backends.cudnn.rnn.fp32_precision} else "ieee")
+    of_layers: str = getattr(torch.backends.cudnn.rnn, "fp32_precision", "none")  # torch's stubs do not know it
+    found = precision or ("tf32" if "tf32" in {before, of_layers} else "ieee")
     settings.fp32_precision = "tf32" if found == "tf32" else "ieee"
     try:
         yield found

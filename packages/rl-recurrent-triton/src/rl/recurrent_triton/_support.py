@@ -135,10 +135,11 @@ def said() -> str:
     """Which Triton computes, and how.
 
     Raises:
-        BackendError: if there is none.
+        BackendError: if there is none, or if it is switched off.
     """
-    if not has_triton():
-        raise BackendError(f"the recurrent back end 'triton': {_no_triton()}")
+    reason = _missing()
+    if reason:
+        raise BackendError(f"the recurrent back end 'triton': {reason}")
     return f"Triton {_triton_version()}{', interpreted' if interpreted() else ''}"
 
 

@@ -1,0 +1,142 @@
+"""What a call is given, checked before anything is computed: kernels read what shapes promise, without looking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn, cast
+
+import torch
+from torch import Tensor
+
+from rl.core import RecurrentOptions
+from rl.core.errors import BackendError, ShapeError, SpecError
+
+__all__ = ["WHO", "require_fitting", "require_known", "require_plain_tensors"]
+
+WHO = "the recurrent back end 'triton'"
+
+_PRECISIONS = (None, "ieee", "tf32", "tf32x3")
+_RECOMPUTES = ("none", "full")
+_functorch: Any = torch._C._functorch  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+
+
+def require_known(options: RecurrentOptions) -> None:
+    """Refuse options that stand for nothing.
+
+    Args:
+        options: of a call.
+
+    Raises:
+        BackendError: naming what is known.
+    """
+    for name, value, known in (
+        ("matmul_precision", options.matmul_precision, _PRECISIONS),
+        ("recompute", options.recompute, _RECOMPUTES),
+    ):
+        if value not in known:
+            raise BackendError(f"{WHO}: {name} is {value!r}; it is one of {', '.join(map(repr, known))}")
+
+
+def require_fitting(
+    cell: str,
+    inputs: Tensor,
+    weights: Sequence[Tensor],
+    each: int,
+    state: tuple[Tensor, ...],
+    is_init: Tensor,
+    resets: tuple[Tensor, ...] | None,
+) -> None:
+    """Refuse what does not fit together; see `rl.core.interfaces.RecurrentBackend` for shapes.
+
+    Args:
+        cell: ``"lstm"`` or ``"gru"``.
+        inputs: ``[B, T, I]``.
+        weights: by layer.
+        each: weights of a layer.
+        state: before the first step.
+        is_init: where states are given anew.
+        resets: what is given there.
+
+    Raises:
+        ShapeError: if shapes do not agree.
+        SpecError: for something else than tensors, for a mask that is not bool, for states of whole numbers.
+    """
+    layers, hidden = len(weights) // each, weights[1].shape[-1]
+    _require_tensors(cell, inputs, state, is_init, resets)
+    if inputs.ndim != 3:
+        _misfit("inputs", "[B, T, I]", inputs, "sequences of one batch dimension, batch first")
+    batch, time, width = inputs.shape
+    if width != weights[0].shape[-1]:
+        _misfit("inputs", f"[B, T, I] with I = {weights[0].shape[-1]} of weight_ih_l0", inputs, "of another module?")
+    _require_weights(4 if cell == "lstm" else 3, weights, each)
+    for number, part in enumerate(state):
+        if part.shape != (batch, layers, hidden):
+            _misfit(f"state {number}", f"[B, layers, H] = {[batch, layers, hidden]}", part, "batch first")
+    if is_init.shape != (batch, time):
+        _misfit("is_init", f"[B, T] = {[batch, time]}", is_init, "squeeze its last dimension, if it has one of size 1")
+    for number, part in enumerate(resets or ()):
+        if part.shape != (batch, time, layers, hidden):
+            _misfit(f"reset_state {number}", f"[B, T, layers, H] = {[batch, time, layers, hidden]}", part, "expand it")
+
+
+def _require_weights(slots: int, weights: Sequence[Tensor], each: int) -> None:
+    """All that belongs to ``weight_hh_l0``, but for the width of the inputs."""
+    width, hidden = weights[0].shape[-1], weights[1].shape[-1]
+    for place in range(len(weights) // each):
+        below, rows = hidden if place else width, slots * hidden
+        expected = [(rows, below), (rows, hidden), (rows,), (rows,)]
+        names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+        for name, shape, weight in zip(names, expected, weights[each * place : each * (place + 1)], strict=False):
+            if weight.shape != shape:
+                _misfit(f"{name}_l{place}", f"{list(shape)}", weight, f"weight_hh_l0 has {hidden} columns")
+
+
+def _require_tensors(cell: str, inputs: object, state: object, is_init: object, resets: object) -> None:
+    parts = 2 if cell == "lstm" else 1
+    for name, found in (("state", state), ("reset_state", resets)):
+        if name == "reset_state" and (found is None or found == ()):
+            continue
+        inside = cast("tuple[object, ...]", found)
+        sequence = isinstance(found, (tuple, list))
+        if not sequence or len(inside) != parts or not all(isinstance(part, Tensor) for part in inside):
+            said = f"{type(found).__name__} of {len(inside)}" if sequence else _spoken(found)
+            what = "h and c" if parts == 2 else "h"
+            raise SpecError(f"{WHO}: {name} of {cell} is a tuple of {parts} tensors ({what}), got {said}")
+        for number, part in enumerate(cast("tuple[Tensor, ...]", found)):
+            if not part.is_floating_point():
+                raise SpecError(f"{WHO}: {name} {number} is {part.dtype}, expected a floating type: convert it")
+    for name, found in (("inputs", inputs), ("is_init", is_init)):
+        if not isinstance(found, Tensor):
+            raise SpecError(f"{WHO}: {name} is a tensor, got {_spoken(found)}")
+        if found.is_nested or found.layout is not torch.strided:
+            kind = "nested" if found.is_nested else str(found.layout)
+            raise SpecError(f"{WHO}: {name} is {kind}, expected a dense tensor: pad it, or use .to_dense()")
+    if cast("Tensor", is_init).dtype is not torch.bool:
+        raise SpecError(f"{WHO}: is_init is {cast('Tensor', is_init).dtype}, expected torch.bool: use .bool()")
+
+
+def _spoken(found: object) -> str:
+    return "None" if found is None else f"a {type(found).__name__}"
+
+
+def _misfit(name: str, expected: str, found: Tensor, hint: str) -> NoReturn:
+    raise ShapeError(f"{WHO}: {name} has the shape {list(found.shape)}, expected {expected}: {hint}")
+
+
+def require_plain_tensors(tensors: Sequence[Tensor | None]) -> None:
+    """Refuse tensors inside of `torch.func` transforms, which kernels cannot see.
+
+    Args:
+        tensors: of a call, or gradients that it is given.
+
+    Raises:
+        BackendError: naming what else to do.
+    """
+    for tensor in tensors:
+        if tensor is not None and (
+            _functorch.is_functorch_wrapped_tensor(tensor) or _functorch.is_legacy_batchedtensor(tensor)
+        ):
+            raise BackendError(
+                f"{WHO} does not compute inside of torch.func transforms (vmap, grad, jvp, is_grads_batched): call it"
+                " once for each, or run the recurrence step by step"
+            )

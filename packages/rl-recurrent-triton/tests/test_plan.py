@@ -1,0 +1,60 @@
+"""The table of launches: what is chosen where, and that it fits the device."""
+
+import itertools
+
+import pytest
+import torch
+
+from rl.core.errors import BackendError
+from rl.recurrent_triton._plan import SHAPES, Device, cdiv, plan
+
+H200 = Device(multi_processor_count=132, shared_memory_per_block_optin=232448)
+SMALL = Device(multi_processor_count=14, shared_memory_per_block_optin=101376)
+MODES = [(torch.float32, mode) for mode in ("ieee", "tf32", "tf32x3")] + [(torch.bfloat16, "ieee")]
+
+
+@pytest.mark.parametrize(
+    ("batch", "hidden", "mode", "shape", "kept"),
+    [
+        (256, 64, 1, "resident", True),
+        (256, 128, 3, "resident", True),
+        (256, 256, 1, "group", True),
+        (32, 512, 1, "group", False),
+        (256, 256, 0, "group", False),
+        (8192, 512, 1, "step", False),
+        (8192, 256, 0, "loop", False),
+    ],
+)
+def test_what_is_chosen_on_an_h200(batch, hidden, mode, shape, kept):
+    for direction in ("forward", "backward"):
+        found = plan("lstm", direction, batch, hidden, *MODES[mode], H200)
+        assert found.shape == shape
+        assert bool(found.ahead) == kept
+
+
+@pytest.mark.parametrize("device", [H200, SMALL, Device(1, 49152)])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_groups_run_at_once_and_weights_fit(device, cell):
+    batches, sizes = (1, 17, 256, 1000, 8192), (1, 16, 33, 100, 256, 300, 512, 1024, 4096)
+    for batch, hidden, mode, direction in itertools.product(batches, sizes, MODES, ("forward", "backward")):
+        found = plan(cell, direction, batch, hidden, *mode, device)
+        if found.shape == "group":
+            assert 1 <= found.wave * cdiv(hidden, found.columns) <= device.multi_processor_count
+            kept = hidden * found.columns * (4 if cell == "lstm" else 3) * mode[0].itemsize
+            assert not found.ahead or kept < device.shared_memory_per_block_optin
+
+
+def test_a_group_needs_as_many_processors_as_it_has_programs():
+    assert plan("lstm", "forward", 1, 4096, *MODES[1], SMALL).shape != "group"
+    with pytest.raises(BackendError, match="processors"):
+        plan("lstm", "forward", 1, 4096, *MODES[1], SMALL, "group")
+
+
+def test_weights_that_do_not_fit_cannot_be_resident():
+    with pytest.raises(BackendError, match="resident"):
+        plan("lstm", "forward", 1, 256, *MODES[1], H200, "resident")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_shape_that_is_asked_for_is_taken(shape):
+    assert plan("gru", "backward", 4, 48, *MODES[1], H200, shape).shape == shape
