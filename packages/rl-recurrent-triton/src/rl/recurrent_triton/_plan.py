@@ -195,11 +195,13 @@ def _resident(task: _Task) -> Launch | None:
     if task.slots * columns**2 * task.kept > task.room or columns * task.size > 256:
         return None
     warps = {16: 1, 32: 4, 64: 4 if task.kind in {"tf32", "half"} else 8}.get(columns, 8)
-    return Launch("resident", columns=columns, depth=columns, warps=warps)
+    # Shared memory admits one program of 128 columns to a processor: it may have the registers.
+    registers = 255 if columns == 128 else None
+    return Launch("resident", columns=columns, depth=columns, warps=warps, registers=registers)
 
 
 def _groups(task: _Task, waves: int | None = None) -> list[Launch]:
-    found = [*_keeping(task), *_streaming(task, "group", (16, 32), (32, 32), (32, 64), (64, 32))]
+    found = [*_keeping(task), *_streaming(task, "group", (16, 32), (32, 32), (32, 64))]
     found = [replace(one, wave=task.device.multi_processor_count // cdiv(task.hidden, one.columns)) for one in found]
     return [one for one in found if one.wave and (waves is None or _waves(task, one) <= waves)]
 
@@ -213,10 +215,10 @@ def _keeping(task: _Task) -> list[Launch]:
     most = min(WRITTEN[task.kind], 32 * 1024) if backward and task.kind == "half" else WRITTEN[task.kind]
     for rows, columns, warps in ((16, 32, 4), (32, 64, 8)):
         written = task.slots * cdiv(task.hidden, depth) * depth * columns
-        if rows == 32 and backward and task.slots == 4 and task.kind != "half":
+        if rows == 32 and backward and task.kind != "half":
             continue  # spills
         if written * task.kept <= task.room and written <= most:
-            few = rows == 32 or depth * task.size > 256 or (backward and task.kind == "half")
+            few = rows == 32 or depth * task.size > 256 or task.hidden < 128 or (backward and task.kind == "half")
             ahead = 2 if few else 4
             found.append(Launch("group", rows, columns, depth, warps, ahead=ahead))
     return found
@@ -236,14 +238,15 @@ def _streaming(task: _Task, shape: Shape, *tiles: tuple[int, int]) -> list[Launc
     found: list[Launch] = []
     for rows, columns in tiles:
         # Others spill: large tiles of exact products, and squares on tensor cores.
-        large = rows > 32 or (columns > 32 and task.kind == "ieee")
+        large = rows > 32 or (columns > 32 and (task.kind == "ieee" or (rows > 16 and task.slots == 4)))
         if (large and task.kind in {"ieee", "tf32x3"}) or (rows == columns and task.kind != "ieee"):
             continue
         matrices = task.slots if task.direction == "forward" else 1
         pipeline = 3 * (matrices * columns + rows) * depth * task.size
         if found and rows > 32 and pipeline > task.room:
             continue
-        warps = 8 if rows * columns >= 2048 or task.kind == "ieee" else 4
+        many = rows * columns >= 2048 or task.kind == "ieee" or (task.kind == "tf32x3" and columns > 32)
+        warps = 8 if many else 4
         registers = None if rows * columns <= 512 and warps == 4 else 255
         found.append(Launch(shape, rows, columns, depth, warps, stages=3, ahead=0, registers=registers))
     return found
