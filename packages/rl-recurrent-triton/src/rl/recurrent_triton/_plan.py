@@ -201,7 +201,10 @@ def _resident(task: _Task) -> Launch | None:
 
 
 def _groups(task: _Task, waves: int | None = None) -> list[Launch]:
-    found = [*_keeping(task), *_streaming(task, "group", (16, 32), (32, 32), (32, 64))]
+    tiles = [(16, 32), (32, 32), (32, 64)]
+    if task.room > (200 if task.hidden % 32 else 120) * 1024:  # the products of older devices spill
+        tiles.append((64, 32))
+    found = [*_keeping(task), *_streaming(task, "group", *tiles)]
     found = [replace(one, wave=task.device.multi_processor_count // cdiv(task.hidden, one.columns)) for one in found]
     return [one for one in found if one.wave and (waves is None or _waves(task, one) <= waves)]
 
@@ -211,8 +214,10 @@ def _keeping(task: _Task) -> list[Launch]:
     found: list[Launch] = []
     backward = task.direction == "backward"
     depth = 128 if task.hidden >= 256 and backward and task.kind == "tf32" else 64
-    # The backward kernel of half types spills a little on some devices above this.
-    most = min(WRITTEN[task.kind], 32 * 1024) if backward and task.kind == "half" else WRITTEN[task.kind]
+    # The backward kernel of half types spills a little on some devices above this, and where the last piece is masked.
+    most = WRITTEN[task.kind]
+    if backward and task.kind == "half":
+        most = 0 if task.hidden % depth else min(most, 32 * 1024)
     for rows, columns, warps in ((16, 32, 4), (32, 64, 8)):
         written = task.slots * cdiv(task.hidden, depth) * depth * columns
         if rows == 32 and backward and task.kind != "half":
@@ -234,7 +239,8 @@ def _steps(task: _Task) -> list[Launch]:
 
 def _streaming(task: _Task, shape: Shape, *tiles: tuple[int, int]) -> list[Launch]:
     """Launches that read weights in each step, in a pipeline of three stages. The first fits everywhere."""
-    depth = 64 if task.size == 2 else 32
+    masked = task.size == 2 and task.hidden % 64 != 0  # which takes registers
+    depth = 64 if task.size == 2 and not masked else 32
     found: list[Launch] = []
     for rows, columns in tiles:
         # Others spill: large tiles of exact products, and squares on tensor cores.
@@ -247,7 +253,7 @@ def _streaming(task: _Task, shape: Shape, *tiles: tuple[int, int]) -> list[Launc
             continue
         many = rows * columns >= 2048 or task.kind == "ieee" or (task.kind == "tf32x3" and columns > 32)
         warps = 8 if many else 4
-        registers = None if rows * columns <= 512 and warps == 4 else 255
+        registers = None if rows * columns <= 512 and warps == 4 and not masked else 255
         found.append(Launch(shape, rows, columns, depth, warps, stages=3, ahead=0, registers=registers))
     return found
 
