@@ -8,11 +8,10 @@ import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack
 
 from rl.core.errors import ContractError, ShapeError
+from rl.core.testing import check_row_gather
 from rl.replay import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer, TensorStorage
-from rl.replay._columns import Columns
+from rl.replay._row_gather import TorchRowGather
 from rl.replay._slice_index import place_slices, slice_rows, whole_rows
-
-DTYPES = [torch.bool, torch.uint8, torch.uint16, torch.uint64, torch.bfloat16, torch.float64, torch.complex64]
 
 
 def rows(start, stop, episode=10):
@@ -35,37 +34,16 @@ def make(storage, **arguments):
     )
 
 
-@pytest.mark.parametrize("row", [(), (1,), (1, 1), (3,), (2, 3), (0,)])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_and_runs_are_what_indexing_gives(dtype, row):
-    full = torch.randint(0, 200, (50, *row)).to(dtype)
-    columns = Columns([("a", full), (("b", "c"), torch.arange(50))])
-    index, begin = torch.tensor([3, 39, 0, 3]), torch.tensor([36, 0, 5])
-    places = (begin.unsqueeze(1) + torch.arange(4)).flatten()
-    found = columns.rows(40, index)
-    assert found["a"].dtype is dtype
-    assert (found["a"] == full[index]).all()
-    assert (found["b", "c"] == index).all()
-    runs = columns.runs(40, begin, 4)
-    if 0 in row:
-        assert runs is None
-    else:
-        assert runs["a"].shape == (12, *row)
-        assert (runs["a"] == full[places]).all()
-        runs["a"].zero_()
-        assert (columns.rows(40, index)["a"] == full[index]).all()  # copies
+def test_rows_and_runs_in_plain_torch_are_what_indexing_gives():
+    check_row_gather(TorchRowGather)
 
 
-def test_what_is_not_written_is_not_read():
-    columns = Columns([("a", torch.arange(50))])
-    for call in (
-        lambda: columns.rows(40, torch.tensor([40])),
-        lambda: columns.runs(40, torch.tensor([37]), 4),
-        lambda: columns.runs(3, torch.tensor([0]), 4),
-    ):
-        with pytest.raises(IndexError):
-            call()
-    assert columns.runs(40, torch.tensor([36]), 4)["a"].tolist() == [36, 37, 38, 39]
+def test_runs_of_rows_that_do_not_lie_in_line():
+    turned, flat = torch.arange(180).view(3, 60).t(), torch.arange(60)
+    begin = torch.tensor([36, 0, 5])
+    found, places = TorchRowGather([turned, flat]).runs(40, begin, 4)
+    assert places.tolist() == (begin.unsqueeze(1) + torch.arange(4)).flatten().tolist()
+    assert (found == turned[places]).all()
 
 
 def test_tensors_that_do_not_lie_in_line_are_copied_row_by_row():

@@ -18,7 +18,7 @@ them; ``why`` is a sentence such as "AVX2 library", for those who wonder which o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import pluggy
@@ -28,7 +28,7 @@ from rl.core.components import Command, Component
 if TYPE_CHECKING:
     import torch
 
-    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend
+    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend, RowGather
     from rl.core.registry import Registry
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "rl_notes",
     "rl_priority_tree",
     "rl_recurrent_backend",
+    "rl_row_gather",
 ]
 
 hookspec = pluggy.HookspecMarker("rl")
@@ -104,6 +105,19 @@ def rl_recurrent_backend(
         name: the back end that was asked for, ``"pad"``, ``"scan"``, ``"triton"``, ...; answer only if it is
             yours. None asks for the best one; answer if yours runs on `device` and is worth it there.
         device: where weights and data live.
+    """
+    raise NotImplementedError
+
+
+@hookspec(firstresult=True)
+def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
+    """Offer to copy rows of these tensors, or None to let the next plugin answer.
+
+    Called by `Registry.row_gather`, for a storage that has just allocated or taken over its memory. An accelerator
+    answers for memory that it can read; rl-replay's own, in plain torch, is ``trylast`` and answers for everything.
+
+    Args:
+        tensors: ``[capacity, ...]`` each, on one device, at least one.
     """
     raise NotImplementedError
 

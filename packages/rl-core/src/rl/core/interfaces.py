@@ -35,6 +35,7 @@ __all__ = [
     "Policy",
     "PriorityTree",
     "RecurrentBackend",
+    "RowGather",
     "Sampler",
     "Storage",
     "Transform",
@@ -197,6 +198,29 @@ class Storage(Protocol):
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class RowGather(Protocol):
+    """Copies of stored rows: made for the tensors ``[capacity, ...]`` of a storage, all of them in one call.
+
+    It keeps the tensors, not what they hold: rows are written, and memory may be moved, between calls.
+    """
+
+    def rows(self, written: int, index: Tensor) -> list[Tensor]:
+        """Of each tensor's first `written` rows those under `index` int64 ``[n]``, as copies ``[n, ...]``.
+
+        Raises:
+            IndexError: if an index is outside of them. An accelerator may leave that to its device.
+        """
+        ...
+
+    def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
+        """The `steps` rows from each of `begin` int64 ``[n]`` on, one run behind the other: ``[n * steps, ...]``.
+
+        Raises:
+            IndexError: if a run is outside of the first `written` rows. An accelerator may leave that to its device.
+        """
+        ...
 
 
 class Sampler(Protocol):

@@ -12,7 +12,7 @@ import inspect
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -36,7 +36,7 @@ from rl.core.settings import settings
 if TYPE_CHECKING:
     import torch
 
-    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend
+    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend, RowGather
 
 __all__ = ["GROUP", "Answer", "PluginRecord", "Registry", "components", "default", "load"]
 
@@ -274,6 +274,18 @@ class Registry:
             what = f"the recurrent back end {name!r}" if name else "a recurrent back end"
             remedy = "rl-recurrent-triton" if name == "triton" else "rl-modules"
             self._nobody(f"{what} for {cell} on {device}", "rl_recurrent_backend", remedy)
+        return found.value
+
+    def row_gather(self, tensors: Sequence[torch.Tensor]) -> RowGather:
+        """Who copies rows of these tensors, which all lie on one device, fastest.
+
+        Raises:
+            BackendError: if nobody offers it.
+        """
+        found = self.answer("rl_row_gather", tensors=tensors)
+        if found is None:
+            where = tensors[0].device if tensors else "no device"
+            self._nobody(f"copies of rows on {where}", "rl_row_gather", "rl-replay")
         return found.value
 
     def _nobody(self, what: str, hook: str, remedy: str) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rl.core.components import Component
@@ -11,7 +11,7 @@ from rl.core.hookspecs import hookimpl
 if TYPE_CHECKING:
     import torch
 
-    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend
+    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend, RowGather
 
 
 @hookimpl
@@ -80,6 +80,18 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
     from rl.native._recurrent import NativeKernels
 
     return scan(kernels=NativeKernels())
+
+
+@hookimpl(tryfirst=True)
+def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
+    """Copies of rows in C, of contiguous tensors on the CPU, where the library is there."""
+    from rl.native._library import library
+
+    if library() is None:
+        return None
+    from rl.native._gather import NativeRowGather
+
+    return NativeRowGather(tensors) if NativeRowGather.takes(tensors) else None
 
 
 @hookimpl

@@ -1,8 +1,8 @@
-"""What rl-replay offers: components, as data, and the priority tree that works everywhere."""
+"""What rl-replay offers: components, as data, and the priority tree and the copies of rows that work everywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rl.core.components import Component
@@ -11,7 +11,7 @@ from rl.core.hookspecs import hookimpl
 if TYPE_CHECKING:
     import torch
 
-    from rl.core.interfaces import PriorityTree
+    from rl.core.interfaces import PriorityTree, RowGather
 
 _ROWS = (
     ("storage", "list", "ListStorage", "Rows of any type in a Python list."),
@@ -44,3 +44,11 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
     from rl.replay._torch_tree import torch_tree
 
     return torch_tree(capacity, device, dtype)
+
+
+@hookimpl(trylast=True)
+def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather:
+    """Copies of rows in plain torch, for every device."""
+    from rl.replay._row_gather import TorchRowGather
+
+    return TorchRowGather(tensors)

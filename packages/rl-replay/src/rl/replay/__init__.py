@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rl.replay._scheduler import LinearScheduler
     from rl.replay._slice_passes import SliceSamplerWithoutReplacement
     from rl.replay._slices import SliceSampler
-    from rl.replay._tensor import LazyTensorStorage, TensorStorage
+    from rl.replay._tensor_storages import LazyTensorStorage, TensorStorage
     from rl.replay._tensordict_buffer import TensorDictReplayBuffer
     from rl.replay._without_replacement import SamplerWithoutReplacement
 
@@ -59,7 +59,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay._scheduler": ["LinearScheduler"],
         "rl.replay._slice_passes": ["SliceSamplerWithoutReplacement"],
         "rl.replay._slices": ["SliceSampler"],
-        "rl.replay._tensor": ["LazyTensorStorage", "TensorStorage"],
+        "rl.replay._tensor_storages": ["LazyTensorStorage", "TensorStorage"],
         "rl.replay._tensordict_buffer": ["TensorDictReplayBuffer"],
         "rl.replay._without_replacement": ["SamplerWithoutReplacement"],
     },

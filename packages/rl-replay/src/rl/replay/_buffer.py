@@ -172,7 +172,7 @@ class ReplayBuffer:
         else:
             with self._lock:
                 index, info = self._extra.draw(self.storage, size, generator=self.generator)
-                rows = self._extra.gather(self.storage, index, info)
+                rows = self._read(index, info)
             data, info = self._finish(rows, index, info)
         return (data, info) if return_info else data
 
@@ -322,10 +322,13 @@ class ReplayBuffer:
         # Drawn here and not in the thread: the order of draws, hence the randomness, is the caller's.
         index, info = self._extra.draw(self.storage, size, generator=self.generator)
         self._flight.submit(
-            lambda: self._extra.gather(self.storage, index, info),
+            lambda: self._read(index, info),
             lambda rows: self._finish(rows, index, info),
             last=self.sampler.ran_out,
         )
+
+    def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
+        return self._extra.gather(self.storage, index, info)
 
     def _finish(self, rows: Any, index: Tensor, info: dict[Any, Any]) -> Batch:
         info = {"index": index, **info}

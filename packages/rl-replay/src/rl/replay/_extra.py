@@ -41,6 +41,8 @@ class Extra:
     draw: Callable[..., tuple[Tensor, dict[Any, Any]]]
     gather: Callable[[Storage, Tensor, dict[Any, Any]], Any]
     mark: Callable[[Any, dict[Any, Any]], None]
+    reads: bool = False
+    """Whether `gather` is the sampler's own."""
 
     @classmethod
     def of(cls, sampler: Sampler, *, marks: bool) -> Extra:
@@ -51,7 +53,8 @@ class Extra:
             return cls(attach, admit, sampler.sample, _get, _nothing)
         if not marks:
             return cls(attach, admit, sampler.sample, _get, _write)
-        return cls(attach, admit, draw, getattr(sampler, "gather", _get), mark)
+        gather = getattr(sampler, "gather", None)
+        return cls(attach, admit, draw, _get if gather is None else gather, mark, gather is not None)
 
 
 def _get(storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:  # noqa: ARG001  others use it

@@ -1,22 +1,23 @@
-"""Storages that keep each key in one preallocated tensor."""
+"""What storages have in common that keep each key in one preallocated tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError
+from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey
 from rl.replay._arguments import whole
-from rl.replay._columns import Columns, flat_rows
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._plain import require_plain
+from rl.replay._row_gather import flat_rows, row_gather
 
-__all__ = ["LazyTensorStorage", "TensorRows", "TensorStorage"]
+__all__ = ["TensorRows"]
 
 
 class TensorRows:
@@ -37,8 +38,9 @@ class TensorRows:
         self._cells: Cells = {}
         self._tensors: list[tuple[NestedKey, Tensor]] = []
         self._lists: list[tuple[NestedKey, list[Any]]] = []
-        self._columns = Columns([])
-        self._on_cpu = self.device is None or self.device.type == "cpu"
+        self._keys: list[NestedKey] = []  # of the tensors
+        self._rows: RowGather = row_gather([])  # of the same
+        self.on_cpu: Final = self.device is None or self.device.type == "cpu"
         self._len = 0
         self._revision = 0
 
@@ -105,17 +107,17 @@ class TensorRows:
             IndexError: if an index is outside of what is stored.
         """
         found: dict[NestedKey, Tensor] = {}
-        if index is not None and not self._on_cpu:
+        if index is not None and not self.on_cpu:
             index = self._to_device(index)
         for key in keys:
             cell = self._cells.get(key)
             if isinstance(cell, Tensor):
                 rows = cell[: self._len]
                 if index is None:
-                    found[key] = rows.clone()
+                    found[key] = rows.clone(memory_format=torch.contiguous_format)
                 else:
-                    picked = flat_rows(rows).index_select(0, index.reshape(-1))
-                    found[key] = picked.view(*index.shape, *rows.shape[1:])
+                    chosen = flat_rows(rows).index_select(0, index.reshape(-1))
+                    found[key] = chosen.view(*index.shape, *rows.shape[1:])
         return found
 
     def cells(self, index: Tensor, runs: tuple[Tensor, int] | None = None) -> Cells | None:
@@ -131,10 +133,9 @@ class TensorRows:
         """
         if self._layout is None or self._lists:
             return None
-        cells = None
-        if runs is not None and self._on_cpu:
-            cells = self._columns.runs(self._len, *runs)
-        if cells is None:
+        if runs is not None and self.on_cpu:
+            cells: Cells = dict(zip(self._keys, self._rows.runs(self._len, *runs), strict=True))
+        else:
             cells = self._gathered(index if index.dim() == 1 else index.reshape(-1))
         if index.dim() == 1:
             return cells
@@ -164,7 +165,7 @@ class TensorRows:
         if self._layout is None:
             self._allocate(layout)
         index = index.reshape(-1)
-        if not self._on_cpu:
+        if not self.on_cpu:
             index = index.to(self.device)
         for key, tensor in self._tensors:
             cell: Tensor = cells[key]
@@ -236,7 +237,7 @@ class TensorRows:
     def _forget(self) -> None:
         """Give up layout and memory."""
         self._layout, self._len = None, 0
-        self._cells, self._tensors, self._lists, self._columns = {}, [], [], Columns([])
+        self._hold({})
 
     def _allocate(self, layout: Layout) -> None:
         cells: Cells = {}
@@ -245,10 +246,24 @@ class TensorRows:
         self._adopt(layout, cells)
 
     def _adopt(self, layout: Layout, cells: Cells) -> None:
-        self._layout, self._cells = layout, cells
+        self._layout = layout
+        self._hold(cells)
+
+    def _hold(self, cells: Cells) -> None:
+        self._cells = cells
         self._tensors = [(key, cell) for key, cell in cells.items() if isinstance(cell, Tensor)]
         self._lists = [(key, cell) for key, cell in cells.items() if not isinstance(cell, Tensor)]
-        self._columns = Columns(self._tensors)
+        self._keys = [key for key, _ in self._tensors]
+        self._rows = row_gather([tensor for _, tensor in self._tensors])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Made again where the storage arrives: who copies rows there may be another.
+        gone = ("_rows", "_tensors", "_lists", "_keys")
+        return {name: value for name, value in self.__dict__.items() if name not in gone}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._hold(self._cells)
 
     def _checked(self, data: Any) -> tuple[Cells, int, Layout]:
         who = type(self).__name__
@@ -295,12 +310,12 @@ class TensorRows:
 
     def _gathered(self, index: Tensor) -> Cells:
         """The tensors' rows under `index` ``[n]``."""
-        if not self._on_cpu:
+        if not self.on_cpu:
             index = self._to_device(index)
         elif not index.is_cpu:
             index = index.cpu()
         try:
-            return self._columns.rows(self._len, index)
+            return dict(zip(self._keys, self._rows.rows(self._len, index), strict=True))
         except IndexError:
             self._refuse_outside(index)
             raise
@@ -341,52 +356,3 @@ def grown(who: str, index: Tensor, length: int, max_size: int) -> int:
     ) != high + 1 - length:
         raise IndexError(f"{who}: writing at {high} would leave a gap behind row {length - 1}")
     return high + 1
-
-
-@final
-class LazyTensorStorage(TensorRows):
-    """Rows in memory that is allocated by the first batch.
-
-    Args:
-        max_size: capacity in rows; with ``ndim > 1`` in elements (a multiple of the row length).
-        device: where the rows live; batches are moved there, samples come from there.
-        ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
-            steps each; with 2, ``B * T`` elements, numbered row by row.
-
-    The first batch fixes keys, shapes and dtypes; a batch that differs is refused before anything is written.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> storage = LazyTensorStorage(100)
-        >>> storage.set(torch.arange(3), TensorDict({"obs": torch.eye(3)}, batch_size=[3]))
-        >>> len(storage), storage.get(1)["obs"]
-        (3, tensor([0., 1., 0.]))
-    """
-
-
-@final
-class TensorStorage(TensorRows):
-    """Rows in tensors that exist already: a dataset, say. They are used as they are, not copied.
-
-    Args:
-        data: a TensorDict or a tensor, ``[max_size, ...]``; every row counts as written.
-        ndim: how many leading dimensions count rows; see `LazyTensorStorage`.
-
-    Example:
-        >>> storage = TensorStorage(torch.arange(10))
-        >>> storage.get(torch.tensor([7, 2]))
-        tensor([7, 2])
-    """
-
-    def __init__(self, data: TensorDictBase | Tensor, *, ndim: int = 1) -> None:
-        if not isinstance(data, (TensorDictBase, Tensor)):
-            raise ContractError(f"TensorStorage takes a TensorDict or a tensor, got {type(data).__name__}")
-        cells = flatten(data, ndim)
-        layout = Layout.of(data, ndim)
-        count = torch.Size(data.shape[:ndim]).numel()
-        super().__init__(count, device=data.device, ndim=ndim)
-        self._check_first(layout, data)
-        self._adopt(layout, cells)
-        self._len = count
-        self.lead: Final = torch.Size(data.shape[:ndim])
-        """The dimensions that count rows."""

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.keys import INDEX
 from rl.replay._buffer import ReplayBuffer
+from rl.replay._collate import collate
+from rl.replay._layout import Layout
+from rl.replay._tensor import TensorRows
 
 __all__ = ["TensorDictReplayBuffer"]
+
+
+class _Annotated:
+    """Rows that were made with what is known about their draw; to write it into them afterwards costs more."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: TensorDictBase) -> None:
+        self.data = data
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
@@ -32,6 +45,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         True
     """
 
+    _wider: tuple[Layout, set[Any], Layout] | None = None
+
     def _check(self, data: Any) -> None:
         if isinstance(data, list):
             for row in data:
@@ -50,7 +65,34 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 "with batch.exclude('index')"
             )
 
+    def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
+        storage = self.storage
+        if isinstance(storage, TensorRows) and self._collate is collate and not self._extra.reads:
+            data = self._read_annotated(storage, index, info)
+            if data is not None:
+                return _Annotated(data)
+        return super()._read(index, info)
+
+    def _read_annotated(self, storage: TensorRows, index: Tensor, info: dict[Any, Any]) -> TensorDictBase | None:
+        """Rows with what is known about them; None unless that is one number for each, on the CPU as they are."""
+        layout = storage.layout
+        if layout is None or layout.root is None or layout.root.tail or not storage.on_cpu:
+            return None
+        known = {INDEX: index, **info}
+        if any(type(value) is not Tensor or value.dim() != 1 or not value.is_cpu for value in known.values()):
+            return None
+        cells = storage.cells(index)
+        if cells is None:
+            return None
+        wider = self._wider
+        if wider is None or wider[0] is not layout or wider[1] != known.keys():
+            self._wider = wider = layout, set(known), layout.wider(dict.fromkeys(known, torch.Size()))
+        cells.update(known)
+        return wider[2].build(cells, index.shape, storage.device)
+
     def _annotate(self, data: Any, info: dict[Any, Any]) -> Any:
+        if isinstance(data, _Annotated):
+            return data.data
         if not isinstance(data, TensorDictBase):
             raise ContractError(
                 f"{type(self).__name__}: collate_fn made a {type(data).__name__}, expected a TensorDict"

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from rl.core.testing._recurrence import check_linear_recurrence
     from rl.core.testing._recurrent import check_recurrent_backend, recurrent_reference
     from rl.core.testing._replay import check_sampler, check_storage, check_writer
+    from rl.core.testing._row_gather import check_row_gather
     from rl.core.testing._spec import check_spec
-    from rl.core.testing._toy import ToyPriorityTree, ToyRecurrentBackend, toy_linear_recurrence
+    from rl.core.testing._toy import ToyPriorityTree, ToyRecurrentBackend, ToyRowGather, toy_linear_recurrence
     from rl.core.testing._toy_env import CountingEnv
     from rl.core.testing._transform import check_transform
 
@@ -25,6 +26,7 @@ __all__ = [
     "CountingEnv",
     "ToyPriorityTree",
     "ToyRecurrentBackend",
+    "ToyRowGather",
     "check_contract",
     "check_env",
     "check_env_specs",
@@ -32,6 +34,7 @@ __all__ = [
     "check_loss",
     "check_priority_tree",
     "check_recurrent_backend",
+    "check_row_gather",
     "check_sampler",
     "check_spec",
     "check_storage",
@@ -51,8 +54,9 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core.testing._recurrence": ["check_linear_recurrence"],
         "rl.core.testing._recurrent": ["check_recurrent_backend", "recurrent_reference"],
         "rl.core.testing._replay": ["check_sampler", "check_storage", "check_writer"],
+        "rl.core.testing._row_gather": ["check_row_gather"],
         "rl.core.testing._spec": ["check_spec"],
-        "rl.core.testing._toy": ["ToyPriorityTree", "ToyRecurrentBackend", "toy_linear_recurrence"],
+        "rl.core.testing._toy": ["ToyPriorityTree", "ToyRecurrentBackend", "ToyRowGather", "toy_linear_recurrence"],
         "rl.core.testing._toy_env": ["CountingEnv"],
         "rl.core.testing._transform": ["check_transform"],
     },

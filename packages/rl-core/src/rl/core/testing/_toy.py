@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +12,7 @@ from rl.core.checks import same_shape
 from rl.core.errors import BackendError
 from rl.core.testing._recurrent import recurrent_reference
 
-__all__ = ["ToyPriorityTree", "ToyRecurrentBackend", "toy_linear_recurrence"]
+__all__ = ["ToyPriorityTree", "ToyRecurrentBackend", "ToyRowGather", "toy_linear_recurrence"]
 
 
 class ToyPriorityTree:
@@ -93,6 +95,31 @@ class ToyRecurrentBackend:
         if options != RecurrentOptions(recompute=options.recompute):  # it keeps nothing that could be recomputed
             raise BackendError(f"{self.name} computes in the type of its inputs; it was asked for {options}")
         return recurrent_reference(module, inputs, state, is_init, reset_state)
+
+
+class ToyRowGather:
+    """Copies of rows, by stacking them.
+
+    Example:
+        >>> ToyRowGather([torch.arange(4)]).rows(4, torch.tensor([2, 0]))
+        [tensor([2, 0])]
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tensors
+
+    def rows(self, written: int, index: Tensor) -> list[Tensor]:
+        return self.runs(written, index, 1)
+
+    def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
+        first: list[int] = begin.tolist()
+        for row in first:
+            if row < 0 or row + steps > written:
+                raise IndexError(f"index {row} is outside [0, {written - steps + 1})")
+        return [
+            torch.cat([tensor[row : row + steps] for row in first]) if first else tensor[:0].clone()
+            for tensor in self._tensors
+        ]
 
 
 def toy_linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:

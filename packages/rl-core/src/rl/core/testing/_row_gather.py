@@ -1,0 +1,112 @@
+"""Conformance of a `rl.core.interfaces.RowGather`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from rl.core.interfaces import RowGather
+
+__all__ = ["check_row_gather"]
+
+_DTYPES = (torch.bool, torch.uint8, torch.uint16, torch.bfloat16, torch.float32, torch.float64, torch.complex128)
+_ROWS = ((), (1,), (1, 1), (3,), (2, 3), (67,), (5, 33), (0,))
+_CAPACITY, _WRITTEN = 50, 40
+
+
+def check_row_gather(
+    make: Callable[[Sequence[Tensor]], RowGather], *, device: torch.device | str = "cpu", refuses: bool = True
+) -> None:
+    """Compare copies of rows, and of runs of them, with plain indexing.
+
+    Covers types and shapes of rows, one behind the other or apart, repeated and absent indices, rows that are written
+    and memory that moves between calls, that copies are no views, and that nothing behind the written rows is read.
+
+    Args:
+        make: answers the hook `rl_row_gather` for tensors.
+        device: where.
+        refuses: whether an index outside of the written rows raises at once; false for a device that says so later.
+
+    Raises:
+        AssertionError: with what is wrong.
+
+    Example:
+        >>> from rl.core.testing import ToyRowGather
+        >>> check_row_gather(ToyRowGather)
+    """
+    generator = torch.Generator().manual_seed(0)
+    numbers = [torch.randint(0, 200, (_CAPACITY, *row), generator=generator) for row in _ROWS for _ in _DTYPES]
+    tensors = [number.to(device, dtype) for number, dtype in zip(numbers, _DTYPES * len(_ROWS), strict=True)]
+    apart = [torch.stack((tensor, tensor, tensor), 1)[:, 1] for tensor in tensors]
+    for kind, given in {"": tensors, "rows apart, ": apart}.items():
+        gather = make(given)
+        _check_copies(gather, given, kind, generator)
+        _check_changes(gather, given, kind, device)
+        if refuses:
+            _check_refusals(gather, device)
+
+
+def _check_copies(gather: RowGather, tensors: Sequence[Tensor], kind: str, generator: torch.Generator) -> None:
+    device = tensors[0].device
+    for many in (0, 1, 3, 70):
+        index = torch.randint(_WRITTEN, (many,), generator=generator).to(device)
+        _compare(gather.rows(_WRITTEN, index), tensors, index, f"{kind}rows, {many} indices")
+        for steps in (1, 4, _WRITTEN):
+            begin = torch.randint(_WRITTEN - steps + 1, (many,), generator=generator).to(device)
+            places = (begin.unsqueeze(1) + torch.arange(steps, device=device)).reshape(-1)
+            _compare(gather.runs(_WRITTEN, begin, steps), tensors, places, f"{kind}{many} runs of {steps}")
+
+
+def _compare(found: list[Tensor], tensors: Sequence[Tensor], places: Tensor, where: str) -> None:
+    assert len(found) == len(tensors), f"{where}: gave {len(found)} tensors for {len(tensors)}"
+    for copy, tensor in zip(found, tensors, strict=True):
+        of = f"{where}, {tensor.dtype} {tuple(tensor.shape[1:])}"
+        wanted = _seen(tensor)[places.cpu()]
+        assert copy.dtype is tensor.dtype, f"{of}: gave {copy.dtype}"
+        assert copy.device == tensor.device, f"{of}: gave a tensor on {copy.device}"
+        assert copy.shape == wanted.shape, f"{of}: gave the shape {tuple(copy.shape)}, expected {tuple(wanted.shape)}"
+        assert torch.equal(_seen(copy), wanted), f"{of}: differs from indexing"
+
+
+def _seen(tensor: Tensor) -> Tensor:
+    """What can be compared; torch does little with some types."""
+    return tensor.cpu().view(torch.int16) if tensor.dtype is torch.uint16 else tensor.cpu()
+
+
+def _check_changes(gather: RowGather, tensors: Sequence[Tensor], kind: str, device: torch.device | str) -> None:
+    index = torch.tensor([7, 0, 7], device=device)
+    before = gather.rows(_WRITTEN, index)
+    for copy in before:
+        copy.zero_()
+    _compare(gather.rows(_WRITTEN, index), tensors, index, f"{kind}after a copy was changed")
+    for tensor in tensors:
+        tensor.copy_(torch.cat((tensor[20:], tensor[:20])))
+    _compare(gather.rows(_WRITTEN, index), tensors, index, f"{kind}after rows were written")
+    _compare(
+        gather.runs(_WRITTEN, index, 2), tensors, torch.tensor([7, 8, 0, 1, 7, 8]), f"{kind}after rows were written"
+    )
+    if tensors[0].is_cpu:
+        for tensor in tensors:
+            tensor.share_memory_()
+            tensor.copy_(torch.cat((tensor[10:], tensor[:10])))
+        _compare(gather.rows(_WRITTEN, index), tensors, index, f"{kind}after memory was moved")
+    last = torch.tensor([_CAPACITY - 1], device=device)
+    _compare(gather.rows(_CAPACITY, last), tensors, last, f"{kind}after more rows were written")
+
+
+def _check_refusals(gather: RowGather, device: torch.device | str) -> None:
+    for what, call in {
+        "an index behind the written rows": lambda: gather.rows(_WRITTEN, torch.tensor([0, _WRITTEN], device=device)),
+        "an index far behind": lambda: gather.rows(_WRITTEN, torch.tensor([1 << 62], device=device)),
+        "a negative index": lambda: gather.rows(_WRITTEN, torch.tensor([-1], device=device)),
+        "a run over the end": lambda: gather.runs(_WRITTEN, torch.tensor([_WRITTEN - 3], device=device), 4),
+        "a run that is longer than what is written": lambda: gather.runs(3, torch.tensor([0], device=device), 4),
+        "a negative begin": lambda: gather.runs(_WRITTEN, torch.tensor([-1], device=device), 4),
+    }.items():
+        try:
+            call()
+        except IndexError:
+            continue
+        raise AssertionError(f"{what} must raise IndexError")

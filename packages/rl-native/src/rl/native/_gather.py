@@ -1,0 +1,146 @@
+"""`rl.core.interfaces.RowGather` in C: rows of all columns of a storage in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from struct import Struct
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from rl.native._library import require, why
+from rl.native._traced import is_traced
+
+__all__ = ["NativeRowGather"]
+
+_empty = torch.empty
+_INT64 = torch.int64
+_HEAD = 5  # numbers of ``rl_gather_job``
+_SHARED = 2**18
+"""Bytes of a sample from which several threads of torch, where it has them, copy faster than one."""
+
+
+@cache
+def _entry() -> Callable[[bytes], int]:
+    from ctypes import c_char_p, c_int64
+
+    function = require().rl_gather
+    function.argtypes, function.restype = [c_char_p], c_int64
+    return function
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether memory holds the tensor's numbers, each row in one piece."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.is_cpu
+        and tensor.dim() > 0
+        and tensor[:1].is_contiguous()
+        and not (tensor.requires_grad or tensor.is_neg() or tensor.is_conj() or tensor.is_quantized)
+    )
+
+
+@final
+class NativeRowGather:
+    """Rows of some tensors ``[capacity, ...]`` on the CPU, copied in one call of C, which asks memory for them ahead.
+
+    Answers the hook `rl_row_gather`. What it cannot read or may not hide from others, such as an index of another
+    type or a call that is traced, goes to torch; so do large samples where torch has several threads.
+
+    Args:
+        tensors: of one length; each row in one piece of memory, rows any number of bytes apart.
+
+    Raises:
+        RLError: if there is no compiled library.
+
+    Example:
+        >>> gather = NativeRowGather([torch.arange(4), torch.eye(4)])
+        >>> numbers, rows = gather.rows(4, torch.tensor([2, 0]))
+        >>> numbers, rows
+        (tensor([2, 0]), tensor([[0., 0., 1., 0.],
+                [1., 0., 0., 0.]]))
+        >>> gather.runs(4, torch.tensor([1, 2]), 2)[0]
+        tensor([1, 2, 2, 3])
+    """
+
+    name = "native"
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        require()
+        self._tensors = tuple(tensors)
+        self._kinds = [(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors]
+        self._sizes = [
+            (tensor.shape[1:].numel() * tensor.element_size(), tensor.stride(0) * tensor.element_size())
+            for tensor in tensors
+        ]
+        self._row = sum(size for size, _ in self._sizes)
+        self._pack = Struct(f"={_HEAD + 4 * len(self._tensors)}q").pack
+
+    @staticmethod
+    def takes(tensors: Sequence[Tensor]) -> bool:
+        """Whether such tensors can be read.
+
+        Example:
+            >>> NativeRowGather.takes([torch.zeros(3), torch.zeros(4, 2)[::2]])
+            True
+            >>> NativeRowGather.takes([torch.zeros(3, 2).t()])  # the numbers of a row are apart
+            False
+        """
+        return bool(tensors) and all(map(_is_plain, tensors))
+
+    @property
+    def why(self) -> str:
+        """What is compiled, for ``rl doctor``."""
+        return why()
+
+    def __reduce__(self) -> tuple[type[NativeRowGather], tuple[Any]]:
+        return NativeRowGather, (self._tensors,)
+
+    def __repr__(self) -> str:
+        return f"NativeRowGather({len(self._tensors)} tensors, {self._row} bytes a row)"
+
+    def rows(self, written: int, index: Tensor) -> list[Tensor]:
+        """Of each tensor's first `written` rows those under `index` ``[n]``, as copies ``[n, ...]``.
+
+        Raises:
+            IndexError: if an index is outside of them. Nothing is copied then.
+        """
+        if self._is_for_torch(index, 1):
+            return [tensor[:written].index_select(0, index) for tensor in self._tensors]
+        return self._copy(index, written, 1)
+
+    def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
+        """The `steps` rows from each of `begin` ``[n]`` on, one run behind the other: copies ``[n * steps, ...]``.
+
+        Raises:
+            IndexError: if a run is outside of the first `written` rows. Nothing is copied then.
+        """
+        if self._is_for_torch(begin, steps):
+            index = (begin.unsqueeze(1) + torch.arange(steps, device=begin.device)).reshape(-1)
+            return [tensor[:written].index_select(0, index) for tensor in self._tensors]
+        return self._copy(begin, written - steps + 1, steps)
+
+    def _is_for_torch(self, index: Tensor, steps: int) -> bool:
+        return (
+            is_traced()
+            or type(index) is not Tensor
+            or index.dtype is not _INT64
+            or not (index.is_cpu and index.dim() == 1 and index.is_contiguous())
+            or (index.numel() * steps * self._row > _SHARED and torch.get_num_threads() > 1)
+        )
+
+    def _copy(self, index: Tensor, limit: int, steps: int) -> list[Tensor]:
+        count = index.numel()
+        number = count * steps
+        copies = [_empty((number, *shape), dtype=dtype, device="cpu") for shape, dtype in self._kinds]
+        job: list[int] = [len(copies), count, steps, limit, index.data_ptr()]
+        # Memory may have moved since the last call, as that of tensors does that begin to be shared.
+        for sizes, tensor, copy in zip(self._sizes, self._tensors, copies, strict=True):
+            job += (*sizes, tensor.data_ptr(), copy.data_ptr())
+        wrong = _entry()(self._pack(*job))
+        if wrong >= 0:
+            behind = f"; a run has {steps} rows" if steps > 1 else ""
+            raise IndexError(f"index {int(index[wrong])} is outside [0, {max(limit, 0)}){behind}")
+        return copies

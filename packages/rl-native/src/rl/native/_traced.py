@@ -1,0 +1,22 @@
+"""Whether somebody looks at the operators that run."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["is_traced"]
+
+_is_compiling = torch.compiler.is_compiling
+# There is no public way to ask these.
+_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
+_is_transformed = torch._C._are_functorch_transforms_active  # noqa: SLF001
+
+
+def is_traced() -> bool:
+    """Whether somebody looks at the operators that run, so that calls past them would be lost.
+
+    Example:
+        >>> is_traced()
+        False
+    """
+    return _is_compiling() or _dispatch_modes() > 0 or _is_transformed()

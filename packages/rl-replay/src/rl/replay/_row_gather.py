@@ -1,0 +1,105 @@
+"""Copies of stored rows, one by one or a run of them at once: who makes them, and how plain torch does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor
+
+from rl.core.interfaces import RowGather
+from rl.core.registry import default
+
+__all__ = ["TorchRowGather", "flat_rows", "row_gather"]
+
+_NOT_ALONG_ONE: Final = {torch.uint16, torch.uint32, torch.uint64}  # torch picks these out of matrices only
+View = tuple[Tensor, torch.Size]
+"""A tensor in the form in which torch copies rows of it most quickly, and the shape of a row."""
+
+
+def row_gather(tensors: Sequence[Tensor]) -> RowGather:
+    """Who copies rows of these: the first plugin that answers `rl_row_gather`; plain torch if all plugins are off."""
+    found = default().answer("rl_row_gather", tensors=tensors) if tensors else None
+    return TorchRowGather(tensors) if found is None else found.value
+
+
+def flat_rows(tensor: Tensor) -> Tensor:
+    """`tensor` ``[n, ...]`` as torch copies its rows most quickly: ``[n]`` if a row is one number.
+
+    Example:
+        >>> flat_rows(torch.zeros(5, 1)).shape, flat_rows(torch.zeros(5, 3)).shape
+        (torch.Size([5]), torch.Size([5, 3]))
+    """
+    if tensor.shape[1:].numel() != 1:
+        return tensor
+    return tensor.view(-1, 1) if tensor.dtype in _NOT_ALONG_ONE else tensor.view(-1)
+
+
+@final
+class TorchRowGather:
+    """Rows of some tensors ``[capacity, ...]``, by plain torch. Views of their written part are made once a length.
+
+    Example:
+        >>> gather = TorchRowGather([torch.arange(6).unsqueeze(-1)])
+        >>> gather.rows(6, torch.tensor([4, 0]))[0].tolist()
+        [[4], [0]]
+        >>> gather.runs(6, torch.tensor([3, 1]), 2)[0].tolist()
+        [[3], [4], [1], [2]]
+    """
+
+    name = "torch"
+    why = "no plugin was faster here"
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors: Final = tuple(tensors)
+        self._rows: tuple[int, list[View]] = (-1, [])
+        self._runs: tuple[int, int, list[View]] = (-1, -1, [])
+
+    def __reduce__(self) -> tuple[type[TorchRowGather], tuple[Any]]:
+        return TorchRowGather, (self._tensors,)  # without the views: each would bring all of its memory along
+
+    def rows(self, written: int, index: Tensor) -> list[Tensor]:
+        """Of each tensor's first `written` rows those under `index` ``[n]``, which is on their device; ``[n, ...]``.
+
+        Raises:
+            IndexError: if an index is outside of them.
+        """
+        count = len(index)
+        return [view.index_select(0, index).view(count, *row) for view, row in self._written_rows(written)]
+
+    def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
+        """The `steps` rows from each of `begin` ``[n]`` on, ``[n * steps, ...]``: each run is copied at once.
+
+        Raises:
+            IndexError: if a run is outside of the first `written` rows.
+        """
+        if steps > written:
+            raise IndexError(f"a run of {steps} rows, and {written} are written")
+        count = len(begin) * steps
+        return [view.index_select(0, begin).view(count, *row) for view, row in self._written_runs(written, steps)]
+
+    def _written_rows(self, written: int) -> list[View]:
+        """Of the written part, so that torch itself checks bounds."""
+        known, views = self._rows
+        if known != written:
+            views = [(flat_rows(tensor[:written]), tensor.shape[1:]) for tensor in self._tensors]
+            self._rows = (written, views)
+        return views
+
+    def _written_runs(self, written: int, steps: int) -> list[View]:
+        """Each tensor as all runs that it has, which overlap in memory."""
+        known, length, views = self._runs
+        if known != written or length != steps:
+            views = [(_runs_of(tensor, written - steps + 1, steps), tensor.shape[1:]) for tensor in self._tensors]
+            self._runs = (written, steps, views)
+        return views
+
+
+def _runs_of(tensor: Tensor, runs: int, steps: int) -> Tensor:
+    """``[runs, steps, ...]``, or a matrix where rows lie one behind the other: a run is one piece of memory then."""
+    if tensor.is_contiguous():
+        size = tensor.shape[1:].numel()
+        return tensor.as_strided((runs, steps * size), (size, 1))
+    stride, *inside = tensor.stride()
+    return tensor.as_strided((runs, steps, *tensor.shape[1:]), (stride, stride, *inside))
