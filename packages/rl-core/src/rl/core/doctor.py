@@ -219,7 +219,8 @@ def _answers(registry: Registry) -> Iterator[Finding]:
             ("priority tree", "rl_priority_tree", {"capacity": 8, "device": device, "dtype": torch.float32}),
             ("linear recurrence", "rl_linear_recurrence", {"device": device, "dtype": torch.float32}),
         ]
-        asked.append(("row gather", "rl_row_gather", {"tensors": [torch.zeros(1, device=device)]}))
+        if device.type == "cpu":  # elsewhere the tensors to ask with would have to be made there first
+            asked.append(("row gather", "rl_row_gather", {"tensors": [torch.zeros(1, device=device)]}))
         asked += [
             (f"recurrent {cell}", "rl_recurrent_backend", {"cell": cell, "name": None, "device": device})
             for cell in ("lstm", "gru")
