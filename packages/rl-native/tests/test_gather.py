@@ -58,9 +58,9 @@ def test_what_is_refused_is_named():
 
 def test_threads_of_torch_copy_large_samples(monkeypatch):
     calls, before = counted(monkeypatch), torch.get_num_threads()
-    gather, index = NativeRowGather([torch.zeros(100, 1000)]), torch.randint(100, (_gather._SHARED // 4000 + 1,))
+    gather, index = NativeRowGather([torch.zeros(100, 1000)]), torch.randint(100, (_gather._LARGE // 4000 + 1,))
     try:
-        for threads, expected in ((2, 0), (1, 1)):
+        for threads, expected in ((3, 0), (2, 1), (1, 1)):
             torch.set_num_threads(threads)
             calls.clear()
             assert gather.rows(100, index)[0].shape == (len(index), 1000)

@@ -18,8 +18,8 @@ __all__ = ["NativeRowGather"]
 _empty = torch.empty
 _INT64 = torch.int64
 _HEAD = 5  # numbers of ``rl_gather_job``
-_SHARED = 2**18
-"""Bytes of a sample from which several threads of torch, where it has them, copy faster than one."""
+_LARGE, _THREADS = 2**20, 3
+"""Bytes of rows one by one that so many threads of torch copy faster than this one."""
 
 
 @cache
@@ -47,7 +47,7 @@ class NativeRowGather:
     """Rows of some tensors ``[capacity, ...]`` on the CPU, copied in one call of C, which asks memory for them ahead.
 
     Answers the hook `rl_row_gather`. What it cannot read or may not hide from others, such as an index of another
-    type or a call that is traced, goes to torch; so do large samples where torch has several threads.
+    type or a call that is traced, goes to torch; so do large samples where torch has more than two threads.
 
     Args:
         tensors: of one length; each row in one piece of memory, rows any number of bytes apart.
@@ -107,7 +107,8 @@ class NativeRowGather:
         Raises:
             IndexError: if an index is outside of them. Nothing is copied then.
         """
-        if self._is_for_torch(index, 1):
+        large = index.numel() * self._row > _LARGE
+        if self._is_for_torch(index) or (large and torch.get_num_threads() >= _THREADS):
             return [tensor[:written].index_select(0, index) for tensor in self._tensors]
         return self._copy(index, written, 1)
 
@@ -117,18 +118,18 @@ class NativeRowGather:
         Raises:
             IndexError: if a run is outside of the first `written` rows. Nothing is copied then.
         """
-        if self._is_for_torch(begin, steps):
+        if self._is_for_torch(begin):
             index = (begin.unsqueeze(1) + torch.arange(steps, device=begin.device)).reshape(-1)
             return [tensor[:written].index_select(0, index) for tensor in self._tensors]
         return self._copy(begin, written - steps + 1, steps)
 
-    def _is_for_torch(self, index: Tensor, steps: int) -> bool:
+    @staticmethod
+    def _is_for_torch(index: Tensor) -> bool:
         return (
             is_traced()
             or type(index) is not Tensor
             or index.dtype is not _INT64
             or not (index.is_cpu and index.dim() == 1 and index.is_contiguous())
-            or (index.numel() * steps * self._row > _SHARED and torch.get_num_threads() > 1)
         )
 
     def _copy(self, index: Tensor, limit: int, steps: int) -> list[Tensor]:
