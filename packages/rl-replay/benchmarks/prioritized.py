@@ -23,7 +23,9 @@ from tensordict import TensorDict
 
 from rl.core.errors import BackendError
 from rl.replay import LazyTensorStorage, PrioritizedSampler, TensorDictPrioritizedReplayBuffer
-from rl.replay._torch_tree import PrefixTree, WideTree
+from rl.replay._prefix_tree import PrefixTree
+from rl.replay._block_tree import BlockTree
+from rl.replay._torch_tree import WideTree
 
 Pair = tuple[float, float]  # CPU time of the thread, wall time
 Call = Callable[[int], object]

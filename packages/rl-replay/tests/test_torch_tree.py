@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from rl.core.testing import ToyPriorityTree, check_priority_tree
 from rl.plugins.replay import rl_priority_tree
-from rl.replay._torch_tree import PREFIX_UP_TO, PrefixTree, WideTree, torch_tree
+from rl.replay._block_tree import BlockTree
+from rl.replay._prefix_tree import PrefixTree
+from rl.replay._torch_tree import PREFIX_UP_TO, WideTree, torch_tree
 from rl.replay._tree_checks import _last_of_each
 
-TREES = {"prefix": PrefixTree, "wide": WideTree, "toy": ToyPriorityTree}
+TREES = {"prefix": PrefixTree, "block": BlockTree, "wide": WideTree, "toy": ToyPriorityTree}
 CPU = torch.device("cpu")
 trees = pytest.mark.parametrize("kind", TREES.values(), ids=TREES)
 
@@ -23,7 +25,7 @@ def test_it_conforms(kind):
 def test_the_hook_answers_for_every_capacity_and_both_dtypes():
     check_priority_tree(lambda capacity, dtype: rl_priority_tree(capacity, CPU, dtype))
     assert type(torch_tree(PREFIX_UP_TO)) is PrefixTree
-    assert type(torch_tree(PREFIX_UP_TO + 1)) is WideTree
+    assert type(torch_tree(PREFIX_UP_TO + 1)) is BlockTree
     assert type(torch_tree(10, "meta")) is WideTree  # adding in parallel needs its care
     assert rl_priority_tree(8, CPU, torch.float16) is None
 
@@ -75,7 +77,7 @@ def test_sums_depend_on_the_leaves_alone(kind):
     assert tree.total().item() == pytest.approx(n * float(torch.tensor(1e-6)), rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", [PrefixTree, WideTree], ids=["prefix", "wide"])
+@pytest.mark.parametrize("kind", [PrefixTree, BlockTree, WideTree], ids=["prefix", "block", "wide"])
 @pytest.mark.parametrize("n", [100_000, 1_000_000])
 def test_draws_from_many_leaves_pass_a_chi_square_test(kind, n):
     tree, generator = kind(n), torch.Generator().manual_seed(1)
@@ -115,7 +117,7 @@ def test_many_repeated_indices(kind):
     assert torch.equal(tree.get(torch.arange(50)), expected)
 
 
-@pytest.mark.parametrize("kind", [PrefixTree, WideTree], ids=["prefix", "wide"])
+@pytest.mark.parametrize("kind", [PrefixTree, BlockTree, WideTree], ids=["prefix", "block", "wide"])
 def test_of_very_many_repeated_indices_the_last_counts_whatever_the_threads(kind):
     n, leaves = 400_000, 150_000
     index = torch.randint(0, leaves, (n,), generator=torch.Generator().manual_seed(2))
@@ -137,7 +139,7 @@ def test_where_writes_are_not_in_order_the_last_is_picked_first():
     assert all(index[v] == i and not (index[v + 1 :] == i).any() for i, v in zip(unique, values, strict=True))
 
 
-@pytest.mark.parametrize("kind", [PrefixTree, WideTree], ids=["prefix", "wide"])
+@pytest.mark.parametrize("kind", [PrefixTree, BlockTree, WideTree], ids=["prefix", "block", "wide"])
 def test_refusals_name_what_came(kind):
     tree = kind(4)
     tree.update(torch.arange(4), torch.ones(4))
