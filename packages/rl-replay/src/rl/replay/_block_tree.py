@@ -1,4 +1,4 @@
-"""The priority tree in plain torch for many leaves on a CPU: blocks of leaves, of which those that change are made again."""
+"""The priority tree in plain torch for many leaves on a CPU: what is made again are the blocks that change."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl.replay._tree_checks import (
+    SORTED,
     Floats,
     Places,
     checked_arrays,
     checked_total,
+    in_eager,
     search_in_order,
     uniform,
     zeros,
@@ -61,6 +63,7 @@ class BlockTree:
         self._stale: NDArray[np.bool_] = np.zeros(shape[0], np.bool_)
         self._changed = False
 
+    @in_eager
     def update(self, index: Tensor, priority: Tensor) -> None:
         """Set priorities ``[n]`` at ``[n]``; of a repeated index the last one counts.
 
@@ -75,6 +78,7 @@ class BlockTree:
         self._stale[places >> self._bits] = True
         self._changed = True
 
+    @in_eager
     def sample(
         self, n: int, *, generator: torch.Generator | None = None, stratified: bool = False
     ) -> tuple[Tensor, Tensor]:
@@ -86,23 +90,27 @@ class BlockTree:
         self._add_up()
         mark: Floats = uniform(n, self.device, generator, stratified=stratified).numpy()
         mark *= nextafter(checked_total(self._starts.item(-1)), 0)  # below the total, which no running sum exceeds
-        index = search_in_order(self._search, mark)
+        index = self._search(mark) if n < SORTED else search_in_order(self._search, mark)
         return torch.from_numpy(index), torch.from_numpy(self._leaves.reshape(-1)[index])
 
+    @in_eager
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]``."""
         return torch.from_numpy(self._leaves.reshape(-1)[: self.capacity])[index]
 
+    @in_eager
     def total(self) -> Tensor:
         """Sum of all, float64 scalar."""
         self._add_up()
         return torch.tensor(self._starts.item(-1), dtype=torch.float64, device=self.device)
 
+    @in_eager
     def min(self) -> Tensor:
         """Smallest priority above zero; infinity if there is none."""
         self._add_up()
         return torch.from_numpy(np.asarray(self._mins.item(self._mins.argmin()), self._mins.dtype))
 
+    @in_eager
     def max(self) -> Tensor:
         """Largest priority; zero if empty."""
         return torch.from_numpy(self._leaves).amax()
@@ -112,19 +120,18 @@ class BlockTree:
         if not self._changed:
             return
         blocks = self._stale.nonzero()[0]
-        if 2 * len(blocks) > len(self._stale):  # all, which is quicker than to pick so many
-            leaves, running = self._leaves, self._running
-            running[:] = leaves
-            torch.from_numpy(running).cumsum_(1)
-            self._sums[:] = running[:, -1]
-            self._mins[:] = _least_above_zero(leaves)
+        if 3 * len(blocks) > len(self._stale):  # all, which is quicker than to pick so many
+            self._mins[:] = _least_above_zero(self._leaves)
+            self._running[:] = self._leaves
+            torch.from_numpy(self._running).cumsum_(1)
+            self._sums[:] = self._running[:, -1]
         else:
-            leaves = self._leaves[blocks]
+            leaves = self._leaves.take(blocks, 0)
+            self._mins[blocks] = _least_above_zero(leaves)
             running = leaves.astype(np.float64)
             torch.from_numpy(running).cumsum_(1)
             self._running[blocks] = running
             self._sums[blocks] = running[:, -1]
-            self._mins[blocks] = _least_above_zero(leaves)
         torch.cumsum(torch.from_numpy(self._sums), 0, out=torch.from_numpy(self._starts[1:]))
         self._stale.fill(False)  # noqa: FBT003  an array takes it so
         self._changed = False

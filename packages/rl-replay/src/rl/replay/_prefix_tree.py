@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from rl.replay._tree_checks import (
+    SORTED,
     Floats,
     Places,
     checked_arrays,
     checked_total,
+    in_eager,
     search_in_order,
     uniform,
     zeros,
@@ -56,6 +58,7 @@ class PrefixTree:
         self._used = 0  # leaves behind these were never written
         self._stale = False
 
+    @in_eager
     def update(self, index: Tensor, priority: Tensor) -> None:
         """Set priorities ``[n]`` at ``[n]``; of a repeated index the last one counts.
 
@@ -70,6 +73,7 @@ class PrefixTree:
         self._used = max(self._used, end)
         self._stale, self._least = True, None
 
+    @in_eager
     def sample(
         self, n: int, *, generator: torch.Generator | None = None, stratified: bool = False
     ) -> tuple[Tensor, Tensor]:
@@ -81,13 +85,15 @@ class PrefixTree:
         self._add_up()
         mark: Floats = uniform(n, self.device, generator, stratified=stratified).numpy()
         mark *= nextafter(checked_total(self._total), 0)  # below the total, which no running sum exceeds
-        index = search_in_order(self._search, mark)
+        index = self._search(mark) if n < SORTED else search_in_order(self._search, mark)
         return torch.from_numpy(index), torch.from_numpy(self._priority[index])
 
+    @in_eager
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]``."""
         return torch.from_numpy(self._priority)[index]
 
+    @in_eager
     def total(self) -> Tensor:
         """Sum of all, float64 scalar."""
         self._add_up()
@@ -97,13 +103,14 @@ class PrefixTree:
         """The running sum, made again only after an update."""
         if self._stale:
             self._sum[:] = self._priority
-            torch.from_numpy(self._sum).cumsum_(0)  # half the time of numpy's
+            torch.from_numpy(self._sum).cumsum_(0)  # numpy takes twice as long
             self._total, self._stale = self._sum.item(-1), False
 
     def _search(self, mark: Floats) -> Places:
         """For each mark the first leaf whose running sum exceeds it."""
         return self._sum.searchsorted(mark, side="right")
 
+    @in_eager
     def min(self) -> Tensor:
         """Smallest priority above zero; infinity if there is none."""
         if self._least is None:
@@ -113,6 +120,7 @@ class PrefixTree:
                 self._least = np.where(used == 0, inf, used).min().item()
         return torch.from_numpy(np.asarray(self._least, self._priority.dtype))
 
+    @in_eager
     def max(self) -> Tensor:
         """Largest priority; zero if empty."""
         return torch.from_numpy(self._priority).amax()

@@ -20,7 +20,7 @@ from rl.replay._tree_checks import checked_total, checked_update, uniform, write
 
 __all__ = ["PREFIX_UP_TO", "WideTree", "torch_tree"]
 
-PREFIX_UP_TO = 30_000
+PREFIX_UP_TO = 65_536
 """Where the two forms take equally long for batches of 256."""
 
 _FAN_OUT = 32
@@ -135,7 +135,7 @@ class WideTree:
 
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]``."""
-        return self._levels[0].view(-1)[index]
+        return self._levels[0].view(-1)[: self.capacity][index]
 
     def total(self) -> Tensor:
         """Sum of all, float64 scalar."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from math import inf, isfinite
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,11 +17,13 @@ from rl.core.errors import SpecError
 from rl.core.interfaces import PriorityTree
 
 __all__ = [
+    "SORTED",
     "Floats",
     "Places",
     "checked_arrays",
     "checked_total",
     "checked_update",
+    "in_eager",
     "search_in_order",
     "uniform",
     "write_in_order",
@@ -30,10 +33,13 @@ __all__ = [
 Floats = NDArray[np.floating[Any]]
 Places = NDArray[np.int64]
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 _WHO = "priority tree"
 
-_SORTED = 512
-"""Marks from which sorting them first, for a search that finds its way in the cache, is quicker."""
+SORTED = 256
+"""So many marks are found more quickly in the order of their size."""
 
 
 _IN_ORDER = 16_384
@@ -98,7 +104,7 @@ def checked_update(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple
         low, high = (int(bound.item()) for bound in torch.aminmax(index))
         if low < 0 or high >= tree.capacity:
             _refuse_index(tree.capacity, low, high)
-        least, most = (bound.item() for bound in torch.aminmax(priority.detach()))
+        least, most = (bound.item() for bound in torch.aminmax(priority))
         if not (least >= 0 and isfinite(most)):
             _refuse_priority(priority)
     return index, priority
@@ -113,12 +119,14 @@ def checked_arrays(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple
         IndexError: if an index is outside ``[0, capacity)``, or is no integer.
         ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
     """
-    same = index.dtype is torch.int64 and priority.dtype is tree.dtype and index.is_cpu and priority.is_cpu
-    if not same or priority.requires_grad or index.dim() != 1 or index.shape != priority.shape:
+    as_it_is = index.dtype is torch.int64 and priority.dtype is tree.dtype and index.is_cpu and priority.is_cpu
+    if not as_it_is or priority.requires_grad:
         index, priority = _in_form(tree, index, priority)
-        priority = priority.detach()
     places: Places = index.numpy()
     values: Floats = priority.numpy()
+    if places.ndim != 1 or places.shape != values.shape:
+        same_shape(index=index, priority=priority)
+        places, values = places.reshape(-1), values.reshape(-1)
     if not places.size:
         return places, values, 0
     high = places.item(places.view(np.uint64).argmax())  # a negative one, if there is one
@@ -141,7 +149,7 @@ def _in_form(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Tenso
         index = index.to(device, torch.int64)
     if priority.dtype is not tree.dtype or priority.device != device:
         priority = priority.to(device, tree.dtype)
-    return index, priority
+    return index, priority.detach() if priority.requires_grad else priority
 
 
 def _refuse_index(capacity: int, low: int, high: int) -> NoReturn:
@@ -152,6 +160,19 @@ def _refuse_index(capacity: int, low: int, high: int) -> NoReturn:
 def _refuse_priority(priority: Tensor) -> NoReturn:
     wrong = priority[~(priority.isfinite() & (priority >= 0))][0].item()
     raise ValueError(f"{_WHO}: a priority is finite and not negative, got {wrong}; nothing was written")
+
+
+def in_eager(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """`method` as one break of a graph where `torch.compile` traces a call of it: arrays cannot be in a graph."""
+
+    @wraps(method)
+    def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+        if torch.compiler.is_dynamo_compiling():
+            outside = cast("Callable[Arguments, Result]", torch.compiler.disable(method))
+            return outside(*arguments, **options)
+        return method(*arguments, **options)
+
+    return call
 
 
 def checked_total(value: float) -> float:
@@ -169,25 +190,23 @@ def checked_total(value: float) -> float:
 
 def uniform(n: int, device: torch.device, generator: torch.Generator | None, *, stratified: bool) -> Tensor:
     """Uniform float64 numbers ``[n]`` in ``[0, 1]``; one in each of n equal parts if `stratified`."""
-    source = device if generator is None else generator.device
-    numbers = torch.rand(n, generator=generator, device=source, dtype=torch.float64)
-    if source != device:
-        numbers = numbers.to(device)
+    if generator is None or generator.device == device:
+        numbers = torch.rand(n, generator=generator, device=device, dtype=torch.float64)
+    else:
+        numbers = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64).to(device)
     if stratified:
         numbers = numbers.add_(torch.arange(n, device=device)).div_(n)
     return numbers
 
 
 def search_in_order(search: Callable[[Floats], Places], mark: Floats) -> Places:
-    """``search(mark)``, where it is quicker through the sorted marks; what is found for each is the same.
+    """``search(mark)`` through the sorted marks, whose ways through memory are alike; what each finds is the same.
 
     Example:
         >>> ends = np.array([1.0, 3.0])
         >>> search_in_order(lambda mark: ends.searchsorted(mark, side="right"), np.array([2.0, 0.5, 1.0]))
         array([1, 0, 1])
     """
-    if len(mark) < _SORTED:
-        return search(mark)
     order = mark.argsort()
     found = np.empty(len(mark), np.int64)
     found[order] = search(mark[order])
