@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from rl.replay._tree_checks import (
     SORTED,
@@ -16,7 +17,7 @@ from rl.replay._tree_checks import (
     Places,
     checked_arrays,
     checked_total,
-    in_eager,
+    outside_graph,
     search_in_order,
     uniform,
     zeros,
@@ -63,7 +64,6 @@ class BlockTree:
         self._stale: NDArray[np.bool_] = np.zeros(shape[0], np.bool_)
         self._changed = False
 
-    @in_eager
     def update(self, index: Tensor, priority: Tensor) -> None:
         """Set priorities ``[n]`` at ``[n]``; of a repeated index the last one counts.
 
@@ -71,14 +71,16 @@ class BlockTree:
             IndexError: if an index is outside ``[0, capacity)``.
             ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
         """
-        places, values, end = checked_arrays(self, index, priority)
+        if is_dynamo_compiling():
+            outside_graph(self.update, index, priority)
+            return
+        places, values, end = checked_arrays(self, self._leaves.dtype, index, priority)
         if not end:
             return
         self._leaves.reshape(-1)[places] = values
         self._stale[places >> self._bits] = True
         self._changed = True
 
-    @in_eager
     def sample(
         self, n: int, *, generator: torch.Generator | None = None, stratified: bool = False
     ) -> tuple[Tensor, Tensor]:
@@ -87,32 +89,38 @@ class BlockTree:
         Raises:
             ValueError: if the total is zero or infinite.
         """
+        if is_dynamo_compiling():
+            return outside_graph(self.sample, n, generator=generator, stratified=stratified)
         self._add_up()
         mark: Floats = uniform(n, self.device, generator, stratified=stratified).numpy()
         mark *= nextafter(checked_total(self._starts.item(-1)), 0)  # below the total, which no running sum exceeds
         index = self._search(mark) if n < SORTED else search_in_order(self._search, mark)
         return torch.from_numpy(index), torch.from_numpy(self._leaves.reshape(-1)[index])
 
-    @in_eager
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]``."""
+        if is_dynamo_compiling():
+            return outside_graph(self.get, index)
         return torch.from_numpy(self._leaves.reshape(-1)[: self.capacity])[index]
 
-    @in_eager
     def total(self) -> Tensor:
         """Sum of all, float64 scalar."""
+        if is_dynamo_compiling():
+            return outside_graph(self.total)
         self._add_up()
         return torch.tensor(self._starts.item(-1), dtype=torch.float64, device=self.device)
 
-    @in_eager
     def min(self) -> Tensor:
         """Smallest priority above zero; infinity if there is none."""
+        if is_dynamo_compiling():
+            return outside_graph(self.min)
         self._add_up()
         return torch.from_numpy(np.asarray(self._mins.item(self._mins.argmin()), self._mins.dtype))
 
-    @in_eager
     def max(self) -> Tensor:
         """Largest priority; zero if empty."""
+        if is_dynamo_compiling():
+            return outside_graph(self.max)
         return torch.from_numpy(self._leaves).amax()
 
     def _add_up(self) -> None:

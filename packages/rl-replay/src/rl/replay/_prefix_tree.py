@@ -8,6 +8,7 @@ from typing import Final, final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from rl.replay._tree_checks import (
     SORTED,
@@ -15,7 +16,7 @@ from rl.replay._tree_checks import (
     Places,
     checked_arrays,
     checked_total,
-    in_eager,
+    outside_graph,
     search_in_order,
     uniform,
     zeros,
@@ -58,7 +59,6 @@ class PrefixTree:
         self._used = 0  # leaves behind these were never written
         self._stale = False
 
-    @in_eager
     def update(self, index: Tensor, priority: Tensor) -> None:
         """Set priorities ``[n]`` at ``[n]``; of a repeated index the last one counts.
 
@@ -66,14 +66,16 @@ class PrefixTree:
             IndexError: if an index is outside ``[0, capacity)``.
             ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
         """
-        places, values, end = checked_arrays(self, index, priority)
+        if is_dynamo_compiling():
+            outside_graph(self.update, index, priority)
+            return
+        places, values, end = checked_arrays(self, self._priority.dtype, index, priority)
         if not end:
             return
         self._priority[places] = values
         self._used = max(self._used, end)
         self._stale, self._least = True, None
 
-    @in_eager
     def sample(
         self, n: int, *, generator: torch.Generator | None = None, stratified: bool = False
     ) -> tuple[Tensor, Tensor]:
@@ -82,20 +84,24 @@ class PrefixTree:
         Raises:
             ValueError: if the total is zero or infinite.
         """
+        if is_dynamo_compiling():
+            return outside_graph(self.sample, n, generator=generator, stratified=stratified)
         self._add_up()
         mark: Floats = uniform(n, self.device, generator, stratified=stratified).numpy()
         mark *= nextafter(checked_total(self._total), 0)  # below the total, which no running sum exceeds
         index = self._search(mark) if n < SORTED else search_in_order(self._search, mark)
         return torch.from_numpy(index), torch.from_numpy(self._priority[index])
 
-    @in_eager
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]``."""
+        if is_dynamo_compiling():
+            return outside_graph(self.get, index)
         return torch.from_numpy(self._priority)[index]
 
-    @in_eager
     def total(self) -> Tensor:
         """Sum of all, float64 scalar."""
+        if is_dynamo_compiling():
+            return outside_graph(self.total)
         self._add_up()
         return torch.tensor(self._total, dtype=torch.float64, device=self.device)
 
@@ -110,9 +116,10 @@ class PrefixTree:
         """For each mark the first leaf whose running sum exceeds it."""
         return self._sum.searchsorted(mark, side="right")
 
-    @in_eager
     def min(self) -> Tensor:
         """Smallest priority above zero; infinity if there is none."""
+        if is_dynamo_compiling():
+            return outside_graph(self.min)
         if self._least is None:
             used = self._priority[: self._used]
             self._least = used.item(used.argmin()) if self._used else inf
@@ -120,7 +127,8 @@ class PrefixTree:
                 self._least = np.where(used == 0, inf, used).min().item()
         return torch.from_numpy(np.asarray(self._least, self._priority.dtype))
 
-    @in_eager
     def max(self) -> Tensor:
         """Largest priority; zero if empty."""
+        if is_dynamo_compiling():
+            return outside_graph(self.max)
         return torch.from_numpy(self._priority).amax()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from math import inf, isfinite
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
@@ -23,7 +22,7 @@ __all__ = [
     "checked_arrays",
     "checked_total",
     "checked_update",
-    "in_eager",
+    "outside_graph",
     "search_in_order",
     "uniform",
     "write_in_order",
@@ -36,9 +35,11 @@ Places = NDArray[np.int64]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
+_INT64 = np.dtype(np.int64)  # quicker to compare with than the type
+
 _WHO = "priority tree"
 
-SORTED = 256
+SORTED = 512
 """So many marks are found more quickly in the order of their size."""
 
 
@@ -110,23 +111,29 @@ def checked_update(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple
     return index, priority
 
 
-def checked_arrays(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Places, Floats, int]:
+def checked_arrays(
+    tree: PriorityTree, kind: np.dtype[np.floating[Any]], index: Tensor, priority: Tensor
+) -> tuple[Places, Floats, int]:
     """What `checked_update` gives, as arrays over the same memory; and how many leaves the indices reach.
 
     Small arrays take a third of the time that tensors take, and the position of an extreme a third of its value.
+
+    Args:
+        tree: on the CPU.
+        kind: its dtype, as numpy names it.
+        index: as it came.
+        priority: as it came.
 
     Raises:
         IndexError: if an index is outside ``[0, capacity)``, or is no integer.
         ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
     """
-    as_it_is = index.dtype is torch.int64 and priority.dtype is tree.dtype and index.is_cpu and priority.is_cpu
-    if not as_it_is or priority.requires_grad:
-        index, priority = _in_form(tree, index, priority)
-    places: Places = index.numpy()
-    values: Floats = priority.numpy()
-    if places.ndim != 1 or places.shape != values.shape:
-        same_shape(index=index, priority=priority)
-        places, values = places.reshape(-1), values.reshape(-1)
+    try:
+        places, values = index.numpy(), priority.numpy()
+    except (RuntimeError, TypeError):  # with a history, on another device, of a type that numpy has not
+        places, values = _as_arrays(tree, index, priority)
+    if places.dtype != _INT64 or values.dtype != kind or places.ndim != 1 or places.shape != values.shape:
+        places, values = _as_arrays(tree, index, priority)
     if not places.size:
         return places, values, 0
     high = places.item(places.view(np.uint64).argmax())  # a negative one, if there is one
@@ -136,6 +143,11 @@ def checked_arrays(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple
     if not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) < inf):
         _refuse_priority(priority)
     return places, values, high + 1
+
+
+def _as_arrays(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Places, Floats]:
+    index, priority = _in_form(tree, index, priority)
+    return index.numpy(), priority.numpy()
 
 
 def _in_form(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,17 +174,15 @@ def _refuse_priority(priority: Tensor) -> NoReturn:
     raise ValueError(f"{_WHO}: a priority is finite and not negative, got {wrong}; nothing was written")
 
 
-def in_eager(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """`method` as one break of a graph where `torch.compile` traces a call of it: arrays cannot be in a graph."""
+def outside_graph(
+    method: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
+) -> Result:
+    """What `method` gives, as a break of the graph that `torch.compile` traces: arrays cannot be in one.
 
-    @wraps(method)
-    def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
-        if torch.compiler.is_dynamo_compiling():
-            outside = cast("Callable[Arguments, Result]", torch.compiler.disable(method))
-            return outside(*arguments, **options)
-        return method(*arguments, **options)
-
-    return call
+    Methods ask for it themselves, because a wrapper around each would cost small batches a twentieth of their time.
+    """
+    eager = cast("Callable[Arguments, Result]", torch.compiler.disable(method))
+    return eager(*arguments, **options)
 
 
 def checked_total(value: float) -> float:
