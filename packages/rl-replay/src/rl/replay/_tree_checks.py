@@ -141,7 +141,7 @@ def checked_arrays(
         _refuse_index(tree.capacity, int(places.min()), int(places.max()))
     # What is not a number counts as least.
     if not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) < inf):
-        _refuse_priority(priority)
+        _refuse_priority(torch.from_numpy(values))
     return places, values, high + 1
 
 
