@@ -158,8 +158,8 @@ class BlockTree:
 
 
 def _bits(capacity: int) -> int:
-    """Blocks of 2 to this power: at least 32, and so many that batches of some hundred cost least."""
-    return max(5, ((capacity - 1) // 512).bit_length() + 1 >> 1)
+    """Blocks hold 2 to this power: 32 at least, else about the root of capacity / 640, best for some hundred rows."""
+    return max(5, ((capacity - 1) // 640).bit_length() + 1 >> 1)
 
 
 def _least_above_zero(leaves: Floats) -> Floats:

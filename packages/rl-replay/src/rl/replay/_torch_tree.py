@@ -21,7 +21,7 @@ from rl.replay._tree_checks import checked_total, checked_update, uniform, write
 __all__ = ["PREFIX_UP_TO", "WideTree", "torch_tree"]
 
 PREFIX_UP_TO = 65_536
-"""Where the two forms take equally long for batches of 256."""
+"""Where the two forms of the CPU take equally long for batches of 256."""
 
 _FAN_OUT = 32
 
