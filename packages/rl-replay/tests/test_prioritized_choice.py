@@ -15,7 +15,7 @@ from rl.core.settings import Settings
 from rl.core.testing import ToyPriorityTree
 from rl.plugins import replay as plugin
 from rl.replay import PrioritizedSampler, _backend
-from rl.replay._torch_tree import PrefixTree
+from rl.replay._prefix_tree import PrefixTree
 
 
 class Trees:

@@ -22,7 +22,9 @@ from rl.core.settings import Settings
 from rl.core.testing import ToyPriorityTree, check_sampler
 from rl.plugins import replay as plugin
 from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, TensorStorage, _backend
-from rl.replay._torch_tree import PrefixTree, WideTree
+from rl.replay._block_tree import BlockTree
+from rl.replay._prefix_tree import PrefixTree
+from rl.replay._torch_tree import WideTree
 
 
 class FusedTree(ToyPriorityTree):
@@ -63,7 +65,14 @@ class Trees:
         return self.tree(capacity, device, dtype) if self.tree else None
 
 
-TREES = {"prefix": PrefixTree, "wide": WideTree, "toy": ToyPriorityTree, "fused": FusedTree, "whole": WholeTree}
+TREES = {
+    "prefix": PrefixTree,
+    "block": BlockTree,
+    "wide": WideTree,
+    "toy": ToyPriorityTree,
+    "fused": FusedTree,
+    "whole": WholeTree,
+}
 
 
 def use(monkeypatch, tree, distribution="somebody", native="auto"):

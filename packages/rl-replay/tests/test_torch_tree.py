@@ -1,5 +1,10 @@
-"""Both torch trees, and the toy beside them, against an array."""
+"""The trees in plain torch, and the toy beside them, against an array."""
 
+import copy
+import pickle
+import warnings
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,12 +12,18 @@ from hypothesis import strategies as st
 
 from rl.core.testing import ToyPriorityTree, check_priority_tree
 from rl.plugins.replay import rl_priority_tree
-from rl.replay._torch_tree import PREFIX_UP_TO, PrefixTree, WideTree, torch_tree
+from rl.replay._block_tree import BlockTree
+from rl.replay._prefix_tree import PrefixTree
+from rl.replay._torch_tree import PREFIX_UP_TO, WideTree, torch_tree
 from rl.replay._tree_checks import _last_of_each
 
-TREES = {"prefix": PrefixTree, "wide": WideTree, "toy": ToyPriorityTree}
+TREES = {"prefix": PrefixTree, "block": BlockTree, "wide": WideTree, "toy": ToyPriorityTree}
 CPU = torch.device("cpu")
 trees = pytest.mark.parametrize("kind", TREES.values(), ids=TREES)
+OWN = {name: kind for name, kind in TREES.items() if name != "toy"}
+own = pytest.mark.parametrize("kind", OWN.values(), ids=OWN)
+ARRAYS = {"prefix": PrefixTree, "block": BlockTree}
+arrays = pytest.mark.parametrize("kind", ARRAYS.values(), ids=ARRAYS)
 
 
 @trees
@@ -23,7 +34,7 @@ def test_it_conforms(kind):
 def test_the_hook_answers_for_every_capacity_and_both_dtypes():
     check_priority_tree(lambda capacity, dtype: rl_priority_tree(capacity, CPU, dtype))
     assert type(torch_tree(PREFIX_UP_TO)) is PrefixTree
-    assert type(torch_tree(PREFIX_UP_TO + 1)) is WideTree
+    assert type(torch_tree(PREFIX_UP_TO + 1)) is BlockTree
     assert type(torch_tree(10, "meta")) is WideTree  # adding in parallel needs its care
     assert rl_priority_tree(8, CPU, torch.float16) is None
 
@@ -75,7 +86,7 @@ def test_sums_depend_on_the_leaves_alone(kind):
     assert tree.total().item() == pytest.approx(n * float(torch.tensor(1e-6)), rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", [PrefixTree, WideTree], ids=["prefix", "wide"])
+@own
 @pytest.mark.parametrize("n", [100_000, 1_000_000])
 def test_draws_from_many_leaves_pass_a_chi_square_test(kind, n):
     tree, generator = kind(n), torch.Generator().manual_seed(1)
@@ -115,7 +126,7 @@ def test_many_repeated_indices(kind):
     assert torch.equal(tree.get(torch.arange(50)), expected)
 
 
-@pytest.mark.parametrize("kind", [PrefixTree, WideTree], ids=["prefix", "wide"])
+@own
 def test_of_very_many_repeated_indices_the_last_counts_whatever_the_threads(kind):
     n, leaves = 400_000, 150_000
     index = torch.randint(0, leaves, (n,), generator=torch.Generator().manual_seed(2))
@@ -137,7 +148,7 @@ def test_where_writes_are_not_in_order_the_last_is_picked_first():
     assert all(index[v] == i and not (index[v + 1 :] == i).any() for i, v in zip(unique, values, strict=True))
 
 
-@pytest.mark.parametrize("kind", [PrefixTree, WideTree], ids=["prefix", "wide"])
+@own
 def test_refusals_name_what_came(kind):
     tree = kind(4)
     tree.update(torch.arange(4), torch.ones(4))
@@ -155,8 +166,194 @@ def test_refusals_name_what_came(kind):
     assert tree.total() == 4
 
 
-def test_a_sum_that_float64_cannot_hold_is_refused():
-    tree = PrefixTree(2, "cpu", torch.float64)
-    tree.update(torch.arange(2), torch.full((2,), 1e308, dtype=torch.float64))
-    with pytest.raises(ValueError, match="too large"):
-        tree.sample(1)
+@own
+@pytest.mark.parametrize("rows", [2, 40])  # within a block, and over blocks
+def test_a_sum_that_float64_cannot_hold_is_refused(kind, rows):
+    tree = kind(rows, "cpu", torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tree.update(torch.tensor([0, rows - 1]), torch.full((2,), 1e308, dtype=torch.float64))
+        with pytest.raises(ValueError, match="too large"):
+            tree.sample(1)
+        tree.update(torch.tensor([0]), torch.zeros(1, dtype=torch.float64))
+        assert set(tree.sample(5)[0].tolist()) == {rows - 1}
+
+
+def naive_min(array):
+    return torch.where(array > 0, array, torch.inf).min()
+
+
+_EDGES = [1, 2, 31, 32, 33, 63, 64, 65, 1023, 1024, 1025]
+
+
+@own
+@given(data=st.data(), capacity=st.sampled_from(_EDGES), seed=st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_asked_between_updates_sees_all_of_them(kind, data, capacity, seed):
+    """Sums wait for the next question: few and many leaves at a time, at the edges of blocks, each question."""
+    rng = torch.Generator().manual_seed(seed)
+    tree, array = kind(capacity), torch.zeros(capacity)
+    calls = data.draw(st.lists(st.sampled_from(["one", "edge", "few", "all", "zero", *QUESTIONS]), max_size=25))
+    for call in calls:
+        if call in QUESTIONS:
+            QUESTIONS[call](tree, array, rng)
+            continue
+        size = {"one": 1, "edge": 2, "few": 5, "all": 2 * capacity, "zero": capacity}[call]
+        index = torch.randint(0, capacity, (size,), generator=rng)
+        if call == "edge":
+            index = torch.tensor([capacity - 1, (capacity - 1) // 32 * 32])
+        priority = 10 ** (8 * torch.rand(size, generator=rng) - 4)
+        if call == "zero":
+            priority[torch.rand(size, generator=rng) < 0.7] = 0
+        tree.update(index, priority)
+        for i, p in zip(index.tolist(), priority, strict=True):
+            array[i] = p
+    for question in QUESTIONS.values():
+        question(tree, array, rng)
+
+
+def _ask_sample(tree, array, rng):
+    if not array.any():
+        with pytest.raises(ValueError, match="zero"):
+            tree.sample(1, generator=rng)
+        return
+    for n, stratified in ((1, False), (40, True), (300, False), (300, True)):
+        index, priority = tree.sample(n, generator=rng, stratified=stratified)
+        assert index.dtype == torch.int64
+        assert index.shape == priority.shape == (n,)
+        assert (array[index] > 0).all()
+        assert torch.equal(priority, array[index])
+
+
+def _ask_min(tree, array, rng):
+    assert tree.min() == naive_min(array)
+
+
+def _ask_max(tree, array, rng):
+    assert tree.max() == array.max()
+
+
+def _ask_total(tree, array, rng):
+    assert tree.total().item() == pytest.approx(array.double().sum().item(), rel=1e-12)
+
+
+def _ask_get(tree, array, rng):
+    index = torch.randint(0, len(array), (7,), generator=rng)
+    assert torch.equal(tree.get(index), array[index])
+
+
+QUESTIONS = {"sample": _ask_sample, "min": _ask_min, "max": _ask_max, "total": _ask_total, "get": _ask_get}
+
+
+@own
+@pytest.mark.parametrize("capacity", [*_EDGES, 4096, 30_000, 655_360, 655_361])
+def test_only_the_last_leaf(kind, capacity):
+    tree = kind(capacity)
+    tree.update(torch.tensor([capacity - 1]), torch.tensor([0.25]))
+    index, priority = tree.sample(300)
+    assert set(index.tolist()) == {capacity - 1}
+    assert set(priority.tolist()) == {tree.total().item()} == {tree.min().item()} == {tree.max().item()} == {0.25}
+    with pytest.raises(IndexError):
+        tree.get(torch.tensor([capacity]))
+
+
+@own
+@pytest.mark.parametrize("n", [1, 255, 256, 5000])
+@pytest.mark.parametrize("capacity", [33, 1000, 70_000])
+def test_a_draw_is_the_leaf_in_which_its_mark_falls(kind, capacity, n):
+    """Above some number, marks are sorted before they are searched; each still finds its own leaf."""
+    tree = kind(capacity, "cpu", torch.float64)
+    leaves = torch.randint(0, 3, (capacity,)).double()  # sums without rounding
+    leaves[capacity // 2] = 1
+    tree.update(torch.arange(capacity), leaves)
+    index, _ = tree.sample(n, generator=torch.Generator().manual_seed(3))
+    u = torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    ends = leaves.cumsum(0)
+    assert torch.equal(index, torch.searchsorted(ends, u * ends[-1], right=True))
+
+
+def test_what_is_left_of_a_mark_may_be_rounded_to_the_sum_of_its_block():
+    """2^52 + 3 - 1.5 rounds to 2^52 + 2, all of the second block; the leaves behind its only one are zero."""
+    tree = BlockTree(96, "cpu", torch.float64)
+    leaves = torch.tensor([1.5, 2.0**52 + 2, 2.0**52], dtype=torch.float64)
+    tree.update(torch.tensor([0, 40, 64]), leaves)
+    tree.total()
+    assert tree._search(np.array([0.0, 1.5, 2.0**52 + 3, 2.0**52 + 4])).tolist() == [0, 40, 40, 64]
+
+
+@own
+def test_priorities_that_float64_barely_holds(kind):
+    tree = kind(100, "cpu", torch.float64)
+    tree.update(torch.tensor([3, 50]), torch.tensor([5e-324, 5e-324], dtype=torch.float64))
+    assert set(tree.sample(300)[0].tolist()) <= {3, 50}
+    assert tree.min() == 5e-324
+
+
+@own
+def test_copies_and_pickles_are_trees_of_their_own(kind):
+    tree = kind(2000)
+    tree.update(torch.arange(2000), torch.rand(2000) + 0.1)
+    tree.sample(1)
+    tree.update(torch.tensor([5]), torch.tensor([3.0]))
+    for other in (copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
+        draws = [t.sample(300, generator=torch.Generator().manual_seed(1))[0] for t in (tree, other)]
+        assert torch.equal(*draws)
+        total = tree.total()
+        other.update(torch.arange(1999), torch.zeros(1999))
+        assert set(other.sample(300)[0].tolist()) == {1999}
+        assert other.min() == other.max() == other.total()
+        assert torch.equal(tree.total(), total)
+        assert len(set(tree.sample(300)[0].tolist())) > 100
+
+
+@own
+def test_what_is_given_may_have_any_strides_history_and_type(kind):
+    tree = kind(50)
+    tree.update(torch.arange(50)[::2], torch.arange(100.0)[:50:2])
+    assert torch.equal(tree.get(torch.tensor([4, 48])), torch.tensor([4.0, 48.0]))
+    tree.update(torch.tensor([1, 2]), torch.tensor(3.0).expand(2))
+    tree.update(torch.tensor([3], dtype=torch.int32), torch.tensor([0.5], dtype=torch.bfloat16))
+    tree.update(torch.tensor([[5, 6]]), torch.tensor([[7.0, 8.0]]))
+    tree.update(torch.tensor([7]), torch.tensor([9.0], requires_grad=True))
+    tree.update(torch.tensor([48]), torch.tensor([-0.0]))
+    assert tree.get(torch.tensor([1, 2, 3, 5, 6, 7, 48])).tolist() == [3, 3, 0.5, 7, 8, 9, 0]
+    assert not tree.get(torch.tensor([7])).requires_grad
+    assert tree.min() == 0.5
+    with pytest.raises(ValueError, match="inf"):
+        tree.update(torch.tensor([0]), torch.tensor([1e300], dtype=torch.float64))
+    with pytest.raises(IndexError, match="-7"):
+        tree.update(torch.tensor([60, -7]), torch.ones(2))
+    with pytest.raises(ValueError, match="one shape"):
+        tree.update(torch.tensor([[1, 2]]), torch.ones(2))
+
+
+@own
+def test_what_it_gives_and_gets_is_not_its_memory(kind):
+    tree = kind(40)
+    index, priority = torch.arange(40), torch.ones(40)
+    tree.update(index, priority)
+    priority.fill_(5)
+    index.fill_(0)
+    for given_out in (tree.min(), tree.max(), tree.total(), *tree.sample(3), tree.get(torch.arange(40))):
+        given_out.fill_(9)
+    assert tree.total() == 40
+    assert tree.min() == tree.max() == 1
+
+
+@arrays
+def test_in_a_compiled_function_it_computes_outside_of_the_graph(kind):
+    def step(tree, index, error, generator):
+        tree.update(index, error.abs() + 1)
+        drawn, priority = tree.sample(300, generator=generator)
+        return drawn + index.sum() * 0, priority / tree.min() + tree.max() + tree.total(), tree.get(index)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, backend="aot_eager")
+    trees, rngs = [kind(500), kind(500)], [torch.Generator().manual_seed(1) for _ in range(2)]
+    for _ in range(3):
+        index, error = torch.randint(500, (90,)), torch.randn(90)
+        one = compiled(trees[0], index, error, rngs[0])
+        other = step(trees[1], index, error, rngs[1])
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    with pytest.raises(IndexError, match="500 is outside"):
+        compiled(trees[0], torch.full((90,), 500), error, rngs[0])

@@ -1,26 +1,27 @@
 """Priority trees in plain torch: the answer where no accelerator is installed, on every device.
 
-Two forms with the same results in distribution. Up to `PREFIX_UP_TO` leaves on a CPU, `PrefixTree`: one running sum
-over all priorities, made again when something has changed. Above, and on other devices, `WideTree`: sums of 32
-children each, of which an update makes again only those above the leaves that it wrote.
+Three forms with the same results in distribution. On a CPU `PrefixTree`, and above `PREFIX_UP_TO` leaves `BlockTree`;
+on other devices `WideTree`: sums of 32 children each, of which an update makes again only those above the leaves that
+it wrote.
 
 Sums and random marks are float64: with 24 bits the marks of a million leaves would not reach each of them alike.
 """
 
 from __future__ import annotations
 
-from math import nextafter
 from typing import Final, final
 
 import torch
 from torch import Tensor
 
-from rl.replay._tree_checks import checked_total, checked_update, marks, write_in_order, zeros
+from rl.replay._block_tree import BlockTree
+from rl.replay._prefix_tree import PrefixTree
+from rl.replay._tree_checks import checked_total, checked_update, uniform, write_in_order, zeros
 
-__all__ = ["PREFIX_UP_TO", "PrefixTree", "WideTree", "torch_tree"]
+__all__ = ["PREFIX_UP_TO", "WideTree", "torch_tree"]
 
-PREFIX_UP_TO = 200_000
-"""Where the two forms take equally long for batches of 256."""
+PREFIX_UP_TO = 65_536
+"""Where the two forms of the CPU take equally long for batches of 256."""
 
 _FAN_OUT = 32
 
@@ -30,7 +31,7 @@ _WHOLE = 64
 
 def torch_tree(
     capacity: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> PrefixTree | WideTree:
+) -> PrefixTree | BlockTree | WideTree:
     """The form that is faster for this capacity and device.
 
     Args:
@@ -40,102 +41,12 @@ def torch_tree(
 
     Example:
         >>> type(torch_tree(100)).__name__, type(torch_tree(10**6)).__name__
-        ('PrefixTree', 'WideTree')
+        ('PrefixTree', 'BlockTree')
     """
     device = torch.device(device)
-    small = device.type == "cpu" and capacity <= PREFIX_UP_TO
-    return (PrefixTree if small else WideTree)(capacity, device, dtype)
-
-
-@final
-class PrefixTree:
-    """An array of priorities and its running sum; a `rl.core.interfaces.PriorityTree`.
-
-    A draw is a search in the running sum. Zero is never drawn because the CPU adds in order: behind a zero the sum is
-    the same to the last bit.
-
-    Args:
-        capacity: number of leaves, at least 1.
-        device: of the CPU kind.
-        dtype: of the priorities.
-
-    Example:
-        >>> tree = PrefixTree(4)
-        >>> tree.update(torch.tensor([1, 3]), torch.tensor([1.0, 3.0]))
-        >>> tree.total(), sorted(set(tree.sample(100)[0].tolist()))
-        (tensor(4., dtype=torch.float64), [1, 3])
-    """
-
-    name = "torch"
-
-    def __init__(self, capacity: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
-        self.capacity: Final = capacity
-        self.device: Final = torch.device(device)
-        self.dtype: Final = dtype
-        self.why: Final = f"one running sum over {capacity} priorities, in plain torch"
-        self._priority = zeros(capacity, dtype, device)
-        self._sum = zeros(capacity, torch.float64, device)
-        self._total = 0.0
-        self._min: Tensor | None = None
-        self._used = 0  # leaves behind these were never written
-        self._stale = False
-
-    def update(self, index: Tensor, priority: Tensor) -> None:
-        """Set priorities ``[n]`` at ``[n]``; of a repeated index the last one counts.
-
-        Raises:
-            IndexError: if an index is outside ``[0, capacity)``.
-            ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
-        """
-        index, priority, end = checked_update(self, index, priority)
-        if not end:
-            return
-        write_in_order(self._priority, index, priority)
-        self._used = max(self._used, end)
-        self._stale, self._min = True, None
-
-    def sample(
-        self, n: int, *, generator: torch.Generator | None = None, stratified: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Draw indices ``[n]`` in proportion to priority, and those priorities ``[n]``.
-
-        Raises:
-            ValueError: if the total is zero or infinite.
-        """
-        self._add_up()
-        # Below the total, to which rounding could lift a mark: no running sum would exceed it.
-        end = nextafter(checked_total(self._total), 0)
-        mark = marks(n, end, self.device, generator, stratified=stratified)
-        index = torch.searchsorted(self._sum, mark, right=True)  # the first leaf whose running sum exceeds the mark
-        return index, self._priority.index_select(0, index)
-
-    def get(self, index: Tensor) -> Tensor:
-        """Priorities ``[n]``."""
-        return self._priority[index]
-
-    def total(self) -> Tensor:
-        """Sum of all, float64 scalar."""
-        self._add_up()
-        return self._sum[-1].clone()
-
-    def _add_up(self) -> None:
-        """The running sum, made again only after an update."""
-        if self._stale:
-            torch.cumsum(self._priority, 0, dtype=torch.float64, out=self._sum)
-            self._total, self._stale = self._sum[-1].item(), False
-
-    def min(self) -> Tensor:
-        """Smallest priority above zero; infinity if there is none."""
-        if self._min is None:
-            used = self._priority[: self._used]
-            self._min = used.amin() if self._used else self._priority.new_tensor(torch.inf)
-            if not self._min.item():
-                self._min = _above_zero(used).amin()
-        return self._min.clone()
-
-    def max(self) -> Tensor:
-        """Largest priority; zero if empty."""
-        return self._priority.amax()
+    if device.type != "cpu":
+        return WideTree(capacity, device, dtype)
+    return (PrefixTree if capacity <= PREFIX_UP_TO else BlockTree)(capacity, device, dtype)
 
 
 @final
@@ -179,8 +90,8 @@ class WideTree:
             IndexError: if an index is outside ``[0, capacity)``.
             ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
         """
-        index, priority, end = checked_update(self, index, priority)
-        if not end:
+        index, priority = checked_update(self, index, priority)
+        if not index.numel():
             return
         leaves = self._levels[0]
         write_in_order(leaves.view(-1), index, priority)
@@ -203,7 +114,7 @@ class WideTree:
             ValueError: if the total is zero or infinite.
         """
         total = checked_total(self.total().item())
-        rest = marks(n, total, self.device, generator, stratified=stratified)
+        rest = uniform(n, self.device, generator, stratified=stratified).mul_(total)
         top = self._first_level(n)
         node, rest = _search_all(self._levels[top], rest)
         for level in reversed(self._levels[:top]):
@@ -224,7 +135,7 @@ class WideTree:
 
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]``."""
-        return self._levels[0].view(-1)[index]
+        return self._levels[0].view(-1)[: self.capacity][index]
 
     def total(self) -> Tensor:
         """Sum of all, float64 scalar."""
