@@ -5,7 +5,7 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.testing import check_sampler
-from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
+from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer, TensorStorage
 
 
 class Proportional:
@@ -62,3 +62,57 @@ def test_it_draws_by_priority_and_its_weights_reach_the_sample(kind, tmp_path):
     other = kind(storage=LazyTensorStorage(20), sampler=Proportional(), batch_size=50)
     other.loads(tmp_path)
     assert torch.equal(other.sampler.priority, buffer.sampler.priority)
+
+
+class Says:
+    """Draws uniformly, and says something beside."""
+
+    ran_out = False
+
+    def __init__(self, info):
+        self.info = info
+
+    def sample(self, storage, batch_size, *, generator=None):
+        return torch.randint(len(storage), (batch_size,), generator=generator), dict(self.info)
+
+    def restart(self):
+        pass
+
+
+def says(info, data=None):
+    rows = TensorDict(x=torch.arange(30), next=TensorDict(x=torch.arange(30), batch_size=[30]), batch_size=[30])
+    return TensorDictReplayBuffer(
+        storage=TensorStorage(rows if data is None else data), sampler=Says(info), batch_size=5
+    )
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_what_a_sampler_says_of_another_number_of_rows_is_refused(count):
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        says({"noise": torch.zeros(count)}).sample()
+
+
+@pytest.mark.parametrize("value", [torch.ones(5), torch.ones(5, 2)], ids=["number", "row"])
+@pytest.mark.parametrize("key", ["extra", "x", "next", ("next", "x"), ("next", "extra"), ("more", "extra")])
+def test_what_a_sampler_says_is_in_the_sample_whatever_was_there(key, value):
+    buffer = says({key: value})
+    for _ in range(2):
+        sample = buffer.sample()
+        assert torch.equal(sample[key], value)
+        assert sample["index"].shape == (5,)
+        if key != "x":
+            assert torch.equal(sample["x"], sample["index"])
+
+
+def test_an_index_takes_the_place_of_a_datasets_own():
+    for own in (torch.zeros(30), TensorDict(x=torch.zeros(30), batch_size=[30])):
+        sample = says({}, TensorDict(index=own, x=torch.arange(30), batch_size=[30])).sample()
+        assert torch.equal(sample["index"], sample["x"])
+
+
+def test_a_sampler_may_say_other_things_in_each_draw():
+    buffer = says({"a": torch.ones(5)})
+    assert "a" in buffer.sample()
+    buffer.sampler.info = {"b": torch.ones(5)}
+    assert "b" in buffer.sample()
+    assert "a" not in buffer.sample()

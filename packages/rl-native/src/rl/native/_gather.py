@@ -17,6 +17,7 @@ __all__ = ["NativeRowGather"]
 
 _empty = torch.empty
 _INT64 = torch.int64
+_DISPATCH = getattr(Tensor, "__torch_dispatch__", None)
 _HEAD = 5  # numbers of ``rl_gather_job``
 _NOT_ALONG_ONE = {torch.uint16, torch.uint32, torch.uint64}  # torch picks these out of matrices only
 _LARGE, _THREADS = 2**20, 3
@@ -35,7 +36,7 @@ def _entry() -> Callable[[bytes], int]:
 def _is_plain(tensor: Tensor) -> bool:
     """Whether memory holds the tensor's numbers, each row in one piece."""
     return (
-        type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__  # others, such as fakes, may have no memory
+        getattr(type(tensor), "__torch_dispatch__", None) is _DISPATCH  # others, such as fakes, may have no memory
         and tensor.layout is torch.strided
         and tensor.is_cpu
         and tensor.dim() > 0
