@@ -13,9 +13,11 @@ from rl.core.registry import Registry
 from rl.core.testing import (
     ToyPriorityTree,
     ToyRecurrentBackend,
+    ToyRowGather,
     check_linear_recurrence,
     check_priority_tree,
     check_recurrent_backend,
+    check_row_gather,
     toy_linear_recurrence,
 )
 
@@ -32,6 +34,10 @@ class Fallback:
     @hookimpl(trylast=True)
     def rl_linear_recurrence(self):
         return toy_linear_recurrence
+
+    @hookimpl(trylast=True)
+    def rl_row_gather(self, tensors):
+        return ToyRowGather(tensors)
 
     @hookimpl(trylast=True)
     def rl_recurrent_backend(self, cell, name, device):
@@ -84,6 +90,7 @@ def test_the_toys_that_come_through_hooks_pass_the_conformance_kit():
     check_priority_tree(lambda capacity, dtype: found.priority_tree(capacity, CPU, dtype))
     check_linear_recurrence(found.linear_recurrence(CPU, torch.float32))
     check_recurrent_backend(found.recurrent_backend("gru", "toy", CPU), "gru")
+    check_row_gather(found.row_gather)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +104,8 @@ def test_the_toys_that_come_through_hooks_pass_the_conformance_kit():
             lambda r: r.recurrent_backend("gru", "fast", CPU), "the recurrent back end 'fast' for gru on cpu", id="rnn"
         ),
         pytest.param(lambda r: r.recurrent_backend("gru", None, CPU), "a recurrent back end for gru", id="any-rnn"),
+        pytest.param(lambda r: r.row_gather([torch.zeros(3)]), "copies of rows on cpu", id="rows"),
+        pytest.param(lambda r: r.row_gather([]), "copies of rows on no device", id="no-rows"),
     ],
 )
 def test_when_nobody_answers_the_error_says_what_was_asked(ask, message):

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 from rl.core.registry import Registry
 from rl.core.testing import check_row_gather
@@ -46,6 +47,22 @@ def test_an_index_of_another_form_is_left_to_torch(monkeypatch):
     with pytest.raises(IndexError):
         gather.rows(2, torch.arange(6)[::2])
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_numbers_that_torch_picks_out_of_matrices_only_are_left_to_it_too(dtype):
+    tensor = torch.arange(20).to(dtype)
+    gather = NativeRowGather([tensor])
+    assert gather.rows(20, torch.tensor([3, 1], dtype=torch.int32))[0].tolist() == [3, 1]
+    assert gather.runs(20, torch.arange(4)[::2], 2)[0].tolist() == [0, 1, 2, 3]
+
+
+def test_nothing_behind_the_tensors_is_read_however_much_is_said_to_be_written():
+    gather = NativeRowGather([torch.arange(20)[:5]])
+    with pytest.raises(IndexError, match=r"index 5 is outside \[0, 5\)"):
+        gather.rows(20, torch.tensor([5]))
+    with pytest.raises(IndexError, match=r"index 4 is outside \[0, 4\)"):
+        gather.runs(20, torch.tensor([4]), 2)
 
 
 def test_what_is_refused_is_named():
@@ -107,6 +124,7 @@ def test_a_copy_of_it_holds_a_copy_of_the_rows(again):
         [torch.zeros(3, requires_grad=True)],
         [torch.zeros(3).to_sparse()],
         [torch.zeros(())],
+        [TwoTensor(torch.zeros(3), torch.ones(3))],  # it has no memory of its own
     ],
 )
 def test_what_c_cannot_read_is_left_to_the_next_plugin(tensors):

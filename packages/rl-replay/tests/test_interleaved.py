@@ -89,6 +89,44 @@ def test_small_storages_and_single_entries_are_not_interleaved(monkeypatch):
     assert block_of(small) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_what_would_leave_much_of_a_row_unused_is_kept_apart(dtype):
+    storage = LazyTensorStorage(50)
+    one = {"x": torch.zeros(9, dtype=dtype), "flag": torch.zeros(9, dtype=torch.bool)}
+    storage.set(torch.arange(9), TensorDict(one, batch_size=[9]))
+    assert block_of(storage) is None
+
+
+def test_where_memory_for_all_entries_at_once_is_refused_each_gets_its_own(monkeypatch):
+    real, refused = torch.empty, []
+
+    def empty(shape, *, dtype=None, device=None):
+        if dtype is torch.uint8 and shape[0] == 50 and len(shape) == 2:
+            refused.append(shape)
+            raise RuntimeError("can't allocate memory")
+        return real(shape, dtype=dtype, device=device)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    storage = LazyTensorStorage(50)
+    storage.set(torch.arange(20), rows(20))
+    assert len(refused) == 1
+    assert block_of(storage) is None
+    assert same(storage.get(torch.arange(20)), rows(20))
+
+
+def test_a_layout_that_has_no_room_leaves_the_rows_as_they_were():
+    storage, other = LazyTensorStorage(50), LazyTensorStorage(50)
+    storage.set(torch.arange(20), rows(20))
+    other.set(torch.arange(20), TensorDict(obs=torch.ones(20, 3), action=torch.ones(20), batch_size=[20]))
+    state, before = other.state_dict(), block_of(storage)
+    state["layout"]["columns"].append(["image", [2**40, 2**10], "torch.uint8"])
+    with pytest.raises(RuntimeError):
+        storage.load_state_dict(state)
+    assert block_of(storage) is before
+    again = pickle.loads(pickle.dumps(storage))
+    assert same(again.get(torch.arange(20)), rows(20))
+
+
 def test_reads_and_writes():
     storage, expected = LazyTensorStorage(50), rows(50)
     storage.set(torch.arange(50), expected.clone())

@@ -47,6 +47,33 @@ static int is_right(int64_t bytes, int64_t count, int64_t capacity) {
   return right;
 }
 
+/* Runs of rows that lie `stride` bytes apart; the last row ends where memory does. */
+static int runs_are_right(int64_t bytes, int64_t stride, int64_t steps, int64_t count) {
+  const int64_t capacity = steps + 9, size = (capacity - 1) * stride + bytes;
+  unsigned char *rows = exactly(size), *copies = exactly(count * steps * bytes);
+  int64_t *index = exactly(8 * count), *numbers = exactly(8 * capacity), *places = exactly(8 * count * steps);
+  for (int64_t i = 0; i < size; i++)
+    rows[i] = (unsigned char)(i * 31 + i / 251);
+  for (int64_t i = 0; i < capacity; i++)
+    numbers[i] = i;
+  for (int64_t i = 0; i < count; i++)
+    index[i] = i * 7919 % 10;
+  const job_of_two job = {{2, count, steps, 10, (int64_t)(intptr_t)index},
+                          {{bytes, stride, (int64_t)(intptr_t)rows, (int64_t)(intptr_t)copies},
+                           {8, 8, (int64_t)(intptr_t)numbers, (int64_t)(intptr_t)places}}};
+  int right = rl_gather(&job) == -1;
+  for (int64_t i = 0; right && i < count * steps; i++) {
+    const int64_t row = index[i / steps] + i % steps;
+    right = !memcmp(copies + i * bytes, rows + row * stride, (size_t)bytes) && places[i] == row;
+  }
+  free(rows);
+  free(copies);
+  free(index);
+  free(numbers);
+  free(places);
+  return right;
+}
+
 int main(void) {
   const int64_t sizes[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 63, 64, 65, 128, 255, 256, 257, 1000};
   const int64_t counts[] = {0, 1, 2, 15, 16, 17, 33, 100};
@@ -57,5 +84,14 @@ int main(void) {
           fprintf(stderr, "rows of %d bytes, %d of %d\n", (int)sizes[s], (int)counts[c], (int)capacity);
           return 1;
         }
+  for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+      for (int64_t steps = 1; steps < 40; steps += 19)
+        for (int64_t gap = 0; gap < 70; gap += 23)
+          if (!runs_are_right(sizes[s], sizes[s] + gap, steps, counts[c])) {
+            fprintf(stderr, "%d runs of %d rows of %d bytes, %d apart\n", (int)counts[c], (int)steps, (int)sizes[s],
+                    (int)(sizes[s] + gap));
+            return 1;
+          }
   return 0;
 }

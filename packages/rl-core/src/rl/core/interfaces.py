@@ -209,6 +209,8 @@ class RowGather(Protocol):
     def rows(self, written: int, index: Tensor) -> list[Tensor]:
         """Of each tensor's first `written` rows those under `index` int64 ``[n]``, as copies ``[n, ...]``.
 
+        `index` may be a view, whose numbers lie apart.
+
         Raises:
             IndexError: if an index is outside of them. An accelerator may leave that to its device.
         """

@@ -17,7 +17,9 @@ __all__ = ["NativeRowGather"]
 
 _empty = torch.empty
 _INT64 = torch.int64
+_DISPATCH = getattr(Tensor, "__torch_dispatch__", None)
 _HEAD = 5  # numbers of ``rl_gather_job``
+_NOT_ALONG_ONE = {torch.uint16, torch.uint32, torch.uint64}  # torch picks these out of matrices only
 _LARGE, _THREADS = 2**20, 3
 """Bytes of rows one by one that so many threads of torch copy faster than this one."""
 
@@ -34,12 +36,19 @@ def _entry() -> Callable[[bytes], int]:
 def _is_plain(tensor: Tensor) -> bool:
     """Whether memory holds the tensor's numbers, each row in one piece."""
     return (
-        tensor.layout is torch.strided
+        getattr(type(tensor), "__torch_dispatch__", None) is _DISPATCH  # others, such as fakes, may have no memory
+        and tensor.layout is torch.strided
         and tensor.is_cpu
         and tensor.dim() > 0
         and tensor[:1].is_contiguous()
         and not (tensor.requires_grad or tensor.is_neg() or tensor.is_conj() or tensor.is_quantized)
     )
+
+
+def _select(tensor: Tensor, index: Tensor) -> Tensor:
+    if tensor.dim() == 1 and tensor.dtype in _NOT_ALONG_ONE:
+        return tensor.unsqueeze(1).index_select(0, index).squeeze(1)
+    return tensor.index_select(0, index)
 
 
 @final
@@ -70,6 +79,7 @@ class NativeRowGather:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         require()
         self._tensors = tuple(tensors)
+        self._capacity = min((len(tensor) for tensor in tensors), default=0)
         self._kinds = [(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors]
         self._sizes = [
             (tensor.shape[1:].numel() * tensor.element_size(), tensor.stride(0) * tensor.element_size())
@@ -109,8 +119,8 @@ class NativeRowGather:
         """
         large = index.numel() * self._row > _LARGE
         if self._is_for_torch(index) or (large and torch.get_num_threads() >= _THREADS):
-            return [tensor[:written].index_select(0, index) for tensor in self._tensors]
-        return self._copy(index, written, 1)
+            return [_select(tensor[:written], index) for tensor in self._tensors]
+        return self._copy(index, min(written, self._capacity), 1)
 
     def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
         """The `steps` rows from each of `begin` ``[n]`` on, one run behind the other: copies ``[n * steps, ...]``.
@@ -120,8 +130,8 @@ class NativeRowGather:
         """
         if self._is_for_torch(begin):
             index = (begin.unsqueeze(1) + torch.arange(steps, device=begin.device)).reshape(-1)
-            return [tensor[:written].index_select(0, index) for tensor in self._tensors]
-        return self._copy(begin, written - steps + 1, steps)
+            return [_select(tensor[:written], index) for tensor in self._tensors]
+        return self._copy(begin, min(written, self._capacity) - steps + 1, steps)
 
     @staticmethod
     def _is_for_torch(index: Tensor) -> bool:

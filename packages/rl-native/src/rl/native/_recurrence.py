@@ -13,26 +13,19 @@ from rl.core.errors import SpecError
 from rl.native import _recurrence_ops as _ops
 from rl.native._library import require, why
 from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, refuse_out, run, run_dense
+from rl.native._traced import is_traced
 
 __all__ = ["NativeRecurrence"]
 
 _PLAIN_TYPES = frozenset((Tensor, Parameter))
 _BOOL = torch.bool
 _is_grad_enabled = torch.is_grad_enabled
-# There is no public way to ask these.
-_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
-_is_transformed = torch._C._are_functorch_transforms_active  # noqa: SLF001
 _OPS = torch.ops.rl_native
 assert _ops.library is not None  # what `_OPS` holds comes from there
 
 
 _Numbers = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 """In the order of ``rl_returns_slot``: reward, value, next value, ratio, gamma, lambda."""
-
-
-def _is_traced() -> bool:
-    """Whether somebody looks at the operators that run, so that calls past them would be lost."""
-    return torch.compiler.is_compiling() or _dispatch_modes() > 0 or _is_transformed()
 
 
 def _look(  # noqa: C901 - in the open: every call of a function would cost as much as what it does
@@ -173,7 +166,7 @@ class NativeRecurrence:
         dim = dimension(time_dim, d)
         if d.dtype not in BITS or c.dtype != d.dtype:
             raise SpecError(f"the native recurrence got d of {d.dtype} and c of {c.dtype}; it takes float32 or float64")
-        traced = _is_traced()
+        traced = is_traced()
         found = None if traced else _look(d, (d, None, None, None, c, None), (), traced=False)
         if found is None:
             if out is not None:
@@ -237,7 +230,7 @@ class NativeRecurrence:
             >>> advantage.flatten()
             tensor([1.7500, 1.5000, 1.0000])
         """
-        traced = _is_traced()
+        traced = is_traced()
         terminated = done if terminated is None else terminated
         g, gammas = _coefficient(gamma, reward, traced=traced)
         lam, lmbdas = _coefficient(lmbda, reward, traced=traced)
@@ -291,7 +284,7 @@ class NativeRecurrence:
             >>> NativeRecurrence().td_lambda(0.5, 1.0, None, torch.ones(1, 3, 1), done, None, -2).flatten()
             tensor([1.5000, 1.0000, 1.0000])
         """
-        traced = _is_traced()
+        traced = is_traced()
         terminated = done if terminated is None else terminated
         g, gammas = _coefficient(gamma, reward, traced=traced)
         lam, lmbdas = _coefficient(lmbda, reward, traced=traced)
@@ -365,7 +358,7 @@ class NativeRecurrence:
             >>> target.flatten()
             tensor([1.5000, 1.0000])
         """
-        traced = _is_traced()
+        traced = is_traced()
         terminated = done if terminated is None else terminated
         g, gammas = _coefficient(gamma, reward, traced=traced)
         lam, lmbdas = _coefficient(lmbda, reward, traced=traced)

@@ -84,7 +84,7 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
 
 @hookimpl(tryfirst=True)
 def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
-    """Copies of rows in C, of contiguous tensors on the CPU, where the library is there."""
+    """Copies of rows in C, each in one piece of the CPU's memory, where the library is there."""
     from rl.native._library import library
 
     if library() is None:

@@ -39,23 +39,27 @@ class Interleaved:
     def __init__(self, columns: Mapping[NestedKey, Column], rows: int) -> None:
         self._columns: Final = dict(columns)
         # Large numbers first: none lies across a multiple of its own size then, and nothing is left out between them.
-        ordered = sorted(columns, key=lambda key: -_itemsize(columns[key]))
         self._places: dict[NestedKey, int] = {}
         end = 0
-        for key in ordered:
+        for key in sorted(columns, key=lambda key: -_itemsize(columns[key])):
             self._places[key] = end
             end += _bytes(columns[key])
-        pitch = _pitch(end, _itemsize(columns[ordered[0]]))
-        self.block: Final = torch.empty((rows, pitch), dtype=torch.uint8, device="cpu")
+        self.block: Final = torch.empty((rows, _pitch(columns)), dtype=torch.uint8, device="cpu")
 
     def __contains__(self, key: object) -> bool:
         return key in self._columns
 
     @staticmethod
     def worth(columns: Mapping[NestedKey, Column], rows: int) -> dict[NestedKey, Column]:
-        """Those of `columns` that are to lie side by side; none where caches hold all of them."""
+        """Those of `columns` that are to lie side by side; none where caches hold all of them, or much is left unused.
+
+        Much is more than a quarter of what a row has, long entries included.
+        """
         short = {key: column for key, column in columns.items() if 0 < _bytes(column) <= _LONGEST}
-        return short if len(short) > 1 and rows * sum(map(_bytes, short.values())) >= _CACHED else {}
+        size = _sum(short)
+        if len(short) < 2 or rows * size < _CACHED or (_pitch(short) - size) * 4 > _sum(columns):
+            return {}
+        return short
 
     def cell(self, key: NestedKey) -> Tensor:
         """What `key` names in all rows, ``[rows, ...]``: a view of the block."""
@@ -78,7 +82,12 @@ def _bytes(column: Column) -> int:
     return 0 if column.dtype is None else column.shape.numel() * column.dtype.itemsize
 
 
-def _pitch(size: int, number: int) -> int:
-    """Bytes from row to row: a multiple of the largest `number`; of a line, if that takes at most an eighth more."""
+def _sum(columns: Mapping[NestedKey, Column]) -> int:
+    return sum(map(_bytes, columns.values()))
+
+
+def _pitch(columns: Mapping[NestedKey, Column]) -> int:
+    """Bytes from row to row: a multiple of the largest number; of a line, if that takes at most an eighth more."""
+    size, number = _sum(columns), max(map(_itemsize, columns.values()))
     lines = -(-size // _LINE) * _LINE
     return lines if lines * 8 <= size * 9 else -(-size // number) * number

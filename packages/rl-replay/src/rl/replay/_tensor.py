@@ -246,15 +246,15 @@ class TensorRows:
         self._adopt(layout, cells)
 
     def _adopt(self, layout: Layout, cells: Cells) -> None:
-        self._layout = layout
         self._hold(cells)
+        self._layout = layout
 
     def _hold(self, cells: Cells) -> None:
-        self._cells = cells
+        rows = row_gather([cell for cell in cells.values() if isinstance(cell, Tensor)])  # first: a plugin may refuse
+        self._cells, self._rows = cells, rows
         self._tensors = [(key, cell) for key, cell in cells.items() if isinstance(cell, Tensor)]
         self._lists = [(key, cell) for key, cell in cells.items() if not isinstance(cell, Tensor)]
         self._keys = [key for key, _ in self._tensors]
-        self._rows = row_gather([tensor for _, tensor in self._tensors])
 
     def __getstate__(self) -> dict[str, Any]:
         # Made again where the storage arrives: who copies rows there may be another.

@@ -40,10 +40,22 @@ class LazyTensorStorage(TensorRows):
     _block: Interleaved | None = None
 
     def _allocate(self, layout: Layout) -> None:
+        before, self._block = self._block, self._new_block(layout)
+        try:
+            super()._allocate(layout)
+        except BaseException:
+            self._block = before  # of the rows that are still there
+            raise
+
+    def _new_block(self, layout: Layout) -> Interleaved | None:
+        """Memory for the entries that lie side by side; None if each is to have its own."""
         device = torch.get_default_device() if self.device is None else self.device
         near = Interleaved.worth(layout.columns, self.max_size) if device.type == "cpu" else {}
-        self._block = Interleaved(near, self.max_size) if near else None
-        super()._allocate(layout)
+        try:
+            return Interleaved(near, self.max_size) if near else None
+        except RuntimeError:
+            # Rows that are never written take no memory, so more may be asked for than there is, but not in one piece.
+            return None
 
     def _new_tensor(self, key: NestedKey, column: Column) -> Tensor:
         block = self._block

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import INDEX
 from rl.replay._buffer import ReplayBuffer
 from rl.replay._collate import collate
@@ -45,7 +46,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         True
     """
 
-    _wider: tuple[Layout, set[Any], Layout] | None = None
+    _wider: tuple[Layout, set[Any], Layout | None] | None = None
 
     def _check(self, data: Any) -> None:
         if isinstance(data, list):
@@ -75,20 +76,19 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def _read_annotated(self, storage: TensorRows, index: Tensor, info: dict[Any, Any]) -> TensorDictBase | None:
         """Rows with what is known about them; None unless that is one number for each, on the CPU as they are."""
-        layout = storage.layout
-        if layout is None or layout.root is None or layout.root.tail or not storage.on_cpu:
+        layout, shape = storage.layout, index.shape
+        if layout is None or layout.root is None or layout.root.tail or not storage.on_cpu or len(shape) != 1:
             return None
         known = {INDEX: index, **info}
-        if any(type(value) is not Tensor or value.dim() != 1 or not value.is_cpu for value in known.values()):
-            return None
-        cells = storage.cells(index)
-        if cells is None:
+        if any(type(value) is not Tensor or value.shape != shape or not value.is_cpu for value in known.values()):
             return None
         wider = self._wider
         if wider is None or wider[0] is not layout or wider[1] != known.keys():
-            self._wider = wider = layout, set(known), layout.wider(dict.fromkeys(known, torch.Size()))
+            self._wider = wider = layout, set(known), _with(known, layout)
+        if wider[2] is None or (cells := storage.cells(index)) is None:
+            return None
         cells.update(known)
-        return wider[2].build(cells, index.shape, storage.device)
+        return wider[2].build(cells, shape, storage.device)
 
     def _annotate(self, data: Any, info: dict[Any, Any]) -> Any:
         if isinstance(data, _Annotated):
@@ -104,3 +104,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
             repeat = len(shape) > 1 and value.dim() == 1
             data.set(key, value.view(-1, *[1] * (len(shape) - 1)).expand(shape) if repeat else value)
         return data
+
+
+def _with(known: Iterable[Any], layout: Layout) -> Layout | None:
+    """`layout` with a number a row under these keys; None where a TensorDict has such a name, or a tensor holds one."""
+    try:
+        return layout.wider(dict.fromkeys(known, torch.Size()))
+    except (ContractError, ShapeError):
+        return None

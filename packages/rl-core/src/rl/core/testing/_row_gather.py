@@ -21,8 +21,9 @@ def check_row_gather(
 ) -> None:
     """Compare copies of rows, and of runs of them, with plain indexing.
 
-    Covers types and shapes of rows, one behind the other or apart, repeated and absent indices, rows that are written
-    and memory that moves between calls, that copies are no views, and that nothing behind the written rows is read.
+    Covers types and shapes of rows, one behind the other or apart, repeated and absent indices, indices that lie
+    apart, rows that are written and memory that moves between calls, that copies are no views, and that nothing
+    behind the written rows is read.
 
     Args:
         make: answers the hook `rl_row_gather` for tensors.
@@ -53,6 +54,8 @@ def _check_copies(gather: RowGather, tensors: Sequence[Tensor], kind: str, gener
     for many in (0, 1, 3, 70):
         index = torch.randint(_WRITTEN, (many,), generator=generator).to(device)
         _compare(gather.rows(_WRITTEN, index), tensors, index, f"{kind}rows, {many} indices")
+        apart = torch.stack((index, index + 1), 1)[:, 0]
+        _compare(gather.rows(_WRITTEN, apart), tensors, index, f"{kind}rows, {many} indices that lie apart")
         for steps in (1, 4, _WRITTEN):
             begin = torch.randint(_WRITTEN - steps + 1, (many,), generator=generator).to(device)
             places = (begin.unsqueeze(1) + torch.arange(steps, device=device)).reshape(-1)
