@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack
@@ -94,31 +95,74 @@ def test_all_entries_of_a_sample_are_of_one_row(arguments):
 
 def test_runs_and_rows_one_by_one_are_the_same_slices():
     generator = torch.Generator().manual_seed(1)
-    base = torch.tensor([0, 90, 250, 37])
-    start, steps = torch.tensor([0, 3, 0, 5]), torch.tensor([20, 10, 8, 44])
-    endless = torch.full_like(base, 1 << 60)
-    lines = torch.stack((base, start, start + steps, endless, endless), 1)[
-        torch.randint(4, (500,), generator=generator)
-    ]
+    oldest, have = torch.tensor([0, 93, 250, 42]), torch.tensor([20, 9, 8, 39])
+    endless = torch.full_like(oldest, 1 << 60)
+    lines = torch.stack((oldest, torch.zeros_like(oldest), have, endless, endless), 1)
+    chosen = torch.randint(4, (500,), generator=generator)
     u = torch.rand(500, dtype=torch.float64, generator=generator)
-    index, begin = whole_rows(lines, u, 8, 100, wraps=True)
+    oldest, have, lines = oldest[chosen], have[chosen], lines[chosen].numpy()
+    # What a naive loop says:
+    begins = [(o + int(x * (h - 7))) % 100 for o, h, x in zip(oldest.tolist(), have.tolist(), u.tolist(), strict=True)]
+    expected = torch.tensor([[(begin + step) % 100 for step in range(8)] for begin in begins])
+    index, begin = whole_rows(oldest, have, u, 8, 100, wraps=True)
     assert begin is None  # some go over the end
-    first, _ = place_slices(lines.numpy(), u.numpy(), 8, (0, 0))
-    expected = slice_rows(lines.numpy(), first, None, 8, 100, plain=True)
-    assert (index.numpy() == expected.places).all()
-    inside = (index[:, 0] <= 92).nonzero().squeeze(-1)
-    index, begin = whole_rows(lines[inside], u[inside], 8, 100, wraps=True)
-    assert begin.equal(index[:, 0])
-    assert (index == begin.unsqueeze(1) + torch.arange(8)).all()
+    assert (index.view(-1, 8) == expected).all()
+    first, steps = place_slices(lines, u.numpy(), 8, (0, 0))
+    assert steps is None
+    index, begin = slice_rows(lines, first, steps, 8, 100, plain=True)
+    assert begin is None
+    assert (index.reshape(-1, 8) == expected.numpy()).all()
+    inside = (expected[:, 0] <= 92).nonzero().squeeze(-1)
+    index, begin = whole_rows(oldest[inside], have[inside], u[inside], 8, 100, wraps=True)
+    assert begin.equal(expected[inside, 0])
+    assert (index.view(-1, 8) == expected[inside]).all()
 
 
 def test_the_largest_random_number_stays_inside():
     largest = torch.tensor([1 - 2.0**-53] * 4, dtype=torch.float64)
-    steps = torch.tensor([7, 64, 1 << 40, (1 << 40) + 1])
-    lines = torch.zeros(4, 5, dtype=torch.int64)
-    lines[:, 2], lines[:, 3:] = steps, 1 << 60
-    index, _ = whole_rows(lines, largest, 5, 1 << 50, wraps=False)
-    assert index[:, -1].tolist() == (steps - 1).tolist()
+    have = torch.tensor([7, 64, 1 << 40, (1 << 40) + 1])
+    index, _ = whole_rows(torch.zeros_like(have), have, largest, 5, 1 << 50, wraps=False)
+    assert index.view(4, 5)[:, -1].tolist() == (have - 1).tolist()
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_rows_of_lanes_are_those_that_a_loop_finds(pad):
+    generator = torch.Generator().manual_seed(2)
+    for kinds in ([(3, 12)], [(3, 12), (5, 10)]):  # batches of one shape, and of two: steps of a lane, rows of a batch
+        lines, expected = [], []
+        for each in range(60):
+            row, stride = kinds[each % len(kinds)]
+            begin, end = sorted(torch.randint(1, 20, (2,), generator=generator).tolist())
+            line = (7 + row * (each % 2), begin - 1, end, row, stride)
+            lines.append(line)
+            steps = range(line[1], min(line[2], line[1] + 4))
+            places = [(line[0] + u // row * stride + u % row) % 100 for u in steps]
+            expected += places + [places[-1]] * (4 - len(places) if pad else 0)
+        lines = np.array(lines)
+        first, steps = place_slices(lines, np.zeros(60), 4, (0, 0))
+        index, _ = slice_rows(lines, first, steps, 4, 100, plain=False, pad=pad)
+        assert index.tolist() == expected
+
+
+def test_samplers_draw_the_same_in_inference_mode_and_outside():
+    def drawn(*modes):
+        buffer = make(TensorStorage(rows(0, 60)))
+        found = []
+        for mode in modes:
+            with torch.inference_mode(mode=mode):
+                found.append(buffer.sample()["index"].tolist())
+        return found
+
+    assert drawn(True, False, True) == drawn(False, False, False)
+
+
+def test_slices_follow_the_generator_as_torch_does():
+    data, generator = rows(0, 60), torch.Generator().manual_seed(0)
+    buffer = make(TensorStorage(data))
+    for _ in range(3):
+        where, which = torch.rand(2, 20, dtype=torch.float64, generator=generator)
+        begin = (which * 6).long() * 10 + (where * 7).long()
+        assert buffer.sample()["index"].view(20, 4)[:, 0].equal(begin)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
