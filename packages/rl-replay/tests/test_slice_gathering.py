@@ -11,6 +11,7 @@ from tensordict import NonTensorStack, TensorDict, lazy_stack
 from rl.core.errors import ContractError, ShapeError
 from rl.replay import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer, TensorStorage
 from rl.replay._columns import Columns
+from rl.replay._slice_core import Numbers
 from rl.replay._slice_index import place_slices, slice_rows, whole_rows
 
 DTYPES = [torch.bool, torch.uint8, torch.uint16, torch.uint64, torch.bfloat16, torch.float64, torch.complex64]
@@ -156,13 +157,53 @@ def test_samplers_draw_the_same_in_inference_mode_and_outside():
     assert drawn(True, False, True) == drawn(False, False, False)
 
 
-def test_slices_follow_the_generator_as_torch_does():
+@pytest.mark.parametrize("strict", [True, False])
+def test_slices_follow_the_generator_as_torch_does(strict):
     data, generator = rows(0, 60), torch.Generator().manual_seed(0)
-    buffer = make(TensorStorage(data))
+    buffer = make(TensorStorage(data), strict_length=strict)
     for _ in range(3):
         where, which = torch.rand(2, 20, dtype=torch.float64, generator=generator)
         begin = (which * 6).long() * 10 + (where * 7).long()
         assert buffer.sample()["index"].view(20, 4)[:, 0].equal(begin)
+
+
+def test_random_numbers_are_those_of_torch_for_every_number_of_them():
+    numbers = Numbers()
+    for count in (1, 5, 16, 33):
+        for choices in (None, 1, 7, 10**6, 123_456_789):
+            numbers.fill(count, choices, torch.Generator().manual_seed(count))
+            expected = torch.rand(2, count, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
+            assert numbers.tensors[0].equal(expected[0])
+            assert choices is None or numbers.tensors[1].equal(expected[1] * choices)
+            assert all(
+                (array == tensor.numpy()).all() for array, tensor in zip(numbers.arrays, numbers.tensors, strict=True)
+            )
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("arguments", [{}, {"slice_len": 16}, {"slice_len": 16, "pad_output": True}])
+def test_flags_of_every_shape_are_true_where_slices_begin_and_end(arguments, shape, stored):
+    x = torch.arange(60)  # episodes of 10 steps
+    data = TensorDict({"x": x, ("next", "done"): (x % 10 == 9).view(60, *shape), "episode": x // 10}, [60])
+    if stored:
+        data["is_init"] = (x % 10 == 0).view(60, *shape)
+    buffer = make(TensorStorage(data), strict_length=False, **arguments)
+    sample = buffer.sample()
+    length = arguments.get("slice_len", 4)
+    steps = min(length, 10)
+    real = sample["collector", "mask"].view(-1) if "pad_output" in arguments else torch.ones(len(sample), dtype=bool)
+    for key in ("is_init", ("next", "done"), ("next", "truncated"), ("next", "terminated")):
+        flag = sample[key]
+        assert flag.shape == (*sample.batch_size, *shape)
+        flag = flag.reshape(-1)
+        found = flag[real].view(-1, steps)
+        place = torch.arange(steps).expand_as(found)
+        over = sample["x"].view(-1)[real].view(-1, steps) % 10 == 9
+        expected = {"is_init": place == 0, ("next", "terminated"): over}.get(key, place == steps - 1)
+        assert (found == expected).all()
+        assert flag[~real].all() or key == ("next", "terminated")
+    assert (buffer.storage.get(torch.arange(60)) == data).all()  # what is stored stays
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])

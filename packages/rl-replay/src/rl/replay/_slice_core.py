@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, final
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -14,7 +15,7 @@ from rl.core.keys import NestedKey
 from rl.replay._dense_set import DenseSet, Longs
 from rl.replay._random import refuse_empty
 from rl.replay._segments import SegmentTable
-from rl.replay._slice_index import Steps, pick, place_slices, slice_rows, whole_rows
+from rl.replay._slice_index import Steps, place_slices, slice_rows, whole_rows
 from rl.replay._slice_marks import Drawn, SliceMarks
 from rl.replay._slice_options import SliceOptions
 from rl.replay._trajectories import Trajectories
@@ -98,7 +99,7 @@ class SliceCore:
             generator: source of randomness.
         """
         options = self.options
-        self._numbers.fill(2 if isinstance(able, DenseSet) else 1, count, generator)
+        self._numbers.fill(count, len(able) if isinstance(able, DenseSet) else None, generator)
         steps: Steps | None = None
         if options.whole and table.plain:
             rows, begin = self._whole(table, able, length)
@@ -119,10 +120,8 @@ class SliceCore:
     def _whole(self, table: SegmentTable, able: DenseSet | Longs, length: int) -> tuple[Tensor, Tensor | None]:
         """Rows of slices whose steps all lie side by side, and where those of each begin."""
         where, *which = self._numbers.tensors
-        if isinstance(able, DenseSet):
-            chosen = able.tensor.index_select(0, (which[0] * len(able)).long())  # never rounded up, see `pick`
-        else:
-            chosen = torch.from_numpy(able)
+        given = able.tensor if isinstance(able, DenseSet) else torch.from_numpy(able)
+        chosen = given.index_select(0, which[0].long()) if which else given
         oldest, have = table.runs
         oldest, have = oldest.index_select(0, chosen), have.index_select(0, chosen)
         return whole_rows(oldest, have, where, length, table.capacity, wraps=table.clock > table.capacity)
@@ -133,7 +132,7 @@ class SliceCore:
         """Rows of slices that may be shorter; where those of each begin, if none is; how many steps each has."""
         options = self.options
         where, *which = self._numbers.arrays
-        chosen = able.members.take(pick(which[0], len(able))) if isinstance(able, DenseSet) else able
+        chosen = able.members.take(which[0].astype(np.int64)) if isinstance(able, DenseSet) else able
         lines = table.lines.take(chosen, 0)
         first, steps = place_slices(lines, where, length, options.span(length), whole=options.whole)
         wraps = table.clock > table.capacity
@@ -152,33 +151,40 @@ class Numbers:
 
     Example:
         >>> numbers, generator = Numbers(), torch.Generator().manual_seed(0)
-        >>> numbers.fill(2, 3, generator)
+        >>> numbers.fill(3, 10, generator)
         >>> expected = torch.rand(2, 3, dtype=torch.float64, generator=generator.manual_seed(0))
-        >>> bool((torch.stack(numbers.tensors) == expected).all())
+        >>> bool((torch.stack(numbers.tensors) == expected * torch.tensor([[1], [10]])).all())
         True
     """
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0, 0, dtype=torch.float64, device="cpu")
-        self._hold(self._memory)
+        self._hold(0, 0)
 
     def __reduce__(self) -> tuple[type[Numbers], tuple[()]]:
         return Numbers, ()  # a copy has memory of its own
 
-    def fill(self, rows: int, count: int, generator: torch.Generator | None) -> None:
-        """Draw `rows` times `count` numbers, uniform in [0, 1), as `torch.rand` does."""
+    def fill(self, count: int, choices: int | None, generator: torch.Generator | None) -> None:
+        """Draw `count` numbers, uniform in [0, 1), and as many in [0, `choices`), unless that is None.
+
+        They are multiples of 2^-53, as `torch.rand` draws them, times `choices`: no product is rounded up to that.
+        """
+        rows = 1 if choices is None else 2
         if self._memory.shape != (rows, count):
             with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
-                self._hold(torch.empty(rows, count, dtype=torch.float64, device="cpu"))
+                self._hold(rows, count)
         if generator is None or generator.device.type == "cpu":
-            self._memory.uniform_(generator=generator)
+            self.tensors[0].uniform_(generator=generator)
+            if choices is not None:
+                self.tensors[1].uniform_(0, choices, generator=generator)
         else:
             there = torch.rand(rows, count, dtype=torch.float64, generator=generator, device=generator.device)
             self._memory.copy_(there)
+            if choices is not None:
+                self.tensors[1].mul_(choices)
 
-    def _hold(self, memory: Tensor) -> None:
-        self._memory = memory
-        self.tensors = memory.unbind()
+    def _hold(self, rows: int, count: int) -> None:
+        self._memory = torch.empty(rows, count, dtype=torch.float64, device="cpu")
+        self.tensors = self._memory.unbind()
         """Each row, float64 ``[count]``; they hold until the next call."""
         self.arrays = [row.numpy() for row in self.tensors]
         """The same memory."""
