@@ -135,7 +135,7 @@ class SliceMarks:
             flags[self._init] = init
         if self._pad:
             assert mask is not None
-            flags[MASK] = mask.clone()
+            flags[MASK] = mask.clone() if drawn.steps is None else mask
         return flags
 
     def _edges(self, drawn: Drawn, device: torch.device | None) -> Edges:
