@@ -72,31 +72,34 @@ def test_all_entries_of_a_sample_are_of_one_row(arguments):
 
 def test_runs_and_rows_one_by_one_are_the_same_slices():
     generator = torch.Generator().manual_seed(1)
-    base = torch.tensor([0, 90, 250, 37])
-    start, steps = torch.tensor([0, 3, 0, 5]), torch.tensor([20, 10, 8, 44])
-    endless = torch.full_like(base, 1 << 60)
-    lines = torch.stack((base, start, start + steps, endless, endless), 1)[
-        torch.randint(4, (500,), generator=generator)
-    ]
+    oldest, have = torch.tensor([0, 93, 250, 42]), torch.tensor([20, 9, 8, 39])
+    endless = torch.full_like(oldest, 1 << 60)
+    lines = torch.stack((oldest, torch.zeros_like(oldest), have, endless, endless), 1)
+    chosen = torch.randint(4, (500,), generator=generator)
     u = torch.rand(500, dtype=torch.float64, generator=generator)
-    index, begin = whole_rows(lines, u, 8, 100, wraps=True)
+    oldest, have, lines = oldest[chosen], have[chosen], lines[chosen].numpy()
+    # What a naive loop says:
+    begins = [(o + int(x * (h - 7))) % 100 for o, h, x in zip(oldest.tolist(), have.tolist(), u.tolist(), strict=True)]
+    expected = torch.tensor([[(begin + step) % 100 for step in range(8)] for begin in begins])
+    index, begin = whole_rows(oldest, have, u, 8, 100, wraps=True)
     assert begin is None  # some go over the end
-    first, _ = place_slices(lines.numpy(), u.numpy(), 8, (0, 0))
-    expected = slice_rows(lines.numpy(), first, None, 8, 100, plain=True)
-    assert (index.numpy() == expected.places).all()
-    inside = (index[:, 0] <= 92).nonzero().squeeze(-1)
-    index, begin = whole_rows(lines[inside], u[inside], 8, 100, wraps=True)
-    assert begin.equal(index[:, 0])
-    assert (index == begin.unsqueeze(1) + torch.arange(8)).all()
+    assert (index.view(-1, 8) == expected).all()
+    first, steps = place_slices(lines, u.numpy(), 8, (0, 0))
+    assert steps is None
+    index, begin = slice_rows(lines, first, steps, 8, 100, plain=True)
+    assert begin is None
+    assert (index.reshape(-1, 8) == expected.numpy()).all()
+    inside = (expected[:, 0] <= 92).nonzero().squeeze(-1)
+    index, begin = whole_rows(oldest[inside], have[inside], u[inside], 8, 100, wraps=True)
+    assert begin.equal(expected[inside, 0])
+    assert (index.view(-1, 8) == expected[inside]).all()
 
 
 def test_the_largest_random_number_stays_inside():
     largest = torch.tensor([1 - 2.0**-53] * 4, dtype=torch.float64)
-    steps = torch.tensor([7, 64, 1 << 40, (1 << 40) + 1])
-    lines = torch.zeros(4, 5, dtype=torch.int64)
-    lines[:, 2], lines[:, 3:] = steps, 1 << 60
-    index, _ = whole_rows(lines, largest, 5, 1 << 50, wraps=False)
-    assert index[:, -1].tolist() == (steps - 1).tolist()
+    have = torch.tensor([7, 64, 1 << 40, (1 << 40) + 1])
+    index, _ = whole_rows(torch.zeros_like(have), have, largest, 5, 1 << 50, wraps=False)
+    assert index.view(4, 5)[:, -1].tolist() == (have - 1).tolist()
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])

@@ -16,7 +16,10 @@ from rl.replay._dense_set import DenseSet, Longs
 __all__ = ["BASE", "ENDLESS", "FROM", "ROW", "STRIDE", "TO", "SegmentTable"]
 
 BASE, FROM, TO, ROW, STRIDE = range(5)
-"""Columns of a line. Step u, ``FROM <= u < TO``, was written as number ``BASE + u // ROW * STRIDE + u % ROW``."""
+"""Columns of a line. Step u, ``FROM <= u < TO``, was written as number ``BASE + u // ROW * STRIDE + u % ROW``.
+
+``FROM`` is 0 where batches count rows along one dimension: then ``BASE`` is the number of the oldest step that is left.
+"""
 
 ENDLESS: Final = 1 << 60
 """Length of a row that never ends: where batches count rows along one dimension, all of them are one."""
@@ -47,7 +50,7 @@ class SegmentTable:
         self.version += 1
         self._first = np.zeros(self.capacity, np.int32)  # the line whose oldest step lies there, plus one
         self._lines = np.zeros((16, 5), np.int64)
-        self._tensor: tuple[Longs, Tensor] | None = None
+        self._runs: tuple[Longs, tuple[Tensor, Tensor]] | None = None
         self._used = 0
         self._free: list[int] = []
         self._sets: dict[int, DenseSet] = {}
@@ -59,7 +62,7 @@ class SegmentTable:
         self._last_id: NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tensor": None}  # a copy has memory of its own
+        return {**self.__dict__, "_runs": None}  # a copy has memory of its own
 
     def __len__(self) -> int:
         return self._used - len(self._free)
@@ -80,11 +83,12 @@ class SegmentTable:
         return lengths[lengths > 0]
 
     @property
-    def line_tensor(self) -> Tensor:
-        """The same as a tensor, in the same memory."""
-        known = self._tensor
+    def runs(self) -> tuple[Tensor, Tensor]:
+        """Of a `plain` table: the number of the oldest row of each line, and how many steps it has; the same memory."""
+        known = self._runs
         if known is None or known[0] is not self._lines:
-            self._tensor = known = self._lines, torch.from_numpy(self._lines)
+            base, _, to, _, _ = torch.from_numpy(self._lines).unbind(1)
+            self._runs = known = self._lines, (base, to)
         return known[1]
 
     def at_least(self, steps: int) -> DenseSet:
@@ -244,7 +248,10 @@ class SegmentTable:
         base, _, to, row, stride = self._lines[line].tolist()
         past = limit - base
         start = min(past // stride * row + min(past % stride, row), to)
-        self._lines[line, FROM] = start
+        if self.plain:
+            self._lines[line, BASE], self._lines[line, TO] = base + start, to - start
+        else:
+            self._lines[line, FROM] = start
         for kept in self._sets.values():
             kept.update_one(line, inside=to - start >= kept.least)
         if start < to:

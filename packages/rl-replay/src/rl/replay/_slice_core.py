@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, final
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -14,12 +15,12 @@ from rl.core.keys import NestedKey
 from rl.replay._dense_set import DenseSet, Longs
 from rl.replay._random import refuse_empty
 from rl.replay._segments import SegmentTable
-from rl.replay._slice_index import place_slices, slice_rows, whole_rows
+from rl.replay._slice_index import Steps, place_slices, slice_rows, whole_rows
 from rl.replay._slice_marks import Drawn, SliceMarks
 from rl.replay._slice_options import SliceOptions
 from rl.replay._trajectories import Trajectories
 
-__all__ = ["DRAWN", "SliceCore", "random_numbers"]
+__all__ = ["DRAWN", "SliceCore"]
 
 DRAWN = "slices"
 """Under which the info of a draw has what it knows about its slices until their rows are marked."""
@@ -58,6 +59,7 @@ class SliceCore:
             ):
                 raise ContractError(f"{who}: {name} is a string or a tuple of strings, got {key!r}")
         self._who: Final = who
+        self._numbers: Final = Numbers()
         self.options: Final = options
         self.marks: Final = SliceMarks(truncated_key, init_key, pad=options.pad)
         self.trajectories: Final = Trajectories(who, end_key, traj_key)
@@ -80,39 +82,31 @@ class SliceCore:
         Raises:
             ContractError: if the storage is empty, or `batch_size` cannot be divided so.
         """
-        refuse_empty(self._who, storage, batch_size)
+        if batch_size < 1 or not len(storage):
+            refuse_empty(self._who, storage, batch_size)
         return self.options.split(batch_size)
 
     def draw(
-        self, table: SegmentTable, able: DenseSet | Longs, u: Tensor, length: int
+        self, table: SegmentTable, able: DenseSet | Longs, count: int, length: int, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[Any, Any]]:
-        """One slice for each column of `u`, float64 ``[1 or 2, n]``: its first row says where in a trajectory.
+        """Slices, each uniform in its trajectory.
 
         Args:
             table: of the trajectories.
-            able: lines of which the second row of `u` picks one for each slice; or an array of n, one for each.
-            u: uniform in [0, 1).
+            able: lines of which each slice takes one at random; or an array ``[count]``, one for each.
+            count: how many slices.
             length: of a slice.
+            generator: source of randomness.
         """
         options = self.options
-        where, *which = (u if u.is_cpu else u.cpu()).unbind()
-        if isinstance(able, DenseSet):
-            chosen = able.tensor.index_select(0, (which[0] * len(able)).long())  # never rounded up, see `pick`
-        else:
-            chosen = torch.from_numpy(able)
-        lines = table.line_tensor.index_select(0, chosen)
-        steps, count = None, len(chosen)
+        self._numbers.fill(count, len(able) if isinstance(able, DenseSet) else None, generator)
+        steps: Steps | None = None
         if options.whole and table.plain:
-            rows, begin = whole_rows(lines, where, length, table.capacity, wraps=table.clock > table.capacity)
+            rows, begin = self._whole(table, able, length)
         else:
-            places, numbers = lines.numpy(), where.numpy()
-            first, steps = place_slices(places, numbers, length, options.span(length))
-            steps = None if options.whole else steps
-            rows, begin = map(
-                _tensor, slice_rows(places, first, steps, length, table.capacity, plain=table.plain, pad=options.pad)
-            )
-            assert rows is not None
-        return rows if options.pad else rows.view(-1), {DRAWN: Drawn(count, length, steps, begin)}
+            rows, begin, steps = self._cut(table, able, length)
+        index = rows.view(count, length) if options.pad else rows
+        return index, {DRAWN: Drawn(count, length, steps, begin)}
 
     def gather(self, storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:
         """The rows of a draw: with their flags, as a TensorDict, where the storage has nothing but tensors."""
@@ -123,16 +117,74 @@ class SliceCore:
         """Write the flags of a draw into its rows and its info."""
         info.update(self.marks.of_data(data, info.pop(DRAWN)))
 
+    def _whole(self, table: SegmentTable, able: DenseSet | Longs, length: int) -> tuple[Tensor, Tensor | None]:
+        """Rows of slices whose steps all lie side by side, and where those of each begin."""
+        where, *which = self._numbers.tensors
+        given = able.tensor if isinstance(able, DenseSet) else torch.from_numpy(able)
+        chosen = given.index_select(0, which[0].long()) if which else given
+        oldest, have = table.runs
+        oldest, have = oldest.index_select(0, chosen), have.index_select(0, chosen)
+        return whole_rows(oldest, have, where, length, table.capacity, wraps=table.clock > table.capacity)
+
+    def _cut(
+        self, table: SegmentTable, able: DenseSet | Longs, length: int
+    ) -> tuple[Tensor, Tensor | None, Steps | None]:
+        """Rows of slices that may be shorter; where those of each begin, if none is; how many steps each has."""
+        options = self.options
+        where, *which = self._numbers.arrays
+        chosen = able.members.take(which[0].astype(np.int64)) if isinstance(able, DenseSet) else able
+        lines = table.lines.take(chosen, 0)
+        first, steps = place_slices(lines, where, length, options.span(length), whole=options.whole)
+        wraps = table.clock > table.capacity
+        rows, begin = slice_rows(
+            lines, first, steps, length, table.capacity, plain=table.plain, wraps=wraps, pad=options.pad
+        )
+        return torch.from_numpy(rows), None if begin is None else torch.from_numpy(begin), steps
+
     def __repr__(self) -> str:
         return f"{self._who}({self.options}, {self.trajectories})"
 
 
-def random_numbers(rows: int, count: int, generator: torch.Generator | None) -> Tensor:
-    """Uniform in [0, 1), float64 ``[rows, count]``."""
-    if generator is None:
-        return torch.rand(rows, count, dtype=torch.float64, device="cpu")
-    return torch.rand(rows, count, dtype=torch.float64, generator=generator, device=generator.device)
+@final
+class Numbers:
+    """Random numbers in memory that serves again and again, since making a tensor takes longer than filling it.
 
+    Example:
+        >>> numbers, generator = Numbers(), torch.Generator().manual_seed(0)
+        >>> numbers.fill(3, 10, generator)
+        >>> expected = torch.rand(2, 3, dtype=torch.float64, generator=generator.manual_seed(0))
+        >>> bool((torch.stack(numbers.tensors) == expected * torch.tensor([[1], [10]])).all())
+        True
+    """
 
-def _tensor(array: Longs | None) -> Tensor | None:
-    return None if array is None else torch.from_numpy(array)
+    def __init__(self) -> None:
+        self._hold(0, 0)
+
+    def __reduce__(self) -> tuple[type[Numbers], tuple[()]]:
+        return Numbers, ()  # a copy has memory of its own
+
+    def fill(self, count: int, choices: int | None, generator: torch.Generator | None) -> None:
+        """Draw `count` numbers, uniform in [0, 1), and as many in [0, `choices`), unless that is None.
+
+        They are multiples of 2^-53, as `torch.rand` draws them, times `choices`: no product is rounded up to that.
+        """
+        rows = 1 if choices is None else 2
+        if self._memory.shape != (rows, count):
+            with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
+                self._hold(rows, count)
+        if generator is None or generator.device.type == "cpu":
+            self.tensors[0].uniform_(generator=generator)
+            if choices is not None:
+                self.tensors[1].uniform_(0, choices, generator=generator)
+        else:
+            there = torch.rand(rows, count, dtype=torch.float64, generator=generator, device=generator.device)
+            self._memory.copy_(there)
+            if choices is not None:
+                self.tensors[1].mul_(choices)
+
+    def _hold(self, rows: int, count: int) -> None:
+        self._memory = torch.empty(rows, count, dtype=torch.float64, device="cpu")
+        self.tensors = self._memory.unbind()
+        """Each row, float64 ``[count]``; they hold until the next call."""
+        self.arrays = [row.numpy() for row in self.tensors]
+        """The same memory."""

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from rl.core.keys import DONE, TERMINATED, NestedKey, as_tuple, key_str, unwrap
 from rl.replay._boundaries import read_columns
 from rl.replay._dense_set import Longs
 from rl.replay._layout import Layout
+from rl.replay._slice_index import Steps
 from rl.replay._tensor import TensorRows
 
 __all__ = ["MASK", "Drawn", "SliceMarks"]
@@ -33,20 +33,28 @@ class Drawn:
     Args:
         slices: how many.
         length: steps of a slice, at most.
-        steps: of each slice, int64 ``[slices]``, if some are shorter.
+        steps: of each slice, if some are shorter.
         begin: the first row of each slice, int64 ``[slices]``, if the rows of each lie side by side in the storage.
         flags: of the rows, once they were gathered and marked.
     """
 
     slices: int
     length: int
-    steps: Longs | None = None
+    steps: Steps | None = None
     begin: Tensor | None = None
     flags: Flags | None = None
 
+    def shape(self, *, pad: bool) -> tuple[int, ...]:
+        """Of a flag, ``[*n, 1]``."""
+        if pad:
+            return self.slices, self.length, 1
+        return self.slices * self.length if self.steps is None else int(self.steps.ends[-1]), 1
 
-Edges = tuple[Tensor, Tensor, Tensor | None]
-"""Where slices begin, where they end, bool ``[*n, 1]``, and, in padded samples, which rows are none of the copies."""
+
+Places = Tensor | Longs
+"""Some rows of a draw ``[*n]``: flags of all of them, bool ``[*n, 1]``, or numbers of those."""
+Edges = tuple[Places, Places, Tensor | None]
+"""Where slices begin, where they end, and, in padded samples, which rows are none of the copies."""
 
 
 class SliceMarks:
@@ -114,42 +122,54 @@ class SliceMarks:
         first, last, mask = self._edges(drawn, device)
         flags: Flags = {}
         if self._truncated is not None:
-            flags = self._ends(given, last)
+            flags = self._ends(given, drawn, device)
+            _put(flags[self._truncated], last)
+            _put(flags[self._done], last)
         if self._init is not None:
             init = given.get(self._init)
             if init is None:
-                like = next(iter(flags.values()), first)
-                init = (first if like.shape == first.shape else _like(first, like).expand_as(like)).clone()
+                init = self._beginnings(first, flags, drawn, device)
             else:
                 init = init.bool()
-                init |= _like(first, init)
+                _put(init, first)
             flags[self._init] = init
         if self._pad:
             assert mask is not None
-            flags[MASK] = mask.clone()
+            flags[MASK] = mask.clone() if drawn.steps is None else mask
         return flags
 
     def _edges(self, drawn: Drawn, device: torch.device | None) -> Edges:
-        if drawn.steps is not None:
-            return _cut_edges(drawn.steps, drawn.length, device, pad=self._pad)
-        of = drawn.slices, drawn.length, device
-        known = self._whole
-        if known is None or known[0] != of:
-            self._whole = known = of, _whole_edges(*of, pad=self._pad)
-        return known[1]
+        if drawn.steps is None:
+            of = drawn.slices, drawn.length, device
+            known = self._whole
+            if known is None or known[0] != of:
+                self._whole = known = of, _whole_edges(*of, pad=self._pad)
+            return known[1]
+        if self._pad:
+            return _padded_edges(drawn.steps, drawn.length, device)
+        each, ends = drawn.steps
+        return ends - each, ends - 1, None
 
-    def _ends(self, given: Mapping[NestedKey, Any], last: Tensor) -> Flags:
+    def _beginnings(self, first: Places, flags: Flags, drawn: Drawn, device: torch.device | None) -> Tensor:
+        """True where slices begin, in the shape of the other flags."""
+        like = None if self._truncated is None else flags[self._truncated]
+        if isinstance(first, Tensor) and (like is None or like.shape == first.shape):
+            return first | first  # a copy, by what was just run for the others
+        init = _no_flags(drawn.shape(pad=self._pad), device) if like is None else torch.zeros_like(like)
+        _put(init, first)
+        return init
+
+    def _ends(self, given: Mapping[NestedKey, Any], drawn: Drawn, device: torch.device | None) -> Flags:
+        """Flags of ends as they are `given`, or as they follow from others."""
         assert self._truncated is not None
         truncated, done, terminated = given.get(self._truncated), given.get(self._done), given.get(self._terminated)
         if done is None:
             known = [flag.bool() for flag in (truncated, terminated) if flag is not None]
-            done = torch.stack(known).any(0) if known else torch.zeros_like(last)
+            done = torch.stack(known).any(0) if known else _no_flags(drawn.shape(pad=self._pad), device)
         done = done.bool()
         truncated = torch.zeros_like(done) if truncated is None else truncated.bool()
         if terminated is None:
             terminated = done & ~(truncated.reshape(done.shape) if truncated.numel() == done.numel() else truncated)
-        truncated |= last if truncated.dim() == last.dim() else _like(last, truncated)
-        done |= last if done.dim() == last.dim() else _like(last, done)
         return {self._truncated: truncated, self._done: done, self._terminated: terminated}
 
 
@@ -170,22 +190,6 @@ def _refuse_collisions(data: TensorDictBase, keys: Sequence[NestedKey]) -> None:
                 raise ContractError(f"rows cannot get an entry {key_str(key)}: {parts[depth - 1]!r} is a {kind} there")
 
 
-def _cut_edges(steps: Longs, length: int, device: torch.device | None, *, pad: bool) -> Edges:
-    """Of slices of so many `steps`."""
-    if pad:
-        place = np.arange(length)
-        mask = place < steps[:, None]
-        first, last = ~mask, place >= steps[:, None] - 1
-        first[:, 0] = True  # a copy of the last step goes on with nothing
-        return _flag(first, device), _flag(last, device), torch.from_numpy(mask).to(device)
-    ends = steps.cumsum()
-    first, last = np.zeros((2, ends[-1]), np.bool_)
-    last[ends - 1] = True
-    first[0] = True
-    first[ends[:-1]] = True
-    return _flag(first, device), _flag(last, device), None
-
-
 def _whole_edges(slices: int, length: int, device: torch.device | None, *, pad: bool) -> Edges:
     """Of slices that have all of their steps."""
     edges = torch.zeros(2, slices, length, 1, dtype=torch.bool, device="cpu")
@@ -194,10 +198,26 @@ def _whole_edges(slices: int, length: int, device: torch.device | None, *, pad: 
     return first, last, torch.ones(first.shape[:-1], dtype=torch.bool, device=first.device) if pad else None
 
 
-def _flag(where: NDArray[np.bool_], device: torch.device | None) -> Tensor:
-    return torch.from_numpy(where).unsqueeze(-1).to(device)
+def _padded_edges(steps: Steps, length: int, device: torch.device | None) -> Edges:
+    """Of slices of which some were shorter, and are filled up with copies of their last row."""
+    behind = np.arange(length) - steps.each[:, None]
+    first, last = behind >= 0, behind >= -1
+    mask = ~first
+    first[:, 0] = True  # a copy of the last step goes on with nothing
+    first, last, mask = (torch.from_numpy(where).to(device) for where in (first, last, mask))
+    return first.unsqueeze(-1), last.unsqueeze(-1), mask
 
 
-def _like(mark: Tensor, flag: Tensor) -> Tensor:
-    """`mark` ``[*n, 1]`` in a shape that fits that of `flag` ``[*n, ...]``."""
-    return mark.reshape(*mark.shape[:-1], *[1] * (flag.dim() - mark.dim() + 1))
+def _no_flags(shape: tuple[int, ...], device: torch.device | None) -> Tensor:
+    return torch.zeros(shape, dtype=torch.bool, device=device or "cpu")
+
+
+def _put(flag: Tensor, places: Places) -> None:
+    """Let `flag` ``[*n, ...]`` be true at `places`."""
+    if isinstance(places, Tensor):
+        fits = places.dim() == flag.dim()
+        flag |= places if fits else places.reshape(*places.shape[:-1], *[1] * (flag.dim() - places.dim() + 1))
+    elif flag.is_cpu:
+        flag.numpy()[places] = True  # the same memory; the places come from numpy
+    else:
+        flag[torch.from_numpy(places).to(flag.device)] = True

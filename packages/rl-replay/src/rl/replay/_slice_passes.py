@@ -15,7 +15,7 @@ from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
 from rl.replay._dense_set import Longs
 from rl.replay._random import refuse_priority
 from rl.replay._segments import SegmentTable
-from rl.replay._slice_core import DRAWN, SliceCore, random_numbers
+from rl.replay._slice_core import DRAWN, SliceCore
 from rl.replay._slice_options import SliceOptions
 
 __all__ = ["SliceSamplerWithoutReplacement"]
@@ -121,7 +121,7 @@ class SliceSamplerWithoutReplacement:
         left = self._left(order)
         self.ran_out = left == 0 or (self.drop_last and left < count)
         self._order = None if self.ran_out else order
-        return self._core.draw(table, lines, random_numbers(1, len(lines), generator), length)
+        return self._core.draw(table, lines, len(lines), length, generator)
 
     def gather(self, storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:
         """The rows of a draw, as `storage.get` has them, with their flags where that is quicker than `mark`."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
 from rl.replay._random import refuse_priority
-from rl.replay._slice_core import DRAWN, SliceCore, random_numbers
+from rl.replay._slice_core import DRAWN, SliceCore
 from rl.replay._slice_options import SliceOptions
 
 __all__ = ["SliceSampler"]
@@ -135,7 +135,7 @@ class SliceSampler:
         """
         count, length = self._core.split(storage, batch_size)
         table, able = self._core.able(storage, length)
-        return self._core.draw(table, able, random_numbers(2, count, generator), length)
+        return self._core.draw(table, able, count, length, generator)
 
     def gather(self, storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:
         """The rows of a draw, as `storage.get` has them, with their flags where that is quicker than `mark`."""

@@ -1,0 +1,105 @@
+"""The arithmetic of slices: random numbers, rows of lanes, and flags, against loops."""
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl.replay import SliceSampler, TensorDictReplayBuffer, TensorStorage
+from rl.replay._slice_core import Numbers
+from rl.replay._slice_index import place_slices, slice_rows
+
+
+def rows():
+    """Six episodes of ten steps."""
+    x = torch.arange(60)
+    return TensorDict({"x": x, ("next", "done"): (x % 10 == 9).unsqueeze(-1)}, [60])
+
+
+def make(data, **arguments):
+    return TensorDictReplayBuffer(
+        storage=TensorStorage(data),
+        sampler=SliceSampler(**{"slice_len": 4, **arguments}),
+        batch_size=80,
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_rows_of_lanes_are_those_that_a_loop_finds(pad):
+    generator = torch.Generator().manual_seed(2)
+    for kinds in ([(3, 12)], [(3, 12), (5, 10)]):  # batches of one shape, and of two: steps of a lane, rows of a batch
+        lines, expected = [], []
+        for each in range(60):
+            row, stride = kinds[each % len(kinds)]
+            begin, end = sorted(torch.randint(1, 20, (2,), generator=generator).tolist())
+            line = (7 + row * (each % 2), begin - 1, end, row, stride)
+            lines.append(line)
+            steps = range(line[1], min(line[2], line[1] + 4))
+            places = [(line[0] + u // row * stride + u % row) % 100 for u in steps]
+            expected += places + [places[-1]] * (4 - len(places) if pad else 0)
+        lines = np.array(lines)
+        first, steps = place_slices(lines, np.zeros(60), 4, (0, 0))
+        index, _ = slice_rows(lines, first, steps, 4, 100, plain=False, pad=pad)
+        assert index.tolist() == expected
+
+
+def test_samplers_draw_the_same_in_inference_mode_and_outside():
+    def drawn(*modes):
+        buffer = make(rows())
+        found = []
+        for mode in modes:
+            with torch.inference_mode(mode=mode):
+                found.append(buffer.sample()["index"].tolist())
+        return found
+
+    assert drawn(True, False, True) == drawn(False, False, False)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_slices_follow_the_generator_as_torch_does(strict):
+    generator = torch.Generator().manual_seed(0)
+    buffer = make(rows(), strict_length=strict)
+    for _ in range(3):
+        where, which = torch.rand(2, 20, dtype=torch.float64, generator=generator)
+        begin = (which * 6).long() * 10 + (where * 7).long()
+        assert buffer.sample()["index"].view(20, 4)[:, 0].equal(begin)
+
+
+def test_random_numbers_are_those_of_torch_for_every_number_of_them():
+    numbers = Numbers()
+    for count in (1, 5, 16, 33):
+        for choices in (None, 1, 7, 10**6, 123_456_789):
+            numbers.fill(count, choices, torch.Generator().manual_seed(count))
+            expected = torch.rand(2, count, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
+            assert numbers.tensors[0].equal(expected[0])
+            assert choices is None or numbers.tensors[1].equal(expected[1] * choices)
+            assert all(
+                (array == tensor.numpy()).all() for array, tensor in zip(numbers.arrays, numbers.tensors, strict=True)
+            )
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("arguments", [{}, {"slice_len": 16}, {"slice_len": 16, "pad_output": True}])
+def test_flags_of_every_shape_are_true_where_slices_begin_and_end(arguments, shape, stored):
+    x = torch.arange(60)  # episodes of 10 steps
+    data = TensorDict({"x": x, ("next", "done"): (x % 10 == 9).view(60, *shape), "episode": x // 10}, [60])
+    if stored:
+        data["is_init"] = (x % 10 == 0).view(60, *shape)
+    buffer = make(data, strict_length=False, **arguments)
+    sample = buffer.sample()
+    length = arguments.get("slice_len", 4)
+    steps = min(length, 10)
+    real = sample["collector", "mask"].view(-1) if "pad_output" in arguments else torch.ones(len(sample), dtype=bool)
+    for key in ("is_init", ("next", "done"), ("next", "truncated"), ("next", "terminated")):
+        flag = sample[key]
+        assert flag.shape == (*sample.batch_size, *shape)
+        flag = flag.reshape(-1)
+        found = flag[real].view(-1, steps)
+        place = torch.arange(steps).expand_as(found)
+        over = sample["x"].view(-1)[real].view(-1, steps) % 10 == 9
+        expected = {"is_init": place == 0, ("next", "terminated"): over}.get(key, place == steps - 1)
+        assert (found == expected).all()
+        assert flag[~real].all() or key == ("next", "terminated")
+    assert (buffer.storage.get(torch.arange(60)) == data).all()  # what is stored stays
