@@ -183,6 +183,11 @@ class SegmentTable:
         self._lines[: self._used] = lines
         self._free = state["free"].tolist()
         self.clock, self.plain, self.cuts = int(state["clock"]), bool(state["plain"]), list(state["cuts"])
+        if self.plain:  # states of version 0.2.0 count steps from the first one of a trajectory, be it overwritten
+            own = self._lines[: self._used]
+            own[:, BASE] += own[:, FROM]
+            own[:, TO] -= own[:, FROM]
+            own[:, FROM] = 0
         self._open = state["open"].numpy().copy()
         self._last_id = None if state["last_id"] is None else state["last_id"].numpy().copy()
         self._shapes = [(int(start), int(lanes), int(steps)) for start, lanes, steps in state["shapes"]]
