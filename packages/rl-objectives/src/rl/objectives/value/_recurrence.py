@@ -29,6 +29,8 @@ __all__ = [
 _LOOP_STEP, _LOOP_ELEMENT = 4.0, 0.008
 _SCAN_STEP, _SCAN_ELEMENT = 25.0, 0.0024
 
+_is_compiling = torch.compiler.is_compiling
+
 
 def scan_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     """The recurrence in ``ceil(log2 T)`` steps over the whole tensor.
@@ -194,7 +196,8 @@ def fused_form(name: str, like: Tensor) -> Callable[..., Any] | None:
         >>> fused_form("no such return", torch.zeros(1)) is None
         True
     """
-    return getattr(_chosen(like), name, None)
+    backend = _chosen(like) if _is_compiling() else recurrence_backend(like.device, like.dtype)
+    return getattr(backend, name, None)
 
 
 def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
