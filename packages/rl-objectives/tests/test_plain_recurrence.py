@@ -108,7 +108,9 @@ def test_gradients_pass_however_it_is_computed(steps):
 def test_transforms_and_modes_see_what_runs(steps):
     d, c = make(4, steps, 1)
     torch.testing.assert_close(torch.vmap(lambda d, c: torch_recurrence(d, c, 0))(d, c), naive(d, c, 1))
-    torch.testing.assert_close(torch.vmap(lambda d: torch_recurrence(d, c[0], 0))(d), naive(d, c[:1].expand(d.shape), 1))
+    torch.testing.assert_close(
+        torch.vmap(lambda d: torch_recurrence(d, c[0], 0))(d), naive(d, c[:1].expand(d.shape), 1)
+    )
     grad = torch.func.grad(lambda d: torch_recurrence(d, c, 1).sum())(d)
     leaf = d.clone().requires_grad_()
     torch.testing.assert_close(grad, torch.autograd.grad(torch_recurrence(leaf, c, 1).sum(), leaf)[0])
