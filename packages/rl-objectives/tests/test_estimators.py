@@ -351,3 +351,31 @@ def test_flags_of_several_agents_end_a_step_where_one_does(key):
         GAE()(batch.clone())
     done[0, 1, 2] = True
     GAE()(batch)
+
+
+@pytest.mark.parametrize(
+    ("extra", "calls"),
+    [((), 2), ((nn.LayerNorm(4), nn.ReLU()), 2), ((nn.BatchNorm1d(5),), 1), ((nn.Dropout(0.5),), 1)],
+    ids=["plain", "layer-norm", "batch-norm", "dropout"],
+)
+def test_rows_that_do_not_see_each_other_come_in_two_parts(extra, calls):
+    torch.manual_seed(0)
+    net, seen = nn.Sequential(nn.Linear(3, 4), *extra, nn.Linear(4, 1)), []
+    net[-1].register_forward_hook(lambda _, given, __: seen.append(given[0].shape))
+    critic = TensorDictModule(net, in_keys=["observation"], out_keys=["state_value"])
+    batch = rollout(4, 5)
+    GAE(value_network=critic)(batch)
+    assert seen == [(4, 5, 4)] * 2 if calls == 2 else seen == [(8, 5, 4)]
+
+
+@pytest.mark.parametrize("differentiable", [False, True])
+def test_in_two_parts_or_in_one_values_are_the_same(critic, differentiable):
+    plain = TensorDictModule(nn.Sequential(critic.module.net), in_keys=["observation"], out_keys=["state_value"])
+    found = []
+    for network in (critic, plain):
+        out = GAE(value_network=network, differentiable=differentiable)(rollout(3, 6))
+        keys = ("state_value", "advantage", "value_target")
+        weights = list(network.parameters())
+        grads = torch.autograd.grad(out["advantage"].square().sum(), weights) if differentiable else ()
+        found.append([*(out[key] for key in keys), *grads])
+    torch.testing.assert_close(*found)

@@ -1,4 +1,4 @@
-"""What all value estimators share: keys, values of both states in one forward pass, time order."""
+"""What all value estimators share: keys, values of both states, time order."""
 
 from __future__ import annotations
 
@@ -268,6 +268,10 @@ class ValueEstimatorBase(nn.Module, ABC):
     def _evaluate_both(
         self, root: Sequence[Tensor], following: Sequence[Tensor], batch_size: torch.Size, time_dim: int
     ) -> tuple[Tensor, Tensor]:
+        assert self._call is not None
+        if self._call.by_row and all(leaf.is_cpu for leaf in root) and not torch.compiler.is_compiling():
+            # There a call costs little, and memory for both copies of everything much.
+            return self._network(root, batch_size), self._network(following, batch_size)
         # Joined along a dimension that is not time, so that a network with memory sees whole sequences.
         dim = next((i for i in range(len(batch_size)) if i != time_dim or not self.needs_time), None)
         if dim is None:
