@@ -136,8 +136,8 @@ def run_dense(
         rho_bar: likewise.
         c_bar: likewise.
     """
-    if dim == 1 and len(shape) == 3:
-        outer, steps, inner = shape
+    if dim < 2 and len(shape) == 3:  # as nearly always: slices cost more
+        outer, steps, inner = shape if dim else (1, shape[0], shape[1] * shape[2])
     else:
         outer, steps, inner = prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
     job = _pack_head(kind, BITS[dtype], outer, steps, inner, 0, gamma, lmbda, rho_bar, c_bar, *addresses)
