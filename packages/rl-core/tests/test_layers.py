@@ -98,3 +98,27 @@ def test_it_compiles_to_one_graph():
     network = layers()
     compiled = torch.compile(lambda x: run_layers(network, x), backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(X), network(X))
+
+
+@pytest.mark.parametrize("kind", [nn.Tanh, nn.ReLU, nn.Sigmoid])
+def test_nothing_is_overwritten_that_somebody_else_may_see(kind):
+    class Keeping(nn.Module):
+        def forward(self, x):
+            self.seen, self.copy = x, x.clone()
+            return x
+
+    keep = Keeping()
+    torch.manual_seed(0)
+    network = nn.Sequential(kind(), nn.Linear(3, 4), kind(), kind(), keep, kind(), nn.Linear(4, 4), keep, kind())
+    x = X.clone()
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            expected = network(x)
+            found = run_layers(network, x)
+        assert torch.equal(found, expected)
+        assert torch.equal(keep.seen, keep.copy)
+        assert torch.equal(x, X)
+    frozen = nn.Sequential(nn.Linear(3, 4), kind()).requires_grad_(False)
+    leaf = X.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(frozen(leaf).sum(), leaf)
+    assert torch.equal(torch.autograd.grad(run_layers(frozen, leaf).sum(), leaf)[0], expected)

@@ -311,3 +311,95 @@ def test_gae_compiles():
     expected = gae(rollout(4, 8))["advantage"]
     compiled = torch.compile(gae, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(rollout(4, 8))["advantage"], expected)
+
+
+@pytest.mark.parametrize("width", [1, 3], ids=["one", "agents"])
+@pytest.mark.parametrize(("size", "time"), [((6, 4), 0), ((4, 6), 1), ((2, 6, 3), 1), ((1, 6), 1), ((6,), 0)], ids=str)
+def test_shifted_values_are_those_of_all_states(size, time, width):
+    torch.manual_seed(0)
+    critic = TensorDictModule(nn.Linear(3, width), in_keys=["observation"], out_keys=["state_value"])
+    batch = rollout(*size, names=["time" if i == time else None for i in range(len(size))])
+    for name in ("reward", "done", "terminated"):
+        batch["next", name] = batch["next", name].expand(*size, width).clone()
+    plain, shifted = (
+        GAE(gamma=0.9, lmbda=0.8, value_network=critic, shifted=on)(batch.clone()) for on in (False, True)
+    )
+    for name in ("state_value", "advantage", "value_target"):
+        torch.testing.assert_close(shifted[name], plain[name])
+
+
+def test_shifted_values_have_gradients_where_they_are_asked_for(critic):
+    batch, grads = rollout(3, 6), []
+    for shifted in (False, True):
+        out = GAE(value_network=critic, shifted=shifted, differentiable=True)(batch.clone())
+        grads.append(torch.autograd.grad(out["advantage"].square().sum(), list(critic.parameters())))
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("key", ["index", ("collector", "traj_ids"), "is_init"])
+def test_flags_of_several_agents_end_a_step_where_one_does(key):
+    size = (2, 4)
+    done = torch.zeros(*size, 3, dtype=torch.bool)
+    after = TensorDict({name: torch.ones(*size, 3) for name in ("reward", "state_value")}, size)
+    after.update({"done": done, "terminated": done})
+    batch = TensorDict({"state_value": torch.ones(*size, 3), "next": after}, size)
+    marks = (
+        torch.tensor([[4, 5, 9, 10], [1, 2, 3, 4]]) if key == "index" else torch.tensor([[0, 0, 1, 1], [2, 2, 2, 2]])
+    )
+    batch[key] = marks.diff(dim=1, prepend=marks[:, :1]).bool() if key == "is_init" else marks
+    with pytest.raises(ContractError, match="time order"):
+        GAE()(batch.clone())
+    done[0, 1, 2] = True
+    GAE()(batch)
+
+
+@pytest.mark.parametrize(
+    ("extra", "calls"),
+    [((), 2), ((nn.LayerNorm(4), nn.ReLU()), 2), ((nn.BatchNorm1d(5),), 1), ((nn.Dropout(0.5),), 1)],
+    ids=["plain", "layer-norm", "batch-norm", "dropout"],
+)
+def test_rows_that_do_not_see_each_other_come_in_two_parts(extra, calls):
+    torch.manual_seed(0)
+    net, seen = nn.Sequential(nn.Linear(3, 4), *extra, nn.Linear(4, 1)), []
+    net[-1].register_forward_hook(lambda _, given, __: seen.append(given[0].shape))
+    critic = TensorDictModule(net, in_keys=["observation"], out_keys=["state_value"])
+    batch = rollout(4, 5)
+    GAE(value_network=critic)(batch)
+    assert seen == [(4, 5, 4)] * 2 if calls == 2 else seen == [(8, 5, 4)]
+
+
+class Centred(nn.Sequential):
+    """Rows see each other in its own `forward`."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean((0, 1)))
+
+
+class Named(Centred):
+    row_wise = True
+
+
+class Below(Named):
+    """What a class says holds for itself: a subclass may compute something else."""
+
+
+@pytest.mark.parametrize(("kind", "calls"), [(nn.Sequential, 2), (Centred, 1), (Named, 2), (Below, 1)])
+def test_a_container_with_its_own_forward_gets_the_whole_batch_unless_it_says_otherwise(kind, calls):
+    net, seen = kind(nn.Linear(3, 1)), []
+    net[-1].register_forward_hook(lambda *_: seen.append(None))
+    critic = TensorDictModule(net, in_keys=["observation"], out_keys=["state_value"])
+    GAE(value_network=critic)(rollout(4, 5))
+    assert len(seen) == calls
+
+
+@pytest.mark.parametrize("differentiable", [False, True])
+def test_in_two_parts_or_in_one_values_are_the_same(critic, differentiable):
+    plain = TensorDictModule(nn.Sequential(critic.module.net), in_keys=["observation"], out_keys=["state_value"])
+    found = []
+    for network in (critic, plain):
+        out = GAE(value_network=network, differentiable=differentiable)(rollout(3, 6))
+        keys = ("state_value", "advantage", "value_target")
+        weights = list(network.parameters())
+        grads = torch.autograd.grad(out["advantage"].square().sum(), weights) if differentiable else ()
+        found.append([*(out[key] for key in keys), *grads])
+    torch.testing.assert_close(*found)

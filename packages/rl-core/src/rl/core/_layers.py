@@ -33,20 +33,25 @@ def run_layers(layers: nn.Sequential, x: Tensor) -> Tensor:
         for layer in layers:
             x = layer(x)
         return x
+    ours = False  # whether `x` is a product that nobody else has seen
     for layer in layers._modules.values():
         kind, own = type(layer), layer.__dict__
         if kind not in _KNOWN or changed(own):
-            x = layer(x)  # pyright: ignore[reportOptionalCall]
+            x, ours = layer(x), False  # pyright: ignore[reportOptionalCall]
         elif kind is nn.Linear:
             parameters = own["_parameters"]  # reading them as attributes costs half of a small product
-            x = linear(x, parameters["weight"], parameters["bias"])
+            x, ours = linear(x, parameters["weight"], parameters["bias"]), True
+        elif ours and kind in _IN_PLACE and not x.requires_grad:
+            x = _IN_PLACE[kind](x)  # memory that is new costs as much as half of the function
         else:
-            x = layer.forward(x)  # pyright: ignore[reportOptionalMemberAccess]
+            x, ours = layer.forward(x), False  # pyright: ignore[reportOptionalMemberAccess]
     return x
 
 
 #: layers whose call does nothing but `forward`; a subclass, also a parametrized one, is another type
 _KNOWN = frozenset({nn.Linear, nn.Tanh, nn.ReLU, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Sigmoid, nn.LayerNorm})
+#: of these, functions that need no other memory than their input's
+_IN_PLACE = {nn.Tanh: torch.tanh_, nn.ReLU: torch.relu_, nn.Sigmoid: torch.sigmoid_}
 
 
 def changed(own: dict[str, Any]) -> bool:

@@ -6,104 +6,23 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from rl.core.checks import same_shape
 from rl.core.errors import SpecError
 from rl.native import _recurrence_ops as _ops
 from rl.native._library import require, why
-from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, refuse_out, run, run_dense
+from rl.native._looks import coefficient, look, look_at_out
+from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, run, run_dense
 from rl.native._traced import is_traced
 
 __all__ = ["NativeRecurrence"]
 
-_PLAIN_TYPES = frozenset((Tensor, Parameter))
-_BOOL = torch.bool
-_is_grad_enabled = torch.is_grad_enabled
 _OPS = torch.ops.rl_native
 assert _ops.library is not None  # what `_OPS` holds comes from there
 
 
 _Numbers = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 """In the order of ``rl_returns_slot``: reward, value, next value, ratio, gamma, lambda."""
-
-
-def _look(  # noqa: C901 - in the open: every call of a function would cost as much as what it does
-    like: Tensor, numbers: tuple[Tensor | None, ...], flags: tuple[Tensor, ...], *, traced: bool
-) -> list[int] | None:
-    """What there is to know of the arguments; this runs at every call, and a small batch costs little else.
-
-    Returns:
-        None unless all are on the CPU, of one shape and type, flags bool, and none asks for a gradient. Else their
-        addresses, 0 for None, if all are contiguous; else an empty list.
-    """
-    dtype, shape = like.dtype, like.shape
-    if dtype not in BITS:
-        return None
-    with_gradient = _is_grad_enabled()
-    # A negative view of one element is contiguous, but its memory holds the other sign.
-    dense = not traced and like.numel() != 1
-    found: list[int] = []
-    for tensor in numbers:
-        if tensor is None:
-            found.append(0)
-            continue
-        if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_cpu:
-            return None
-        if (with_gradient and tensor.requires_grad) or not (traced or type(tensor) in _PLAIN_TYPES):
-            return None
-        if dense and (dense := tensor.is_contiguous()):
-            found.append(tensor.data_ptr())
-    for tensor in flags:
-        if tensor.dtype is not _BOOL or tensor.shape != shape or not tensor.is_cpu:
-            return None
-        if not (traced or type(tensor) in _PLAIN_TYPES):
-            return None
-        if dense and (dense := tensor.is_contiguous()):
-            found.append(tensor.data_ptr())
-    return found if dense else []
-
-
-def _look_at_out(out: tuple[Tensor, ...], found: list[int], inputs: tuple[Tensor | None, ...], like: Tensor) -> bool:
-    """Whether outputs are contiguous; their addresses are added to `found` then.
-
-    Raises:
-        ShapeError: as `refuse_out`.
-        SpecError: likewise.
-    """
-    if not found:
-        refuse_out(out, inputs, like)
-        return False
-    dtype, shape, size = like.dtype, like.shape, like.nbytes
-    for tensor in out:
-        if type(tensor) not in _PLAIN_TYPES or tensor.dtype is not dtype or tensor.shape != shape:
-            break
-        if not tensor.is_cpu or tensor.requires_grad or not tensor.is_contiguous():
-            break
-        start = tensor.data_ptr()
-        # Flags are smaller than `size`: what comes too close here need not overlap.
-        for other in found:
-            if -size < start - other < size:
-                break
-        else:
-            found.append(start)
-            continue
-        break
-    else:
-        return True
-    refuse_out(out, inputs, like)
-    return False
-
-
-def _coefficient(value: float | Tensor, like: Tensor, *, traced: bool) -> tuple[float, Tensor | None]:
-    """A coefficient as a number, or as a tensor by step."""
-    if type(value) is float or not isinstance(value, Tensor):
-        return float(value), None
-    if value.ndim:
-        return 0.0, value
-    if not traced and not (value.requires_grad and torch.is_grad_enabled()):
-        return float(value.to(like.dtype)), None
-    return 0.0, value.to(like).expand(like.shape)
 
 
 @final
@@ -163,11 +82,11 @@ class NativeRecurrence:
             True
         """
         same_shape(d=d, c=c)
-        dim = dimension(time_dim, d)
+        dim = dimension(time_dim, d.shape)
         if d.dtype not in BITS or c.dtype != d.dtype:
             raise SpecError(f"the native recurrence got d of {d.dtype} and c of {c.dtype}; it takes float32 or float64")
         traced = is_traced()
-        found = None if traced else _look(d, (d, None, None, None, c, None), (), traced=False)
+        found = None if traced else look(d.shape, d.dtype, (d, None, None, None, c, None), (), traced=False)
         if found is None:
             if out is not None:
                 raise SpecError(
@@ -179,7 +98,7 @@ class NativeRecurrence:
             out = torch.empty_like(d)
             if found:
                 found.append(out.data_ptr())
-        elif not _look_at_out((out,), found, (d, c), d):
+        elif not look_at_out((out,), found, (d, c), d):
             found = []
         if found:
             run_dense(PLAIN, d.shape, d.dtype, (*found[:6], 0, 0, found[6], 0), dim)
@@ -232,18 +151,19 @@ class NativeRecurrence:
         """
         traced = is_traced()
         terminated = done if terminated is None else terminated
-        g, gammas = _coefficient(gamma, reward, traced=traced)
-        lam, lmbdas = _coefficient(lmbda, reward, traced=traced)
+        g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=traced)
+        lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=traced)
         numbers, flags = (reward, state_value, next_state_value, None, gammas, lmbdas), (done, terminated)
-        found = _look(reward, numbers, flags, traced=traced)
+        shape, dtype = reward.shape, reward.dtype
+        found = look(shape, dtype, numbers, flags, traced=traced)
         if found is None:
             return None
-        dim = dimension(time_dim, reward)
+        dim = dimension(time_dim, shape)
         if traced:
             if out is not None:
                 return None
             return _OPS.gae(state_value, next_state_value, reward, done, terminated, gammas, lmbdas, g, lam, dim)
-        return _pair(GAE, numbers, flags, found, out, dim, (g, lam))
+        return _pair(GAE, shape, dtype, numbers, flags, found, out, dim, (g, lam))
 
     def td_lambda(
         self,
@@ -286,13 +206,14 @@ class NativeRecurrence:
         """
         traced = is_traced()
         terminated = done if terminated is None else terminated
-        g, gammas = _coefficient(gamma, reward, traced=traced)
-        lam, lmbdas = _coefficient(lmbda, reward, traced=traced)
+        g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=traced)
+        lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=traced)
         numbers, flags = (reward, None, next_state_value, None, gammas, lmbdas), (done, terminated)
-        found = _look(reward, numbers, flags, traced=traced)
+        shape, dtype = reward.shape, reward.dtype
+        found = look(shape, dtype, numbers, flags, traced=traced)
         if found is None:
             return None
-        dim = dimension(time_dim, reward)
+        dim = dimension(time_dim, shape)
         if traced:
             if out is not None:
                 return None
@@ -301,10 +222,10 @@ class NativeRecurrence:
             out = torch.empty_like(reward)
             if found:
                 found.append(out.data_ptr())
-        elif not _look_at_out((out,), found, (*numbers, *flags), reward):
+        elif not look_at_out((out,), found, (*numbers, *flags), reward):
             found = []
         if found:
-            run_dense(TD_LAMBDA, reward.shape, reward.dtype, (*found, 0), dim, g, lam)
+            run_dense(TD_LAMBDA, shape, dtype, (*found, 0), dim, g, lam)
         else:
             run(TD_LAMBDA, (*numbers, *flags, out, None), dim, g, lam)
         return out
@@ -360,13 +281,14 @@ class NativeRecurrence:
         """
         traced = is_traced()
         terminated = done if terminated is None else terminated
-        g, gammas = _coefficient(gamma, reward, traced=traced)
-        lam, lmbdas = _coefficient(lmbda, reward, traced=traced)
+        g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=traced)
+        lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=traced)
         numbers, flags = (reward, state_value, next_state_value, ratio, gammas, lmbdas), (done, terminated)
-        found = _look(reward, numbers, flags, traced=traced)
+        shape, dtype = reward.shape, reward.dtype
+        found = look(shape, dtype, numbers, flags, traced=traced)
         if found is None:
             return None
-        dim = dimension(time_dim, reward)
+        dim = dimension(time_dim, shape)
         if traced:
             if out is not None:
                 return None
@@ -374,11 +296,13 @@ class NativeRecurrence:
             return _OPS.vtrace(
                 ratio, state_value, next_state_value, reward, *flags, gammas, lmbdas, g, lam, dim, *clips
             )
-        return _pair(VTRACE, numbers, flags, found, out, dim, (g, lam, rho_bar, c_bar))
+        return _pair(VTRACE, shape, dtype, numbers, flags, found, out, dim, (g, lam, rho_bar, c_bar))
 
 
 def _pair(
     kind: int,
+    shape: torch.Size,
+    dtype: torch.dtype,
     numbers: _Numbers,
     flags: tuple[Tensor, Tensor],
     found: list[int],
@@ -394,10 +318,10 @@ def _pair(
             found += (out[0].data_ptr(), out[1].data_ptr())
     elif len(out) != 2:
         raise SpecError(f"out has {len(out)} tensor(s); there are 2 results, each needs one")
-    elif not _look_at_out(out, found, (*numbers, *flags), like):
+    elif not look_at_out(out, found, (*numbers, *flags), like):
         found = []
     if found:
-        run_dense(kind, like.shape, like.dtype, found, dim, *coefficients)
+        run_dense(kind, shape, dtype, found, dim, *coefficients)
     else:
         run(kind, (*numbers, *flags, *out), dim, *coefficients)
     return out

@@ -49,6 +49,8 @@ BITS = {torch.float32: 32, torch.float64: 64}
 
 _HEAD = Struct("=6q4d10q")
 _STRIDES = Struct("=30q")
+_pack_head = _HEAD.pack
+_REFUSED = "rl_returns refused a job: the library of rl-native is older than its Python part; build it anew"
 
 
 @cache
@@ -60,17 +62,17 @@ def _entry() -> Callable[[bytes], int]:
     return function
 
 
-def dimension(time_dim: int, like: Tensor) -> int:
+def dimension(time_dim: int, shape: torch.Size) -> int:
     """`time_dim`, counted from the front.
 
     Raises:
-        ShapeError: if `like` does not have it.
+        ShapeError: if a tensor of `shape` does not have it.
     """
-    dims = like.ndim
+    dims = len(shape)
     if 0 <= time_dim < dims:
         return time_dim
     if not -dims <= time_dim < 0:
-        raise ShapeError(f"time_dim is {time_dim}, which a tensor of shape {tuple(like.shape)} does not have")
+        raise ShapeError(f"time_dim is {time_dim}, which a tensor of shape {tuple(shape)} does not have")
     return time_dim + dims
 
 
@@ -103,7 +105,7 @@ def run(
     seen = [None if tensor is None else _Seen(tensor, dim, written=slot >= OUT) for slot, tensor in enumerate(tensors)]
     addresses = [0 if s is None else s.tensor.data_ptr() for s in seen]
     strides = [step for s in seen for step in ((0, 0, 0) if s is None else s.strides)]
-    head = _HEAD.pack(kind, bits, outer, steps, inner, 1, gamma, lmbda, rho_bar, c_bar, *addresses)
+    head = _pack_head(kind, bits, outer, steps, inner, 1, gamma, lmbda, rho_bar, c_bar, *addresses)
     _call(head + _STRIDES.pack(*strides))
     for s in seen:
         if s is not None:
@@ -134,12 +136,13 @@ def run_dense(
         rho_bar: likewise.
         c_bar: likewise.
     """
-    if len(shape) == 3 and dim == 1:
-        outer, steps, inner = shape
+    if dim < 2 and len(shape) == 3:  # as nearly always: slices cost more
+        outer, steps, inner = shape if dim else (1, shape[0], shape[1] * shape[2])
     else:
         outer, steps, inner = prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
-    if outer * steps * inner:
-        _call(_HEAD.pack(kind, BITS[dtype], outer, steps, inner, 0, gamma, lmbda, rho_bar, c_bar, *addresses))
+    job = _pack_head(kind, BITS[dtype], outer, steps, inner, 0, gamma, lmbda, rho_bar, c_bar, *addresses)
+    if outer and steps and inner and _entry()(job):
+        raise SpecError(_REFUSED)
 
 
 def run_forward(d: Tensor, c: Tensor, out: Tensor, dim: int) -> None:
@@ -163,16 +166,14 @@ def run_forward(d: Tensor, c: Tensor, out: Tensor, dim: int) -> None:
         before, time, behind = s.strides
         addresses[slot] = s.tensor.data_ptr() + start * time * d.element_size()
         strides[3 * slot : 3 * slot + 3] = before, -time, behind
-    head = _HEAD.pack(PLAIN, BITS[d.dtype], outer, steps, inner, 1, 0.0, 0.0, 0.0, 0.0, *addresses)
+    head = _pack_head(PLAIN, BITS[d.dtype], outer, steps, inner, 1, 0.0, 0.0, 0.0, 0.0, *addresses)
     _call(head + _STRIDES.pack(*strides))
     seen[-1].give_back()
 
 
 def _call(job: bytes) -> None:
     if _entry()(job):
-        raise SpecError(
-            "rl_returns refused a job: the library of rl-native is older than its Python part; build it anew"
-        )
+        raise SpecError(_REFUSED)
 
 
 class _Seen:

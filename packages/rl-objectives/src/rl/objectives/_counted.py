@@ -10,7 +10,7 @@ from rl.core.contract import Key
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import NestedKey, key_str
 
-__all__ = ["MASK", "counted_steps", "fitted", "mask_key", "mean_of", "mean_std", "refuse_open_ends"]
+__all__ = ["MASK", "by_step", "counted_steps", "fitted", "mask_key", "mean_of", "mean_std", "refuse_open_ends"]
 
 MASK: NestedKey = ("collector", "mask")
 """Where ``SliceSampler(pad_output=True)`` says which steps are real."""
@@ -54,6 +54,24 @@ def counted_steps(td: TensorDictBase, key: NestedKey, who: str) -> Tensor | None
             " leave it out"
         )
     return flat
+
+
+def by_step(flags: Tensor, dims: int) -> Tensor:
+    """Flags ``[*B, ...]`` as ``[*B]``: whether one of those of a step is true.
+
+    Args:
+        flags: bool.
+        dims: of the batch.
+
+    Example:
+        >>> by_step(torch.tensor([[[True], [False]]]), 2)
+        tensor([[ True, False]])
+    """
+    if flags.ndim <= dims:
+        return flags
+    if flags.ndim == dims + 1 and flags.shape[-1] == 1:
+        return flags.squeeze(-1)
+    return flags.flatten(dims).any(-1)
 
 
 def fitted(mask: Tensor, elements: Tensor) -> Tensor:
@@ -102,7 +120,7 @@ def refuse_open_ends(td: TensorDictBase, key: NestedKey, done: Tensor, dim: int,
     if mask is None or torch.compiler.is_compiling() or mask.shape[dim] < 2:
         return
     length = mask.shape[dim] - 1
-    ends = done.flatten(mask.ndim).any(-1) if done.ndim > mask.ndim else done
+    ends = by_step(done, mask.ndim)
     open_ends = mask.narrow(dim, 0, length) & ~mask.narrow(dim, 1, length) & ~ends.narrow(dim, 0, length)
     if bool(open_ends.any()):
         step = int(open_ends.nonzero()[0, dim])

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -28,6 +29,27 @@ _INIT_REMEDY = (
     "A Collector writes it for a policy that carries state; in an environment the transform InitTracker does, in a"
     " buffer SliceSampler"
 )
+
+#: layers that compute each row of a batch by itself
+_BY_ROW = frozenset(
+    {
+        *(nn.Linear, nn.LayerNorm, nn.Identity, nn.Flatten, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+        *(nn.Tanh, nn.ReLU, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Sigmoid, nn.Softplus),
+    }
+)
+#: what only runs others; a class of another package says so with an attribute ``row_wise``
+_RUN_OTHERS = frozenset({nn.Sequential.forward, TensorDictModule.forward, TensorDictSequential.forward})
+
+
+def _is_by_row(network: Any) -> bool:
+    """Whether a network gives each row of a batch what it would give that row alone, as far as is known."""
+    return isinstance(network, nn.Module) and all(
+        type(part) in _BY_ROW
+        or type(part) is nn.ModuleList
+        or getattr(type(part), "forward", None) in _RUN_OTHERS
+        or vars(type(part)).get("row_wise", False)
+        for part in network.modules()
+    )
 
 
 def _keys(module: Any, what: str) -> list[NestedKey]:
@@ -115,6 +137,8 @@ class NetworkCall:
     One that carries state from step to step (`rl.core.states_of`) takes its batch as sequences, whose last batch
     dimension is time.
 
+    ``by_row`` says whether it is known that rows do not see each other, so that a batch may as well come in parts.
+
     Args:
         module: has ``in_keys`` and ``out_keys``.
         out_keys: which results are wanted, in this order.
@@ -123,7 +147,7 @@ class NetworkCall:
         ContractError: if the module does not write one of them.
     """
 
-    __slots__ = ("_lowered", "_positions", "in_keys", "module", "out_keys", "states")
+    __slots__ = ("_lowered", "_positions", "by_row", "in_keys", "module", "out_keys", "states")
 
     def __init__(self, module: Any, out_keys: Sequence[NestedKey]) -> None:
         self.module = module
@@ -143,6 +167,7 @@ class NetworkCall:
         if self._lowered is not None:
             self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
             written = [unwrap(key) for key in self._lowered.out_keys]
+        self.by_row = self._lowered is not None and not self.states and _is_by_row(module)
         self._positions = {key: written.index(key) for key in (*self.out_keys, *map(next_key, self._named(written)))}
 
     def _named(self, written: Sequence[NestedKey]) -> list[NestedKey]:

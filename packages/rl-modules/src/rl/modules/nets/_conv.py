@@ -46,6 +46,9 @@ class ConvNet(nn.Sequential):
         torch.Size([4, 5184])
     """
 
+    row_wise = True
+    """Images of a batch do not see each other, unless a layer lets them: a loss may pass a batch in parts."""
+
     def __init__(  # noqa: PLR0913  the names that users of TorchRL know
         self,
         in_features: int | None = None,

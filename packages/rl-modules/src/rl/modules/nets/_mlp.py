@@ -49,6 +49,9 @@ class MLP(nn.Sequential):
         torch.Size([2, 3])
     """
 
+    row_wise = True
+    """Rows of a batch do not see each other, unless a layer lets them: a loss may pass a batch in parts."""
+
     def __init__(  # noqa: PLR0913  the names that users of TorchRL know
         self,
         in_features: int | None = None,

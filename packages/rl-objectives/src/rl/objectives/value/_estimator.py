@@ -1,4 +1,4 @@
-"""What all value estimators share: keys, values of both states in one forward pass, time order."""
+"""What all value estimators share: keys, values of both states, time order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
-from rl.objectives._counted import MASK, mask_key, refuse_open_ends
+from rl.objectives._counted import MASK, by_step, mask_key, refuse_open_ends
 from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives.value._order import find_time_dim, refuse_shuffled
 from rl.objectives.value.functional._shared import ended as as_flags
@@ -248,7 +248,8 @@ class ValueEstimatorBase(nn.Module, ABC):
         steps = batch_size[time_dim] if self.needs_time else 0
         if self.shifted and steps and not torch.compiler.is_compiling():
             done, terminated = flags
-            return self._evaluate_shifted(root, following, done & ~terminated, batch_size, time_dim)
+            truncated = done > terminated
+            return self._evaluate_shifted(root, following, truncated, batch_size, time_dim)
         return self._evaluate_both(root, following, batch_size, time_dim)
 
     def _check_memory(self, td: TensorDictBase, dim: int) -> None:
@@ -267,6 +268,10 @@ class ValueEstimatorBase(nn.Module, ABC):
     def _evaluate_both(
         self, root: Sequence[Tensor], following: Sequence[Tensor], batch_size: torch.Size, time_dim: int
     ) -> tuple[Tensor, Tensor]:
+        assert self._call is not None
+        if self._call.by_row and all(leaf.is_cpu for leaf in root) and not torch.compiler.is_compiling():
+            # There a call costs little, and memory for both copies of everything much.
+            return self._network(root, batch_size), self._network(following, batch_size)
         # Joined along a dimension that is not time, so that a network with memory sees whole sequences.
         dim = next((i for i in range(len(batch_size)) if i != time_dim or not self.needs_time), None)
         if dim is None:
@@ -276,8 +281,8 @@ class ValueEstimatorBase(nn.Module, ABC):
         both = [torch.cat(pair, dim) for pair in zip(root, following, strict=True)]
         size = list(batch_size)
         size[dim] *= 2
-        values = self._network(both, size)
-        return values.narrow(dim, 0, batch_size[dim]), values.narrow(dim, batch_size[dim], batch_size[dim])
+        value, next_value = self._network(both, size).chunk(2, dim)
+        return value, next_value
 
     def _evaluate_shifted(
         self,
@@ -295,14 +300,13 @@ class ValueEstimatorBase(nn.Module, ABC):
         size = list(batch_size)
         size[time_dim] += 1
         values = self._network(rows, size)
-        value, next_value = values.narrow(time_dim, 0, steps), values.narrow(time_dim, 1, steps)
-        inside = truncated.flatten(len(batch_size)).any(-1)
-        inside.select(time_dim, steps - 1).zero_()
-        if bool(inside.any()):
+        # Dense, as the returns like them best.
+        value, next_value = (values.narrow(time_dim, first, steps).contiguous() for first in (0, 1))
+        inside = by_step(truncated, len(batch_size)).narrow(time_dim, 0, steps - 1).nonzero(as_tuple=True)
+        if len(inside[0]):
             # Behind a truncation the following row is another episode: these final states are evaluated themselves.
-            final = self._network([leaf[inside] for leaf in following], (int(inside.sum()),))
-            next_value = next_value.clone()
-            next_value[inside] = final
+            final = self._network([leaf[inside] for leaf in following], inside[0].shape)
+            next_value = next_value.index_put(inside, final)
         return value, next_value
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.keys import INDEX, IS_INIT, TRAJ_IDS, key_str
+from rl.objectives._counted import by_step
 
 __all__ = ["find_time_dim", "refuse_shuffled"]
 
@@ -77,12 +78,15 @@ def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> N
     """
     if torch.compiler.is_compiling() or td.shape[dim] < 2:
         return
-    size = td.shape[dim] - 1
-    ended = (done.flatten(td.ndim).any(-1) if done.ndim > td.ndim else done).narrow(dim, 0, size)
-    for key in (INDEX, TRAJ_IDS):
-        mark = td.get(key, None)
-        if mark is None or mark.shape != td.shape or (key == INDEX and td.names[dim] == "time"):
-            continue
+    shape, begins = td.shape, td.get(IS_INIT, None)
+    marks = {key: mark for key in (INDEX, TRAJ_IDS) if (mark := td.get(key, None)) is not None and mark.shape == shape}
+    if INDEX in marks and td.names[dim] == "time":
+        del marks[INDEX]
+    if not marks and begins is None:
+        return
+    size = shape[dim] - 1
+    ended = by_step(done, td.ndim).narrow(dim, 0, size)
+    for key, mark in marks.items():
         now, then = mark.narrow(dim, 0, size), mark.narrow(dim, 1, size)
         broken = now != then
         if key == INDEX:
@@ -92,18 +96,18 @@ def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> N
                 f"{owner} needs steps in time order, but {key_str(key)} jumps along dimension {dim} without a done in"
                 f" between, so this batch is not: {_REMEDY}"
             )
-    _refuse_open_begins(td, dim, ended, owner)
+    if begins is not None:
+        _refuse_open_begins(begins, dim, ended, shape, owner)
 
 
-def _refuse_open_begins(td: TensorDictBase, dim: int, ended: Tensor, owner: str) -> None:
+def _refuse_open_begins(begins: Tensor, dim: int, ended: Tensor, shape: torch.Size, owner: str) -> None:
     """Raise if a sequence begins behind a step that is not done.
 
     That is so of two slices of which the first one's end is not marked.
     """
-    begins = td.get(IS_INIT, None)
-    if begins is None or begins.dtype is not torch.bool or begins.shape not in (td.shape, (*td.shape, 1)):
+    if begins.dtype is not torch.bool or begins.shape not in (shape, (*shape, 1)):
         return
-    broken = begins.reshape(td.shape).narrow(dim, 1, td.shape[dim] - 1) & ~ended
+    broken = begins.reshape(shape).narrow(dim, 1, shape[dim] - 1) & ~ended
     if bool(broken.any()):
         step = int(broken.nonzero()[0, dim])
         raise ContractError(

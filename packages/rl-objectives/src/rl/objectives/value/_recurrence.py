@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from math import ceil, log2
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn import Parameter
 
 from rl.core.checks import same_shape
 from rl.core.interfaces import LinearRecurrence
 from rl.core.registry import default
+
+Array = np.ndarray[Any, Any]
 
 __all__ = [
     "fused_form",
@@ -26,8 +29,18 @@ __all__ = [
 
 # Microseconds, float32, one CPU core: what a step of either form costs, and each element of it. `benchmarks/gae.py`
 # prints both forms at many shapes. On an accelerator a launch costs about the same and elements next to nothing.
+_NUMPY_STEP, _NUMPY_ELEMENT = 1.5, 0.0035
 _LOOP_STEP, _LOOP_ELEMENT = 4.0, 0.008
-_SCAN_STEP, _SCAN_ELEMENT = 25.0, 0.0024
+_SCAN_STEP, _SCAN_ELEMENT = 42.0, 0.0018
+_WIDE = 32_768
+"""Elements of a step from which PyTorch uses several threads for it."""
+_NUMPY_TYPES = frozenset((torch.float32, torch.float64))
+_PLAIN_TYPES = frozenset((Tensor, Parameter))
+
+_is_compiling = torch.compiler.is_compiling
+# There is no public way to ask these.
+_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
+_is_transformed = torch._C._are_functorch_transforms_active  # noqa: SLF001
 
 
 def scan_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
@@ -68,29 +81,56 @@ def loop_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
         >>> loop_recurrence(torch.ones(3), torch.full((3,), 0.5), 0)
         tensor([1.7500, 1.5000, 1.0000])
     """
+    return _loop(d, c, time_dim, numpy=_is_for_numpy(d, c, time_dim) and not _is_watched())
+
+
+def _loop(d: Tensor, c: Tensor, time_dim: int, *, numpy: bool) -> Tensor:
+    if not d.shape[time_dim]:
+        return d.clone()
+    if numpy:
+        return _numpy_loop(d, c, time_dim)
     # Time first, so that each step touches contiguous memory.
-    adds, weights = d.movedim(time_dim, 0).contiguous(), c.movedim(time_dim, 0).contiguous()
-    out = torch.empty_like(adds)
-    if not len(adds):
-        return out.movedim(0, time_dim)
-    rows, add, weight = out.unbind(0), adds.unbind(0), weights.unbind(0)
-    rows[-1].copy_(add[-1])
+    out = d.detach().transpose(0, time_dim).clone(memory_format=torch.contiguous_format)
+    rows, weights = out.unbind(0), c.detach().transpose(0, time_dim).contiguous().unbind(0)
     for t in range(len(rows) - 2, -1, -1):
-        torch.addcmul(add[t], weight[t], rows[t + 1], out=rows[t])
-    return out.movedim(0, time_dim)
+        rows[t].addcmul_(weights[t], rows[t + 1])
+    return out.transpose(0, time_dim)
 
 
-def _is_loop_faster(d: Tensor, time_dim: int) -> bool:
-    steps = d.shape[time_dim]
-    elements = d.numel() if d.device.type == "cpu" else 0
-    loop = _LOOP_STEP * steps + _LOOP_ELEMENT * elements
-    scan = ceil(log2(max(steps, 2))) * (_SCAN_STEP + _SCAN_ELEMENT * elements)
-    return loop < scan
+def _numpy_loop(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
+    """The loop in numpy, of which a call costs a third of one of PyTorch, in memory that both share."""
+    out: Array = np.array(d.numpy(force=True).swapaxes(0, time_dim), order="C")
+    rows = out.reshape(len(out), -1)
+    weights: Array = np.ascontiguousarray(c.numpy(force=True).swapaxes(0, time_dim)).reshape(rows.shape)
+    following = rows[-1]
+    product = np.empty_like(following)
+    with np.errstate(all="ignore"):  # as PyTorch does
+        for row, weight in zip(rows[-2::-1], weights[-2::-1], strict=True):
+            np.multiply(weight, following, product)
+            np.add(row, product, row)
+            following = row
+    return torch.from_numpy(out.swapaxes(0, time_dim))  # pyright: ignore[reportUnknownMemberType] - not typed
+
+
+def _is_for_numpy(d: Tensor, c: Tensor, time_dim: int) -> bool:
+    if d.dtype not in _NUMPY_TYPES or c.dtype is not d.dtype or not (d.is_cpu and c.is_cpu):
+        return False
+    plain = type(d) in _PLAIN_TYPES and type(c) in _PLAIN_TYPES
+    return plain and d.numel() < _WIDE * d.shape[time_dim]
+
+
+def _is_watched() -> bool:
+    """Whether somebody looks at the operators that run: then no others will do, and none in place."""
+    return _is_compiling() or _dispatch_modes() > 0 or _is_transformed()
 
 
 def _run(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
-    if _is_loop_faster(d, time_dim):
-        return loop_recurrence(d, c, time_dim)
+    """By the form that is expected to be the fastest."""
+    steps, elements = d.shape[time_dim], d.numel() if d.is_cpu else 0
+    numpy = _is_for_numpy(d, c, time_dim)
+    loop = steps * (_NUMPY_STEP if numpy else _LOOP_STEP) + elements * (_NUMPY_ELEMENT if numpy else _LOOP_ELEMENT)
+    if loop < (steps - 1).bit_length() * (_SCAN_STEP + _SCAN_ELEMENT * elements) or steps == 1:
+        return _loop(d, c, time_dim, numpy=numpy)
     return scan_recurrence(d, c, time_dim)
 
 
@@ -129,11 +169,13 @@ def torch_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
         >>> torch_recurrence(torch.ones(1, 3, 1), torch.full((1, 3, 1), 0.5), -2).flatten()
         tensor([1.7500, 1.5000, 1.0000])
     """
-    same_shape(d=d, c=c)
-    dim = time_dim % d.ndim
-    if not d.shape[dim]:
+    shape = d.shape
+    if c.shape != shape:
+        same_shape(d=d, c=c)
+    dim = time_dim % len(shape)
+    if not shape[dim]:
         return d.clone()
-    if torch.compiler.is_compiling():
+    if _is_watched():
         return scan_recurrence(d, c, dim)
     if torch.is_grad_enabled() and (d.requires_grad or c.requires_grad):
         return _Differentiable.apply(d, c, dim)  # pyright: ignore[reportReturnType] - apply is not typed
@@ -194,7 +236,8 @@ def fused_form(name: str, like: Tensor) -> Callable[..., Any] | None:
         >>> fused_form("no such return", torch.zeros(1)) is None
         True
     """
-    return getattr(_chosen(like), name, None)
+    backend = _chosen(like) if _is_compiling() else recurrence_backend(like.device, like.dtype)
+    return getattr(backend, name, None)
 
 
 def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
@@ -212,6 +255,7 @@ def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
         >>> linear_recurrence(torch.ones(1, 3, 1), torch.full((1, 3, 1), 0.5), -2).flatten()
         tensor([1.7500, 1.5000, 1.0000])
     """
-    same_shape(d=d, c=c)
+    if d.shape != c.shape:
+        same_shape(d=d, c=c)
     backend = _chosen(d)
     return torch_recurrence(d, c, time_dim) if backend is None else backend(d, c, time_dim)

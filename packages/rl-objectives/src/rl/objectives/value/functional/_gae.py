@@ -128,8 +128,11 @@ def vec_generalized_advantage_estimate(
     """
     fused = fused_form("gae", reward)
     if fused is not None:
-        more = {} if out is None else {"out": out}
-        found = fused(gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim, **more)
+        # A back end need not know `out`, where nobody asks for it.
+        if out is None:
+            found = fused(gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim)
+        else:
+            found = fused(gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim, out=out)
         if found is not None:
             return found
     values, outcome = (state_value, next_state_value), (reward, done, terminated)

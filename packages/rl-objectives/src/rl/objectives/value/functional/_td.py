@@ -187,8 +187,11 @@ def vec_td_lambda_return_estimate(
     """
     fused = fused_form("td_lambda", reward)
     if fused is not None:
-        more = {} if out is None else {"out": out}
-        found = fused(gamma, lmbda, next_state_value, reward, done, terminated, time_dim, **more)
+        # A back end need not know `out`, where nobody asks for it.
+        if out is None:
+            found = fused(gamma, lmbda, next_state_value, reward, done, terminated, time_dim)
+        else:
+            found = fused(gamma, lmbda, next_state_value, reward, done, terminated, time_dim, out=out)
         if found is not None:
             return found
     outcome = reward, done, terminated

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -66,13 +68,17 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
         tensor([1.7500, 1.5000, 1.0000])
     """
     check_thresholds(rho_thresh, c_thresh, "vtrace_advantage_estimate")
-    check_shapes(reward, log_pi=log_pi, log_mu=log_mu)
-    ratio = (log_pi - log_mu).exp()
+    shape = reward.shape
+    if log_pi.shape != shape or log_mu.shape != shape:
+        check_shapes(reward, log_pi=log_pi, log_mu=log_mu)
+    ratio = log_pi - log_mu
+    ratio = ratio.exp_() if ratio.is_floating_point() else ratio.exp()  # new memory would cost more than exp does
     fused = fused_form("vtrace", reward)
     if fused is not None:
-        values, outcome = (state_value, next_state_value), (reward, done, terminated)
-        more = {} if out is None else {"out": out}
-        found = fused(gamma, lmbda, ratio, *values, *outcome, time_dim, rho_bar=rho_thresh, c_bar=c_thresh, **more)
+        more: dict[str, Any] = {"rho_bar": rho_thresh, "c_bar": c_thresh}
+        if out is not None:
+            more["out"] = out
+        found = fused(gamma, lmbda, ratio, state_value, next_state_value, reward, done, terminated, time_dim, **more)
         if found is not None:
             return found
     check_shapes(

@@ -1,0 +1,177 @@
+"""Arguments of every kind: what the kernels take, what they leave to others, and what they refuse."""
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from rl.core.errors import ShapeError, SpecError
+from rl.native._recurrence import NativeRecurrence
+
+recurrence = NativeRecurrence()
+SHAPE = (3, 6, 1)
+
+
+def make(dtype=torch.float32):
+    g = torch.Generator().manual_seed(0)
+    batch = {name: torch.randn(SHAPE, generator=g, dtype=dtype) for name in ("value", "next", "reward")}
+    batch["ratio"] = torch.rand(SHAPE, generator=g, dtype=dtype)
+    batch["done"] = torch.rand(SHAPE, generator=g) < 0.3
+    batch["terminated"] = torch.rand(SHAPE, generator=g) < 0.3
+    return batch
+
+
+def gae(b, dim=1, **more):
+    return recurrence.gae(0.9, 0.8, b["value"], b["next"], b["reward"], b["done"], b["terminated"], dim, **more)
+
+
+def td_lambda(b, dim=1, **more):
+    return recurrence.td_lambda(0.9, 0.8, b["next"], b["reward"], b["done"], b["terminated"], dim, **more)
+
+
+def vtrace(b, dim=1, **more):
+    flags = b["reward"], b["done"], b["terminated"]
+    return recurrence.vtrace(0.9, 0.8, b["ratio"], b["value"], b["next"], *flags, dim, **more)
+
+
+FORMS = pytest.mark.parametrize("form", [gae, td_lambda, vtrace], ids=["gae", "td_lambda", "vtrace"])
+
+
+class Sub(torch.Tensor):
+    """A tensor that somebody gave a class of their own."""
+
+
+@FORMS
+@pytest.mark.parametrize("name", ["reward", "next", "done", "terminated"])
+def test_tensors_of_another_class_are_left_to_others(form, name):
+    b = make()
+    b[name] = b[name].as_subclass(Sub)
+    assert form(b) is None
+
+
+@FORMS
+@pytest.mark.parametrize("name", ["reward", "next"])
+def test_a_parameter_counts_where_no_gradient_is_asked_for(form, name):
+    b, leaf = make(), make()
+    leaf[name] = Parameter(leaf[name])
+    assert form(leaf) is None
+    with torch.no_grad():
+        torch.testing.assert_close(form(leaf), form(b), rtol=0, atol=0)
+    frozen = make()
+    frozen[name] = Parameter(frozen[name], requires_grad=False)
+    torch.testing.assert_close(form(frozen), form(b), rtol=0, atol=0)
+
+
+@FORMS
+@pytest.mark.parametrize("name", ["reward", "next", "done", "terminated"])
+def test_each_argument_may_lie_in_its_own_way(form, name):
+    b = make(torch.float64)
+    expected = form(b)
+    apart = dict(b)
+    apart[name] = torch.stack((b[name], b[name]), 1)[:, 1]
+    assert not apart[name].is_contiguous()
+    torch.testing.assert_close(form(apart), expected)
+    one = dict(b)
+    one[name] = b[name][:1].expand(SHAPE)
+    dense = dict(one)
+    dense[name] = one[name].contiguous()
+    torch.testing.assert_close(form(one), form(dense))
+
+
+@FORMS
+def test_time_may_be_counted_from_either_end_and_be_anywhere(form):
+    b = make()
+    expected = form(b)
+    torch.testing.assert_close(form(b, -2), expected, rtol=0, atol=0)
+    first = {name: x.transpose(0, 1).contiguous() for name, x in b.items()}
+    last = {name: x.squeeze(-1) for name, x in b.items()}
+    more = {name: x.reshape(3, 1, 6, 1, 1) for name, x in b.items()}
+    tuples = expected if isinstance(expected, tuple) else (expected,)
+    for batch, dim in ((first, 0), (first, -3), (last, 1), (last, -1), (more, 2), (more, -3)):
+        found = form(batch, dim)
+        for one, other in zip(found if isinstance(found, tuple) else (found,), tuples, strict=True):
+            turned = one.transpose(0, 1) if batch is first else one
+            torch.testing.assert_close(turned.reshape(SHAPE), other, rtol=0, atol=0)
+    for dim in (3, -4):
+        with pytest.raises(ShapeError, match=f"time_dim is {dim}"):
+            form(b, dim)
+
+
+@FORMS
+def test_modes_that_watch_operators_see_one(form):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    with Watch():
+        found = form(make())
+    assert any("rl_native" in name for name in seen)
+    torch.testing.assert_close(found, form(make()))
+
+
+def block(form):
+    """Flags and outputs in one piece of memory: 18 bytes, a gap of 2, and 72 bytes for each output, ten times."""
+    memory = torch.zeros(800, dtype=torch.uint8)
+    b = make()
+    b["done"] = memory[:18].view(torch.bool).view(SHAPE).copy_(b["done"])
+    outs = [memory[at : at + 72].view(torch.float32).view(SHAPE) for at in (20, 92)]
+    return b, tuple(outs), memory
+
+
+@FORMS
+def test_outputs_may_lie_beside_flags_and_not_upon_them(form):
+    b, outs, memory = block(form)
+    expected = form(make())
+    found = form(b, out=outs[0] if form is td_lambda else outs)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert torch.equal(b["done"], make()["done"])
+    over = memory[16:88].view(torch.float32).view(SHAPE)
+    kept = memory.clone()
+    with pytest.raises(SpecError, match="overlaps an input"):
+        form(b, out=over if form is td_lambda else (over, torch.empty(SHAPE)))
+    with pytest.raises(SpecError, match="overlaps an input"):
+        form({**b, "done": memory[84:102].view(torch.bool).view(SHAPE)}, out=outs[0] if form is td_lambda else outs)
+    assert torch.equal(memory, kept)
+
+
+@FORMS
+def test_outputs_of_one_element_or_none(form):
+    for shape in ((1, 1, 1), (0, 4, 1), (2, 0, 1)):
+        b = {name: x[: shape[0], : shape[1]].contiguous() for name, x in make().items()}
+        expected = form(b)
+        found = form(b, out=torch.empty(shape) if form is td_lambda else (torch.empty(shape), torch.empty(shape)))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("out", "error", "match"),
+    [
+        (torch.empty(3, 6), ShapeError, r"out has shape \(3, 6\)"),
+        (torch.empty(SHAPE, dtype=torch.float64), SpecError, r"out is torch\.float64"),
+        (torch.empty(SHAPE, device="meta"), SpecError, "on meta"),
+        (torch.empty(SHAPE, requires_grad=True), SpecError, "gradient"),
+        (torch.empty(3, 1, 1).expand(SHAPE), SpecError, "share memory"),
+    ],
+    ids=["shape", "type", "device", "gradient", "expanded"],
+)
+def test_outputs_that_do_not_fit_are_refused(form, out, error, match):
+    with pytest.raises(error, match=match):
+        form(make(), out=out if form is td_lambda else (torch.empty(SHAPE), out))
+
+
+@pytest.mark.parametrize("zero", [0, torch.tensor(0.0)], ids=["integer", "tensor"])
+def test_coefficients_of_any_kind(zero):
+    b = make()
+    flags = b["reward"], b["done"], b["terminated"], 1
+    found = recurrence.gae(1, zero, b["value"], b["next"], *flags)
+    torch.testing.assert_close(found, recurrence.gae(1.0, 0.0, b["value"], b["next"], *flags), rtol=0, atol=0)
+    gammas = torch.full(SHAPE, 0.9)
+    expected = recurrence.gae(0.9, 0.8, b["value"], b["next"], *flags)
+    torch.testing.assert_close(recurrence.gae(gammas, 0.8, b["value"], b["next"], *flags), expected)
+    asked = gammas.requires_grad_()
+    assert recurrence.gae(asked, 0.8, b["value"], b["next"], *flags) is None
+    assert recurrence.gae(torch.tensor(0.9, requires_grad=True), 0.8, b["value"], b["next"], *flags) is None

@@ -1,0 +1,138 @@
+"""The recurrence in plain PyTorch: every form, and tensors of every kind."""
+
+import warnings
+
+import pytest
+import torch
+from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rl.core.errors import ShapeError
+from rl.objectives.value._recurrence import linear_recurrence, loop_recurrence, scan_recurrence, torch_recurrence
+
+FORMS = pytest.mark.parametrize("form", [loop_recurrence, scan_recurrence, torch_recurrence], ids=lambda f: f.__name__)
+
+
+def make(*shape, dtype=torch.float64, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=g, dtype=dtype), torch.rand(shape, generator=g, dtype=dtype)
+
+
+def naive(d, c, dim):
+    """In numbers of Python."""
+    d, c = (x.detach().resolve_neg().double().movedim(dim, 0) for x in (d, c))
+    flat, weight = d.reshape(len(d), -1).tolist(), c.reshape(len(c), -1).tolist()
+    for t in range(len(flat) - 2, -1, -1):
+        flat[t] = [x + w * y for x, w, y in zip(flat[t], weight[t], flat[t + 1], strict=True)]
+    return torch.tensor(flat, dtype=torch.float64).reshape(d.shape).movedim(0, dim)
+
+
+class Sub(torch.Tensor):
+    """A tensor that somebody gave a class of their own."""
+
+
+KINDS = {
+    "as they are": lambda x: x,
+    "single": lambda x: x.float(),
+    "half": lambda x: x.half(),
+    "bfloat16": lambda x: x.bfloat16(),
+    "strided": lambda x: x.repeat_interleave(2, 1)[:, ::2],
+    "time first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "expanded": lambda x: x[:1].expand(x.shape),
+    "negative views": lambda x: torch.complex(x, -x).conj().imag,
+    "parameters": Parameter,
+    "a subclass": lambda x: x.as_subclass(Sub),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("shape", [(3, 7, 1), (2, 1, 1), (1, 2, 3), (2, 40, 1)], ids=str)
+def test_tensors_of_every_kind(form, kind, shape):
+    given = [kind(x) for x in make(*shape)]
+    kept = [x.detach().clone() for x in given]
+    bound = {torch.float16: 2e-2, torch.bfloat16: 2e-1}.get(given[0].dtype, 1e-5)
+    with torch.no_grad():
+        found = form(*given, 1)
+    assert found.dtype == given[0].dtype
+    torch.testing.assert_close(found.as_subclass(torch.Tensor).double(), naive(*given, 1), rtol=bound, atol=bound)
+    assert all(torch.equal(x, before) for x, before in zip(given, kept, strict=True))
+    if shape[1] > 1:
+        found.mul_(0)  # is memory of its own
+        assert all(torch.equal(x, before) for x, before in zip(given, kept, strict=True))
+
+
+@FORMS
+@pytest.mark.parametrize(("shape", "dim"), [((5,), 0), ((4, 6), 0), ((4, 6), 1), ((2, 3, 4, 5), 2)], ids=str)
+def test_time_is_anywhere(form, shape, dim):
+    d, c = make(*shape)
+    torch.testing.assert_close(form(d, c, dim), naive(d, c, dim))
+    torch.testing.assert_close(form(d, c, dim - len(shape)), naive(d, c, dim))
+
+
+@FORMS
+@pytest.mark.parametrize("shape", [(2, 0, 1), (0, 3, 1), (2, 3, 0)], ids=str)
+def test_nothing_gives_nothing(form, shape):
+    d, c = make(*shape)
+    assert form(d, c, 1).shape == shape
+
+
+@FORMS
+def test_numbers_that_are_none_pass_without_a_word(form):
+    d = torch.tensor([1.0, torch.inf, 1.0, 2.0, torch.nan, 3e38, 3e38]).view(1, 7, 1)
+    c = torch.tensor([1.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.0]).view(1, 7, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = form(d, c, 1).flatten()
+    assert found[5].isinf()
+    assert found[2:5].isnan().all()
+
+
+@pytest.mark.parametrize("rows", [2, 40_000], ids=["narrow", "wide"])
+def test_steps_of_any_width(rows):
+    d, c = make(rows, 3, 1, dtype=torch.float32)
+    torch.testing.assert_close(torch_recurrence(d, c, 1), scan_recurrence(d, c, 1))
+    torch.testing.assert_close(loop_recurrence(d, c, 1), scan_recurrence(d, c, 1))
+
+
+@pytest.mark.parametrize("steps", [1, 3, 50])
+def test_gradients_pass_however_it_is_computed(steps):
+    d, c = make(2, steps, 1)
+    d.requires_grad_()
+    assert torch.autograd.gradcheck(lambda d: torch_recurrence(d, c, 1), d)
+    c.requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda d, c: torch_recurrence(d, c, 1), (d, c))
+
+
+@pytest.mark.parametrize("steps", [3, 50])
+def test_transforms_and_modes_see_what_runs(steps):
+    d, c = make(4, steps, 1)
+    torch.testing.assert_close(torch.vmap(lambda d, c: torch_recurrence(d, c, 0))(d, c), naive(d, c, 1))
+    torch.testing.assert_close(
+        torch.vmap(lambda d: torch_recurrence(d, c[0], 0))(d), naive(d, c[:1].expand(d.shape), 1)
+    )
+    grad = torch.func.grad(lambda d: torch_recurrence(d, c, 1).sum())(d)
+    leaf = d.clone().requires_grad_()
+    torch.testing.assert_close(grad, torch.autograd.grad(torch_recurrence(leaf, c, 1).sum(), leaf)[0])
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    with Count():
+        torch.testing.assert_close(torch_recurrence(d, c, 1), naive(d, c, 1))
+    assert any("addcmul" in str(func) for func in seen)
+
+
+@pytest.mark.parametrize("form", [torch_recurrence, linear_recurrence], ids=lambda f: f.__name__)
+def test_shapes_that_differ_are_refused(form):
+    with pytest.raises(ShapeError, match=r"expected one shape, got d \(2, 3, 1\), c \(2, 3\)"):
+        form(torch.zeros(2, 3, 1), torch.zeros(2, 3), 1)
+
+
+def test_it_compiles_to_one_graph():
+    d, c = make(3, 5, 1)
+    compiled = torch.compile(lambda d, c: torch_recurrence(d, c, 1), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(d, c), naive(d, c, 1))
