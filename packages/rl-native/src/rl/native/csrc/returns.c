@@ -8,11 +8,13 @@
 #include "dispatch.h"
 #include "returns_places.h"
 
-#define ROWS 16          /* lanes whose chains run at once, where steps are neighbours */
-#define CHUNK_BYTES 1024 /* of each lane at once: long enough to be fetched ahead, and d and c of a group stay near */
-#define BLOCK_BYTES 8192 /* of lanes that go back together, where lanes are neighbours: two of these stay in the first cache */
-#define FAR_BYTES (1 << 20) /* outputs of that size are not expected in a cache */
-#define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 64) / sizeof(type))) /* a power of two would map all lanes to one set */
+#define ROWS 16             /* lanes whose chains run at once, where steps are neighbours */
+#define CHUNK_BYTES 1024    /* of each lane at once: long enough to be fetched ahead; d and c of a group stay near */
+#define BLOCK_BYTES 8192    /* of lanes that go back together, where lanes are neighbours: what follows stays near */
+#define FAR_BYTES (1 << 20) /* of one tensor: with more, a job does not fit into a cache of the core's own */
+
+/* A power of two would map all lanes to one set of a cache. */
+#define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 64) / sizeof(type)))
 
 #define ALIGNED __attribute__((aligned(64)))
 
@@ -101,7 +103,7 @@ static void put_lanes_inside(rl_returns_job *job) {
 
 /* The widest vectors that the processor has and the job can fill. */
 static void run(const rl_returns_job *job) {
-  const rl_places places = places_of(job);
+  rl_places places = places_of(job);
   const int64_t in_16_bytes = 128 / job->bits, lanes = places.along_inner ? job->inner : 0;
 #if RL_X86
   const int isa = rl_isa();

@@ -31,7 +31,8 @@ typedef struct {
 #define UNLESS(slot, x) V(unless)((const uint8_t *)(intptr_t)at->of[slot] + i, x)
 
 /* `kind` and `by_step` are constants wherever these are called: for each formula a loop of its own comes out. */
-TARGET RL_INLINE FN(terms) FN(terms_at)(int kind, int by_step, const FN(numbers) * same, const rl_slots *at, int64_t i) {
+TARGET RL_INLINE FN(terms) FN(terms_at)(int kind, int by_step, const FN(numbers) * same, const rl_slots *at,
+                                        int64_t i) {
   const VECTOR reward = READ(RL_REWARD), gamma = by_step ? READ(RL_GAMMA) : V(all)(same->gamma);
   if (kind == RL_PLAIN)
     return (FN(terms)){reward, gamma};
@@ -44,7 +45,7 @@ TARGET RL_INLINE FN(terms) FN(terms_at)(int kind, int by_step, const FN(numbers)
     return (FN(terms)){reward, gamma * follow};
   const VECTOR next = UNLESS(RL_TERMINATED, READ(RL_NEXT_VALUE));
   if (kind == RL_TD_LAMBDA)
-    return (FN(terms)){reward + gamma * next * (1 - follow), gamma * follow};
+    return (FN(terms)){reward + gamma * next * (V(all)(1) - follow), gamma * follow};
   const VECTOR delta = reward + gamma * next - READ(RL_VALUE);
   if (kind == RL_GAE)
     return (FN(terms)){delta, gamma * follow};
@@ -74,15 +75,36 @@ TARGET RL_INLINE void FN(emit)(int kind, VECTOR x, VECTOR following, VECTOR d, F
     WRITE(RL_OUT2, x + extras.value);
 }
 
-/* Over n elements, at least LANES. The last vector covers some of the one before again, so outputs must not be inputs. */
+/* Over n elements, at least LANES. The last vector covers some of the one before: outputs must not be inputs. */
 #define FORWARDS for (int64_t left = n, i; i = left < LANES ? n - LANES : n - left, left > 0; left -= LANES)
 #define BACKWARDS for (int64_t left = n, i; i = left < LANES ? 0 : left - LANES, left > 0; left -= LANES)
 
+#define EXPECT(slot, ahead)                                                                                            \
+  __builtin_prefetch((const char *)(intptr_t)(at->of[slot] + i * (int64_t)sizeof(REAL) - (ahead)))
+
+/* What a `far` job reads a moment later, and writes soon: the processor itself does not look far enough ahead. */
+TARGET RL_INLINE void FN(expect)(int kind, int by_step, const rl_slots *at, int64_t i) {
+  EXPECT(RL_REWARD, CHUNK_BYTES);
+  if (by_step)
+    EXPECT(RL_GAMMA, CHUNK_BYTES);
+  if (has_value(kind))
+    EXPECT(RL_VALUE, CHUNK_BYTES);
+  if (has_value(kind) || kind == RL_TD_LAMBDA)
+    EXPECT(RL_NEXT_VALUE, CHUNK_BYTES);
+  if (kind == RL_VTRACE)
+    EXPECT(RL_RATIO, CHUNK_BYTES);
+  EXPECT(RL_OUT, 0);
+  if (has_value(kind))
+    EXPECT(RL_OUT2, 0);
+}
+
 /* In front of the chains. `slots` is copied so that no store can change it. */
 TARGET RL_INLINE void FN(any_before)(int kind, int by_step, const FN(numbers) * same, const rl_slots *slots, int64_t n,
-                                     REAL *d, REAL *c) {
+                                     int far, REAL *d, REAL *c) {
   const rl_slots here = *slots, *at = &here;
   BACKWARDS {
+    if (far)
+      FN(expect)(kind, by_step, at, i);
     const FN(terms) terms = FN(terms_at)(kind, by_step, same, at, i);
     V(put)(d + i, terms.d);
     V(put)(c + i, terms.c);
@@ -115,19 +137,21 @@ TARGET RL_INLINE void FN(any_across)(int kind, int by_step, const FN(numbers) * 
 #undef READ
 #undef WRITE
 #undef UNLESS
+#undef EXPECT
 #undef FORWARDS
 #undef BACKWARDS
 
 typedef struct {
   int kind, by_step;
-  void (*before)(const FN(numbers) * same, const rl_slots *slots, int64_t n, REAL *d, REAL *c);
+  void (*before)(const FN(numbers) * same, const rl_slots *slots, int64_t n, int far, REAL *d, REAL *c);
   void (*after)(const FN(numbers) * same, const rl_slots *slots, int64_t n, const REAL *d, const REAL *x);
   void (*across)(const FN(numbers) * same, const rl_slots *slots, int64_t n, const REAL *following, REAL *x);
 } FN(formula);
 
 #define FORMULA(name, kind, by_step)                                                                                   \
-  TARGET static void FN(name##_before)(const FN(numbers) * same, const rl_slots *slots, int64_t n, REAL *d, REAL *c) { \
-    FN(any_before)(kind, by_step, same, slots, n, d, c);                                                               \
+  TARGET static void FN(name##_before)(const FN(numbers) * same, const rl_slots *slots, int64_t n, int far, REAL *d,   \
+                                       REAL *c) {                                                                      \
+    FN(any_before)(kind, by_step, same, slots, n, far, d, c);                                                          \
   }                                                                                                                    \
   TARGET static void FN(name##_after)(const FN(numbers) * same, const rl_slots *slots, int64_t n, const REAL *d,       \
                                       const REAL *x) {                                                                 \

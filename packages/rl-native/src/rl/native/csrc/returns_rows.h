@@ -1,5 +1,5 @@
-/* Steps side by side in memory, or nothing: vectors along time in front and behind, in between the chains of ROWS lanes.
- * Everything goes backward, lanes too, so that memory is read as one stream and fetched ahead in that direction. */
+/* Steps side by side in memory, or nothing: vectors along time in front and behind, in between the chains of ROWS
+ * lanes. Everything goes backward, lanes too, so that memory is read as one stream and fetched in that direction. */
 
 /* Scratch memory of a group of lanes, of CHUNK steps each. */
 typedef struct {
@@ -7,18 +7,18 @@ typedef struct {
   ALIGNED REAL reals[RL_SLOTS][CHUNK]; /* of one lane, where its elements are no neighbours or too few for a vector */
   uint8_t flags[2][CHUNK];
   REAL spread[CHUNK];
-  REAL a[ROWS];       /* what follows the chunk */
-  rl_slots at[ROWS];  /* where the chunk begins */
-  int64_t n;          /* lanes */
+  REAL a[ROWS];      /* what follows the chunk */
+  rl_slots at[ROWS]; /* where the chunk begins */
+  int64_t n;         /* lanes */
 } FN(group);
 
 /* What of a job is needed again and again. */
 typedef struct {
   const rl_returns_job *job;
-  rl_places places;
+  const rl_places *places;
   const FN(formula) *formula;
   FN(numbers) same;
-  int far; /* the outputs do not fit into a cache */
+  int far; /* one long stream of memory, too long for a cache of this processor */
 } FN(plan);
 
 /* A copy of n elements of a slot, from address `from` on; zeros fill it up to a vector. */
@@ -44,7 +44,7 @@ static rl_slots FN(gathered)(const FN(plan) * plan, rl_slots at, int64_t m, int 
     if (!plan->job->data[slot] || (again && !read_again(kind, slot)))
       continue;
     const int beyond = last && slot == RL_GAMMA && kind == RL_PLAIN; /* may lie outside of memory */
-    at.of[slot] = FN(copy)(slot, at.of[slot], plan->places.time.of[slot], beyond ? m - 1 : m, g);
+    at.of[slot] = FN(copy)(slot, at.of[slot], plan->places->time.of[slot], beyond ? m - 1 : m, g);
   }
   return at;
 }
@@ -63,28 +63,18 @@ static rl_slots FN(last_along)(int kind, rl_slots at, int64_t m, FN(group) * g) 
   return at;
 }
 
-/* Ask for the memory that is written a moment later. */
-static void FN(expect)(const rl_slots *at, int64_t m) {
-  for (int slot = RL_OUT; slot < RL_SLOTS; slot++)
-    if (at->of[slot])
-      for (int64_t t = 0; t < m; t += (int64_t)(64 / sizeof(REAL)))
-        __builtin_prefetch((const REAL *)(intptr_t)at->of[slot] + t, 1);
-}
-
 /* d and c of m steps of a group. */
 TARGET static void FN(terms_of)(const FN(plan) * plan, int64_t m, int last, FN(group) * g) {
-  const int direct = plan->places.along_time && m >= LANES, ends = last && ends_itself(plan->formula->kind);
+  const int direct = plan->places->along_time && m >= LANES, ends = last && ends_itself(plan->formula->kind);
   for (int64_t q = 0; q < g->n; q++) {
     REAL *const d = g->d + q * PITCH, *const c = g->c + q * PITCH;
-    if (direct && plan->far)
-      FN(expect)(&g->at[q], m);
     if (direct && !ends) {
-      plan->formula->before(&plan->same, &g->at[q], m, d, c);
+      plan->formula->before(&plan->same, &g->at[q], m, plan->far, d, c);
     } else {
       rl_slots at = direct ? g->at[q] : FN(gathered)(plan, g->at[q], m, last, 0, g);
       if (ends)
         at = FN(last_along)(plan->formula->kind, at, m, g);
-      plan->formula->before(&plan->same, &at, m < LANES ? LANES : m, d, c);
+      plan->formula->before(&plan->same, &at, m < LANES ? LANES : m, direct && plan->far, d, c);
     }
     c[m] = g->a[q]; /* where the last x looks for what follows it */
   }
@@ -92,7 +82,7 @@ TARGET static void FN(terms_of)(const FN(plan) * plan, int64_t m, int last, FN(g
 
 /* Outputs of m steps of a group. */
 TARGET static void FN(results_of)(const FN(plan) * plan, int64_t m, int last, FN(group) * g) {
-  const int direct = plan->places.along_time && m >= LANES;
+  const int direct = plan->places->along_time && m >= LANES;
   for (int64_t q = 0; q < g->n; q++) {
     const REAL *const d = g->d + q * PITCH, *const x = g->c + q * PITCH;
     if (direct) {
@@ -105,7 +95,7 @@ TARGET static void FN(results_of)(const FN(plan) * plan, int64_t m, int last, FN
     plan->formula->after(&plan->same, &at, m < LANES ? LANES : m, d, x);
     for (int slot = RL_OUT; slot < RL_SLOTS; slot++)
       for (int64_t t = 0; plan->job->data[slot] && t < m; t++)
-        *(REAL *)(intptr_t)(g->at[q].of[slot] + t * plan->places.time.of[slot]) = g->reals[slot][t];
+        *(REAL *)(intptr_t)(g->at[q].of[slot] + t * plan->places->time.of[slot]) = g->reals[slot][t];
   }
 }
 
@@ -123,29 +113,29 @@ TARGET static void FN(group_back)(const FN(plan) * plan, FN(group) * g) {
     FN(terms_of)(plan, m, last, g);
     FN(chains)(chains, g->d, g->c, m, g->a);
     FN(results_of)(plan, m, last, g);
-    const rl_slots back = times(&plan->places.time, start > CHUNK ? -CHUNK : -start);
+    const rl_slots back = times(&plan->places->time, start > CHUNK ? -CHUNK : -start);
     for (int64_t q = 0; q < g->n; q++)
       g->at[q] = moved(g->at[q], &back);
   }
 }
 
-TARGET static void FN(rows)(const rl_returns_job *job, const rl_places *places) {
+TARGET static void FN(rows)(const rl_returns_job *job, rl_places *places) {
   FN(group) g;
-  FN(plan) plan = {job, *places, FN(formula_of)(job), FN(numbers_of)(job), 0};
+  FN(plan) plan = {job, places, FN(formula_of)(job), FN(numbers_of)(job), 0};
   const int64_t lanes = job->outer * job->inner, start = job->steps > CHUNK ? job->steps - CHUNK : 0;
-  plan.far = lanes * job->steps * (int64_t)sizeof(REAL) > FAR_BYTES;
-  FN(spread)(job, CHUNK, g.spread, &plan.places.start);
-  const rl_slots back = times(&plan.places.inner, -1);
+  plan.far = !job->strided && lanes * job->steps * (int64_t)sizeof(REAL) > FAR_BYTES;
+  FN(spread)(job, CHUNK, g.spread, &places->start);
+  const rl_slots back = times(&places->inner, -1);
   int64_t o = job->outer - 1, i = job->inner - 1; /* counted on, since a division costs as much as a dozen steps */
-  rl_slots lane = place_of(&plan.places, o, start, i);
+  rl_slots lane = place_of(places, o, start, i);
   for (int64_t left = lanes; left > 0; left -= g.n) {
     g.n = left < ROWS ? left : ROWS;
     for (int64_t q = 0; q < g.n; q++) {
+      if (i < 0)
+        i = job->inner - 1, lane = place_of(places, --o, start, i);
       g.at[q] = lane;
-      if (i-- > 0)
-        lane = moved(lane, &back);
-      else
-        i = job->inner - 1, lane = place_of(&plan.places, --o, start, i);
+      lane = moved(lane, &back);
+      i--;
     }
     FN(group_back)(&plan, &g);
   }
