@@ -8,7 +8,6 @@
 #include "dispatch.h"
 #include "returns_places.h"
 
-#define ROWS 16             /* lanes whose chains run at once, where steps are neighbours */
 #define CHUNK_BYTES 1024    /* of each lane at once: long enough to be fetched ahead; d and c of a group stay near */
 #define BLOCK_BYTES 8192    /* of lanes that go back together, where lanes are neighbours: what follows stays near */
 #define FAR_BYTES (1 << 20) /* of one tensor: with more, a job does not fit into a cache of the core's own */
@@ -26,7 +25,9 @@
 #define UNROLL
 #endif
 
+/* ROWS: where steps are neighbours, so many lanes run their chains at once. */
 #include "returns_plain.h"
+#define ROWS 8
 #define TARGET
 #define REAL float
 #define LANES 4
@@ -44,6 +45,8 @@
 
 #if RL_X86
 #include "returns_avx2.h"
+#undef ROWS
+#define ROWS 16
 #define TARGET RL_AVX2
 #define REAL float
 #define LANES 8

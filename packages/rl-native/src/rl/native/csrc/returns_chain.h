@@ -17,11 +17,19 @@
 /* How many chains run for `lanes` lanes: one, or 8 at a time. */
 static int64_t FN(chains_of)(int64_t lanes) { return lanes == 1 ? 1 : (lanes + 7) / 8 * 8; }
 
+/* With a copy of what follows, which no store can change: it stays in registers. */
+static void FN(eight)(const REAL *d, REAL *x, int64_t m, REAL *ends) {
+  REAL a[8];
+  memcpy(a, ends, sizeof a);
+  CHAIN_STEPS(8, 0, m)
+  memcpy(ends, a, sizeof a);
+}
+
 TARGET static void FN(chains)(int64_t chains, const REAL *d, REAL *x, int64_t m, REAL *a) {
   if (chains == 1)
     CHAIN_STEPS(1, 0, m)
-  for (int64_t done = 0; done + 8 <= chains; done += 8, d += 8 * PITCH, x += 8 * PITCH, a += 8)
-    CHAIN_STEPS(8, 0, m)
+  for (int64_t q = 0; q + 8 <= chains; q += 8)
+    FN(eight)(d + q * PITCH, x + q * PITCH, m, a + q);
 }
 
 #else
