@@ -1,9 +1,10 @@
-/* Every kernel at sizes around its blocks, in memory of exactly the size that it needs, so that the sanitizers see a step
- * outside; the plain recurrence is compared with a loop. */
+/* Every kernel at sizes around its blocks, in memory of exactly the size that it needs, so that the sanitizers see a
+ * step outside; the plain recurrence is compared with a loop, and every instruction set with plain C. */
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "dispatch.h"
 #include "returns.h"
@@ -91,9 +92,56 @@ static int run(int64_t kind, int64_t bits, int64_t outer, int64_t steps, int64_t
   return failed;
 }
 
+/* Whether the set in use writes the same bytes as the plain C one. */
+static int writes_the_same(rl_returns_job *job, int isa) {
+  const size_t bytes = (size_t)(job->outer * job->steps * job->inner * job->bits / 8);
+  void *first = malloc(bytes), *second = malloc(bytes);
+  void *out = (void *)(intptr_t)job->data[RL_OUT], *out2 = (void *)(intptr_t)job->data[RL_OUT2];
+  rl_isa_use(RL_ISA_SCALAR);
+  int same = first && second && !rl_returns(job);
+  if (same)
+    memcpy(first, out, bytes), memcpy(second, out2, bytes);
+  rl_isa_use(isa);
+  memset(out, 0, bytes);
+  same = same && !rl_returns(job) && !memcmp(first, out, bytes) && (job->kind % 2 == 0 || !memcmp(second, out2, bytes));
+  free(first);
+  free(second);
+  return same;
+}
+
+/* With coefficients by step, with one of them, and with none; lanes before time and behind it. */
+static int sets_agree(int64_t kind, int64_t bits, int64_t outer, int64_t steps, int64_t inner, int isa) {
+  int failed = 0;
+  rl_returns_job job = {.kind = kind, .bits = bits, .outer = outer, .steps = steps, .inner = inner, .gamma = 0.9,
+                        .lambda = 0.8, .rho_bar = 0.7, .c_bar = 0.6};
+  for (int slot = 0; slot < RL_SLOTS; slot++) {
+    const int64_t width = slot == RL_DONE || slot == RL_TERMINATED ? 1 : bits / 8;
+    job.data[slot] = (int64_t)(intptr_t)filled(outer * steps * inner, width, bits);
+    for (int64_t i = 0; width == 1 && i < outer * steps * inner; i++)
+      ((uint8_t *)(intptr_t)job.data[slot])[i] = i % (slot + 5) == 0;
+  }
+  const rl_returns_job all = job;
+  for (int absent = 0; absent < (kind == RL_PLAIN ? 1 : 4); absent++) {
+    job.data[RL_GAMMA] = absent & 1 ? 0 : all.data[RL_GAMMA];
+    job.data[RL_LAMBDA] = absent & 2 ? 0 : all.data[RL_LAMBDA];
+    failed |= !writes_the_same(&job, isa);
+  }
+  if (kind == RL_TD_LAMBDA) {
+    job.data[RL_NEXT_VALUE] = 0;
+    failed |= !writes_the_same(&job, isa);
+  }
+  for (int slot = 0; slot < RL_SLOTS; slot++)
+    free((void *)(intptr_t)all.data[slot]);
+  if (failed)
+    fprintf(stderr, "kind %d, %d bits, [%d, %d, %d]: set %d writes other bytes\n", (int)kind, (int)bits, (int)outer,
+            (int)steps, (int)inner, isa);
+  return failed;
+}
+
 int main(void) {
   const int64_t sizes[][3] = {{1, 1, 1},   {1, 2, 1},   {7, 3, 1},   {8, 127, 1}, {9, 128, 1}, {17, 129, 1}, {3, 300, 2},
-                              {2, 5, 4},   {1, 3, 511}, {1, 3, 512}, {2, 3, 513}, {600, 2, 1}, {600, 1, 1},  {1, 1, 9}};
+                              {2, 5, 4},   {1, 3, 511}, {1, 3, 512}, {2, 3, 513}, {600, 2, 1}, {600, 1, 1},  {1, 1, 9},
+                              {1, 2, 2063}, {33, 257, 1}, {16, 16, 1},  {31, 520, 1}, {4, 40, 1}};
   int failed = 0;
   for (int isa = RL_ISA_SCALAR; isa <= RL_ISA_AVX512; isa++) {
     rl_isa_use(isa);
@@ -102,6 +150,13 @@ int main(void) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
           failed |= run(kind, bits, sizes[i][0], sizes[i][1], sizes[i][2]);
   }
+  for (int isa = RL_ISA_AVX2; isa <= rl_isa_best(); isa++)
+    for (int64_t kind = RL_PLAIN; kind <= RL_VTRACE; kind++)
+      for (int64_t bits = 32; bits <= 64; bits += 32) {
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+          failed |= sets_agree(kind, bits, sizes[i][0], sizes[i][1], sizes[i][2], isa);
+        failed |= sets_agree(kind, bits, 270, 1000, 1, isa); /* more than is expected in a cache */
+      }
   rl_returns_job wrong = {.kind = 9, .bits = 32};
   failed |= rl_returns(&wrong) != 1;
   return failed;

@@ -6,13 +6,16 @@
 #include <string.h>
 
 #include "dispatch.h"
+#include "returns_places.h"
 
-#define ROWS 8
-#define CHUNK_OF(type) ((int64_t)(1024 / sizeof(type))) /* steps of a row at once: the scratch stays in the first cache */
-#define PITCH_OF(type) (CHUNK_OF(type) + 8) /* a power of two would map all rows to one set of that cache */
-#define CHUNK CHUNK_OF(REAL)
-#define PITCH PITCH_OF(REAL)
-#define BLOCK 512          /* lanes that are worked on at once */
+#define CHUNK_BYTES 1024    /* of each lane at once: long enough to be fetched ahead; d and c of a group stay near */
+#define BLOCK_BYTES 8192    /* of lanes that go back together, where lanes are neighbours: what follows stays near */
+#define FAR_BYTES (1 << 20) /* of one tensor: with more, a job does not fit into a cache of the core's own */
+
+/* A power of two would map all lanes to one set of a cache. */
+#define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 64) / sizeof(type)))
+
+#define ALIGNED __attribute__((aligned(64)))
 
 #if defined(__GNUC__) && !defined(__clang__)
 #define UNROLL _Pragma("GCC unroll 8")
@@ -22,84 +25,57 @@
 #define UNROLL
 #endif
 
-#include "returns_chain.h"
-
-/* A prelude is written once, as BODY(S) for one element and BODY(V) for a vector of them. The last vector begins early
- * and computes some elements again, so outputs must not be inputs. */
-#define ONE_BY_ONE                                                                                                     \
-  for (int64_t i = 0; i < n; i++) {                                                                                    \
-    BODY(S)                                                                                                            \
-  }
-#define IN_VECTORS(count)                                                                                              \
-  if (n < (count)) {                                                                                                   \
-    ONE_BY_ONE                                                                                                         \
-    return;                                                                                                            \
-  }                                                                                                                    \
-  for (int64_t from = 0; from < n; from += (count)) {                                                                  \
-    const int64_t i = from + (count) <= n ? from : n - (count);                                                        \
-    BODY(V)                                                                                                            \
-  }
-#define S_REAL REAL
-#define S_GET(p) (p)[i]
-#define S_PUT(p, x) (p)[i] = (x)
-#define S_ALL(x) (x)
-#define S_UNLESS(flag, x) ((flag)[i] ? (REAL)0 : (x))
-#define S_AT_MOST(x, bar) ((x) > (bar) ? (bar) : (x))
-#define V_REAL VECTOR(vector)
-#define V_GET(p) VECTOR(get)((p) + i)
-#define V_PUT(p, x) VECTOR(put)((p) + i, x)
-#define V_ALL(x) VECTOR(all)(x)
-#define V_UNLESS(flag, x) VECTOR(unless)((flag) + i, x)
-#define V_AT_MOST(x, bar) VECTOR(at_most)(x, bar)
-
-#define ALIGNED __attribute__((aligned(64)))
-
+/* ROWS: where steps are neighbours, so many lanes run their chains at once. */
+#include "returns_plain.h"
+#define ROWS 8
 #define TARGET
 #define REAL float
+#define LANES 4
+#define TILE 1
 #define FN(name) name##_f32
-#define CHAIN chain_f32
-#define STRIPS ONE_BY_ONE
-#include "returns_kernel.h"
-#undef REAL
-#undef FN
-#undef CHAIN
-#undef STRIPS
+#define V(name) name##_f32
+#include "returns_all.h"
 #define REAL double
+#define LANES 2
+#define TILE 1
 #define FN(name) name##_f64
-#define CHAIN chain_f64
-#define STRIPS ONE_BY_ONE
-#include "returns_kernel.h"
-#undef REAL
-#undef FN
-#undef CHAIN
-#undef STRIPS
+#define V(name) name##_f64
+#include "returns_all.h"
 #undef TARGET
 
 #if RL_X86
 #include "returns_avx2.h"
+#undef ROWS
+#define ROWS 16
 #define TARGET RL_AVX2
 #define REAL float
+#define LANES 8
+#define TILE 4
 #define FN(name) name##_f32_avx2
-#define CHAIN chain_f32_avx2
-#define VECTOR(name) name##_f32
-#define STRIPS IN_VECTORS(8)
-#include "returns_kernel.h"
-#undef REAL
-#undef FN
-#undef CHAIN
-#undef VECTOR
-#undef STRIPS
+#define V(name) name##_f32_avx2
+#include "returns_all.h"
 #define REAL double
+#define LANES 4
+#define TILE 2
 #define FN(name) name##_f64_avx2
-#define CHAIN chain_f64_avx2
-#define VECTOR(name) name##_f64
-#define STRIPS IN_VECTORS(4)
-#include "returns_kernel.h"
-#undef REAL
-#undef FN
-#undef CHAIN
-#undef VECTOR
-#undef STRIPS
+#define V(name) name##_f64_avx2
+#include "returns_all.h"
+#undef TARGET
+
+#include "returns_avx512.h"
+#define TARGET RL_AVX512
+#define REAL float
+#define LANES 16
+#define TILE 4
+#define FN(name) name##_f32_avx512
+#define V(name) name##_f32_avx512
+#include "returns_all.h"
+#define REAL double
+#define LANES 8
+#define TILE 2
+#define FN(name) name##_f64_avx512
+#define V(name) name##_f64_avx512
+#include "returns_all.h"
 #undef TARGET
 #endif
 
@@ -124,13 +100,31 @@ static void put_lanes_inside(rl_returns_job *job) {
   }
 }
 
-static int lanes_are_side_by_side(const rl_returns_job *job) {
-  if (job->inner < 4)
-    return 0;
-  for (int slot = 0; slot < RL_SLOTS; slot++)
-    if (job->data[slot] && job->stride[slot][2] != 1)
-      return 0;
-  return 1;
+#define RUN(set, across)                                                                                               \
+  (across ? (job->bits == 64 ? across_f64##set : across_f32##set) : (job->bits == 64 ? rows_f64##set : rows_f32##set)) \
+  (job, &places)
+
+/* The widest vectors that the processor has and the job can fill. */
+static void run(const rl_returns_job *job) {
+  rl_places places = places_of(job);
+  const int64_t in_16_bytes = 128 / job->bits, lanes = places.along_inner ? job->inner : 0;
+#if RL_X86
+  const int isa = rl_isa();
+  const int64_t rows = job->outer * job->inner, in_64_bytes = 4 * in_16_bytes, in_32_bytes = 2 * in_16_bytes;
+  if (isa == RL_ISA_AVX512 && lanes >= in_64_bytes) {
+    RUN(_avx512, 1);
+    return;
+  }
+  if (isa == RL_ISA_AVX512 && lanes < in_32_bytes && rows > in_32_bytes && job->steps >= in_64_bytes) {
+    RUN(_avx512, 0);
+    return;
+  }
+  if (isa >= RL_ISA_AVX2) {
+    RUN(_avx2, lanes >= in_32_bytes);
+    return;
+  }
+#endif
+  RUN(, lanes >= in_16_bytes);
 }
 
 /* Run the job at `bytes`. Returns 0, or 1 if it cannot be one. Nothing is checked that the caller can know better:
@@ -147,18 +141,6 @@ RL_API int32_t rl_returns(const void *bytes) {
   else
     dense(&job);
   put_lanes_inside(&job);
-  const int across = lanes_are_side_by_side(&job);
-  const int wide = job.bits == 64;
-#if RL_X86
-  switch (rl_isa()) {
-  case RL_ISA_AVX512: /* wider vectors gain nothing here: memory is the limit before they are */
-  case RL_ISA_AVX2:
-    (wide ? run_f64_avx2 : run_f32_avx2)(&job, across);
-    return 0;
-  default:
-    break;
-  }
-#endif
-  (wide ? run_f64 : run_f32)(&job, across);
+  run(&job);
   return 0;
 }
