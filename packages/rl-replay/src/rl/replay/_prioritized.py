@@ -17,6 +17,7 @@ from rl.replay._priorities import (
     as_index,
     as_priority,
     check_reduction,
+    large_zeros,
     refuse_bad,
     refuse_exponent,
     refuse_overflow,
@@ -24,7 +25,7 @@ from rl.replay._priorities import (
 )
 from rl.replay._prioritized_state import FIXED, refuse_state
 from rl.replay._random import refuse_empty
-from rl.replay._tree_checks import write_in_order, zeros
+from rl.replay._tree_checks import write_in_order
 
 __all__ = ["PrioritizedSampler"]
 
@@ -118,7 +119,7 @@ class PrioritizedSampler:
         self._update_from_errors = getattr(tree, "update_from_errors", None)
         self._check: Callable[[], None] | None = getattr(tree, "check", None)
         self._writes_all = takes(self._update_from_errors, "raw", "largest", "rows")
-        self._raw = zeros(self.max_capacity, dtype, where)
+        self._raw = large_zeros(self.max_capacity, dtype, where)
         self._device = self._raw.device
         self._rows = 0  # that have a priority; always the first ones
         self._largest = torch.ones((), dtype=dtype, device=where)
