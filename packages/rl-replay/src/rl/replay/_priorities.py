@@ -50,9 +50,8 @@ def large_zeros(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         with suppress(OSError, OverflowError):  # so much memory, or such pages, there are not
             pages = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             pages.madvise(mmap.MADV_HUGEPAGE)
-            room = torch.frombuffer(pages, dtype=torch.uint8)
-            start = -room.data_ptr() % _HUGE
-            return room[start : start + size].view(dtype)
+            start = -torch.frombuffer(pages, dtype=torch.uint8).data_ptr() % _HUGE
+            return torch.frombuffer(pages, dtype=dtype, count=rows, offset=start)
     return zeros(rows, dtype, device)
 
 
