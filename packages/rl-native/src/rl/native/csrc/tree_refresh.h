@@ -1,4 +1,5 @@
-/* Writing leaves, and making what lies above them. Part of tree_walk.h: for one type of leaf and one instruction set. */
+/* Writing leaves, and making what lies above them. Part of tree_walk.h: once for each type of leaf and instruction
+ * set. */
 
 /* Make a child of a level; whether its extremes are others now. */
 TARGET RL_INLINE int FN(refresh_child)(const rl_tree *t, int level, int64_t child) {
@@ -44,9 +45,9 @@ TARGET static void FN(refresh_above)(const rl_tree *t, int level) {
     t->head->total = total, t->head->min = min, t->head->max = max;
 }
 
-/* From which level on a batch of n changes most children. */
+/* From which level on a batch of n changes so many children that all are made, side by side, in less time. */
 RL_INLINE int FN(crowded)(const rl_tree *t, int64_t n) {
-    int level = n < t->children[0];
+    int level = 4 * n < t->children[0];
     while (level > 0 && level < t->levels && 2 * n < t->children[level]) level++;
     return level;
 }
