@@ -57,6 +57,23 @@ def test_every_instruction_set_makes_the_same_bytes_and_draws(dtype):
         assert torch.equal(w, v)
 
 
+@each_dtype
+@pytest.mark.parametrize("rows", [2000, 100_003])
+def test_small_batches_leave_the_bytes_of_a_tree_that_is_made_as_a_whole(isa, dtype, rows):
+    tree = _tree(torch.rand(rows, generator=_rng(), dtype=dtype))
+    for seed in range(60):
+        n = (1, 3, 31, 32, 300, 700)[seed % 6]
+        if seed % 4 == 3:  # neighbours
+            index = (torch.arange(n) + 131 * seed) % rows
+        else:  # many of them twice, and such as hold extremes of their nodes
+            index = torch.randint(0, rows if seed % 2 else 500, (n,), generator=_rng(seed))
+        priority = torch.rand(n, generator=_rng(seed), dtype=dtype)
+        priority[:: 3 + seed % 5] = (0.0, 1e-6, 1e6)[seed % 3]
+        tree.update(index, priority)
+        whole = NativePriorityTree.from_buffer(tree.buffer.clone(), rebuild=True)
+        assert torch.equal(whole.buffer, tree.buffer)
+
+
 _priority = st.one_of(st.just(0.0), st.floats(2.0**-100, 2.0**100, width=32), st.floats(0, 2, width=32))
 _batch = st.lists(st.tuples(st.integers(0, 10**9), _priority), max_size=40)
 

@@ -11,6 +11,7 @@ import torch.multiprocessing as mp
 from rl.core.errors import CheckpointError
 from rl.native import NativePriorityTree
 from rl.native._tree_calls import buffer_size
+from rl.native._tree_memory import ALIGN, zeros
 
 
 def _tree(rows=1000, dtype=torch.float32):
@@ -92,6 +93,22 @@ def test_untouched_leaves_take_no_memory():
     assert tree.total().item() == 4
     assert set(tree.sample(100)[0].tolist()) == {0, 2**26 - 1}
     assert _resident() - before < 2**26
+
+
+@pytest.mark.parametrize("size", [1, 1000, 2**21 - 1, 2**21, 5_000_001])
+def test_a_buffer_is_zero_aligned_and_no_larger_than_asked(size):
+    buffer = zeros(size)
+    assert buffer.shape == (size,)
+    assert buffer.data_ptr() % ALIGN == 0
+    assert buffer.untyped_storage().nbytes() == size
+    assert not buffer.any()
+    buffer[-1] = 7
+    assert buffer.sum() == 7
+
+
+def test_a_system_without_large_pages_has_buffers_too(monkeypatch):
+    monkeypatch.delattr("mmap.MADV_HUGEPAGE", raising=False)
+    assert not zeros(2**22).any()
 
 
 def test_files_that_are_no_tree_are_refused(tmp_path):

@@ -16,6 +16,7 @@ from rl.core.testing import ToyPriorityTree
 from rl.plugins import replay as plugin
 from rl.replay import PrioritizedSampler, _backend
 from rl.replay._prefix_tree import PrefixTree
+from rl.replay._priorities import large_zeros
 
 
 class Trees:
@@ -158,3 +159,14 @@ def test_rows_that_are_not_written_take_no_memory(backend):
     sampler.extended(torch.arange(1000), None)
     sampler.update_priority([0, 999], [3.0, 4.0])
     assert resident() - before < 2**26  # all would be more than 2**29
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [5, 2**18, 2**20 + 3])
+def test_raw_priorities_begin_as_zeros_of_their_own(rows, dtype):
+    one, other = (large_zeros(rows, dtype, torch.device("cpu")) for _ in range(2))
+    assert one.shape == (rows,)
+    assert one.dtype == dtype
+    assert one.untyped_storage().nbytes() == rows * dtype.itemsize
+    one.fill_(1)
+    assert not other.any()

@@ -201,7 +201,22 @@ class NativePriorityTree:
         """
         if not (0 <= eps < _INF and 0 <= alpha < _INF):
             raise SpecError(f"NativePriorityTree: eps and alpha are finite and at least 0; they are {eps} and {alpha}")
-        index, error = self._batch(index, error, "update_from_errors")
+        n, step = -1, 1
+        if (  # as most are; each look at a tensor takes about as long as one row
+            isinstance(index, Tensor)
+            and isinstance(error, Tensor)
+            and index.dtype is _INT64
+            and error.dtype is self.dtype
+            and index.is_cpu
+            and error.is_cpu
+            and index.dim() == error.dim() == 1
+            and index.is_contiguous()
+            and error.is_contiguous()
+        ):
+            n = index.numel()
+        if n < 0 or n != error.numel():
+            index, error = self._batch(index, error, "update_from_errors")
+            n, step = index.numel(), 1 if error.dim() else 0
         if type(rows) is not int or not 0 <= rows <= self.capacity:  # it mostly is, which is quicker seen here
             rows = rows_of(rows, self.capacity)
         if raw is not None:
@@ -211,7 +226,6 @@ class NativePriorityTree:
         if _compiling():
             ops.tree_set_errors(self._buffer, index, error.detach(), eps, alpha, raw, largest, rows)
             return
-        n, step = index.numel(), 1 if error.dim() else 0
         beside = 0 if raw is None else raw.data_ptr(), 0 if largest is None else largest.data_ptr()
         status = self._set_errors(
             pack_errors(self._at, index.data_ptr(), error.data_ptr(), n, step, eps, alpha, rows, *beside)
@@ -259,14 +273,14 @@ class NativePriorityTree:
         if u is not None or type(n) is not int or n < 0 or _compiling():
             return self._sample(n, generator, stratified, u, beta)
         # What `_sample` does in the usual case, here because another call would take a tenth of the time of a draw.
-        index, weight = scratch.new_index(n), self._new(n)
+        new_index, draw, seed_at = scratch.parts
+        index, weight = new_index(n), self._new(n)
         if generator is None:
-            scratch.draw()
+            draw()
         else:
-            scratch.draw(generator=generator)
-        status = self._draw(
-            pack_draws(self._at, n, scratch.at, 0, bool(stratified), beta, index.data_ptr(), 0, weight.data_ptr())
-        )
+            draw(generator=generator)
+        places = index.data_ptr(), 0, weight.data_ptr()
+        status = self._draw(pack_draws(self._at, n, seed_at, 0, 1 if stratified else 0, beta, *places))
         if status:
             refuse(status, capacity=self.capacity)
         return index, weight
@@ -286,13 +300,13 @@ class NativePriorityTree:
         if _compiling():
             seed = torch.randint(0, 2**62, (), generator=generator)
             return ops.tree_sample(self._buffer, n, seed, u, bool(stratified), beta, self.dtype)
-        index, found = scratch.new_index(n), self._new(n)
-        found_at, seed_at, u_at = found.data_ptr(), 0, 0
+        new_index, draw, seed_at = scratch.parts
+        index, found = new_index(n), self._new(n)
+        found_at, u_at = found.data_ptr(), 0
         if u is not None:
-            u_at = u.data_ptr()
+            seed_at, u_at = 0, u.data_ptr()
         else:
-            seed_at = scratch.at
-            scratch.draw(generator=generator)
+            draw(generator=generator)
         way = (0.0, index.data_ptr(), found_at, 0) if beta is None else (beta, index.data_ptr(), 0, found_at)
         status = self._draw(pack_draws(self._at, n, seed_at, u_at, bool(stratified), *way))
         if status:

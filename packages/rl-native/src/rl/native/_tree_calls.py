@@ -64,8 +64,8 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         seed = torch.empty((), dtype=torch.int64, device="cpu")
-        self.at, self.draw = seed.data_ptr(), seed.random_
-        self.new_index = seed.new_empty  # on the CPU, whatever the default device is
+        # What makes indices, on the CPU whatever the default device is; what draws the seed; where that lies.
+        self.parts = seed.new_empty, seed.random_, seed.data_ptr()
 
 
 scratch = _Scratch()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +19,8 @@ __all__ = ["ALIGN", "file_id", "map_file", "save", "zeros"]
 
 ALIGN = 64
 """A buffer begins at a multiple of so many bytes, a cache line."""
+
+_HUGE = 2**21  # bytes of a large page on most processors
 
 
 def zeros(size: int) -> Tensor:
@@ -30,14 +35,24 @@ def zeros(size: int) -> Tensor:
         (torch.Size([1000]), 0)
     """
     try:
-        room = np.zeros(size + ALIGN, np.uint8)
-    except MemoryError as error:
+        room = _large(size + _HUGE) if size >= _HUGE else np.zeros(size + ALIGN, np.uint8)
+    except (MemoryError, OSError, OverflowError) as error:
         raise SpecError(
             f"NativePriorityTree: so many leaves take {size / 1e12:.4g} TB, and this machine cannot give them; give it"
             " the number of rows that are stored"
         ) from error
-    start = -room.ctypes.data % ALIGN
+    start = -room.ctypes.data % (_HUGE if size >= _HUGE else ALIGN)
     return torch.from_numpy(room[start : start + size])
+
+
+def _large(size: int) -> Any:
+    """Zeros in large pages, where the system has them: reads and writes at random seldom wait for a translation."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(size, np.uint8)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without them
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)
 
 
 def save(buffer: Tensor, path: Path) -> None:

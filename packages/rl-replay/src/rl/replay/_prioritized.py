@@ -17,6 +17,7 @@ from rl.replay._priorities import (
     as_index,
     as_priority,
     check_reduction,
+    large_zeros,
     refuse_bad,
     refuse_exponent,
     refuse_overflow,
@@ -24,7 +25,7 @@ from rl.replay._priorities import (
 )
 from rl.replay._prioritized_state import FIXED, refuse_state
 from rl.replay._random import refuse_empty
-from rl.replay._tree_checks import write_in_order, zeros
+from rl.replay._tree_checks import write_in_order
 
 __all__ = ["PrioritizedSampler"]
 
@@ -109,7 +110,7 @@ class PrioritizedSampler:
         self._beta = refuse_exponent(who, "beta", beta)
         refuse_overflow(who, torch.ones(1, device="cpu"), self.eps, self._alpha, dtype, of_new_rows=True)
         where = refuse_device(who, "cuda" if device is None and backend == "cuda" else device or "cpu")
-        tree, self._backend = find_tree(who, backend, self.max_capacity, where, dtype)
+        tree, self._backend = find_tree(who, backend, capacity, where, dtype)
         self._tree: Final[PriorityTree] = tree
         self._one_break = compilable and self._backend.name == "torch"
         if self._one_break and not _disabled:
@@ -118,9 +119,8 @@ class PrioritizedSampler:
         self._update_from_errors = getattr(tree, "update_from_errors", None)
         self._check: Callable[[], None] | None = getattr(tree, "check", None)
         self._writes_all = takes(self._update_from_errors, "raw", "largest", "rows")
-        self._raw = zeros(self.max_capacity, dtype, where)
+        self._raw, self._rows = large_zeros(capacity, dtype, where), 0  # rows that have a priority, always the first
         self._device = self._raw.device
-        self._rows = 0  # that have a priority; always the first ones
         self._largest = torch.ones((), dtype=dtype, device=where)
 
     @property
@@ -288,8 +288,8 @@ class PrioritizedSampler:
         Raises:
             CheckpointError: if `state` is of a sampler with other arguments or more rows. Nothing is changed then.
         """
-        who, own = type(self).__name__, {name: getattr(self, name) for name in FIXED}
-        refuse_state(who, state, own, self.dtype, self.max_capacity)
+        who = type(self).__name__
+        refuse_state(who, state, {name: getattr(self, name) for name in FIXED}, self.dtype, self.max_capacity)
         raw, priority = state["raw"], state["priority"].to(self._device)
         alpha, beta = (refuse_exponent(who, name, state[name]) for name in ("alpha", "beta"))
         try:

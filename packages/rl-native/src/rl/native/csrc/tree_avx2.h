@@ -7,6 +7,8 @@ RL_AVX2 RL_INLINE double sum8_avx2(__m256d low, __m256d high) {
     return _mm_cvtsd_f64(_mm_add_sd(c, _mm_unpackhi_pd(c, c)));
 }
 
+RL_AVX2 RL_INLINE double sum_avx2(const double *a) { return sum8_avx2(_mm256_loadu_pd(a), _mm256_loadu_pd(a + 4)); }
+
 /* c[j] holds the j-th double of 4 rows, which lie `size` bytes apart from `base` on; j < 4. */
 RL_AVX2 RL_INLINE void columns_avx2(const char *base, int64_t size, const int64_t *row, __m256d *c) {
     const double *r0 = (const double *)(base + row[0] * size), *r1 = (const double *)(base + row[1] * size);
@@ -51,7 +53,7 @@ OP __m256d high_float_avx2(__m256d a) {
     return _mm256_castsi256_pd(_mm256_and_si256(bits, _mm256_set1_epi64x(0x0fffffffe0000000)));
 }
 
-/* The smallest above zero and the largest of a block in each lane. */
+/* In each lane the smallest above zero of `low`, and the largest of `high`. */
 OP __m256 positive_avx2_f32(__m256 x) {
     return _mm256_blendv_ps(_mm256_set1_ps(INFINITY), x, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ));
 }
@@ -59,11 +61,11 @@ OP __m256 positive_avx2_f32(__m256 x) {
 OP __m256d positive_avx2_f64(__m256d x) {
     return _mm256_blendv_pd(_mm256_set1_pd(INFINITY), x, _mm256_cmp_pd(x, _mm256_setzero_pd(), _CMP_GT_OQ));
 }
-OP void extremes_of_avx2_f64(const __m256d *c, double *min, double *max) {
-    __m256d least = positive_avx2_f64(c[0]), most = c[0];
-    for (int j = 1; j < 16; j++) {
-        least = _mm256_min_pd(least, positive_avx2_f64(c[j]));
-        most = _mm256_max_pd(most, c[j]);
+OP void extremes_of_avx2_f64(const __m256d *low, const __m256d *high, int count, double *min, double *max) {
+    __m256d least = positive_avx2_f64(low[0]), most = high[0];
+    for (int j = 1; j < count; j++) {
+        least = _mm256_min_pd(least, positive_avx2_f64(low[j]));
+        most = _mm256_max_pd(most, high[j]);
     }
     _mm256_storeu_pd(min, least), _mm256_storeu_pd(max, most);
 }
@@ -71,11 +73,11 @@ OP void store_low_floats_avx2(float *x, __m256 a) {
     const __m256i places = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
     _mm_storeu_ps(x, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(a, places)));
 }
-OP void extremes_of_avx2_f32(const __m256d *c, float *min, float *max) {
+OP void extremes_of_avx2_f32(const __m256d *low, const __m256d *high, int count, float *min, float *max) {
     __m256 least = _mm256_set1_ps(INFINITY), most = _mm256_setzero_ps();
-    for (int j = 0; j < 8; j++) {
-        const __m256 x = _mm256_castpd_ps(c[j]);
-        least = _mm256_min_ps(least, positive_avx2_f32(x)), most = _mm256_max_ps(most, x);
+    for (int j = 0; j < count; j++) {
+        least = _mm256_min_ps(least, positive_avx2_f32(_mm256_castpd_ps(low[j])));
+        most = _mm256_max_ps(most, _mm256_castpd_ps(high[j]));
     }
     store_low_floats_avx2(min, _mm256_min_ps(least, _mm256_movehdup_ps(least)));
     store_low_floats_avx2(max, _mm256_max_ps(most, _mm256_movehdup_ps(most)));

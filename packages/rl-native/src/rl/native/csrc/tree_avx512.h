@@ -7,6 +7,8 @@ RL_AVX512 RL_INLINE double sum8_avx512(__m512d a) {
     return _mm_cvtsd_f64(_mm_add_sd(c, _mm_unpackhi_pd(c, c)));
 }
 
+RL_AVX512 RL_INLINE double sum_avx512(const double *a) { return sum8_avx512(_mm512_loadu_pd(a)); }
+
 #define LOAD(x) _mm256_loadu_pd((const double *)(x))
 #define TWO_ROWS(i, j) \
     _mm512_insertf64x4(_mm512_castpd256_pd512(LOAD(base + row[i] * size)), LOAD(base + row[j] * size), 1)
@@ -53,29 +55,29 @@ OP __m512d high_float_avx512(__m512d a) {
     return _mm512_castsi512_pd(_mm512_and_si512(bits, _mm512_set1_epi64(0x0fffffffe0000000)));
 }
 
-/* The smallest above zero and the largest of a block in each lane. */
+/* In each lane the smallest above zero of `low`, and the largest of `high`. */
 OP __m512d positive_avx512_f64(__m512d x) {
     return _mm512_mask_blend_pd(_mm512_cmp_pd_mask(x, _mm512_setzero_pd(), _CMP_GT_OQ), _mm512_set1_pd(INFINITY), x);
 }
 OP __m512 positive_avx512_f32(__m512 x) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ), _mm512_set1_ps(INFINITY), x);
 }
-OP void extremes_of_avx512_f64(const __m512d *c, double *min, double *max) {
-    __m512d least = positive_avx512_f64(c[0]), most = c[0];
-    for (int j = 1; j < 16; j++) {
-        least = _mm512_min_pd(least, positive_avx512_f64(c[j]));
-        most = _mm512_max_pd(most, c[j]);
+OP void extremes_of_avx512_f64(const __m512d *low, const __m512d *high, int count, double *min, double *max) {
+    __m512d least = positive_avx512_f64(low[0]), most = high[0];
+    for (int j = 1; j < count; j++) {
+        least = _mm512_min_pd(least, positive_avx512_f64(low[j]));
+        most = _mm512_max_pd(most, high[j]);
     }
     _mm512_storeu_pd(min, least), _mm512_storeu_pd(max, most);
 }
 OP void store_low_floats_avx512(float *x, __m512 a) {
     _mm256_storeu_si256((__m256i *)x, _mm512_cvtepi64_epi32(_mm512_castps_si512(a)));
 }
-OP void extremes_of_avx512_f32(const __m512d *c, float *min, float *max) {
+OP void extremes_of_avx512_f32(const __m512d *low, const __m512d *high, int count, float *min, float *max) {
     __m512 least = _mm512_set1_ps(INFINITY), most = _mm512_setzero_ps();
-    for (int j = 0; j < 8; j++) {
-        const __m512 x = _mm512_castpd_ps(c[j]);
-        least = _mm512_min_ps(least, positive_avx512_f32(x)), most = _mm512_max_ps(most, x);
+    for (int j = 0; j < count; j++) {
+        least = _mm512_min_ps(least, positive_avx512_f32(_mm512_castpd_ps(low[j])));
+        most = _mm512_max_ps(most, _mm512_castpd_ps(high[j]));
     }
     store_low_floats_avx512(min, _mm512_min_ps(least, _mm512_movehdup_ps(least)));
     store_low_floats_avx512(max, _mm512_max_ps(most, _mm512_movehdup_ps(most)));

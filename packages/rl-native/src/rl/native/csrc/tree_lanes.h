@@ -84,27 +84,42 @@ TARGET RL_INLINE VECTOR ON(sums8)(const VECTOR *a) {
     return ON(add)(even, ON(add)(ON(add)(a[1], a[5]), ON(add)(a[3], a[7])));
 }
 
-TARGET RL_INLINE void JOIN3(blocks, SET, f64)(const double *leaves, double *sum, double *min, double *max) {
+/* Sums and extremes of LANES blocks of leaves, and of LANES nodes that lie above `from`. */
+TARGET RL_INLINE void JOIN3(blocks, SET, f64)(const double *leaves, const int64_t *block, double *sum, double *min,
+                                              double *max) {
     VECTOR c[16], a[8];
-    int64_t row[LANES];
-    for (int i = 0; i < LANES; i++) row[i] = i;
-    for (int j = 0; j < 16; j += 4) ON(columns)((const char *)(leaves + j), RL_BLOCK * sizeof(double), row, c + j);
+    for (int j = 0; j < 16; j += 4) ON(columns)((const char *)(leaves + j), RL_BLOCK * sizeof(double), block, c + j);
     for (int j = 0; j < 8; j++) a[j] = ON(add)(c[j], c[j + 8]);
     ON(store)(sum, ON(sums8)(a));
-    JOIN3(extremes_of, SET, f64)(c, min, max);
+    JOIN3(extremes_of, SET, f64)(c, c, 16, min, max);
 }
 
-TARGET RL_INLINE void JOIN3(blocks, SET, f32)(const float *leaves, double *sum, float *min, float *max) {
+TARGET RL_INLINE void JOIN3(blocks, SET, f32)(const float *leaves, const int64_t *block, double *sum, float *min,
+                                              float *max) {
     VECTOR c[8], a[8];
-    int64_t row[LANES];
-    for (int i = 0; i < LANES; i++) row[i] = i;
-    for (int j = 0; j < 8; j += 4) ON(columns)((const char *)(leaves + 2 * j), RL_BLOCK * sizeof(float), row, c + j);
+    for (int j = 0; j < 8; j += 4) ON(columns)((const char *)(leaves + 2 * j), RL_BLOCK * sizeof(float), block, c + j);
     for (int j = 0; j < 4; j++) {
         a[2 * j] = ON(add)(ON(low_float)(c[j]), ON(low_float)(c[j + 4]));
         a[2 * j + 1] = ON(add)(ON(high_float)(c[j]), ON(high_float)(c[j + 4]));
     }
     ON(store)(sum, ON(times)(ON(sums8)(a), 0x1p896));
-    JOIN3(extremes_of, SET, f32)(c, min, max);
+    JOIN3(extremes_of, SET, f32)(c, c, 8, min, max);
+}
+
+TARGET RL_INLINE void JOIN3(nodes, SET, f64)(const rl_node_f64 *from, const int64_t *node, double *sum, double *min,
+                                             double *max) {
+    VECTOR c[24];
+    for (int j = 0; j < 24; j += 4) ON(columns)((const char *)from + 8 * j, sizeof *from, node, c + j);
+    ON(store)(sum, ON(sums8)(c));
+    JOIN3(extremes_of, SET, f64)(c + 8, c + 16, 8, min, max);
+}
+
+TARGET RL_INLINE void JOIN3(nodes, SET, f32)(const rl_node_f32 *from, const int64_t *node, double *sum, float *min,
+                                             float *max) {
+    VECTOR c[16];
+    for (int j = 0; j < 16; j += 4) ON(columns)((const char *)from + 8 * j, sizeof *from, node, c + j);
+    ON(store)(sum, ON(sums8)(c));
+    JOIN3(extremes_of, SET, f32)(c + 8, c + 12, 4, min, max);
 }
 
 #undef ON

@@ -31,6 +31,8 @@ RL_INLINE double sum8_scalar(const double *a) {
     return (b0 + b2) + (b1 + b3);
 }
 
+RL_INLINE double sum_scalar(const double *a) { return sum8_scalar(a); }
+
 /* The child in which r lies, by halves: to the right where r is at least what is on the left, less that. To the left
  * there is always something above zero. r becomes what is left in the child. */
 RL_INLINE int pick8_scalar(const double *sum, double *r) {

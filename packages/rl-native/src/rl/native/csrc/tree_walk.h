@@ -83,95 +83,7 @@ TARGET static void FN(power)(const double *restrict x, REAL *restrict y, int64_t
         for (int64_t i = 0; i < n; i++) y[i] = (REAL)pow(x[i], e);
 }
 
-TARGET static void FN(refresh_block)(const rl_tree *t, int64_t block) {
-    NODE *node = LEVEL(0) + (block >> RL_FAN_BITS);
-    const int j = block & (RL_FAN - 1);
-    FN(block)(LEAF + (block << RL_BLOCK_BITS), node->sum + j, node->min + j, node->max + j);
-}
-
-TARGET static void FN(refresh_node)(const rl_tree *t, int level, int64_t child) {
-    NODE *node = LEVEL(level) + (child >> RL_FAN_BITS);
-    const int j = child & (RL_FAN - 1);
-    FN(node)(LEVEL(level - 1) + child, node->sum + j, node->min + j, node->max + j);
-}
-
-TARGET static void FN(refresh_head)(const rl_tree *t) {
-    REAL min, max;
-    double total;
-    FN(node)(LEVEL(t->levels - 1), &total, &min, &max);
-    t->head->total = total, t->head->min = min, t->head->max = max;
-}
-
-TARGET static void FN(refresh_blocks)(const rl_tree *t, const int64_t *index, int64_t n) {
-    const int64_t ahead = 8;
-    int64_t last = -1;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t block = index[i] >> RL_BLOCK_BITS;
-        if (i + ahead < n) {
-            const int64_t coming = index[i + ahead] >> RL_BLOCK_BITS;
-            const NODE *node = LEVEL(0) + (coming >> RL_FAN_BITS);
-            __builtin_prefetch(LEAF + (coming << RL_BLOCK_BITS));
-            __builtin_prefetch(node, 1);
-            __builtin_prefetch((const char *)node + 64, 1);
-            if (sizeof(NODE) > 128) __builtin_prefetch((const char *)node + 128, 1);
-        }
-        if (block != last) FN(refresh_block)(t, block);
-        last = block;
-    }
-}
-
-TARGET static void FN(refresh_all_blocks)(const rl_tree *t) {
-    int64_t block = 0;
-#ifdef LANES
-    for (; block + RL_FAN <= t->children[0]; block += RL_FAN) {
-        NODE *node = LEVEL(0) + (block >> RL_FAN_BITS);
-        for (int j = 0; j < RL_FAN; j += LANES)
-            FN(blocks)(LEAF + ((block + j) << RL_BLOCK_BITS), node->sum + j, node->min + j, node->max + j);
-    }
-#endif
-    for (; block < t->children[0]; block++) FN(refresh_block)(t, block);
-}
-
-/* What lies above the written leaves; all of a level where most of it was touched. */
-TARGET static void FN(refresh)(const rl_tree *t, const int64_t *index, int64_t n) {
-    if (n >= t->children[0])
-        FN(refresh_all_blocks)(t);
-    else
-        FN(refresh_blocks)(t, index, n);
-    for (int l = 1; l < t->levels; l++) {
-        const int shift = RL_BLOCK_BITS + RL_FAN_BITS * l;
-        int64_t last = -1;
-        if (2 * n >= t->children[l]) {
-            for (int64_t child = 0; child < t->children[l]; child++) FN(refresh_node)(t, l, child);
-            continue;
-        }
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t child = index[i] >> shift;
-            if (child != last) FN(refresh_node)(t, l, child);
-            last = child;
-        }
-    }
-    FN(refresh_head)(t);
-}
-
-/* Leaves, and if `raw` is given the same places there. */
-TARGET static void FN(write)(const rl_tree *t, const int64_t *index, const REAL *value, int64_t n, int64_t step) {
-    const int64_t ahead = 24;
-    for (int64_t i = 0; i < n && i < ahead; i++) __builtin_prefetch(LEAF + index[i], 1);
-    for (int64_t i = 0; i < n; i++) {
-        if (i + ahead < n) __builtin_prefetch(LEAF + index[i + ahead], 1);
-        LEAF[index[i]] = value[i * step] + 0; /* of -0 that makes 0 */
-    }
-}
-
-TARGET static void FN(write_raw)(REAL *raw, const int64_t *index, const REAL *value, int64_t n, int64_t step) {
-    const int64_t ahead = 24;
-    for (int64_t i = 0; i < n && i < ahead; i++) __builtin_prefetch(raw + index[i], 1);
-    for (int64_t i = 0; i < n; i++) {
-        if (i + ahead < n) __builtin_prefetch(raw + index[i + ahead], 1);
-        raw[index[i]] = value[i * step];
-    }
-}
+#include "tree_refresh.h"
 
 RL_INLINE int64_t FN(shared)(const rl_tree *t, const int64_t *index, const REAL *value, int64_t n, int64_t step,
                              const REAL *raw, const REAL *largest) {
@@ -190,8 +102,10 @@ TARGET static int64_t FN(set)(const rl_tree *t, const int64_t *index, const REAL
     if ((bad = FN(shared)(t, index, value, n, step, 0, 0)) != RL_TREE_OK) return bad;
     if ((bad = FN(bad_index)(index, n, t->capacity)) >= 0) return AT(RL_TREE_INDEX, bad);
     if ((bad = FN(bad_priority)(value, step ? n : 1)) >= 0) return AT(RL_TREE_PRIORITY, bad);
-    FN(write)(t, index, value, n, step);
-    FN(refresh)(t, index, n);
+    const int crowded = FN(crowded)(t, n);
+    for (int64_t at = 0; at < n; at += CHUNK)
+        FN(write)(t, crowded, index + at, value + at * step, step, 0, 0, 0, n - at);
+    FN(refresh_above)(t, crowded);
     return RL_TREE_OK;
 }
 
@@ -223,17 +137,17 @@ TARGET static int64_t FN(set_errors)(const rl_tree *t, const int64_t *index, con
     rows = rows < 0 ? 0 : rows < t->capacity ? rows : t->capacity;
     if ((bad = FN(bad_index)(index, n, rows)) >= 0) return AT(RL_TREE_INDEX, bad);
     if ((bad = FN(bad_error)(error, step ? n : 1, eps, alpha, &most)) >= 0) return AT(RL_TREE_PRIORITY, bad);
+    const int crowded = FN(crowded)(t, n);
     for (int64_t at = 0; at < n; at += CHUNK) {
         const int64_t g = n - at < CHUNK ? n - at : CHUNK;
         if (step || at == 0) {
             for (int64_t i = 0; i < g; i++) x[i] = fabs((double)error[(at + i) * step]) + eps;
             FN(power)(x, y, g, alpha);
         }
-        FN(write)(t, index + at, y, g, 1);
+        FN(write)(t, crowded, index + at, y, 1, raw, error + at * step, step, n - at);
     }
-    if (raw) FN(write_raw)(raw, index, error, n, step);
     if (largest && most > *largest) *largest = most;
-    FN(refresh)(t, index, n);
+    FN(refresh_above)(t, crowded);
     return RL_TREE_OK;
 }
 
@@ -373,7 +287,7 @@ TARGET static int64_t FN(rebuild)(const rl_tree *t) {
         if (LEAF[i] != 0) return RL_TREE_DAMAGED;
     for (int64_t i = 0; i < padded; i++)
         if (signbit(LEAF[i])) LEAF[i] = 0; /* -0; only there, because to write takes memory for what was never written */
-    FN(refresh)(t, 0, t->children[0]);
+    FN(refresh_above)(t, 0);
     return RL_TREE_OK;
 }
 
