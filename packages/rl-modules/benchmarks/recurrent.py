@@ -45,13 +45,15 @@ Sides = dict[str, Callable[[], Any]]
 def medians(sides: Sides, rounds: int, *, warm: bool = False) -> dict[str, tuple[float, float]]:
     """Milliseconds of CPU and of wall time; contenders in turn, so that a busy machine slows all of them alike.
 
+    Every other turn goes backward: nobody always follows whoever leaves the caches fullest.
+
     With `warm` each runs once more before it is timed: a millisecond's work is slowed by whoever ran before.
     """
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for run in sides.values():
         run()
-    for _ in range(rounds):
-        for name, run in sides.items():
+    for turn in range(rounds):
+        for name, run in reversed(sides.items()) if turn % 2 else sides.items():
             if warm:
                 run()
             wall, cpu = time.perf_counter(), time.thread_time()
