@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
-from rl.core.keys import NestedKey
+from rl.core.keys import INDEX, NestedKey
 from rl.replay._dense_set import DenseSet, Longs
 from rl.replay._random import refuse_empty
 from rl.replay._segments import SegmentTable
@@ -118,7 +118,7 @@ class SliceCore:
 
     def gather(self, storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:
         """The rows of a draw: with their flags, as a TensorDict, where the storage has nothing but tensors."""
-        data = self.marks.gather(storage, index, info[DRAWN])
+        data = self.marks.gather(storage, index, info[DRAWN], indexed=INDEX in info)
         return storage.get(index) if data is None else data
 
     def mark(self, data: TensorDictBase, info: dict[Any, Any]) -> None:
@@ -133,9 +133,7 @@ class SliceCore:
         given = able.tensor if isinstance(able, DenseSet) else torch.from_numpy(able)
         slices = storage.slices if isinstance(storage, TensorRows) else None
         if slices is not None:
-            found = slices(
-                table.tensor, given, where, which[0] if which else None, length, table.capacity, table.rows
-            )
+            found = slices(table.tensor, given, where, which[0] if which else None, length, table.capacity, table.rows)
             if found is not None:
                 return found
         chosen = given.index_select(0, which[0].long()) if which else given
