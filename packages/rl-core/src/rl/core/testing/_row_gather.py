@@ -48,9 +48,10 @@ def check_row_gather(
         _check_changes(gather, given, kind, device)
         if refuses:
             _check_refusals(gather, device)
-    if hasattr(gather, "slices") and torch.device(device).type == "cpu":
-        _check_slices(gather.slices, generator)
-        _check_refused_slices(gather.slices)
+    slices = getattr(make(tensors), "slices", None)
+    if slices is not None and tensors[0].is_cpu:
+        _check_slices(slices, generator)
+        _check_refused_slices(slices)
 
 
 def _check_copies(gather: RowGather, tensors: Sequence[Tensor], kind: str, generator: torch.Generator) -> None:
@@ -121,18 +122,17 @@ def _check_refusals(gather: RowGather, device: torch.device | str) -> None:
 
 def _check_slices(slices: Callable[..., Any], generator: torch.Generator) -> None:
     lines = torch.tensor([[3, 0, 20, 0, 0], [0, 0, 0, 0, 0], [23, 2, 12, 0, 0], [180, 0, 30, 0, 0]])
-    for members, goes_over in (([2, 0], False), ([0, 3, 2], True)):
+    for members, written in ((torch.tensor([2, 0]), _WRITTEN), (torch.tensor([0, 3, 2]), _CAPACITY)):
         where, which = torch.rand(2, 90, dtype=torch.float64, generator=generator)
         which *= len(members)
         where[:3], which[:3] = 1 - 2.0**-53, torch.arange(3.0) % len(members)
-        lengths = (1, 9, 10)
-        written = _CAPACITY if goes_over else _WRITTEN
-        for steps in lengths:
-            for given in (which, None):
-                places = which.long() if given is not None else torch.arange(90) % len(members)
-                named = torch.tensor(members) if given is not None else torch.tensor(members)[places]
-                found = slices(lines, named, where, given, steps, _CAPACITY, written)
-                _compare_slices(found, lines[torch.tensor(members)[places]].tolist(), where.tolist(), steps)
+        each = members[which.long()]
+        for steps in (1, 9, 10):
+            for found in (
+                slices(lines, members, where, which, steps, _CAPACITY, written),
+                slices(lines, each, where, None, steps, _CAPACITY, written),
+            ):
+                _compare_slices(found, lines[each].tolist(), where.tolist(), steps)
 
 
 def _compare_slices(found: Any, lines: list[list[int]], where: list[float], steps: int) -> None:
