@@ -90,6 +90,9 @@ static int is_refused(int what) {
   case 16: r.job.written = 24; break;                          /* more than the other two begin before */
   case 17: r.job.written = 4, expected = -1; break;            /* less than a slice */
   case 18: r.job.which = 0, r.job.of_members = COUNT - 1; break;
+  case 19: r.job.capacity = r.job.written = 0, expected = -1; break;
+  case 20: r.lines[RL_LINE * 3 + 2] = INT64_MAX; break;
+  case 21: r.lines[RL_LINE * 3 + 1] = INT64_MAX; break;
   }
   const int64_t found = rl_slices(&r.job);
   int right = found == expected;
@@ -112,7 +115,7 @@ int main(void) {
     fprintf(stderr, "slices as long as there are steps\n");
     return 1;
   }
-  for (int what = 0; what < 19; what++)
+  for (int what = 0; what < 22; what++)
     if (!is_refused(what)) {
       fprintf(stderr, "wrong number %d is taken\n", what);
       return 1;

@@ -194,7 +194,7 @@ class NativeRowGather:
         if over < 0:
             raise IndexError(
                 f"slice {-1 - over} cannot be placed: a random number or a line is out of its range, the trajectory is"
-                f" shorter than {steps} steps, or not all of its rows are among the {written} that are written"
+                f" shorter than {steps} steps, or not all of its rows are among the first {min(written, capacity)}"
             )
         return index, None if over else begin
 

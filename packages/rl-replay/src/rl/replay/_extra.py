@@ -37,8 +37,9 @@ class Extra:
         attach: told the storage, before anything is written through the buffer, and again when a state was loaded.
         admit: shown a batch before it is written; raises if it cannot be served.
         draw: as `Sampler.sample`, of which it is another form: it leaves to `mark` what needs the rows.
-        gather: reads the rows of a draw from the storage, in place of `Storage.get`; given the info of the draw, too.
-            Where that has ``index``, the rows may have it, and all tensors of the info, as `Annotated`.
+        gather: reads the rows of a draw from the storage, in place of `Storage.get`; given the info of the draw, too,
+            which it leaves as it is. Where that has ``index``, the rows may have it, and all tensors of the info, as
+            `Annotated`.
         mark: given the rows of a draw, a TensorDict, and its info, writes into both.
 
     Example:

@@ -6,6 +6,8 @@
 
 #include "dispatch.h"
 
+static const int64_t MOST = INT64_C(1) << 60; /* rows and steps, more than anybody writes: no sum of them is too large */
+
 RL_INLINE const void *at(int64_t address) { return (const void *)(intptr_t)address; }
 
 /* The members of all slices into `chosen`; returns how many there are before the first that is none. */
@@ -41,7 +43,7 @@ static int64_t place(const rl_slices_job *job, int64_t *chosen, int64_t *over) {
   const double *where = at(job->where);
   for (int64_t i = 0; i < job->count; i++) {
     const int64_t *line = lines + RL_LINE * chosen[i], base = line[0], from = line[1], to = line[2];
-    if (base < 0 || from < 0 || to < 0 || to > INT64_MAX - base || to - from < steps)
+    if (base < 0 || base > MOST || from < 0 || to < 0 || to > MOST || to - from < steps || steps > job->written)
       return i;
     const int64_t choices = to - from - (steps - 1);
     if (!(where[i] >= 0 && where[i] < 1))
@@ -50,7 +52,7 @@ static int64_t place(const rl_slices_job *job, int64_t *chosen, int64_t *over) {
     if (row >= capacity)
       row %= capacity; /* which takes longer than all the rest, where nothing was overwritten */
     const int goes_over = row > capacity - steps;
-    if (steps > job->written || (goes_over ? job->written < capacity : row > job->written - steps))
+    if (goes_over ? job->written < capacity : row > job->written - steps)
       return i;
     *over += goes_over;
     chosen[i] = row;

@@ -12,7 +12,7 @@ typedef struct {
   int64_t count;    /* of slices */
   int64_t steps;    /* of each, 1 at least */
   int64_t capacity; /* rows of the ring */
-  int64_t written;  /* of them */
+  int64_t written;  /* of them, `capacity` at most */
   int64_t lines;    /* address of `of_lines` lines of int64: step u, from <= u < to, is row (base + u) % capacity */
   int64_t of_lines;
   int64_t members; /* address of `of_members` int64, places of lines */
