@@ -15,7 +15,6 @@ from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
 from rl.replay._boundaries import read_columns
-from rl.replay._dense_set import Longs
 from rl.replay._extra import Annotated
 from rl.replay._layout import Layout
 from rl.replay._slice_index import Steps
@@ -52,10 +51,11 @@ class Drawn:
         return self.slices * self.length if self.steps is None else int(self.steps.ends[-1]), 1
 
 
-Places = Tensor | Longs
-"""Some rows of a draw ``[*n]``: flags of all of them, bool ``[*n, 1]``, or numbers of those."""
-Edges = tuple[Places, Places, Tensor | None]
-"""Where slices begin, where they end, and, in padded samples, which rows are none of the copies."""
+Edges = tuple[Tensor, Tensor, Tensor | None]
+"""Where slices begin, where they end, and, in padded samples, which rows are none of the copies.
+
+Places are flags of all rows of a draw ``[*n]``, bool ``[*n, 1]``, or numbers of some of them, int64 on the CPU.
+"""
 
 
 class SliceMarks:
@@ -162,12 +162,12 @@ class SliceMarks:
         if self._pad:
             return _padded_edges(drawn.steps, drawn.length, device)
         each, ends = drawn.steps
-        return ends - each, ends - 1, None
+        return torch.from_numpy(ends - each), torch.from_numpy(ends - 1), None
 
-    def _beginnings(self, first: Places, flags: Flags, drawn: Drawn, device: torch.device | None) -> Tensor:
+    def _beginnings(self, first: Tensor, flags: Flags, drawn: Drawn, device: torch.device | None) -> Tensor:
         """True where slices begin, in the shape of the other flags."""
         like = None if self._truncated is None else flags[self._truncated]
-        if isinstance(first, Tensor) and (like is None or like.shape == first.shape):
+        if first.dtype is torch.bool and (like is None or like.shape == first.shape):
             return first | first  # a copy, by what was just run for the others
         init = _no_flags(drawn.shape(pad=self._pad), device) if like is None else torch.zeros_like(like)
         _put(init, first)
@@ -226,12 +226,10 @@ def _no_flags(shape: tuple[int, ...], device: torch.device | None) -> Tensor:
     return torch.zeros(shape, dtype=torch.bool, device=device or "cpu")
 
 
-def _put(flag: Tensor, places: Places) -> None:
-    """Let `flag` ``[*n, ...]`` be true at `places`."""
-    if isinstance(places, Tensor):
+def _put(flag: Tensor, places: Tensor) -> None:
+    """Let `flag` ``[*n, ...]`` be true at `places`, see `Edges`."""
+    if places.dtype is torch.bool:
         fits = places.dim() == flag.dim()
         flag |= places if fits else places.reshape(*places.shape[:-1], *[1] * (flag.dim() - places.dim() + 1))
-    elif flag.is_cpu:
-        flag.numpy()[places] = True  # the same memory; the places come from numpy
     else:
-        flag[torch.from_numpy(places).to(flag.device)] = True
+        flag.index_fill_(0, places if flag.is_cpu else places.to(flag.device), True)
