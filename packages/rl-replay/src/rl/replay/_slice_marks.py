@@ -232,4 +232,4 @@ def _put(flag: Tensor, places: Tensor) -> None:
         fits = places.dim() == flag.dim()
         flag |= places if fits else places.reshape(*places.shape[:-1], *[1] * (flag.dim() - places.dim() + 1))
     else:
-        flag.index_fill_(0, places if flag.is_cpu else places.to(flag.device), True)
+        flag.index_fill_(0, places if flag.is_cpu else places.to(flag.device), value=True)
