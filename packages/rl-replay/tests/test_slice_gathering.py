@@ -8,8 +8,17 @@ import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack
 
 from rl.core.errors import ContractError, ShapeError
-from rl.core.testing import check_row_gather
-from rl.replay import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer, TensorStorage
+from rl.core.testing import ToyRowGather, check_row_gather
+from rl.replay import (
+    LazyTensorStorage,
+    ListStorage,
+    ReplayBuffer,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+    TensorDictReplayBuffer,
+    TensorStorage,
+    _tensor,
+)
 from rl.replay._row_gather import TorchRowGather
 from rl.replay._slice_index import place_slices, slice_rows, whole_rows
 
@@ -93,6 +102,70 @@ def test_runs_and_rows_one_by_one_are_the_same_slices():
     index, begin = whole_rows(oldest[inside], have[inside], u[inside], 8, 100, wraps=True)
     assert begin.equal(expected[inside, 0])
     assert (index.view(-1, 8) == expected[inside]).all()
+
+
+class NoSlices(ToyRowGather):
+    slices = None
+
+
+class LeavesSlices(ToyRowGather):
+    def slices(self, *given):
+        return None
+
+
+@pytest.mark.parametrize("sampler", [SliceSampler, SliceSamplerWithoutReplacement])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_seed_gives_the_same_slices_whoever_finds_them(monkeypatch, sampler, prefetch):
+    makers = [None, ToyRowGather, NoSlices, LeavesSlices]
+    buffers = []
+    for make_rows in makers:
+        if make_rows is not None:  # else rl-native, where it is installed
+            monkeypatch.setattr(_tensor, "row_gather", make_rows)
+        buffer = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(64),
+            sampler=sampler(slice_len=4),
+            batch_size=20,
+            prefetch=prefetch,
+            generator=torch.Generator().manual_seed(0),
+        )
+        buffer.extend(rows(0, 12))
+        buffers.append(buffer)
+    over = 0
+    for start in range(12, 300, 9):
+        first, *others = [(buffer.sample(), buffer.sample()) for buffer in buffers]
+        for buffer in buffers:
+            buffer.extend(rows(start, start + 9))
+        over += int((first[0]["index"].view(-1, 4).diff() < 0).any())
+        for other in others:
+            for mine, its in zip(first, other, strict=True):
+                assert (mine == its).all()
+                assert (mine["index"] == mine["x"] % 64).all()
+    assert over  # slices went on at the front
+
+
+@pytest.mark.parametrize("arguments", [{}, {"pad_output": True}, {"init_key": None, "truncated_key": None}])
+def test_index_comes_with_the_rows_or_after_them(arguments):
+    plain, named = rows(0, 40), rows(0, 40)
+    named["index"] = TensorDict({"x": torch.zeros(40)}, [40])  # makes room for what the buffer writes
+    for data in (plain, named):
+        for kind in (TensorDictReplayBuffer, ReplayBuffer):
+            sampler = SliceSampler(slice_len=4, **arguments)
+            buffer = kind(storage=TensorStorage(data), sampler=sampler, batch_size=80)
+            sample, info = buffer.sample(return_info=True)
+            assert info["index"].shape == sample.batch_size
+            assert (sample["x"] == info["index"]).all()
+            if kind is TensorDictReplayBuffer:
+                assert (sample["index"] == info["index"]).all()
+            else:
+                assert ("index" in sample.keys()) == (data is named)
+
+
+def test_index_has_the_shape_of_a_row():
+    x = torch.arange(40).view(-1, 1)
+    data = TensorDict({"x": x, "next": TensorDict({"done": x % 10 == 9}, [40, 1])}, [40, 1])
+    sample = make(TensorStorage(data)).sample()
+    assert sample["index"].shape == (80, 1)
+    assert (sample["index"] == sample["x"]).all()
 
 
 def test_the_largest_random_number_stays_inside():

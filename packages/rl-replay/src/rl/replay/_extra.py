@@ -13,7 +13,16 @@ from rl.core.errors import ContractError
 from rl.core.interfaces import Sampler, Storage
 from rl.core.keys import INDEX
 
-__all__ = ["Extra"]
+__all__ = ["Annotated", "Extra"]
+
+
+class Annotated:
+    """Rows that were made with what is known about their draw; to write it into them afterwards costs more."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: TensorDictBase) -> None:
+        self.data = data
 
 
 def _nothing(*_: Any) -> None:
@@ -28,7 +37,9 @@ class Extra:
         attach: told the storage, before anything is written through the buffer, and again when a state was loaded.
         admit: shown a batch before it is written; raises if it cannot be served.
         draw: as `Sampler.sample`, of which it is another form: it leaves to `mark` what needs the rows.
-        gather: reads the rows of a draw from the storage, in place of `Storage.get`; given the info of the draw, too.
+        gather: reads the rows of a draw from the storage, in place of `Storage.get`; given the info of the draw, too,
+            which it leaves as it is. Where that has ``index``, the rows may have it, and all tensors of the info, as
+            `Annotated`.
         mark: given the rows of a draw, a TensorDict, and its info, writes into both.
 
     Example:

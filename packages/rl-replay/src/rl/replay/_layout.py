@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -220,6 +220,13 @@ class Layout:
             if key not in self.columns:
                 root = root.wider(as_tuple(key), key, row)
         return Layout(self.columns, root)
+
+    def with_numbers(self, keys: Iterable[NestedKey]) -> Layout | None:
+        """As `wider`, with one number a row; None where a TensorDict has such a name, or a tensor holds one."""
+        try:
+            return self.wider(dict.fromkeys(keys, torch.Size()))
+        except (ContractError, ShapeError):
+            return None
 
     def state(self) -> dict[str, Any]:
         """The layout as plain containers."""

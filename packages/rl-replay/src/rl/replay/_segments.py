@@ -50,7 +50,7 @@ class SegmentTable:
         self.version += 1
         self._first = np.zeros(self.capacity, np.int32)  # the line whose oldest step lies there, plus one
         self._lines = np.zeros((16, 5), np.int64)
-        self._runs: tuple[Longs, tuple[Tensor, Tensor]] | None = None
+        self._tensors: tuple[Longs, Tensor, tuple[Tensor, Tensor]] | None = None
         self._used = 0
         self._free: list[int] = []
         self._sets: dict[int, DenseSet] = {}
@@ -62,7 +62,7 @@ class SegmentTable:
         self._last_id: NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_runs": None}  # a copy has memory of its own
+        return {**self.__dict__, "_tensors": None}  # a copy has memory of its own
 
     def __len__(self) -> int:
         return self._used - len(self._free)
@@ -83,13 +83,22 @@ class SegmentTable:
         return lengths[lengths > 0]
 
     @property
+    def tensor(self) -> Tensor:
+        """The memory of `lines` as a tensor."""
+        return self._seen()[1]
+
+    @property
     def runs(self) -> tuple[Tensor, Tensor]:
         """Of a `plain` table: the number of the oldest row of each line, and how many steps it has; the same memory."""
-        known = self._runs
+        return self._seen()[2]
+
+    def _seen(self) -> tuple[Longs, Tensor, tuple[Tensor, Tensor]]:
+        known = self._tensors
         if known is None or known[0] is not self._lines:
-            base, _, to, _, _ = torch.from_numpy(self._lines).unbind(1)
-            self._runs = known = self._lines, (base, to)
-        return known[1]
+            lines = torch.from_numpy(self._lines)
+            base, _, to, _, _ = lines.unbind(1)
+            self._tensors = known = self._lines, lines, (base, to)
+        return known
 
     def at_least(self, steps: int) -> DenseSet:
         """Which lines are of trajectories of so many steps; the first time in a pass over the table."""

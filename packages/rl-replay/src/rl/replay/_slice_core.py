@@ -11,13 +11,14 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
-from rl.core.keys import NestedKey
+from rl.core.keys import INDEX, NestedKey
 from rl.replay._dense_set import DenseSet, Longs
 from rl.replay._random import refuse_empty
 from rl.replay._segments import SegmentTable
 from rl.replay._slice_index import Steps, place_slices, slice_rows, whole_rows
 from rl.replay._slice_marks import Drawn, SliceMarks
 from rl.replay._slice_options import SliceOptions
+from rl.replay._tensor import TensorRows
 from rl.replay._trajectories import Trajectories
 
 __all__ = ["DRAWN", "SliceCore"]
@@ -87,11 +88,18 @@ class SliceCore:
         return self.options.split(batch_size)
 
     def draw(
-        self, table: SegmentTable, able: DenseSet | Longs, count: int, length: int, generator: torch.Generator | None
+        self,
+        storage: Storage,
+        table: SegmentTable,
+        able: DenseSet | Longs,
+        count: int,
+        length: int,
+        generator: torch.Generator | None,
     ) -> tuple[Tensor, dict[Any, Any]]:
         """Slices, each uniform in its trajectory.
 
         Args:
+            storage: of the rows.
             table: of the trajectories.
             able: lines of which each slice takes one at random; or an array ``[count]``, one for each.
             count: how many slices.
@@ -102,7 +110,7 @@ class SliceCore:
         self._numbers.fill(count, len(able) if isinstance(able, DenseSet) else None, generator)
         steps: Steps | None = None
         if options.whole and table.plain:
-            rows, begin = self._whole(table, able, length)
+            rows, begin = self._whole(storage, table, able, length)
         else:
             rows, begin, steps = self._cut(table, able, length)
         index = rows.view(count, length) if options.pad else rows
@@ -110,17 +118,24 @@ class SliceCore:
 
     def gather(self, storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:
         """The rows of a draw: with their flags, as a TensorDict, where the storage has nothing but tensors."""
-        data = self.marks.gather(storage, index, info[DRAWN])
+        data = self.marks.gather(storage, index, info[DRAWN], indexed=INDEX in info)
         return storage.get(index) if data is None else data
 
     def mark(self, data: TensorDictBase, info: dict[Any, Any]) -> None:
         """Write the flags of a draw into its rows and its info."""
         info.update(self.marks.of_data(data, info.pop(DRAWN)))
 
-    def _whole(self, table: SegmentTable, able: DenseSet | Longs, length: int) -> tuple[Tensor, Tensor | None]:
+    def _whole(
+        self, storage: Storage, table: SegmentTable, able: DenseSet | Longs, length: int
+    ) -> tuple[Tensor, Tensor | None]:
         """Rows of slices whose steps all lie side by side, and where those of each begin."""
         where, *which = self._numbers.tensors
         given = able.tensor if isinstance(able, DenseSet) else torch.from_numpy(able)
+        slices = storage.slices if isinstance(storage, TensorRows) else None
+        if slices is not None:
+            found = slices(table.tensor, given, where, which[0] if which else None, length, table.capacity, table.rows)
+            if found is not None:
+                return found
         chosen = given.index_select(0, which[0].long()) if which else given
         oldest, have = table.runs
         oldest, have = oldest.index_select(0, chosen), have.index_select(0, chosen)

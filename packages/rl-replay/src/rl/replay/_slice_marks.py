@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
-from rl.core.keys import DONE, TERMINATED, NestedKey, as_tuple, key_str, unwrap
+from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
 from rl.replay._boundaries import read_columns
-from rl.replay._dense_set import Longs
+from rl.replay._extra import Annotated
 from rl.replay._layout import Layout
 from rl.replay._slice_index import Steps
 from rl.replay._tensor import TensorRows
@@ -51,10 +51,11 @@ class Drawn:
         return self.slices * self.length if self.steps is None else int(self.steps.ends[-1]), 1
 
 
-Places = Tensor | Longs
-"""Some rows of a draw ``[*n]``: flags of all of them, bool ``[*n, 1]``, or numbers of those."""
-Edges = tuple[Places, Places, Tensor | None]
-"""Where slices begin, where they end, and, in padded samples, which rows are none of the copies."""
+Edges = tuple[Tensor, Tensor, Tensor | None]
+"""Where slices begin, where they end, and, in padded samples, which rows are none of the copies.
+
+Places are flags of all rows of a draw ``[*n]``, bool ``[*n, 1]``, or numbers of some of them, int64 on the CPU.
+"""
 
 
 class SliceMarks:
@@ -76,10 +77,15 @@ class SliceMarks:
         self._keys: Final[tuple[NestedKey, ...]] = ends if self._init is None else (*ends, self._init)
         self._names: Final = [None, "time"] if pad else ["time"]
         self._whole: tuple[Any, Edges] | None = None  # nobody writes into them
-        self._layouts: tuple[Layout, Layout] | None = None
+        self._layouts: tuple[Layout, Layout, Layout | None] | None = None
 
-    def gather(self, storage: Storage, index: Tensor, drawn: Drawn) -> TensorDictBase | None:
-        """The rows of a draw with their flags, made in one go; None if the storage keeps more than tensors."""
+    def gather(
+        self, storage: Storage, index: Tensor, drawn: Drawn, *, indexed: bool
+    ) -> TensorDictBase | Annotated | None:
+        """The rows of a draw with their flags, made in one go; None if the storage keeps more than tensors.
+
+        If `indexed`, they are `Annotated` with ``index`` where that is one number for each row, on the CPU as they are.
+        """
         layout = storage.layout if isinstance(storage, TensorRows) else None
         if layout is None or layout.root is None:
             return None
@@ -89,7 +95,11 @@ class SliceMarks:
             return None
         drawn.flags = flags = self._flags(cells, storage.device, drawn)
         cells.update(flags)
-        return self._wider(layout, flags, index.dim()).build(cells, index.shape, storage.device, self._names)
+        wider, with_index = self._wider(layout, flags, index.dim())
+        if not indexed or with_index is None or not storage.on_cpu:
+            return wider.build(cells, index.shape, storage.device, self._names)
+        cells[INDEX] = index
+        return Annotated(with_index.build(cells, index.shape, storage.device, self._names))
 
     def of_data(self, data: TensorDictBase, drawn: Drawn) -> Flags:
         """Marks of gathered rows; written into `data`, too."""
@@ -110,12 +120,16 @@ class SliceMarks:
         columns = read_columns(storage, self._keys, index)
         return self._flags(columns, next((flag.device for flag in columns.values()), None), drawn)
 
-    def _wider(self, layout: Layout, flags: Flags, dims: int) -> Layout:
-        """`layout` with all flags, which are those of the draw before: same keys, and same shapes behind `dims`."""
+    def _wider(self, layout: Layout, flags: Flags, dims: int) -> tuple[Layout, Layout | None]:
+        """`layout` with all flags, which are those of the draw before: same keys, and same shapes behind `dims`.
+
+        And with ``index`` beside them, if that can be.
+        """
         known = self._layouts
         if known is None or known[0] is not layout:
-            self._layouts = known = layout, layout.wider({key: flag.shape[dims:] for key, flag in flags.items()})
-        return known[1]
+            wider = layout.wider({key: flag.shape[dims:] for key, flag in flags.items()})
+            self._layouts = known = layout, wider, wider.with_numbers([INDEX])
+        return known[1:]
 
     def _flags(self, given: Mapping[NestedKey, Any], device: torch.device | None, drawn: Drawn) -> Flags:
         """All flags; those of type bool that are `given` are changed in place."""
@@ -148,12 +162,12 @@ class SliceMarks:
         if self._pad:
             return _padded_edges(drawn.steps, drawn.length, device)
         each, ends = drawn.steps
-        return ends - each, ends - 1, None
+        return torch.from_numpy(ends - each), torch.from_numpy(ends - 1), None
 
-    def _beginnings(self, first: Places, flags: Flags, drawn: Drawn, device: torch.device | None) -> Tensor:
+    def _beginnings(self, first: Tensor, flags: Flags, drawn: Drawn, device: torch.device | None) -> Tensor:
         """True where slices begin, in the shape of the other flags."""
         like = None if self._truncated is None else flags[self._truncated]
-        if isinstance(first, Tensor) and (like is None or like.shape == first.shape):
+        if first.dtype is torch.bool and (like is None or like.shape == first.shape):
             return first | first  # a copy, by what was just run for the others
         init = _no_flags(drawn.shape(pad=self._pad), device) if like is None else torch.zeros_like(like)
         _put(init, first)
@@ -212,12 +226,10 @@ def _no_flags(shape: tuple[int, ...], device: torch.device | None) -> Tensor:
     return torch.zeros(shape, dtype=torch.bool, device=device or "cpu")
 
 
-def _put(flag: Tensor, places: Places) -> None:
-    """Let `flag` ``[*n, ...]`` be true at `places`."""
-    if isinstance(places, Tensor):
+def _put(flag: Tensor, places: Tensor) -> None:
+    """Let `flag` ``[*n, ...]`` be true at `places`, see `Edges`."""
+    if places.dtype is torch.bool:
         fits = places.dim() == flag.dim()
         flag |= places if fits else places.reshape(*places.shape[:-1], *[1] * (flag.dim() - places.dim() + 1))
-    elif flag.is_cpu:
-        flag.numpy()[places] = True  # the same memory; the places come from numpy
     else:
-        flag[torch.from_numpy(places).to(flag.device)] = True
+        flag.index_fill_(0, places if flag.is_cpu else places.to(flag.device), value=True)

@@ -121,7 +121,7 @@ class SliceSamplerWithoutReplacement:
         left = self._left(order)
         self.ran_out = left == 0 or (self.drop_last and left < count)
         self._order = None if self.ran_out else order
-        return self._core.draw(table, lines, len(lines), length, generator)
+        return self._core.draw(storage, table, lines, len(lines), length, generator)
 
     def gather(self, storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:
         """The rows of a draw, as `storage.get` has them, with their flags where that is quicker than `mark`."""

@@ -135,7 +135,7 @@ class SliceSampler:
         """
         count, length = self._core.split(storage, batch_size)
         table, able = self._core.able(storage, length)
-        return self._core.draw(table, able, count, length, generator)
+        return self._core.draw(storage, table, able, count, length, generator)
 
     def gather(self, storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:
         """The rows of a draw, as `storage.get` has them, with their flags where that is quicker than `mark`."""

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ContractError
 from rl.core.keys import INDEX
 from rl.replay._buffer import ReplayBuffer
 from rl.replay._collate import collate
+from rl.replay._extra import Annotated
 from rl.replay._layout import Layout
 from rl.replay._tensor import TensorRows
 
 __all__ = ["TensorDictReplayBuffer"]
-
-
-class _Annotated:
-    """Rows that were made with what is known about their draw; to write it into them afterwards costs more."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: TensorDictBase) -> None:
-        self.data = data
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
@@ -71,8 +61,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         if isinstance(storage, TensorRows) and self._collate is collate and not self._extra.reads:
             data = self._read_annotated(storage, index, info)
             if data is not None:
-                return _Annotated(data)
-        return super()._read(index, info)
+                return Annotated(data)
+        return super()._read(index, {INDEX: index, **info})
 
     def _read_annotated(self, storage: TensorRows, index: Tensor, info: dict[Any, Any]) -> TensorDictBase | None:
         """Rows with what is known about them; None unless that is one number for each, on the CPU as they are."""
@@ -84,14 +74,14 @@ class TensorDictReplayBuffer(ReplayBuffer):
             return None
         wider = self._wider
         if wider is None or wider[0] is not layout or wider[1] != known.keys():
-            self._wider = wider = layout, set(known), _with(known, layout)
+            self._wider = wider = layout, set(known), layout.with_numbers(known)
         if wider[2] is None or (cells := storage.cells(index)) is None:
             return None
         cells.update(known)
         return wider[2].build(cells, shape, storage.device)
 
     def _annotate(self, data: Any, info: dict[Any, Any]) -> Any:
-        if isinstance(data, _Annotated):
+        if isinstance(data, Annotated):
             return data.data
         if not isinstance(data, TensorDictBase):
             raise ContractError(
@@ -104,11 +94,3 @@ class TensorDictReplayBuffer(ReplayBuffer):
             repeat = len(shape) > 1 and value.dim() == 1
             data.set(key, value.view(-1, *[1] * (len(shape) - 1)).expand(shape) if repeat else value)
         return data
-
-
-def _with(known: Iterable[Any], layout: Layout) -> Layout | None:
-    """`layout` with a number a row under these keys; None where a TensorDict has such a name, or a tensor holds one."""
-    try:
-        return layout.wider(dict.fromkeys(known, torch.Size()))
-    except (ContractError, ShapeError):
-        return None
