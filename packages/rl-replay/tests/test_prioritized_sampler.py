@@ -33,7 +33,12 @@ class FusedTree(ToyPriorityTree):
     name, why = "fused", "for tests"
 
     def update_from_errors(self, index, td_error, eps, alpha):
-        self.update(index, (td_error.abs() + eps) ** alpha)
+        self._set(index, td_error, eps, alpha)
+
+    def _set(self, index, error, eps, alpha):
+        if not error.isfinite().all():  # with alpha=0 no priority tells of it
+            raise ValueError(f"errors {error} are not finite")
+        self.update(index, (error.abs() + eps) ** alpha)
 
     def sample_weighted(self, n, beta, *, generator=None, stratified=False):
         index, priority = self.sample(n, generator=generator, stratified=stratified)
@@ -46,7 +51,7 @@ class WholeTree(FusedTree):
     def update_from_errors(self, index, error, eps, alpha, *, raw=None, largest=None, rows=None):
         if (index >= (self.capacity if rows is None else rows)).any():
             raise IndexError(f"index {index.max()} is too large")
-        self.update(index, (error.abs() + eps) ** alpha)
+        self._set(index, error, eps, alpha)
         if raw is not None:
             for i, e in zip(index.tolist(), error, strict=True):
                 raw[i] = e
@@ -295,6 +300,18 @@ def test_what_is_refused_writes_nothing(make, case):
         sampler.update_priority(torch.tensor(index), torch.as_tensor(priority))
     for name, value in sampler.state_dict().items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(before[name])) if name != "reduction" else True
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_with_alpha_zero_a_priority_is_a_finite_number_still(make, bad):
+    """Its power would be 1, and the largest priority no number from then on."""
+    sampler = told(make(5, 0.0, 0.4), 3)
+    with pytest.raises(SpecError, match=f"{bad} at place 1"):
+        sampler.update_priority(torch.tensor([0, 1]), torch.tensor([9.0, bad]))
+    sampler.alpha = 0.5
+    assert sampler.state_dict()["raw"].tolist() == [1, 1, 1]
+    sampler.extended(torch.tensor([3]), None)
+    assert sampler.state_dict()["raw"].tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,13 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.replay import SliceSampler, TensorDictReplayBuffer, TensorStorage
+from rl.replay import (
+    LazyTensorStorage,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+    TensorDictReplayBuffer,
+    TensorStorage,
+)
 from rl.replay._slice_core import Numbers
 from rl.replay._slice_index import place_slices, slice_rows
 
@@ -103,3 +109,41 @@ def test_flags_of_every_shape_are_true_where_slices_begin_and_end(arguments, sha
         assert (found == expected).all()
         assert flag[~real].all() or key == ("next", "terminated")
     assert (buffer.storage.get(torch.arange(60)) == data).all()  # what is stored stays
+
+
+_COMPILED = {
+    "whole": (SliceSampler, {}),
+    "shorter": (SliceSampler, {"slice_len": 16, "strict_length": False}),
+    "padded": (SliceSampler, {"slice_len": 16, "strict_length": False, "pad_output": True}),
+    "span": (SliceSampler, {"span": True}),
+    "passes": (SliceSamplerWithoutReplacement, {}),
+    "shorter passes": (SliceSamplerWithoutReplacement, {"slice_len": 16, "strict_length": False}),
+}
+
+
+@pytest.mark.parametrize(("kind", "arguments"), _COMPILED.values(), ids=_COMPILED)
+def test_in_a_compiled_function_slices_are_those_of_the_same_seed(kind, arguments):
+    """They are drawn with arrays that share memory with tensors, which would part in a graph."""
+
+    def step(buffer, weight):
+        sample = buffer.sample()
+        return sample["x"].float().sum() * weight, sample
+
+    torch._dynamo.reset()
+    buffers = [
+        TensorDictReplayBuffer(
+            storage=LazyTensorStorage(40),
+            sampler=kind(**{"slice_len": 4, **arguments}),
+            batch_size=32,
+            generator=torch.Generator().manual_seed(0),
+        )
+        for _ in range(2)
+    ]
+    compiled = torch.compile(step, backend="aot_eager")
+    for part in rows().split(15):  # the last ones overwrite the first ones
+        for buffer in buffers:
+            buffer.extend(part)
+        for _ in range(2):
+            one, two = compiled(buffers[0], torch.ones(3)), step(buffers[1], torch.ones(3))
+            assert one[0].equal(two[0])
+            assert (one[1] == two[1]).all()

@@ -316,7 +316,8 @@ def test_what_is_given_may_have_any_strides_history_and_type(kind):
     tree.update(torch.tensor([[5, 6]]), torch.tensor([[7.0, 8.0]]))
     tree.update(torch.tensor([7]), torch.tensor([9.0], requires_grad=True))
     tree.update(torch.tensor([48]), torch.tensor([-0.0]))
-    assert tree.get(torch.tensor([1, 2, 3, 5, 6, 7, 48])).tolist() == [3, 3, 0.5, 7, 8, 9, 0]
+    tree.update(torch.tensor([9]), torch.tensor([1 - 2j]).conj().imag)  # a view that turns the sign
+    assert tree.get(torch.tensor([1, 2, 3, 5, 6, 7, 9, 48])).tolist() == [3, 3, 0.5, 7, 8, 9, 2, 0]
     assert not tree.get(torch.tensor([7])).requires_grad
     assert tree.min() == 0.5
     with pytest.raises(ValueError, match="inf"):

@@ -18,6 +18,7 @@ __all__ = [
     "as_priority",
     "check_reduction",
     "large_zeros",
+    "powers",
     "refuse_bad",
     "refuse_exponent",
     "refuse_overflow",
@@ -170,6 +171,21 @@ def as_priority(who: str, priority: Any, rows: int, reduction: str, like: Tensor
         raise ShapeError(f"{who}: priorities of shape {list(priority.shape)} hold nothing for a row")
     priority = priority.reshape(rows, -1).abs()
     return priority[:, 0] if priority.shape[1] == 1 else _REDUCTIONS[reduction](priority)
+
+
+def powers(who: str, raw: Tensor, eps: float, alpha: float) -> Tensor:
+    """``(|raw| + eps) ** alpha``, for a tree that refuses what is infinite or not a number.
+
+    Raises:
+        SpecError: if a raw priority is, and no power tells of it: to the power of 0, all are 1.
+
+    Example:
+        >>> powers("Sampler", torch.tensor([-4.0, 0.0]), 0.0, 0.5)
+        tensor([2., 0.])
+    """
+    if alpha == 0:
+        refuse_bad(who, raw)
+    return raw.abs().add_(eps).pow_(alpha)
 
 
 def refuse_bad(who: str, priority: Tensor) -> None:

@@ -18,6 +18,7 @@ from rl.replay._priorities import (
     as_priority,
     check_reduction,
     large_zeros,
+    powers,
     refuse_bad,
     refuse_exponent,
     refuse_overflow,
@@ -344,7 +345,7 @@ class PrioritizedSampler:
             if self._update_from_errors is not None:
                 self._update_from_errors(index, raw, self.eps, alpha)
             else:
-                self._tree.update(index, raw.abs().add_(self.eps).pow_(alpha))
+                self._tree.update(index, powers("PrioritizedSampler", raw, self.eps, alpha))
         except (IndexError, ValueError) as error:
             self._refuse(raw, alpha, error)
 

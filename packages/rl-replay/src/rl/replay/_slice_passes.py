@@ -17,6 +17,7 @@ from rl.replay._random import refuse_priority
 from rl.replay._segments import SegmentTable
 from rl.replay._slice_core import DRAWN, SliceCore
 from rl.replay._slice_options import SliceOptions
+from rl.replay._untraced import untraced
 
 __all__ = ["SliceSamplerWithoutReplacement"]
 
@@ -97,6 +98,7 @@ class SliceSamplerWithoutReplacement:
         index, info = self.draw(storage, batch_size, generator=generator)
         return index, self._core.marks.of_storage(storage, index, info[DRAWN])
 
+    @untraced
     def draw(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[Any, Any]]:

@@ -14,6 +14,7 @@ from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
 from rl.replay._random import refuse_priority
 from rl.replay._slice_core import DRAWN, SliceCore
 from rl.replay._slice_options import SliceOptions
+from rl.replay._untraced import untraced
 
 __all__ = ["SliceSampler"]
 
@@ -125,6 +126,7 @@ class SliceSampler:
         index, info = self.draw(storage, batch_size, generator=generator)
         return index, self._core.marks.of_storage(storage, index, info[DRAWN])
 
+    @untraced
     def draw(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[Any, Any]]:

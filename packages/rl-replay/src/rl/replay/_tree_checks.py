@@ -130,7 +130,7 @@ def checked_arrays(
     """
     try:
         places, values = index.numpy(), priority.numpy()
-    except (RuntimeError, TypeError):  # with a history, on another device, of a type that numpy has not
+    except (RuntimeError, TypeError):  # with a history, elsewhere, of a type or sign that numpy has not
         places, values = _as_arrays(tree, index, priority)
     if places.dtype != _INT64 or values.dtype != kind or places.ndim != 1 or places.shape != values.shape:
         places, values = _as_arrays(tree, index, priority)
@@ -147,7 +147,7 @@ def checked_arrays(
 
 def _as_arrays(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Places, Floats]:
     index, priority = _in_form(tree, index, priority)
-    return index.numpy(), priority.numpy()
+    return index.numpy(), priority.numpy(force=True)  # also of a view that turns the sign
 
 
 def _in_form(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
