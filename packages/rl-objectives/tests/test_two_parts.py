@@ -91,7 +91,7 @@ def hooked(line):
 
 MIXED = {
     "function": lambda line: lambda x: line(centred(x)),
-    "call": lambda line: Called(line),
+    "call": Called,
     "forward": lambda line: nn.Sequential(forward_of_its_own(line)),
     "hook": lambda line: nn.Sequential(hooked(line)),
     "hook-of-the-container": lambda line: hooked(nn.Sequential(line)),
@@ -157,7 +157,7 @@ def test_values_have_memory_of_their_own(network):
 def test_in_two_parts_or_in_one_values_are_the_same(sizes, differentiable):
     torch.manual_seed(0)
     line, found = nn.Linear(3, 1), []
-    for network in (lambda x: line(x), nn.Sequential(line)):
+    for network in (line.forward, nn.Sequential(line)):
         out = GAE(value_network=critic_of(network), differentiable=differentiable)(rollout(3, 6))
         weights = list(line.parameters())
         grads = torch.autograd.grad(out["advantage"].square().sum(), weights) if differentiable else ()
