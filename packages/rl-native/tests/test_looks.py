@@ -1,7 +1,11 @@
 """Arguments of every kind: what the kernels take, what they leave to others, and what they refuse."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from rl.core.errors import ShapeError, SpecError
@@ -175,3 +179,100 @@ def test_coefficients_of_any_kind(zero):
     asked = gammas.requires_grad_()
     assert recurrence.gae(asked, 0.8, b["value"], b["next"], *flags) is None
     assert recurrence.gae(torch.tensor(0.9, requires_grad=True), 0.8, b["value"], b["next"], *flags) is None
+
+
+def tensors(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+@FORMS
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_recorded_call_computes_anew(form):
+    b = make()
+    other = {**b, "reward": 2 * b["reward"]}
+    traced = torch.jit.trace(lambda reward: form({**b, "reward": reward}), (b["reward"],))
+    torch.testing.assert_close(tensors(traced(other["reward"])), tensors(form(other)))
+
+
+@FORMS
+def test_where_derivatives_travel_forward_others_compute(form):
+    b = make()
+    with forward_ad.dual_level():
+        assert form({**b, "reward": forward_ad.make_dual(b["reward"], b["value"])}) is None
+
+
+def test_the_recurrence_has_no_derivative_that_travels_forward():
+    b = make()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(b["reward"], b["value"])
+        for given in ((dual, b["value"]), (b["value"], dual)):
+            with pytest.raises(SpecError, match="forward"):
+                recurrence(*given, 1)
+        torch.testing.assert_close(recurrence(b["reward"], b["value"], 1), recurrence(b["reward"], b["value"], 1))
+    with pytest.raises(SpecError, match="forward"):
+        torch.func.jvp(lambda d: recurrence(d, b["value"], 1), (b["reward"],), (b["value"],))
+
+
+def given_back():
+    x = torch.ones(SHAPE)
+    x.untyped_storage().resize_(0)
+    return x
+
+
+WITHOUT = {
+    "storage given back": given_back,
+    "zeros of autograd": lambda: torch._efficientzerotensor(SHAPE),
+    "sparse": lambda: torch.ones(SHAPE).to_sparse(),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("without", WITHOUT.values(), ids=WITHOUT)
+def test_tensors_without_memory_are_left_to_others(form, without):
+    b = make()
+    assert form({**b, "next": without()}) is None
+    assert form({**b, "reward": without()}) is None
+
+
+@FORMS
+def test_outputs_without_memory_are_refused(form):
+    with pytest.raises(SpecError, match="out has no memory"):
+        form(make(), out=given_back() if form is td_lambda else (torch.empty(SHAPE), given_back()))
+
+
+def test_the_recurrence_refuses_tensors_without_memory_and_takes_zeros_of_autograd():
+    for given in ((given_back(), torch.ones(SHAPE)), (torch.ones(SHAPE), given_back())):
+        with pytest.raises(SpecError, match="has no memory"):
+            recurrence(*given, 1)
+    zeros, ones = torch._efficientzerotensor(SHAPE), torch.ones(SHAPE)
+    assert torch.equal(recurrence(zeros, ones, 1), torch.zeros(SHAPE))
+    assert torch.equal(recurrence(ones, zeros, 1), ones)
+
+
+@FORMS
+def test_autograd_notices_that_an_output_was_written_again(form):
+    weight, b = torch.ones(SHAPE, requires_grad=True), make()
+    outs = (torch.empty(SHAPE), torch.empty(SHAPE))
+    found = tensors(form(b, out=outs[0] if form is td_lambda else outs))
+    loss = (weight * found[0]).sum()
+    form(b, out=outs[0] if form is td_lambda else outs)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_autograd_notices_that_the_recurrence_was_written_again():
+    weight, b, out = torch.ones(SHAPE, requires_grad=True), make(), torch.empty(SHAPE)
+    loss = (weight * recurrence(b["reward"], b["ratio"], 1, out=out)).sum()
+    recurrence(b["reward"], b["ratio"], 1, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_back_end_may_be_asked_for_first_inside_of_a_transform():
+    code = (
+        "import torch; from rl.core.registry import default; ask = default().linear_recurrence;"
+        "torch.func.grad(lambda x: (ask(torch.device('cpu'), torch.float32), x.sum())[1])(torch.ones(2));"
+        "print(ask(torch.device('cpu'), torch.float32).name)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (found.stdout.strip(), found.stderr) == ("native", "")

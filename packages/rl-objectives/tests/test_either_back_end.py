@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from rl.core.errors import ShapeError, SpecError
 from rl.objectives.value import functional
@@ -142,6 +143,25 @@ def test_gradients_are_those_of_the_formula(both, name):
         return torch.autograd.grad(sum((i + 1) * x.square().sum() for i, x in enumerate(found)), leaves)
 
     torch.testing.assert_close(*both(gradients))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_derivatives_travel_forward(both, name):
+    batch = make(torch.float64)
+
+    def tangents():
+        def moved(step):
+            return outcome(name, batch | {"reward": batch["reward"] + step, "gamma": torch.as_tensor(0.9)})
+
+        zero, one = torch.zeros(SHAPE, dtype=torch.float64), torch.ones(SHAPE, dtype=torch.float64)
+        found = torch.func.jvp(moved, (zero,), (one,))[1]
+        with forward_ad.dual_level():
+            dual = moved(forward_ad.make_dual(zero, one))
+            torch.testing.assert_close([*found], [forward_ad.unpack_dual(x).tangent for x in dual])
+        torch.testing.assert_close([*found], [a - b for a, b in zip(moved(one), moved(zero), strict=True)])
+        return found
+
+    both(tangents)
 
 
 @pytest.mark.parametrize("name", READ)

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -124,6 +125,23 @@ def test_transforms_and_modes_see_what_runs(steps):
     with Count():
         torch.testing.assert_close(torch_recurrence(d, c, 1), naive(d, c, 1))
     assert any("addcmul" in str(func) for func in seen)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 50])
+def test_tangents_pass(steps):
+    d, c = make(2, steps, 1)
+    tangent, _ = make(2, steps, 1, seed=1)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(torch_recurrence(forward_ad.make_dual(d, tangent), c, 1)).tangent
+    torch.testing.assert_close(found, naive(tangent, c, 1))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("steps", [3, 50])
+def test_what_is_traced_computes_anew(steps):
+    d, c = make(2, steps, 1)
+    traced = torch.jit.trace(lambda d, c: torch_recurrence(d, c, 1), (d, c))
+    torch.testing.assert_close(traced(2 * d, c), naive(2 * d, c, 1))
 
 
 @pytest.mark.parametrize("form", [torch_recurrence, linear_recurrence], ids=lambda f: f.__name__)

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
-from rl.native._returns import BITS, refuse_out
+from rl.native._returns import BITS, is_without_memory, refuse_out
+from rl.native._traced import is_dual
 
 __all__ = ["coefficient", "look", "look_at_out"]
 
@@ -19,6 +21,7 @@ _PLAIN_TYPES = frozenset((Tensor, Parameter))
 _FLAGS = 6
 """Where flags begin among the arguments: numbers come before."""
 _BOOL = torch.bool
+_is_compiling = torch.compiler.is_compiling
 
 
 def coefficient(value: float | Tensor, like: Tensor, *, traced: bool) -> tuple[float, Tensor | None]:
@@ -50,8 +53,8 @@ def look(
         traced: from `is_traced`.
 
     Returns:
-        None unless all are on the CPU, of one shape and type, flags bool, and none asks for a gradient. Else their
-        addresses, 0 for None, if all are contiguous; else an empty list.
+        None unless all are in memory of the CPU, of one shape and type, flags bool, and none asks for a gradient. Else
+        their addresses, 0 for None, if all are contiguous; else an empty list.
     """
     if traced or dtype not in BITS:
         return _look_closer(shape, dtype, numbers, flags, traced=traced)
@@ -67,8 +70,9 @@ def look(
             and tensor.shape == shape
             and not tensor.requires_grad
             and tensor.is_contiguous()
+            and (start := tensor.data_ptr())
         ):
-            add(tensor.data_ptr())
+            add(start)
         else:
             return _look_closer(shape, dtype, numbers, flags, traced=False)
     for tensor in flags:
@@ -78,8 +82,9 @@ def look(
             and tensor.is_cpu
             and tensor.shape == shape
             and tensor.is_contiguous()
+            and (start := tensor.data_ptr())
         ):
-            add(tensor.data_ptr())
+            add(start)
         else:
             return _look_closer(shape, dtype, numbers, flags, traced=False)
     # A negative view of one element is contiguous, but its memory holds the other sign.
@@ -95,7 +100,7 @@ def _look_closer(
     traced: bool,
 ) -> list[int] | None:
     """`look`, where there is something unusual about an argument."""
-    if dtype not in BITS:
+    if dtype not in BITS or (traced and not _is_compiling() and is_dual()):
         return None
     given = (*numbers, *flags)
     for slot, tensor in enumerate(given):
@@ -105,13 +110,15 @@ def _look_closer(
             return None
         if (tensor.requires_grad and torch.is_grad_enabled()) or not (traced or type(tensor) in _PLAIN_TYPES):
             return None
+        if not traced and is_without_memory(tensor):
+            return None
     if traced or shape.numel() == 1 or not all(tensor is None or tensor.is_contiguous() for tensor in given):
         return []
     return [0 if tensor is None else tensor.data_ptr() for tensor in given]
 
 
 def look_at_out(out: Sequence[Tensor], found: list[int], inputs: Sequence[Tensor | None], like: Tensor) -> bool:
-    """Whether outputs are contiguous; their addresses are added to `found` then.
+    """Whether outputs are contiguous; their addresses are added to `found` then. Autograd is told that they change.
 
     Args:
         out: what would be written.
@@ -123,10 +130,11 @@ def look_at_out(out: Sequence[Tensor], found: list[int], inputs: Sequence[Tensor
         ShapeError: as `refuse_out`.
         SpecError: likewise.
     """
-    if found and _added(out, found, like):
-        return True
-    refuse_out(out, inputs, like)
-    return False
+    dense = bool(found) and _added(out, found, like)
+    if not dense:
+        refuse_out(out, inputs, like)
+    increment_version(out)
+    return dense
 
 
 def _added(out: Sequence[Tensor], found: list[int], like: Tensor) -> bool:
@@ -144,6 +152,8 @@ def _added(out: Sequence[Tensor], found: list[int], like: Tensor) -> bool:
         ):
             return False
         start = tensor.data_ptr()
+        if not start:
+            return False
         for other in numbers:
             if -size < other - start < size:
                 return False

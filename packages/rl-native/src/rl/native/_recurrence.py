@@ -6,6 +6,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from rl.core.checks import same_shape
 from rl.core.errors import SpecError
@@ -13,10 +14,11 @@ from rl.native import _recurrence_ops as _ops
 from rl.native._library import require, why
 from rl.native._looks import coefficient, look, look_at_out
 from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, run, run_dense
-from rl.native._traced import is_traced
+from rl.native._traced import is_dual, is_traced
 
 __all__ = ["NativeRecurrence"]
 
+_is_compiling = torch.compiler.is_compiling
 _OPS = torch.ops.rl_native
 assert _ops.library is not None  # what `_OPS` holds comes from there
 
@@ -74,7 +76,8 @@ class NativeRecurrence:
 
         Raises:
             ShapeError: if shapes differ, or there is no such dimension.
-            SpecError: if a type is not taken, or `out` cannot be written.
+            SpecError: if a type is not taken, `out` cannot be written, or a tensor carries a derivative forward
+                (`torch.func.jvp`).
 
         Example:
             >>> recurrence, memory = NativeRecurrence(), torch.empty(3)
@@ -93,6 +96,8 @@ class NativeRecurrence:
                     "the native recurrence cannot write into out where a gradient is asked for, the call is traced or"
                     " a tensor is not a plain one on the CPU; leave out away"
                 )
+            if traced:
+                _refuse_tangents(d, c)
             return _OPS.linear_recurrence(d, c, dim, False)  # noqa: FBT003 - of the schema
         if out is None:
             out = torch.empty_like(d)
@@ -297,6 +302,16 @@ class NativeRecurrence:
                 ratio, state_value, next_state_value, reward, *flags, gammas, lmbdas, g, lam, dim, *clips
             )
         return _pair(VTRACE, shape, dtype, numbers, flags, found, out, dim, (g, lam, rho_bar, c_bar))
+
+
+def _refuse_tangents(*tensors: Tensor) -> None:
+    if _is_compiling() or not is_dual():
+        return
+    if any(unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise SpecError(
+            "the native recurrence has no derivative that travels forward: use rl.objectives.value.functional, which"
+            " leaves it out there, or torch.autograd.grad"
+        )
 
 
 def _pair(

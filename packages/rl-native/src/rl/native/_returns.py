@@ -22,6 +22,7 @@ __all__ = [
     "VTRACE",
     "Slots",
     "dimension",
+    "is_without_memory",
     "refuse_out",
     "run",
     "run_dense",
@@ -180,6 +181,8 @@ class _Seen:
     """A tensor as ``[outer, time, inner]`` with strides, or a dense copy where it cannot be seen like that."""
 
     def __init__(self, tensor: Tensor, dim: int, *, written: bool) -> None:
+        if is_without_memory(tensor):
+            raise SpecError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was given back")
         self._target = tensor if written else None
         if tensor.is_neg():
             tensor = tensor.resolve_neg()
@@ -218,6 +221,11 @@ def _merged(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
     return innermost
 
 
+def is_without_memory(tensor: Tensor) -> bool:
+    """Whether there are no elements in memory: storage was given back, or zeros are kept in mind only, by autograd."""
+    return tensor.layout is not torch.strided or (not tensor.data_ptr() and tensor.numel() > 0)
+
+
 def refuse_out(out: Sequence[Tensor], inputs: Sequence[Tensor | None], like: Tensor) -> None:
     """Refuse outputs that do not fit, or whose memory something else needs.
 
@@ -236,6 +244,8 @@ def refuse_out(out: Sequence[Tensor], inputs: Sequence[Tensor | None], like: Ten
             raise ShapeError(f"out has shape {tuple(tensor.shape)}; it must have {tuple(like.shape)}, as the inputs do")
         if tensor.dtype != like.dtype or not tensor.is_cpu:
             raise SpecError(f"out is {tensor.dtype} on {tensor.device}; it must be {like.dtype} on the CPU")
+        if is_without_memory(tensor):
+            raise SpecError("out has no memory: its storage was given back")
         if tensor.requires_grad:
             raise SpecError("out requires a gradient, which writing in place would lose; detach it")
         if not tensor.is_contiguous() and any(step == 0 < size - 1 for size, step in _axes(tensor)):

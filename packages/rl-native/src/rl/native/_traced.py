@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import torch
+from torch.autograd import forward_ad
 
-__all__ = ["is_traced"]
+__all__ = ["is_dual", "is_traced"]
 
 _is_compiling = torch.compiler.is_compiling
 # There is no public way to ask these.
 _dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
 _is_transformed = torch._C._are_functorch_transforms_active  # noqa: SLF001
+_is_recorded = torch._C._is_tracing  # noqa: SLF001
 
 
 def is_traced() -> bool:
@@ -19,4 +21,16 @@ def is_traced() -> bool:
         >>> is_traced()
         False
     """
-    return _is_compiling() or _dispatch_modes() > 0 or _is_transformed()
+    return _is_compiling() or _dispatch_modes() > 0 or _is_transformed() or _is_recorded() or is_dual()
+
+
+def is_dual() -> bool:
+    """Whether derivatives may travel with the numbers, forward; calls past PyTorch's operators would lose them.
+
+    Not to be asked while `torch.compile` traces.
+
+    Example:
+        >>> is_dual()
+        False
+    """
+    return forward_ad._current_level >= 0  # noqa: SLF001 - there is no public way to ask

@@ -52,7 +52,7 @@ def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecu
 
     if library() is None:
         return None
-    from rl.native._tree_calls import BITS
+    from rl.native._returns import BITS
 
     if dtype not in BITS:
         return None

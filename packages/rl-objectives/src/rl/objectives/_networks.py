@@ -11,6 +11,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core._layers import changed
 from rl.core._recurrent import State, declared_states, set_recurrent_mode, states_of
 from rl.core.contract import Key
 from rl.core.errors import ContractError
@@ -41,15 +42,23 @@ _BY_ROW = frozenset(
 _RUN_OTHERS = frozenset({nn.Sequential.forward, TensorDictModule.forward, TensorDictSequential.forward})
 
 
-def _is_by_row(network: Any) -> bool:
-    """Whether a network gives each row of a batch what it would give that row alone, as far as is known."""
-    return isinstance(network, nn.Module) and all(
-        type(part) in _BY_ROW
-        or type(part) is nn.ModuleList
-        or getattr(type(part), "forward", None) in _RUN_OTHERS
-        or vars(type(part)).get("row_wise", False)
-        for part in network.modules()
-    )
+def _is_by_row(part: Any) -> bool:
+    """Whether a network gives each row of a batch what it would give that row alone, as far as is known.
+
+    Functions, hooks and calls of their own may do anything, and layers in place write into the batch itself.
+    """
+    if not isinstance(part, nn.Module):
+        return False
+    kind, own = type(part), vars(part)
+    if changed(own) or kind.__call__ is not nn.Module.__call__:
+        return False
+    if kind in _BY_ROW:
+        return not own.get("inplace", False)
+    forward = getattr(kind, "forward", None)
+    if forward is TensorDictModule.forward and not isinstance(part.module, nn.Module):
+        return False
+    runs_others = kind is nn.ModuleList or forward in _RUN_OTHERS or vars(kind).get("row_wise", False)
+    return runs_others and all(map(_is_by_row, own["_modules"].values()))
 
 
 def _keys(module: Any, what: str) -> list[NestedKey]:
@@ -137,8 +146,6 @@ class NetworkCall:
     One that carries state from step to step (`rl.core.states_of`) takes its batch as sequences, whose last batch
     dimension is time.
 
-    ``by_row`` says whether it is known that rows do not see each other, so that a batch may as well come in parts.
-
     Args:
         module: has ``in_keys`` and ``out_keys``.
         out_keys: which results are wanted, in this order.
@@ -147,7 +154,7 @@ class NetworkCall:
         ContractError: if the module does not write one of them.
     """
 
-    __slots__ = ("_lowered", "_positions", "by_row", "in_keys", "module", "out_keys", "states")
+    __slots__ = ("_lowered", "_positions", "in_keys", "module", "out_keys", "states")
 
     def __init__(self, module: Any, out_keys: Sequence[NestedKey]) -> None:
         self.module = module
@@ -167,7 +174,6 @@ class NetworkCall:
         if self._lowered is not None:
             self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
             written = [unwrap(key) for key in self._lowered.out_keys]
-        self.by_row = self._lowered is not None and not self.states and _is_by_row(module)
         self._positions = {key: written.index(key) for key in (*self.out_keys, *map(next_key, self._named(written)))}
 
     def _named(self, written: Sequence[NestedKey]) -> list[NestedKey]:
@@ -179,6 +185,15 @@ class NetworkCall:
                     f" {key_str(next_key(state.name))}: keep it among its out_keys"
                 )
         return [state.name for state in self.states]
+
+    @property
+    def by_row(self) -> bool:
+        """Whether it is known that rows do not see each other, so that a batch may as well come in parts.
+
+        False also of a network without weights, which may hand out the memory that it was given.
+        """
+        plain = self._lowered is not None and not self.states and _is_by_row(self.module)
+        return plain and next(self.module.parameters(), None) is not None
 
     @property
     def outcome_keys(self) -> list[NestedKey]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 from torch.nn import Parameter
 
 from rl.core.checks import same_shape
@@ -41,6 +41,7 @@ _is_compiling = torch.compiler.is_compiling
 # There is no public way to ask these.
 _dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
 _is_transformed = torch._C._are_functorch_transforms_active  # noqa: SLF001
+_is_recorded = torch._C._is_tracing  # noqa: SLF001
 
 
 def scan_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
@@ -121,7 +122,12 @@ def _is_for_numpy(d: Tensor, c: Tensor, time_dim: int) -> bool:
 
 def _is_watched() -> bool:
     """Whether somebody looks at the operators that run: then no others will do, and none in place."""
-    return _is_compiling() or _dispatch_modes() > 0 or _is_transformed()
+    return _is_compiling() or _dispatch_modes() > 0 or _is_transformed() or _is_recorded() or _is_dual()
+
+
+def _is_dual() -> bool:
+    """Whether derivatives may travel with the numbers, forward; no back end knows them."""
+    return forward_ad._current_level >= 0  # noqa: SLF001 - there is no public way to ask
 
 
 def _run(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
@@ -244,7 +250,7 @@ def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     """The recurrence by the best installed back end.
 
     While `torch.compile` traces, one that is not ``traceable`` is left out, and the compiler fuses the plain PyTorch
-    scan.
+    scan. The plain scan also runs where derivatives travel forward (`torch.autograd.forward_ad`, `torch.func.jvp`).
 
     Arguments and result as for `scan_recurrence`.
 
@@ -258,4 +264,6 @@ def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     if d.shape != c.shape:
         same_shape(d=d, c=c)
     backend = _chosen(d)
+    if not _is_compiling() and _is_dual():
+        backend = None
     return torch_recurrence(d, c, time_dim) if backend is None else backend(d, c, time_dim)
