@@ -61,6 +61,11 @@ def _is_by_row(part: Any) -> bool:
     return runs_others and all(map(_is_by_row, own["_modules"].values()))
 
 
+def _inside(own: dict[str, Any]) -> tuple[Any, ...]:
+    """Layers of a module, and whether it works in place."""
+    return (*own["_modules"].values(), own.get("inplace"))
+
+
 def _keys(module: Any, what: str) -> list[NestedKey]:
     keys = getattr(module, what, None)
     if keys is None:
@@ -154,7 +159,7 @@ class NetworkCall:
         ContractError: if the module does not write one of them.
     """
 
-    __slots__ = ("_lowered", "_positions", "in_keys", "module", "out_keys", "states")
+    __slots__ = ("_lowered", "_parts", "_positions", "in_keys", "module", "out_keys", "states")
 
     def __init__(self, module: Any, out_keys: Sequence[NestedKey]) -> None:
         self.module = module
@@ -175,6 +180,7 @@ class NetworkCall:
             self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
             written = [unwrap(key) for key in self._lowered.out_keys]
         self._positions = {key: written.index(key) for key in (*self.out_keys, *map(next_key, self._named(written)))}
+        self._parts = self._parts_by_row()
 
     def _named(self, written: Sequence[NestedKey]) -> list[NestedKey]:
         """Keys of the states, each of which the module has to write under ``next``."""
@@ -192,8 +198,21 @@ class NetworkCall:
 
         False also of a network without weights, which may hand out the memory that it was given.
         """
-        plain = self._lowered is not None and not self.states and _is_by_row(self.module)
-        return plain and next(self.module.parameters(), None) is not None
+        for own, inside in self._parts:
+            if changed(own) or _inside(own) != inside:
+                self._parts = self._parts_by_row()
+                break
+        return bool(self._parts)
+
+    def _parts_by_row(self) -> list[tuple[dict[str, Any], tuple[Any, ...]]]:
+        """What each part of the network holds, and what of it counts: to see at a call that nothing was changed.
+
+        Empty if it is not `by_row`.
+        """
+        module = self.module
+        if self._lowered is None or self.states or not _is_by_row(module) or next(module.parameters(), None) is None:
+            return []
+        return [(own := vars(part), _inside(own)) for part in module.modules()]
 
     @property
     def outcome_keys(self) -> list[NestedKey]:

@@ -269,7 +269,7 @@ class ValueEstimatorBase(nn.Module, ABC):
         self, root: Sequence[Tensor], following: Sequence[Tensor], batch_size: torch.Size, time_dim: int
     ) -> tuple[Tensor, Tensor]:
         assert self._call is not None
-        if self._call.by_row and all(leaf.is_cpu for leaf in root) and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and all(leaf.is_cpu for leaf in root) and self._call.by_row:
             # There a call costs little, and memory for both copies of everything much.
             return self._network(root, batch_size), self._network(following, batch_size)
         # Joined along a dimension that is not time, so that a network with memory sees whole sequences.
