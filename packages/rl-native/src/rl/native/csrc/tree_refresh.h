@@ -45,9 +45,10 @@ TARGET static void FN(refresh_above)(const rl_tree *t, int level) {
     t->head->total = total, t->head->min = min, t->head->max = max;
 }
 
-/* From which level on a batch of n changes so many children that all are made, side by side, in less time. */
+/* From which level on a batch of n changes so many children that all are made, side by side, in less time. What lies
+ * above no written leaf has other bytes before it is first made: rl-prio-cuda counts the same way. */
 RL_INLINE int FN(crowded)(const rl_tree *t, int64_t n) {
-    int level = 4 * n < t->children[0];
+    int level = n < t->children[0];
     while (level > 0 && level < t->levels && 2 * n < t->children[level]) level++;
     return level;
 }
