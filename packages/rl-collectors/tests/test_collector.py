@@ -13,6 +13,7 @@ from torch import nn
 
 import rl.collectors
 from rl.collectors import Collector, SyncDataCollector
+from rl.core.contract import Contract, Key
 from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError, SpecError
 
 
@@ -449,3 +450,15 @@ def test_states_that_do_not_fit_are_refused(counting_env):
     collector.collect()
     with pytest.raises(CheckpointError, match=r"batch size \(2,\), this collector has \(3,\)"):
         Collector(counting_env([[5]] * 3, [3]), frames_per_batch=3).load_state_dict(collector.state_dict())
+
+
+def test_a_postproc_that_drops_an_entry_is_named_by_whoever_misses_it(counting_env):
+    def without_reward(batch):
+        return batch.exclude(("next", "reward"))
+
+    collector = Collector(counting_env, frames_per_batch=2, postproc=without_reward)
+    reads = Contract(reads=(Key(("next", "reward")),))
+    with pytest.raises(ContractError, match=r"The postproc of Collector \(without_reward\) dropped it"):
+        reads.read(collector.collect(), "Loss")
+    for batch in (collector.collect(), Collector(counting_env, frames_per_batch=2, postproc=list).collect()):
+        assert len(batch) == 2

@@ -140,3 +140,23 @@ def test_the_index_of_a_buffer_says_whether_steps_follow():
     td["index"] = torch.tensor([7, 9, 8, 0, 1, 2])
     with pytest.raises(ContractError, match="'index' jumps after step 0"):
         check_sequences(td, STATES, "PPOLoss")
+
+
+@pytest.mark.parametrize("kept", ["states", "index"])
+def test_shuffled_steps_are_called_that_also_where_episodes_end(kept):
+    td = batch(done=(0, 0, 1, 0, 0, 1, 0, 0, 0), rows=None)
+    td["index"] = torch.arange(9)
+    td = td[torch.tensor([2, 4, 0, 8, 5, 1, 7, 3, 6])]  # ends are followed by steps that begin nothing
+    if kept == "index":
+        td = td.exclude(("next", *H))
+    with pytest.raises(ContractError, match="shuffled"):
+        check_sequences(td, STATES, "PPOLoss")
+
+
+def test_time_in_another_dimension_is_called_that():
+    td = batch(done=(0, 0, 0, 0, 0, 0), rows=4)
+    td = td.transpose(0, 1).clone()
+    td["is_init"][:, 0] = True  # whatever stands first
+    td["is_init"][:, 1:] = False
+    with pytest.raises(ContractError, match=r"or time is not the last dimension of the batch \[6, 4\]"):
+        check_sequences(td, STATES, "PPOLoss")

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, Unbounded
 from rl.core.testing import check_env, check_transform
@@ -286,3 +287,67 @@ def test_transforms_of_a_level():
     assert data["next", "b", "episode_reward"].flatten().tolist() == [2.0, 4.0]
     assert data["b", "count"].flatten().tolist() == [0, 1]
     assert data["a", "is_init"].flatten().tolist() == [True, False]
+
+
+class _Dropping(Transform):
+    """Takes an entry away; with `promised`, from the specs too."""
+
+    leafwise = True
+
+    def __init__(self, key, *, promised=False):
+        super().__init__()
+        self.key, self.promised = key, promised
+
+    def _call(self, entries):
+        if isinstance(entries, dict):
+            return {key: value for key, value in entries.items() if key != self.key}
+        return entries.exclude(self.key)
+
+    def transform_observation_spec(self, spec):
+        if self.promised:
+            spec.pop(self.key, None)
+        return spec
+
+
+@pytest.mark.parametrize("form", ["tensordict", "leaves"])
+def test_a_transform_that_drops_what_the_specs_promise_is_named(form):
+    env = TransformedEnv(PendulumEnv(batch_size=[2]), Compose(StepCounter(), InitTracker(), _Dropping("is_init")))
+    with pytest.raises(ContractError, match=r"'is_init': expected bool.*Transform 2 of TransformedEnv, _Dropping, dr"):
+        env.reset() if form == "tensordict" else env.lowered().reset_leaves()
+
+
+def test_a_transform_that_drops_an_entry_of_steps_alone_is_named():
+    class AfterSteps(_Dropping):
+        def _reset(self, root, mask=None):
+            return root
+
+    env = TransformedEnv(PendulumEnv(), AfterSteps("reward"))
+    td = env.rand_action(env.reset())
+    with pytest.raises(ContractError, match=r"'reward'.*The transform of TransformedEnv, AfterSteps, dropped it"):
+        env.step(td)
+
+
+def test_an_entry_that_nobody_wrote_is_no_dropped_one():
+    class Promising(Transform):
+        def transform_observation_spec(self, spec):
+            spec["extra"] = Unbounded(1)
+            return spec
+
+    with pytest.raises(SpecError, match=r"'extra': expected float32 \[1\], got nothing$|got nothing\n"):
+        TransformedEnv(PendulumEnv(), Promising()).reset()
+
+
+def test_who_takes_an_entry_out_of_specs_and_steps_is_named_by_whoever_reads_it():
+    env = TransformedEnv(PendulumEnv(), Compose(InitTracker(), _Dropping("is_init", promised=True)))
+    reads = Contract(reads=(Key("is_init"),))
+    with pytest.raises(ContractError, match=r"dropped it"):
+        reads.read(env.reset(), "LSTMModule")
+
+
+def test_the_first_batch_through_a_composition_notes_its_parts():
+    chain = Compose(_Dropping("other"), _Dropping("hidden"))
+    td = TensorDict({"hidden": torch.zeros(3), "action": torch.zeros(3), "reward": torch.zeros(3)}, batch_size=[3])
+    out = chain(td)
+    with pytest.raises(ContractError, match="Transform 1 of Compose, _Dropping, dropped it"):
+        Contract(reads=(Key("hidden"),)).read(out, "Loss")
+    assert chain(td).keys() == out.keys()

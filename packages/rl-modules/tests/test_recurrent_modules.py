@@ -1,6 +1,7 @@
 """`LSTMModule` and `GRUModule`: single steps, sequences, and what they refuse."""
 
 import pickle
+import warnings
 from copy import deepcopy
 
 import pytest
@@ -12,6 +13,7 @@ from torch.testing import assert_close
 
 from rl.core import BackendError, ContractError, ShapeError, SpecError, set_recurrent_mode, states_of
 from rl.core.lowering import lower
+from rl.core.provenance import note_stage
 from rl.core.registry import Answer, PluginRecord
 from rl.core.testing import recurrent_reference
 from rl.modules import (
@@ -346,7 +348,7 @@ def test_a_back_end_that_nobody_offers_is_refused_at_construction(name, what):
 def test_an_absent_accelerator_comes_with_the_line_that_installs_it(monkeypatch):
     monkeypatch.setattr(_choice.registry.default(), "answer", lambda *_, **__: None)
     monkeypatch.setattr(_choice.registry.default(), "components", lambda *_: [])
-    with pytest.raises(BackendError, match="CUDA device; install it with `pip install rl-recurrent-triton`"):
+    with pytest.raises(BackendError, match=r"CUDA device \(.*\); install it with `pip install rl-recurrent-triton`"):
         make(LSTMModule, recurrent_backend="triton")
 
 
@@ -360,6 +362,16 @@ def test_one_for_another_device_is_refused_when_it_is_needed(monkeypatch):
         module(td)
     with pytest.raises(BackendError):
         _ = module.backend
+
+
+def test_one_that_is_installed_is_not_to_be_installed(monkeypatch):
+    monkeypatch.setattr("rl.modules.recurrent._base.is_offered", lambda _: True)
+    monkeypatch.setattr(_choice, "is_offered", lambda _: True)
+    monkeypatch.setattr(_choice.registry.default(), "answer", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BackendError, match="it needs a CUDA device, and this torch sees none; `rl doctor`") as caught:
+        _ = make(LSTMModule, recurrent_backend="triton").backend
+    assert "install" not in str(caught.value)
 
 
 def test_own_back_ends_need_no_plugin(monkeypatch):
@@ -565,3 +577,25 @@ def test_options_that_would_mean_something_else_are_refused(options, error, what
     options = {"in_key": "x", **options} if "in_keys" not in options else options
     with pytest.raises(error, match=what):
         LSTMModule(3, 4, out_key="out", **options)
+
+
+@each_module
+def test_states_that_were_collected_and_dropped_are_missed_aloud_once(kind):
+    class Buffer:
+        pass
+
+    module, buffer = make(kind), Buffer()
+    td = batch(module, 2, 5)
+    td["is_init"][:, 0] = True  # as a sampler of slices marks it
+    bare = td.exclude(*(state.name for state in module.states))
+    with warnings.catch_warnings(), set_recurrent_mode(True):
+        warnings.simplefilter("error")
+        module(bare.copy())  # nobody had any
+        note_stage(buffer, "the transform of Buffer (cut)", *(x.keys(True, True) for x in (td, bare)))
+        with pytest.raises(UserWarning, match=r"initial state.* The transform of Buffer \(cut\) dropped it"):
+            module(bare.copy())
+        module(bare.copy())
+        whole = bare.copy()
+        for state in module.states:
+            whole.set(state.name, state.start(whole.batch_size))
+        assert_close(module(whole)["features"], module(bare.copy())["features"])

@@ -5,8 +5,16 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError
-from rl.replay import LazyMemmapStorage, LazyTensorStorage, ListStorage, RandomSampler, ReplayBuffer
+from rl.replay import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    RandomSampler,
+    ReplayBuffer,
+    TensorDictReplayBuffer,
+)
 
 
 @pytest.mark.parametrize("size", [0, 1e6, 10.5, True, "10"])
@@ -68,3 +76,24 @@ def test_rows_are_found_by_arrays_as_by_tensors(storage):
 def test_parts_of_another_kind_are_refused_before_anything_is_written(arguments, text):
     with pytest.raises(ContractError, match=f"ReplayBuffer: {text}"):
         ReplayBuffer(batch_size=2, **arguments)
+
+
+def test_what_drops_an_entry_is_named_by_whoever_misses_it():
+    def cut(data):
+        return data.exclude("a")
+
+    def keeping(rows):
+        return rows.exclude("b")
+
+    data = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4), "c": torch.zeros(4)}, batch_size=[4])
+    for options, lost, who in [
+        ({"transform": cut}, "a", r"The transform of TensorDictReplayBuffer \(cut\) dropped it"),
+        ({"collate_fn": keeping}, "b", r"The collate_fn of TensorDictReplayBuffer \(keeping\) dropped it"),
+        ({"transform": cut, "prefetch": 1, "batch_size": 2}, "a", r"The transform of TensorDictReplayBuffer \(cut\)"),
+    ]:
+        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(4), **options)
+        buffer.extend(data)
+        for _ in range(2):
+            sample = buffer.sample(2)
+            with pytest.raises(ContractError, match=who):
+                Contract(reads=(Key(lost),)).read(sample, "Loss")

@@ -345,3 +345,34 @@ def test_what_is_wired_wrongly_is_refused(spoil, message):
         ready = GAE(gamma=GAMMA, lmbda=LAMBDA, value_network=critic)(batch.clone())
     with pytest.raises(ContractError, match=message):
         ClipPPOLoss(actor, critic)(spoil(ready))
+
+
+@pytest.mark.parametrize("place", ["postproc", "select", "transform"])
+def test_a_state_that_is_dropped_on_its_way_is_refused_with_the_name_of_what_dropped_it(place):
+    state = ("recurrent_state", "h")
+
+    def cut(data):
+        return data.exclude(state)
+
+    memory = GRUModule(4, WIDTH, in_key="observation", out_key="features")
+    head = TensorDictModule(nn.Linear(WIDTH, 2), ["features"], ["action_value"])
+    critic = TensorDictSequential(memory, TensorDictModule(nn.Linear(WIDTH, 1), ["features"], ["state_value"]))
+    policy = QValueActor(TensorDictSequential(memory, head), spec=ENVIRONMENTS["leaves"]().action_spec)
+    collector = Collector(
+        ENVIRONMENTS["leaves"], policy, frames_per_batch=80, postproc=cut if place == "postproc" else None
+    )
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(200, ndim=2),
+        sampler=SliceSampler(slice_len=5),
+        batch_size=10,
+        transform=cut if place == "transform" else None,
+    )
+    data = collector.collect()
+    buffer.extend(cut(data) if place == "select" else data)
+    said = {
+        "postproc": r"The postproc of Collector \(cut\) dropped it",
+        "select": "Collector had it, and what TensorDictReplayBuffer stores was not given it",
+        "transform": r"The transform of TensorDictReplayBuffer \(cut\) dropped it",
+    }
+    with pytest.raises(ContractError, match=said[place]):
+        GAE(gamma=GAMMA, lmbda=LAMBDA, value_network=critic)(buffer.sample().reshape(2, 5))

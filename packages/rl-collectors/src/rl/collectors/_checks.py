@@ -14,8 +14,9 @@ from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT, NestedKey, key_str, next_key, unwrap
+from rl.core.provenance import fate_of
 
-__all__ = ["StepChecks", "flat_keys"]
+__all__ = ["StepChecks", "flat_keys", "name_of"]
 
 
 class StepChecks:
@@ -28,7 +29,7 @@ class StepChecks:
 
     def __init__(self, env: Env, policy: object) -> None:
         self._env = env
-        self._who = "the random policy" if policy is None else f"the policy ({_name(policy)})"
+        self._who = "the random policy" if policy is None else f"the policy ({name_of(policy)})"
         contract = getattr(policy, "contract", None)  # knows which keys may be absent
         needs = contract.in_keys if isinstance(contract, Contract) else getattr(policy, "in_keys", None) or ()
         self._in_keys = [unwrap(key) for key in needs]
@@ -44,7 +45,7 @@ class StepChecks:
             action = root.get(key)
             if action is None:
                 key_ = Key(key, remedy=f"{self._who} must write it: add it to out_keys")
-                raise ContractError(missing_key_message(_name(self._env), key_, root, where="the policy's output"))
+                raise ContractError(missing_key_message(name_of(self._env), key_, root, where="the policy's output"))
             self._form(key, action, spec, self._who)
             try:
                 spec.assert_is_in(action)
@@ -72,13 +73,15 @@ class StepChecks:
             ContractError: if the environment did not write a key of its specs.
             SpecError: if an entry has another shape or dtype than its spec says.
         """
-        who, env = _name(self._env), self._env
+        who, env = name_of(self._env), self._env
         for composite in (env.observation_spec, env.full_reward_spec, env.full_done_spec):
             for key, spec in _specs(composite):
                 if key not in nxt:
+                    fate = fate_of(key, nxt)
                     raise ContractError(
                         f"{who}.step did not write {key_str(next_key(key))}, which its specs promise (it wrote under"
-                        f" 'next': {', '.join(map(key_str, nxt)) or 'nothing'}): write it, or take it out of the specs"
+                        f" 'next': {', '.join(map(key_str, nxt)) or 'nothing'}).{f' {fate}' if fate else ''} Write it,"
+                        " or take it out of the specs"
                     )
                 self._form(next_key(key), nxt[key], spec, f"{who}.step")
 
@@ -121,7 +124,7 @@ class StepChecks:
             stepped, root = step(td)
             nxt = stepped.get(NEXT, None)
             if nxt is None:
-                raise ContractError(f"{_name(self._env)}.step_and_maybe_reset wrote nothing under 'next'")
+                raise ContractError(f"{name_of(self._env)}.step_and_maybe_reset wrote nothing under 'next'")
             self.outcome(leaves_of(nxt))
             return stepped, root
 
@@ -163,5 +166,6 @@ def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _name(thing: object) -> str:
+def name_of(thing: object) -> str:
+    """What messages call a function, or an object by its class."""
     return getattr(thing, "__name__", type(thing).__name__)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl.collectors._assemble import Assembler, place
 from rl.collectors._carried import Carried
+from rl.collectors._checks import name_of
 from rl.collectors._clock import Clock
 from rl.collectors._runner import Runner
 from rl.collectors._state import pack, unpack
@@ -26,6 +27,7 @@ from rl.core._explain import check_pipeline
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED
+from rl.core.provenance import keys_in, note_stage
 
 __all__ = ["Collector"]
 
@@ -121,7 +123,7 @@ class Collector:
         self._ids: Tensor | None = None
         self._free_id = 0
         self._frames = 0
-        self._closed = False
+        self._closed = self._noted = False
 
     # ------------------------------------------------------------------ collecting
 
@@ -148,7 +150,19 @@ class Collector:
                 batch = batch.to(self._storing)
         if self._clock is not None:
             self._seconds += perf_counter() - start
-        return batch if self._postproc is None else self._postproc(batch)
+        return self._handed_on(batch)
+
+    def _handed_on(self, batch: TensorDictBase) -> Any:
+        """The batch behind `postproc`; the keys of the first one are noted, for errors about one that was dropped."""
+        if self._noted:
+            return batch if self._postproc is None else self._postproc(batch)
+        taken = keys_in(batch)
+        note_stage(self, "Collector", taken)
+        out = batch if self._postproc is None else self._postproc(batch)
+        if self._postproc is not None and isinstance(out, TensorDictBase):
+            note_stage(self, f"the postproc of Collector ({name_of(self._postproc)})", taken, keys_in(out))
+        self._noted = True
+        return out
 
     def rollout(self) -> Any:
         """The same as `collect`."""

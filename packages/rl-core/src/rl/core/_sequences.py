@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core._recurrent import State
+from rl.core.contract import Key, missing_key_message
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import DONE, INDEX, IS_INIT, NEXT, TRAJ_IDS, NestedKey, key_str, next_key
 
@@ -63,14 +64,17 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], who: str, *, do
     length = td.batch_size[dim] - 1
     follows = ~_any_behind(is_init.narrow(dim, 1, length), dim)
     done: Tensor | None = td.get(next_key(done_key), None)
+    ended = None if done is None else _any_behind(done.narrow(dim, 0, length), dim)
+    # Within episodes first: steps out of order are to be called that, whatever their flags say.
+    compared = _compare(td, states, follows if ended is None else follows & ~ended, who)
+    indexed = not compared and _refuse_jumps(td, follows, who)
     leaks = f"the state {key_str(states[0].name)} would leak into the next episode; {_INIT_REMEDY}"
-    if done is not None:
+    if ended is not None:
         _refuse(
-            _any_behind(done.narrow(dim, 0, length), dim) & follows,
+            ended & follows,
             f"{who}: an episode ends at step {{step}} of this batch, and {key_str(IS_INIT)} is false at the step after"
             f" it: {leaks}",
         )
-    compared = _compare(td, states, follows, who)
     ids: Tensor | None = td.get(TRAJ_IDS, None)
     if ids is not None and ids.shape == td.batch_size:
         _refuse(
@@ -78,7 +82,7 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], who: str, *, do
             f"{who}: the step after step {{step}} of this batch is of another trajectory ({key_str(TRAJ_IDS)}), and"
             f" {key_str(IS_INIT)} is false there: {leaks}. If the steps were shuffled, sample whole slices instead",
         )
-    if not compared:
+    if not compared and not indexed:
         _refuse_unknown_order(td, follows, states[0], who)
 
 
@@ -87,8 +91,15 @@ def _mark(td: TensorDictBase, state: State, who: str) -> Tensor:
     is_init: Tensor | None = td.get(IS_INIT, None)
     if is_init is None:
         raise ContractError(
-            f"{who} reads {key_str(IS_INIT)}, which nothing in this batch wrote: without it the state"
-            f" {key_str(state.name)} would leak from episode to episode; {_INIT_REMEDY}"
+            missing_key_message(
+                who,
+                Key(
+                    IS_INIT,
+                    remedy=f"Without it the state {key_str(state.name)} would leak from episode to episode;"
+                    f" {_INIT_REMEDY}.",
+                ),
+                td.keys(include_nested=True, leaves_only=True),
+            )
         )
     if is_init.dtype is not torch.bool or is_init.ndim == td.batch_dims:
         raise ShapeError(
@@ -125,8 +136,9 @@ def _compare(td: TensorDictBase, states: Sequence[State], follows: Tensor, who: 
             _any_behind(differs, dim) & follows,
             f"{who}: {key_str(state.name)} after step {{step}} of this batch is not the {key_str(state.name)} that the"
             f" state {key_str((NEXT, *_parts(state.name)))} of that step says, and {key_str(IS_INIT)} is false there:"
-            " the steps are not in time order, or were shuffled, or are padding. Sample whole slices (SliceSampler), do"
-            " not shuffle the time dimension, and leave trajectories where they are (no split_trajectories)",
+            " the steps are not in time order, or were shuffled, or are padding, or time is not the last dimension"
+            f" of the batch {list(td.batch_size)}. Sample whole slices (SliceSampler), do not shuffle time, and leave"
+            " trajectories where they are (no split_trajectories)",
         )
     return compared
 
@@ -140,18 +152,24 @@ def _refuse_time_elsewhere(td: TensorDictBase, who: str) -> None:
         )
 
 
+def _refuse_jumps(td: TensorDictBase, follows: Tensor, who: str) -> bool:
+    """Refuse a flat batch whose rows do not lie behind each other in their buffer; True if it says where they lie."""
+    flat = td.batch_dims == 1 and td.names[0] != "time"
+    index: Tensor | None = td.get(INDEX, None) if flat else None
+    if index is None or index.shape != td.batch_size:
+        return False
+    now, then = index[:-1], index[1:]
+    _refuse(
+        (then != now + 1) & (then != 0) & follows,
+        f"{who}: {key_str(INDEX)} jumps after step {{step}} of this batch, and {key_str(IS_INIT)} is false there:"
+        " the steps were shuffled. Sample whole slices (SliceSampler)",
+    )
+    return True
+
+
 def _refuse_unknown_order(td: TensorDictBase, follows: Tensor, state: State, who: str) -> None:
     """Refuse a flat batch of which nothing says that its steps follow each other."""
     if td.batch_dims > 1 or td.names[-1] == "time":
-        return
-    index: Tensor | None = td.get(INDEX, None)
-    if index is not None and index.shape == td.batch_size:
-        now, then = index[:-1], index[1:]
-        _refuse(
-            (then != now + 1) & (then != 0) & follows,
-            f"{who}: {key_str(INDEX)} jumps after step {{step}} of this batch, and {key_str(IS_INIT)} is false there:"
-            " the steps were shuffled. Sample whole slices (SliceSampler)",
-        )
         return
     _refuse(
         follows,

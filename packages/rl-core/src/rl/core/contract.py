@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl.core.errors import ContractError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
+from rl.core.provenance import fate_of
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,10 @@ class MissingKey:
 
     @property
     def hint(self) -> str:
-        """The nearest key that exists, or nothing."""
+        """Who dropped the key, or the nearest one that exists; nothing if neither is known."""
+        fate = fate_of(self.key.name, self.present)
+        if fate:
+            return f" {fate}"
         close = nearest(self.key.name, self.present)
         return f" Did you mean {key_str(close)}?" if close is not None else ""
 

@@ -12,14 +12,15 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError
+from rl.core.provenance import through
 from rl.core.specs import Composite
-from rl.envs._function_transform import as_transform
+from rl.envs._function_transform import FunctionTransform, as_transform
 from rl.envs._transform import Transform
 
 if TYPE_CHECKING:
     from rl.envs._transformed import TransformedEnv
 
-__all__ = ["Compose"]
+__all__ = ["Compose", "named_parts"]
 
 
 class Compose(Transform):
@@ -42,6 +43,7 @@ class Compose(Transform):
         self.transforms: list[Transform] = [as_transform(one) for one in transforms]
         self.in_keys = [key for one in self.transforms for key in one.in_keys]
         self.out_keys = [key for one in self.transforms for key in one.out_keys]
+        self._noted = False
 
     def append(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
         """Add one at the outer end; the specs of the environment follow."""
@@ -55,6 +57,7 @@ class Compose(Transform):
         self.transforms.insert(index, one)
         self.in_keys = [key for part in self.transforms for key in part.in_keys]
         self.out_keys = [key for part in self.transforms for key in part.out_keys]
+        self._noted = False
         if self._parent is not None:
             self._parent.refresh()
         return self
@@ -91,9 +94,12 @@ class Compose(Transform):
         return root
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        for one in self.transforms:
-            tensordict = one(tensordict)
-        return tensordict
+        if self._noted:
+            for one in self.transforms:
+                tensordict = one(tensordict)
+            return tensordict
+        self._noted = True
+        return through(self, named_parts(type(self).__name__, self), tensordict)
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
         for one in self.transforms:
@@ -145,3 +151,26 @@ class Compose(Transform):
 
     def __repr__(self) -> str:
         return "Compose(\n" + ",\n".join(indent(repr(one), "    ") for one in self.transforms) + ")"
+
+
+def named_parts(owner: str, transform: Transform) -> list[tuple[str, Transform]]:
+    """The transforms of which one consists, in their order, and what messages call each.
+
+    Args:
+        owner: what they belong to, for their names.
+        transform: a `Compose`, whose parts may be some again, or anything else.
+    """
+    parts = _flat(transform)
+    if len(parts) == 1:
+        return [(f"the transform of {owner}, {_called(parts[0])},", parts[0])]
+    return [(f"transform {place} of {owner}, {_called(one)},", one) for place, one in enumerate(parts)]
+
+
+def _flat(transform: Transform) -> list[Transform]:
+    if type(transform) is Compose:  # a subclass may do more than its parts
+        return [leaf for one in transform for leaf in _flat(one)]
+    return [transform]
+
+
+def _called(transform: Transform) -> str:
+    return repr(transform) if isinstance(transform, FunctionTransform) else type(transform).__name__

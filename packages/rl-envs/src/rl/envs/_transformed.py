@@ -13,9 +13,11 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Leaves
+from rl.core.provenance import forget_stage, through
+from rl.core.specs import Composite
 from rl.envs._base import EnvBase
 from rl.envs._checks import check_result
-from rl.envs._compose import Compose
+from rl.envs._compose import Compose, named_parts
 from rl.envs._function_transform import as_transform
 from rl.envs._resume import warn_not_restorable
 from rl.envs._transform import Transform
@@ -61,13 +63,20 @@ class TransformedEnv(EnvBase):
 
     def refresh(self) -> None:
         """Derive the specs anew, after a transform or the specs of the environment changed."""
-        base, transform = self.base_env, self.transform
-        self.observation_spec = transform.transform_observation_spec(base.observation_spec_unbatched.clone())
-        self.action_spec = transform.transform_action_spec(base.full_action_spec_unbatched.clone())
-        self.reward_spec = transform.transform_reward_spec(base.full_reward_spec_unbatched.clone())
-        self.done_spec = transform.transform_done_spec(base.done_spec_unbatched.clone())
-        self.state_spec = transform.transform_state_spec(base.state_spec_unbatched.clone())
-        self._inverts = any(type(one)._inv is not Transform._inv for one in _each(transform))
+        base = self.base_env
+        forget_stage(self)
+        self._reset_noted = self._step_noted = False
+        self._parts = named_parts(type(self).__name__, self.transform)
+        self.observation_spec = self._mapped("observation", base.observation_spec_unbatched.clone())
+        self.action_spec = self._mapped("action", base.full_action_spec_unbatched.clone())
+        self.reward_spec = self._mapped("reward", base.full_reward_spec_unbatched.clone())
+        self.done_spec = self._mapped("done", base.done_spec_unbatched.clone())
+        self.state_spec = self._mapped("state", base.state_spec_unbatched.clone())
+        self._inverts = any(type(one)._inv is not Transform._inv for _, one in self._parts)
+
+    def _mapped(self, role: str, spec: Composite) -> Any:
+        stages = [(f"{name} (its {role} spec)", getattr(one, f"transform_{role}_spec")) for name, one in self._parts]
+        return through(self, stages, spec, promised=True)
 
     def append_transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> TransformedEnv:
         """Add a transform at the outer end of this environment, and return it."""
@@ -88,7 +97,8 @@ class TransformedEnv(EnvBase):
         base._rl_flags.clear(fresh, base.full_done_spec)
         if not base._rl_reset_checked:
             base._rl_check_reset(fresh)
-        return self.transform._reset(fresh, None if tensordict is None else tensordict.get("_reset", None))
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        return self.transform._reset(fresh, mask) if self._reset_noted else self._noted_reset(fresh, mask)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         base = self.base_env
@@ -96,7 +106,7 @@ class TransformedEnv(EnvBase):
         outcome = base._rl_flags.complete(base._step(inner), base.full_done_spec)
         if not base._rl_step_checked:
             base._rl_check_step(outcome)
-        return self.transform._step(tensordict, outcome)
+        return self.transform._step(tensordict, outcome) if self._step_noted else self._noted_step(tensordict, outcome)
 
     # ---- leaf form
 
@@ -104,11 +114,27 @@ class TransformedEnv(EnvBase):
         return super()._rl_leafwise() and self.transform.is_leafwise() and self.base_env.lowered() is not None
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
-        return self.transform._reset(self.base_env._reset_leaves(mask), mask)
+        fresh = self.base_env._reset_leaves(mask)
+        return self.transform._reset(fresh, mask) if self._reset_noted else self._noted_reset(fresh, mask)
 
     def _step_leaves(self, root: Leaves) -> Leaves:
         inner = self.transform._inv(dict(root)) if self._inverts else root
-        return self.transform._step(root, self.base_env._step_leaves(inner))
+        outcome = self.base_env._step_leaves(inner)
+        return self.transform._step(root, outcome) if self._step_noted else self._noted_step(root, outcome)
+
+    # ---- the first time one transform after the other, so that errors can say which one dropped an entry
+
+    def _noted_reset(self, fresh: Any, mask: Tensor | None) -> Any:
+        stages = [(name, lambda entries, one=one: one._reset(entries, mask)) for name, one in self._parts]
+        out = through(self, stages, fresh)
+        self._reset_noted = True
+        return out
+
+    def _noted_step(self, root: Any, outcome: Any) -> Any:
+        stages = [(name, lambda entries, one=one: one._step(root, entries)) for name, one in self._parts]
+        out = through(self, stages, outcome)
+        self._step_noted = True
+        return out
 
     # ---- the rest goes to the environment
 
@@ -149,9 +175,3 @@ class TransformedEnv(EnvBase):
     def __repr__(self) -> str:
         parts = f"env={self.base_env!r},\ntransform={self.transform!r}"
         return f"{type(self).__name__}(\n{indent(parts, '    ')})"
-
-
-def _each(transform: Transform) -> list[Transform]:
-    if isinstance(transform, Compose):
-        return [leaf for one in transform for leaf in _each(one)]
-    return [transform]

@@ -19,6 +19,7 @@ from rl.replay._checkpoint import read_state, write_state
 from rl.replay._collate import collate
 from rl.replay._extra import Extra
 from rl.replay._flight import Batch, Flight
+from rl.replay._keys_on_the_way import KeysOnTheWay
 from rl.replay._list import ListStorage
 from rl.replay._plain import pack, unpack
 from rl.replay._random import RandomSampler
@@ -99,6 +100,7 @@ class ReplayBuffer:
         self._write_count = 0
         self._extra = Extra.of(self.sampler, marks=collate_fn is None)
         self._extra.attach(self.storage)
+        self._keys = KeysOnTheWay(who, collate_fn)
 
     @property
     def write_count(self) -> int:
@@ -150,6 +152,8 @@ class ReplayBuffer:
             self.writer.extended(index, data)
             self._write_count += count
             self.sampler.extended(index, data)
+        if not self._keys.stored:
+            self._keys.of_batch(data)
         return index
 
     def sample(self, batch_size: int | None = None, *, return_info: bool = False) -> Any:
@@ -337,7 +341,9 @@ class ReplayBuffer:
             data = data.reshape(*index.shape, *data.batch_size[1:])
         data = self._annotate(data, info)
         self._extra.mark(data, info)
-        if self._transform is not None:
+        if not self._keys.sampled:
+            data = self._keys.of_sample(rows, data, self._transform)
+        elif self._transform is not None:
             data = self._transform(data)
         if self._pin_memory:
             data = data.pin_memory()

@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core import set_recurrent_mode, states_of
+from rl.core.contract import Key, missing_key_message
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import IS_INIT, NEXT, NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.replay._arguments import whole
@@ -84,11 +85,11 @@ class BurnInTransform:
             )
         for key in self.out_keys:
             if data.get(key, None) is None:
-                present = ", ".join(key_str(entry) for entry in data.keys(include_nested=True, leaves_only=True))
-                raise ContractError(
-                    f"BurnInTransform: the batch lacks the state {key_str(key)} that its slices begin with (it has:"
-                    f" {present}): store it with the steps that were collected"
+                present = data.keys(include_nested=True, leaves_only=True)
+                wanted = Key(
+                    key, remedy="Its slices begin with this state: store it with the steps that were collected."
                 )
+                raise ContractError(missing_key_message("BurnInTransform", wanted, present))
         first, rest, begins = self._cut_flat(data) if data.ndim == 1 else self._cut_rows(data)
         init = rest.get(IS_INIT, None)
         stays = None if init is None else init[begins]

@@ -97,11 +97,13 @@ def _absent(who: str, cell: Cell, name: str, device: torch.device) -> str:
             " out by RL_PLUGINS_DISABLE?"
         )
     known = sorted({AUTO, *_OWN, *(c.name for c in registry.default().components("recurrent_backend"))})
-    remedy = "`rl doctor` shows who answers"
-    if name in _INSTALL:
-        remedy = f"install it with `{_INSTALL[name]}`; if it is installed, `rl doctor` says why it does not answer"
-        if name == "triton" and device.type != "cuda":
-            remedy = f"it needs a CUDA device; {remedy}"
+    installed = is_offered(name)
+    remedy = "`rl doctor` says why" if installed else "`rl doctor` shows who answers"
+    if name in _INSTALL and not installed:
+        remedy = f"install it with `{_INSTALL[name]}`"
+    if name == "triton" and device.type != "cuda":
+        there = "move the module there" if torch.cuda.is_available() else "this torch sees none"
+        remedy = f"it needs a CUDA device{f', and {there}' if installed else f' ({there})'}; {remedy}"
     return (
         f"{who}: the recurrent back end {name!r} does not answer for {cell} on {device} (known here:"
         f" {', '.join(known)}); {remedy}"

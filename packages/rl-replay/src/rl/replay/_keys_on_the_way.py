@@ -1,0 +1,55 @@
+"""Which keys the first batches through a buffer have, so that errors can say where one was dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tensordict import TensorDictBase
+
+from rl.core.provenance import keys_in, note_stage
+
+__all__ = ["KeysOnTheWay"]
+
+
+class KeysOnTheWay:
+    """Notes the keys of the first batch that is written and of the first that is sampled; see `rl.core.provenance`.
+
+    Args:
+        who: class of the buffer, for messages.
+        collate_fn: makes batches of rows; None for the buffer's own.
+    """
+
+    def __init__(self, who: str, collate_fn: Callable[[Any], Any] | None) -> None:
+        self._who: Final = who
+        self._collate: Final = collate_fn
+        self.stored = self.sampled = False
+
+    def of_batch(self, data: Any) -> None:
+        """Note those of a batch that was written."""
+        self.stored = True
+        note_stage(self, f"what {self._who} stores", keys_in(data))
+
+    def of_sample(self, rows: Any, data: Any, transform: Callable[[Any], Any] | None) -> Any:
+        """Note those of a sample; returns what `transform` makes of it.
+
+        Args:
+            rows: of the storage.
+            data: the batch that was made of them.
+            transform: of the buffer.
+        """
+        keys = keys_in(data)
+        if self._collate is not None:
+            stored = keys_in(rows[0] if isinstance(rows, list) and rows else rows)
+            note_stage(self, f"the collate_fn of {self._who} ({_named(self._collate)})", stored, keys)
+        note_stage(self, f"what {self._who} sampled", keys)
+        if transform is not None:
+            data = transform(data)
+            if isinstance(data, TensorDictBase):
+                note_stage(self, f"the transform of {self._who} ({_named(transform)})", keys, keys_in(data))
+        self.sampled = True
+        return data
+
+
+def _named(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
