@@ -262,11 +262,17 @@ def test_our_layers_serve_as_well_as_those_of_torch(backend, cell):
 
 
 @pytest.mark.parametrize(
-    ("cell", "rows", "expected"),
-    [("lstm", 2, PadBackend), ("lstm", 40, ScanBackend), ("gru", 2, ScanBackend), ("gru", 40, ScanBackend)],
+    ("cell", "rows", "units", "expected"),
+    [
+        ("lstm", 2, 16, PadBackend),
+        ("lstm", 40, 16, ScanBackend),
+        ("lstm", 1, 256, ScanBackend),
+        ("gru", 2, 16, ScanBackend),
+        ("gru", 40, 16, ScanBackend),
+    ],
 )
-def test_small_batches_without_compiled_loops_go_through_torchs_own_lstm(cell, rows, expected):
-    module, x, first, is_init, resets = problem(cell, rows, hidden=16, dtype=torch.float32)
+def test_small_batches_without_compiled_loops_go_through_torchs_own_lstm(cell, rows, units, expected):
+    module, x, first, is_init, resets = problem(cell, rows, hidden=units, dtype=torch.float32)
     out, after = PlainBackend()(module, x, first, is_init, resets)
     want, want_after = expected()(module, x, first, is_init, resets)
     assert torch.equal(out, want)

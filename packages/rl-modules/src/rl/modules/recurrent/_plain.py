@@ -18,6 +18,7 @@ __all__ = ["PlainBackend"]
 States = tuple[Tensor, ...]
 _functorch: Any = torch._C._functorch  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 _FEW: Final = 512  # rows times units; a step of the loop then costs its calls, of which torch's own layers need fewer
+_NARROW: Final = 192  # units; with more, the products of a step cost more than its calls
 
 
 @final
@@ -37,7 +38,7 @@ class PlainBackend:
 
     name = "scan"
     kernels = TORCH
-    why = f"{TorchKernels.why}; on a CPU, batches of up to {_FEW} rows times units through 'pad'"
+    why = f"{TorchKernels.why}; on a CPU, batches of up to {_FEW} rows times units, {_NARROW} units at most, through 'pad'"
 
     def __init__(self) -> None:
         self._scan: Final = ScanBackend()
@@ -53,7 +54,8 @@ class PlainBackend:
         options: RecurrentOptions = DEFAULTS,
     ) -> tuple[Tensor, States]:
         """See `rl.core.interfaces.RecurrentBackend`."""
-        few = isinstance(module, nn.LSTM) and inputs.is_cpu and inputs.shape[0] * module.hidden_size <= _FEW
-        plain = few and not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None
+        units = module.hidden_size
+        few = inputs.is_cpu and inputs.shape[0] * units <= _FEW and units <= _NARROW
+        plain = few and isinstance(module, nn.LSTM) and not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None
         run = self._pad if plain else self._scan
         return run(module, inputs, state, is_init, reset_state, options)
