@@ -37,7 +37,7 @@ def in_turns(sides: Sides, rounds: int, elements: int) -> dict[str, Pair]:
     times: dict[str, list[Pair]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, run in sides.items():
-            least, most = (1, 20_000) if name.startswith("TorchRL") else (2, 400_000)  # theirs take longer: fewer, but warm
+            least, most = (1, 20_000) if name.startswith("TorchRL") else (2, 400_000)  # warm, too
             repeat = max(least, most // elements)
             cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
             for _ in range(repeat):

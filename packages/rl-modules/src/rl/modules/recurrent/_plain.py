@@ -25,9 +25,9 @@ _NARROW: Final = 192  # units; with more, the products of a step cost more than 
 class PlainBackend:
     """``scan`` in plain torch; on a CPU, small batches of an LSTM go through ``pad``, up to three times as fast there.
 
-    Torch's own GRU is slower than the loop, however small the batch: it is never taken. A compiled function has
-    ``scan`` only, which keeps the whole graph, and so has a transform of `torch.func`: torch's own LSTM lacks a rule
-    for ``vmap``.
+    Torch's own GRU is slower than the loop, but for one wide row without gradients: it is never taken. A compiled
+    function has ``scan`` only, which keeps the whole graph, and so has a transform of `torch.func`: torch's own LSTM
+    lacks a rule for ``vmap``.
 
     Example:
         >>> lstm = nn.LSTM(3, 4, batch_first=True)
@@ -38,7 +38,7 @@ class PlainBackend:
 
     name = "scan"
     kernels = TORCH
-    why = f"{TorchKernels.why}; on a CPU, batches of up to {_FEW} rows times units, {_NARROW} units at most, through 'pad'"
+    why = f"{TorchKernels.why}; on a CPU, up to {_FEW} rows times units of at most {_NARROW} units through 'pad'"
 
     def __init__(self) -> None:
         self._scan: Final = ScanBackend()
@@ -56,6 +56,7 @@ class PlainBackend:
         """See `rl.core.interfaces.RecurrentBackend`."""
         units = module.hidden_size
         few = inputs.is_cpu and inputs.shape[0] * units <= _FEW and units <= _NARROW
-        plain = few and isinstance(module, nn.LSTM) and not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None
+        traced = torch.compiler.is_compiling() or _functorch.peek_interpreter_stack() is not None
+        plain = few and isinstance(module, nn.LSTM) and not traced
         run = self._pad if plain else self._scan
         return run(module, inputs, state, is_init, reset_state, options)
