@@ -1,10 +1,11 @@
 """What only memory can learn: return of the best checkpoint on fresh episodes, by seed.
 
-Tasks: ``cartpole`` (CartPole-v1 without its velocities, 100,000 frames; the goal is a median of at least 450 with a
-recurrent policy, where one without memory stays below 200) and ``recall`` (a bit is shown at the first of 50 steps and
-asked for at the last, 1 for the right answer and -1 for the wrong one; without memory 0 on average).
+Tasks: ``cartpole`` (CartPole-v1 without its velocities, 100,000 frames, recipe ``ppo``; the goal is a median of at
+least 450 with a recurrent policy, where one without memory stays below 200), ``cartpole-dqn`` (the same with the recipe
+``dqn``) and ``recall`` (``ppo``; a bit is shown at the first of 50 steps and asked for at the last, 1 for the right
+answer and -1 for the wrong one; without memory 0 on average).
 
-Run: ``./x bench packages/rl-trainers/benchmarks/memory.py cartpole|recall lstm|gru|mlp [seed ...]``.
+Run: ``./x bench packages/rl-trainers/benchmarks/memory.py cartpole|cartpole-dqn|recall lstm|gru|mlp [seed ...]``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rl.core.interfaces import Leaves
 from rl.core.registry import default
 from rl.core.specs import Binary, Categorical, Composite, Unbounded
 from rl.envs import EnvBase
-from rl.trainers import PPOConfig, train_ppo
+from rl.trainers import DQNConfig, PPOConfig, train_dqn, train_ppo
 
 LENGTH = 50
 TASKS: dict[str, dict[str, Any]] = {
@@ -37,6 +38,17 @@ TASKS: dict[str, dict[str, Any]] = {
         "epochs": 20,
         "gamma": 0.98,
         "gae_lambda": 0.8,
+    },
+    "cartpole-dqn": {
+        "env": "CartPole-v1",
+        "observation_indices": (0, 2),
+        "total_frames": 100_000,
+        "num_envs": 8,
+        "updates_per_batch": 8,
+        "minibatch_size": 512,
+        "hidden": (64,),
+        "gamma": 0.98,
+        "anneal": True,
     },
     "recall": {
         "env": "bench/recall",
@@ -89,10 +101,14 @@ def main(task: str = "cartpole", policy: str = "lstm", *seeds: str) -> dict[str,
     default().add(Component("env", "bench/recall", f"{__name__}:RecallEnv"))
     rows: list[dict[str, Any]] = []
     for seed in map(int, seeds or "012"):
-        config = PPOConfig(**{**TASKS[task], "policy": policy, "seed": seed, "loggers": ("csv",)})
+        settings = {**TASKS[task], "policy": policy, "seed": seed, "loggers": ("csv",)}
         cpu = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
-            result = train_ppo(config, out=f"{folder}/run", display="none")
+            out = f"{folder}/run"
+            if task == "cartpole-dqn":
+                result = train_dqn(DQNConfig(**settings), out=out, display="none")
+            else:
+                result = train_ppo(PPOConfig(**settings), out=out, display="none")
         rows.append(
             {
                 "task": task,
@@ -104,9 +120,9 @@ def main(task: str = "cartpole", policy: str = "lstm", *seeds: str) -> dict[str,
             }
         )
         print(rows[-1], flush=True)
-    out: dict[str, object] = {"median_eval_return_mean": statistics.median(row["eval_return_mean"] for row in rows)}
-    print(json.dumps(out))
-    return out
+    found: dict[str, object] = {"median_eval_return_mean": statistics.median(row["eval_return_mean"] for row in rows)}
+    print(json.dumps(found))
+    return found
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from rl.core import SpecError, states_of
 from rl.core.cli import main
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, evaluate, load_policy, make_env, train_dqn, train_ppo
-from rl.trainers._dqn import dqn_policy
+from rl.trainers._dqn import dqn_policy, q_loss
 from rl.trainers._loading import load_run
 from rl.trainers._ppo import ppo_networks
 
@@ -46,6 +46,28 @@ def test_dqn_remembers(policy, tmp_path):
     policy = load_policy(tmp_path / "run")
     batch = Collector(make_env("test/recall", 3, seed=0), policy, frames_per_batch=12, exploration_type=None).collect()
     assert batch["next", "reward"].sum(1).tolist() == [[4.0]] * 3
+
+
+@pytest.mark.parametrize("policy", ["mlp", "gru"])
+@pytest.mark.parametrize("td_lambda", [0.0, 0.7])
+def test_targets_of_sequences_look_further_than_one_step(policy, td_lambda):
+    """From values that are all 0, targets are the discounted rewards that count, and so are the errors."""
+    config = dataclasses.replace(DQN, policy=policy, td_lambda=td_lambda, gamma=0.9)
+    loss = q_loss(config, dqn_policy(config, FakeEnv(Categorical(2))))
+    for parameter in loss.value_network.parameters():
+        parameter.detach().zero_()
+    loss.target_value_network.load_state_dict(loss.value_network.state_dict())
+    reward = torch.tensor([[1.0, 2.0, 4.0, 8.0]]).unsqueeze(-1)
+    done = torch.tensor([[False, True, False, True]]).unsqueeze(-1)
+    seen = torch.zeros(1, 4, 4)
+    after = TensorDict(observation=seen, reward=reward, done=done, terminated=done.clone(), batch_size=[1, 4])
+    batch = TensorDict(observation=seen, action=torch.zeros(1, 4, dtype=torch.int64), next=after, batch_size=[1, 4])
+    batch["is_init"] = torch.tensor([[True, False, True, False]]).unsqueeze(-1)
+    for state in states_of(loss.value_network):
+        batch[state.name] = state.start((1, 4))
+    loss(batch)
+    weight = 0.0 if policy == "mlp" else 0.9 * td_lambda  # of the step behind
+    assert torch.allclose(batch["td_error"], torch.tensor([[1 + weight * 2, 2, 4 + weight * 8, 8]]))
 
 
 SMALL = {"total_frames": 1024, "eval_every": 300, "eval_episodes": 2, "final_eval_episodes": 2, "log_every": 100}

@@ -290,7 +290,8 @@ def test_a_burned_in_state_is_the_one_that_the_present_weights_lead_to(cell, bac
             close(rest["recurrent_state", part][0], before[2][place])
 
 
-def test_q_learning_on_sequences_over_the_ends_of_episodes(cell, backend, env):
+@pytest.mark.parametrize("lmbda", [0.0, 0.7])
+def test_q_learning_on_sequences_over_the_ends_of_episodes(cell, backend, env, lmbda):
     """What the recipe does: the life of an environment as one sequence, cut anywhere."""
     memory = remembering(cell, backend, env)
     head = nn.Linear(WIDTH, 2)
@@ -300,20 +301,25 @@ def test_q_learning_on_sequences_over_the_ends_of_episodes(cell, backend, env):
         batch.set(("next", "break"), torch.zeros_like(batch["next", "done"])) for batch in collected(env, policy)
     ]
     loss = DQNLoss(policy, delay_value=True, double_dqn=True, gamma=GAMMA)
+    loss.make_value_estimator("td-lambda", gamma=GAMMA, lmbda=lmbda)
+    for parameter in loss.target_value_network.parameters():
+        parameter.add_(torch.randn_like(parameter) / 5)
     kept = [*loss.in_keys, ("next", "terminated"), ("next", "break")]
     sampler = SliceSampler(slice_len=10, end_key=("next", "break"), pad_output=True)
     sample = buffered([batch.select(*kept) for batch in batches], sampler, 60).sample()
     assert sample.shape == (6, 10)
     original = sample.clone()
     assert (original["is_init"][:, 1:] != 0).any()  # episodes begin inside
-    rows = []
+    frozen = loss.target_value_network[0]
+    values, targets = [], []
     for row in original.clone():
         row["next", "done"][:-1] = row["is_init"][1:]
-        rows.append(unrolled(memory, row, stored_state(memory, row, 0), begins=False)[:2])
-    here, there = (head(torch.stack(part)) for part in zip(*rows, strict=True))
-    best = there.max(-1, keepdim=True).values.detach()  # both networks are equal yet
-    target = original["next", "reward"] + GAMMA * best * ~original["next", "terminated"]
-    wanted = (here.gather(-1, original["action"].unsqueeze(-1)) - target).square().mean()
+        here, there = q_values_by_hand(memory, head, row)
+        judged = q_values_by_hand(frozen[0], frozen[1].module, row)[1]
+        values.append(here)
+        targets.append(lambda_returns_by_hand(row, judged.gather(-1, there.argmax(-1, keepdim=True)), lmbda))
+    chosen = torch.stack(values).gather(-1, original["action"].unsqueeze(-1))
+    wanted = (chosen - torch.stack(targets).detach()).square().mean()
     out = loss(sample)
     close(out["loss"], wanted)
     parameters = list(policy.parameters())
@@ -321,6 +327,22 @@ def test_q_learning_on_sequences_over_the_ends_of_episodes(cell, backend, env):
         torch.autograd.grad(out["loss"], parameters), torch.autograd.grad(wanted, parameters), strict=True
     ):
         close(got, hand)
+
+
+def q_values_by_hand(memory, head, row):
+    """Values of all actions at each step, and of each outcome, ``[T, 2]``."""
+    return [head(part) for part in unrolled(memory, row, stored_state(memory, row, 0), begins=False)[:2]]
+
+
+def lambda_returns_by_hand(row, value, lmbda):
+    """Targets ``[T, 1]`` from values of the outcomes ``[T, 1]``, from the last step to the first."""
+    after, found = row["next"], []
+    for t in reversed(range(row.shape[0])):
+        beyond = value[t]
+        if found and not row["is_init"][t + 1]:
+            beyond = (1 - lmbda) * value[t] + lmbda * found[-1]
+        found.append(after["reward"][t] + GAMMA * beyond * ~after["terminated"][t])
+    return torch.stack(found[::-1])
 
 
 # ---------------------------------------------------------------- wired wrongly

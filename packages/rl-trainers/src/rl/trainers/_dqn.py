@@ -74,7 +74,7 @@ def train_dqn(
         annealing_num_steps=config.epsilon_frames,
         action_key=action_of(env)[0],
     ).to(config.device)
-    loss = DQNLoss(policy, loss_function="smooth_l1", delay_value=True, double_dqn=config.double, gamma=config.gamma)
+    loss = q_loss(config, policy)
     check_pipeline(env, policy, loss)
     if config.target_tau:
         target = SoftUpdate(loss, tau=config.target_tau)
@@ -116,6 +116,18 @@ def train_dqn(
 #: never true: to a recurrent policy the whole life of an environment is one sequence
 BREAK = (NEXT, "break")
 METRICS = ("loss", "q_value", "gradient_norm", "epsilon", "learning_rate")
+
+
+def q_loss(config: DQNConfig, policy: QValueActor) -> DQNLoss:
+    """Targets of one step; for a policy that remembers lambda returns, since it learns from steps in their order.
+
+    Actions that were not greedy are not corrected for, as in Kapturowski et al.; Kozuno et al., "Revisiting Peng's
+    Q(lambda) for modern reinforcement learning", 2021, say why that does well.
+    """
+    loss = DQNLoss(policy, loss_function="smooth_l1", delay_value=True, double_dqn=config.double, gamma=config.gamma)
+    if config.policy != "mlp":
+        loss.make_value_estimator("td-lambda", gamma=config.gamma, lmbda=config.td_lambda)
+    return loss
 
 
 def replay_buffer(config: DQNConfig, policy: QValueActor) -> ReplayBuffer:

@@ -45,6 +45,8 @@ class DQNConfig(RunConfig):
             to be recalled after long.
         sequence_length: steps of a sampled sequence that a recurrent policy learns from.
         burn_in: steps in front of these, on which its stored state is only brought up to date.
+        td_lambda: weight of longer returns in the targets of a recurrent policy; 0 looks one step ahead, 1 to the end
+            of the sequence.
 
     Raises:
         SpecError: if a value is out of its range.
@@ -79,6 +81,7 @@ class DQNConfig(RunConfig):
     recurrent_horizon: int = 1
     sequence_length: int = 16
     burn_in: int = 8
+    td_lambda: float = 0.8
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,6 +116,7 @@ class DQNConfig(RunConfig):
                 "recurrent_horizon": above_zero,
                 "sequence_length": above_zero,
                 "burn_in": (lambda n: n >= 0, "0 or more"),
+                "td_lambda": in_range(0, 1),
             },
         )
         if self.policy != "mlp":
