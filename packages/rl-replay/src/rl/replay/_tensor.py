@@ -165,7 +165,8 @@ class TensorRows:
             raise ShapeError(f"{type(self).__name__}: {index.numel()} indices for {count} rows")
         length = grown(type(self).__name__, index, self._len, self.max_size)
         if self._layout is None:
-            self._allocate(layout)
+            with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
+                self._allocate(layout)
         index = index.reshape(-1)
         if not self.on_cpu:
             index = index.to(self.device)
@@ -226,7 +227,8 @@ class TensorRows:
             return
         layout = Layout.from_state(state["layout"])
         if self._layout is None or self._layout.state() != layout.state():
-            self._allocate(layout)
+            with torch.inference_mode(mode=False):  # as in `set`
+                self._allocate(layout)
         length: int = state["len"]
         for key, part in state["cells"]:
             self._cells[key if isinstance(key, str) else tuple(key)][:length] = part
