@@ -13,6 +13,7 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, SpecError
 from rl.native import _tree_ops as ops
 from rl.native._library import why
+from rl.native._traced import away
 from rl.native._tree_calls import (
     BITS,
     as_uniforms,
@@ -72,6 +73,9 @@ class NativePriorityTree:
     device = torch.device("cpu")
 
     def __init__(self, capacity: int, *, dtype: torch.dtype = torch.float32) -> None:
+        away(lambda: self._begin(capacity, dtype))
+
+    def _begin(self, capacity: int, dtype: torch.dtype) -> None:
         buffer = zeros(buffer_size(capacity, dtype))
         functions().rl_tree_init(buffer.data_ptr(), whole(capacity), BITS[dtype])
         self._attach(buffer)
@@ -157,7 +161,10 @@ class NativePriorityTree:
         if _compiling():
             ops.tree_set(self._buffer, index, priority.detach())
             return
-        status = self._set(self._at, index.data_ptr(), priority.data_ptr(), index.numel(), 1 if priority.ndim else 0)
+        n = index.numel()
+        if n == 1:  # its memory may hold the other sign, though it is contiguous
+            priority = priority.resolve_neg()
+        status = self._set(self._at, index.data_ptr(), priority.data_ptr(), n, 1 if priority.ndim else 0)
         if status:
             refuse(status, capacity=self.capacity, index=index, value=priority)
 
@@ -226,6 +233,8 @@ class NativePriorityTree:
         if _compiling():
             ops.tree_set_errors(self._buffer, index, error.detach(), eps, alpha, raw, largest, rows)
             return
+        if n == 1:
+            error = error.resolve_neg()  # as in `update`
         beside = 0 if raw is None else raw.data_ptr(), 0 if largest is None else largest.data_ptr()
         status = self._set_errors(
             pack_errors(self._at, index.data_ptr(), error.data_ptr(), n, step, eps, alpha, rows, *beside)
@@ -394,7 +403,7 @@ class NativePriorityTree:
             CheckpointError: if the file is missing, exists already, or holds no tree.
         """
         path, size = Path(path), None if capacity is None else buffer_size(capacity, dtype)
-        buffer = map_file(path, size)
+        buffer = away(lambda: map_file(path, size))
         if capacity is not None:
             functions().rl_tree_init(buffer.data_ptr(), whole(capacity), BITS[dtype])
         tree = cls.from_buffer(buffer)
