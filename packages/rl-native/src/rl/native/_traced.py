@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["away", "is_dual", "is_traced"]
+__all__ = ["away", "is_dual", "is_traced", "is_transformed"]
 
 Result = TypeVar("Result")
 
@@ -40,6 +40,16 @@ def is_dual() -> bool:
         False
     """
     return forward_ad._current_level >= 0  # noqa: SLF001 - there is no public way to ask
+
+
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` runs what is called here, and not the compiler, which knows them itself.
+
+    Example:
+        >>> is_transformed(), torch.vmap(lambda x: x + is_transformed())(torch.zeros(1))
+        (False, tensor([1.]))
+    """
+    return not _is_compiling() and _is_transformed()
 
 
 def away(make: Callable[[], Result]) -> Result:
