@@ -16,6 +16,7 @@ from rl.replay._arguments import whole
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._plain import require_plain
 from rl.replay._row_gather import flat_rows, row_gather
+from rl.replay._writable import refuse_unwritable
 
 __all__ = ["TensorRows"]
 
@@ -45,6 +46,7 @@ class TensorRows:
         self.on_cpu: Final = self.device is None or self.device.type == "cpu"
         self._len = 0
         self._revision = 0
+        self._writable = False
 
     def _whole(self, name: str, value: Any) -> int:
         number = whole(value)
@@ -150,7 +152,7 @@ class TensorRows:
 
         Raises:
             ContractError: if a key is missing or new.
-            SpecError: if a dtype differs from the first batch.
+            SpecError: if a dtype differs from the first batch, or is one that torch cannot write.
             ShapeError: if a shape differs, or there are not as many rows as indices.
             IndexError: if an index is negative, beyond the capacity or would leave a gap.
         """
@@ -256,6 +258,7 @@ class TensorRows:
     def _hold(self, cells: Cells) -> None:
         rows = row_gather([cell for cell in cells.values() if isinstance(cell, Tensor)])  # first: a plugin may refuse
         self._cells, self._rows = cells, rows
+        self._writable = False  # not known
         self.slices = getattr(rows, "slices", None) if self.on_cpu else None
         self._tensors = [(key, cell) for key, cell in cells.items() if isinstance(cell, Tensor)]
         self._lists = [(key, cell) for key, cell in cells.items() if not isinstance(cell, Tensor)]
@@ -281,6 +284,9 @@ class TensorRows:
         count = layout.check(cells, who)
         if count == 0:
             raise ShapeError(f"{who}: a batch without rows, batch size {list(data.shape)}")
+        if not self._writable:
+            refuse_unwritable(who, layout.columns, self.device)
+            self._writable = True
         return cells, count, layout
 
     def _refuse_other(self, data: Any) -> None:
