@@ -93,7 +93,8 @@ class NativePriorityTree:
         if functions().rl_tree_open(buffer.data_ptr(), buffer.numel(), byref(capacity), byref(bits)):
             raise CheckpointError(f"NativePriorityTree: these {buffer.numel()} bytes hold no priority tree")
         self.capacity, self.dtype = capacity.value, _DTYPES[bits.value]
-        self._buffer, self._at = buffer, buffer.data_ptr()
+        self._buffer = buffer
+        self._at = buffer.data_ptr  # asked anew in each call: to send a tensor to another process moves its memory
         self._file: tuple[int, int] | None = None  # the one that it is mapped from
         start = leaves_at(self.capacity, self.dtype)
         self._leaves = buffer[start : start + self.capacity * (bits.value // 8)].view(self.dtype)
@@ -164,7 +165,7 @@ class NativePriorityTree:
         n = index.numel()
         if n == 1:  # its memory may hold the other sign, though it is contiguous
             priority = priority.resolve_neg()
-        status = self._set(self._at, index.data_ptr(), priority.data_ptr(), n, 1 if priority.ndim else 0)
+        status = self._set(self._at(), index.data_ptr(), priority.data_ptr(), n, 1 if priority.ndim else 0)
         if status:
             refuse(status, capacity=self.capacity, index=index, value=priority)
 
@@ -237,7 +238,7 @@ class NativePriorityTree:
             error = error.resolve_neg()  # as in `update`
         beside = 0 if raw is None else raw.data_ptr(), 0 if largest is None else largest.data_ptr()
         status = self._set_errors(
-            pack_errors(self._at, index.data_ptr(), error.data_ptr(), n, step, eps, alpha, rows, *beside)
+            pack_errors(self._at(), index.data_ptr(), error.data_ptr(), n, step, eps, alpha, rows, *beside)
         )
         if status:
             refuse(status, capacity=rows, index=index, value=error, power=(eps, alpha))
@@ -289,7 +290,7 @@ class NativePriorityTree:
         else:
             draw(generator=generator)
         places = index.data_ptr(), 0, weight.data_ptr()
-        status = self._draw(pack_draws(self._at, n, seed_at, 0, 1 if stratified else 0, beta, *places))
+        status = self._draw(pack_draws(self._at(), n, seed_at, 0, 1 if stratified else 0, beta, *places))
         if status:
             refuse(status, capacity=self.capacity)
         return index, weight
@@ -317,7 +318,7 @@ class NativePriorityTree:
         else:
             draw(generator=generator)
         way = (0.0, index.data_ptr(), found_at, 0) if beta is None else (beta, index.data_ptr(), 0, found_at)
-        status = self._draw(pack_draws(self._at, n, seed_at, u_at, bool(stratified), *way))
+        status = self._draw(pack_draws(self._at(), n, seed_at, u_at, bool(stratified), *way))
         if status:
             refuse(status, capacity=self.capacity, value=u)
         return index, found
@@ -334,7 +335,7 @@ class NativePriorityTree:
             return ops.tree_get(self._buffer, index, self.dtype)
         index = index.contiguous()
         priority = self._new(index.shape)
-        status = functions().rl_tree_get(self._at, index.data_ptr(), priority.data_ptr(), index.numel())
+        status = functions().rl_tree_get(self._at(), index.data_ptr(), priority.data_ptr(), index.numel())
         if status:
             refuse(status, capacity=self.capacity, index=index)
         return priority
@@ -362,7 +363,7 @@ class NativePriorityTree:
         Raises:
             SpecError: if a leaf is no priority.
         """
-        status = functions().rl_tree_rebuild(self._at)
+        status = functions().rl_tree_rebuild(self._at())
         if status:
             refuse(status, capacity=self.capacity, value=self._leaves)
 
