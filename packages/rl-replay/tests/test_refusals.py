@@ -1,5 +1,8 @@
 """Arguments without a meaning, and indices of other kinds."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -108,3 +111,12 @@ def test_a_dataset_of_such_a_dtype_is_read_and_not_written():
     with pytest.raises(SpecError, match=r"'pixel'.*uint16"):
         storage.set(torch.tensor([1]), TensorDict(a=torch.ones(1), pixel=data["pixel"][:1], batch_size=[1]))
     assert storage.get(torch.arange(3))["a"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_buffer_says_how_it_is_copied(way):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), batch_size=2, prefetch=1)
+    buffer.extend(torch.arange(5))
+    buffer.sample()
+    with pytest.raises(TypeError, match=r"ReplayBuffer.*state_dict\(\).*dumps"):
+        way(buffer)

@@ -293,7 +293,7 @@ class PrioritizedSampler:
         who = type(self).__name__
         refuse_state(who, state, {name: getattr(self, name) for name in FIXED}, self.dtype, self.max_capacity)
         raw, priority = state["raw"], state["priority"].to(self._device)
-        alpha, beta = (refuse_exponent(who, name, state[name]) for name in ("alpha", "beta"))
+        alpha, beta = float(state["alpha"]), float(state["beta"])
         try:
             self._refuse_of_new_rows(alpha, state["largest"])
             self._tree.update(torch.arange(len(raw), device=self._device), priority)
