@@ -308,7 +308,7 @@ class NativePriorityTree:
         if u is not None:
             u = as_uniforms(u, n)
         if _compiling():
-            seed = torch.randint(0, 2**62, (), generator=generator)
+            seed = torch.randint(0, 2**62, (), generator=generator, device="cpu")
             return ops.tree_sample(self._buffer, n, seed, u, bool(stratified), beta, self.dtype)
         new_index, draw, seed_at = scratch.parts
         index, found = new_index(n), self._new(n)

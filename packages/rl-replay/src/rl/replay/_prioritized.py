@@ -381,7 +381,7 @@ class PrioritizedSampler:
                 "load the buffer, not its storage alone"
             )
         if rows > self._rows:
-            self.extended(torch.arange(self._rows, rows), None)
+            self.extended(torch.arange(self._rows, rows, device="cpu"), None)
 
     def _refuse_capacity(self, rows: int) -> None:
         raise ContractError(

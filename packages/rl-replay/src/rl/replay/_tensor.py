@@ -95,7 +95,7 @@ class TensorRows:
             return self._gather(layout, index)
         if isinstance(index, slice):
             start, stop, step = index.indices(self._len)
-            return self._gather(layout, torch.arange(start, stop, step))
+            return self._gather(layout, torch.arange(start, stop, step, device="cpu"))
         row = self._row(index)
         cells = {key: cell[row] for key, cell in self._cells.items()}
         return layout.build(
@@ -157,10 +157,10 @@ class TensorRows:
             IndexError: if an index is negative, beyond the capacity or would leave a gap.
         """
         if isinstance(index, int):
-            self.set(torch.tensor([index]), data.unsqueeze(0))
+            self.set(torch.tensor([index], device="cpu"), data.unsqueeze(0))
             return
         if isinstance(index, slice):
-            self.set(torch.arange(*index.indices(self.max_size)), data)
+            self.set(torch.arange(*index.indices(self.max_size), device="cpu"), data)
             return
         cells, count, layout = self._checked(data)
         if index.numel() != count:
