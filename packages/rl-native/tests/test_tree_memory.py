@@ -11,7 +11,7 @@ import torch.multiprocessing as mp
 
 from rl.core.errors import CheckpointError
 from rl.native import NativePriorityTree
-from rl.native._tree_calls import buffer_size
+from rl.native._tree_calls import buffer_size, leaves_at
 from rl.native._tree_memory import ALIGN, zeros
 
 
@@ -236,3 +236,20 @@ def test_a_tree_whose_memory_moves_goes_on_there(capacity, way):
     assert tree.sample_weighted(9, 0.0)[1].tolist() == [1] * 9
     tree.rebuild()
     assert tree.total().item() == 1000
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("rows", [1, 17, 130, 5000, 70_001])
+def test_a_rebuild_leaves_nothing_of_damaged_nodes(rows, dtype):
+    """Nor of the places in nodes that no child has: a draw would go there, and out of the buffer."""
+    tree = _tree(rows, dtype)
+    expected = tree.buffer.clone()
+    damaged = expected.clone()
+    damaged[24 : leaves_at(rows, dtype)].view(torch.float64)[:] = 0.5
+    again = NativePriorityTree.from_buffer(damaged, rebuild=True)
+    assert torch.equal(again.total(), tree.total())
+    assert torch.equal(again.buffer[128:], expected[128:])  # behind the head
+    for draws in (1, 5, 4000):
+        index, priority = again.sample(draws)
+        assert int(index.max()) < rows
+        assert torch.equal(tree.get(index), priority)

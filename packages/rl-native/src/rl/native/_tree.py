@@ -119,7 +119,8 @@ class NativePriorityTree:
 
         Args:
             buffer: the `buffer` of a tree, or a copy of it.
-            rebuild: check the leaves, and recompute everything above them, as `rebuild` does.
+            rebuild: check the leaves, and recompute everything above them, as `rebuild` does. Without it what lies
+                behind the head is believed: ask for it where the bytes may be damaged.
 
         Raises:
             CheckpointError: if it holds no tree.
@@ -394,6 +395,8 @@ class NativePriorityTree:
         cls, path: str | Path, capacity: int | None = None, *, dtype: torch.dtype = torch.float32
     ) -> NativePriorityTree:
         """A tree in a file: updates reach the file, and every process that maps it.
+
+        What the file holds is believed; call `rebuild` before the first draw where it may be damaged.
 
         Args:
             path: what `save` wrote, or where a new tree is to be.
