@@ -276,3 +276,18 @@ def test_a_back_end_may_be_asked_for_first_inside_of_a_transform():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (found.stdout.strip(), found.stderr) == ("native", "")
+
+
+def test_transforms_of_torch_func_are_left_to_the_recurrence():
+    value, done = torch.randn(4, 2, 5, 1), torch.zeros(2, 5, 1, dtype=torch.bool)
+    found = []
+
+    def one(value):  # as an operator, each row would be a call of its own
+        returns = NativeRecurrence()
+        found.append(returns.gae(0.9, 0.9, value, value, value, done, None, 1))
+        found.append(returns.td_lambda(0.9, 0.9, value, value, done, None, 1))
+        found.append(returns.vtrace(0.9, 0.9, value, value, value, value, done, None, 1))
+        return value
+
+    torch.vmap(one)(value)
+    assert found == [None, None, None]

@@ -116,3 +116,17 @@ def test_a_library_of_another_version_is_refused(absent, tmp_path):
     assert _build.build("require") == "ok"
     _library._load.cache_clear()
     assert _library.library() is not None
+
+
+@pytest.mark.skipif(not _build.LIBRARY.is_file(), reason="no library")
+@pytest.mark.parametrize("kept", [64, 100, 3_000, 200_000])
+def test_a_library_that_is_cut_off_is_not_loaded(absent, tmp_path, kept):
+    (tmp_path / "none.so").write_bytes(_build.LIBRARY.read_bytes()[:kept])  # to load it would end the process
+    assert _library.library() is None
+    assert f"cut off: it has {kept} of " in why_not()
+    assert COMMAND in why_not()
+
+
+def test_a_library_that_was_built_and_is_gone_is_said_to_be_gone(absent, tmp_path):
+    absent.setattr(_library, "record", lambda: {"state": "ok"})
+    assert f"{tmp_path / 'none.so'} was built and is gone" in why_not()

@@ -176,3 +176,46 @@ def test_the_hook_answers_for_the_cpu_and_its_types():
     assert "instructions" in found.value.why
     for device, dtype in (("meta", torch.float32), ("cpu", torch.float16)):
         assert registry.answer("rl_linear_recurrence", device=torch.device(device), dtype=dtype) is None
+
+
+def _plain(d, c, dim):
+    """The recurrence in operators that every transform knows."""
+    rows, following = [], torch.zeros_like(d.select(dim, 0))
+    for t in range(d.shape[dim] - 1, -1, -1):
+        following = d.select(dim, t) + c.select(dim, t) * following
+        rows.append(following)
+    return torch.stack(rows[::-1], dim)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_transforms_of_torch_func_see_its_derivatives(dim):
+    d, c, w = torch.randn(3, 2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def of(run):
+        def loss(d, c):
+            return (w * run(d, c, dim) ** 2).sum()
+
+        both, func = (0, 1), torch.func
+        many = d.expand(2, *d.shape) * torch.tensor([1.0, 2.0]).view(2, 1, 1)
+        return (
+            *func.grad(loss, argnums=both)(d, c),
+            *func.jacrev(lambda d, c: run(d, c, dim), argnums=both)(d, c),
+            *func.vmap(func.grad(loss, argnums=both), in_dims=(0, None))(many, c),
+            *func.vmap(func.grad(loss, argnums=both), in_dims=(None, 2))(d, torch.stack((c, c / 2), 2)),
+            func.grad(lambda d: func.grad(loss, argnums=1)(d, c).square().sum())(d),
+            *func.vjp(lambda d, c: run(d, c, dim), d, c)[1](w),
+        )
+
+    for found, expected in zip(of(NativeRecurrence()), of(_plain), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_gradient_through_a_transform_reaches_the_tensors_around_it():
+    d = torch.randn(4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    c = torch.full((4,), 0.5)
+
+    def of(run):
+        inner = torch.func.grad(lambda c: (run(d, c, 0) ** 2).sum())(c)
+        return torch.autograd.grad(inner.sum(), d)[0]
+
+    torch.testing.assert_close(of(NativeRecurrence()), of(_plain))

@@ -2,12 +2,17 @@
 
 import itertools
 import math
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 
+from rl.core.errors import SpecError
 from rl.core.testing import check_priority_tree
 from rl.native import NativePriorityTree
 from rl.native import _tree_ops as _ops
@@ -456,10 +461,122 @@ def test_no_draws_and_empty_updates():
 
 
 def test_threads_draw_what_one_thread_draws():
-    from concurrent.futures import ThreadPoolExecutor
-
     tree = _tree(torch.rand(1000, generator=_rng()))
     alone = [tree.sample(5000, generator=_rng(seed))[0] for seed in range(16)]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda seed: tree.sample(5000, generator=_rng(seed))[0], range(16)))
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def _without_memory(kind, like):
+    if kind == "given back":
+        gone = like.clone()
+        gone.untyped_storage().resize_(0)
+        return gone
+    return torch._efficientzerotensor(like.shape, dtype=like.dtype)  # as autograd keeps zeros in mind
+
+
+@pytest.mark.parametrize("kind", ["given back", "zeros"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_tensor_without_memory_is_refused(isa, kind, which):
+    tree = _tree(torch.ones(10))
+    before, batch = tree.buffer.clone(), [torch.arange(2), torch.full((2,), 5.0)]
+    batch[which] = _without_memory(kind, batch[which])
+    for call in (lambda: tree.update(*batch), lambda: tree.update_from_errors(*batch, 0.0, 1.0)):
+        with pytest.raises(SpecError, match=r"has no memory.*nothing was written"):
+            call()
+    with pytest.raises(SpecError, match="has no memory"):
+        tree.get(_without_memory(kind, torch.arange(2)))
+    with pytest.raises(SpecError, match="has no memory"):
+        tree.sample(2, u=_without_memory(kind, torch.zeros(2, dtype=torch.float64)))
+    assert torch.equal(tree.buffer, before)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")
+def test_tensors_that_a_tracer_made_up_are_refused():
+    tree = _tree(torch.ones(10))
+    before = tree.buffer.clone()
+
+    def write(priority):
+        tree.update(torch.arange(2), priority)
+        return priority
+
+    with pytest.raises(SpecError, match="has no memory"):
+        torch.func.functionalize(write)(torch.full((2,), 5.0))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        for call in (
+            lambda: tree.update(torch.arange(2), torch.ones(2)),
+            lambda: tree.sample(2),
+            lambda: tree.sample_weighted(2, 0.4),
+            lambda: tree.get(torch.arange(2)),
+        ):
+            with pytest.raises(SpecError, match="has no memory"):
+                call()
+    assert torch.equal(tree.buffer, before)
+    assert tree.sample(2)[0].shape == (2,)
+
+
+def test_a_turned_sign_of_one_element_is_seen():
+    tree, raw = _tree(torch.ones(3)), torch.zeros(3)
+    turned = torch.tensor([1 - 3j]).conj().imag  # dense, and its memory holds the other sign
+    tree.update(torch.tensor([1]), turned)
+    assert tree.get(torch.tensor([1])).item() == 3
+    tree.update_from_errors(torch.tensor([2]), turned, 0.0, 1.0, raw=raw)
+    assert raw.tolist() == [0, 0, 3]
+    with pytest.raises(SpecError, match="at least 0"):
+        tree.update(torch.tensor([1]), -turned.clone().resolve_neg())
+    assert tree.sample(1, u=torch.tensor([0.5 - 0.5j], dtype=torch.complex128).conj().imag)[0].item() == 1
+
+
+def test_complex_randomness_is_refused():
+    with pytest.raises(SpecError, match="complex64"):
+        _tree(torch.ones(3)).sample(2, u=torch.zeros(2, dtype=torch.complex64))
+
+
+_FIRST = """
+import sys, torch
+from contextlib import ExitStack
+from torch._subclasses import FakeTensorMode
+import rl.replay, warnings
+warnings.simplefilter("error")
+
+def first(x=None):
+    from rl.native import NativePriorityTree
+    from rl.core import default
+    made.append(default().priority_tree(4, "cpu", torch.float32))
+    return torch.zeros(()) if x is None else x.sum()
+
+made, kind = [], sys.argv[1]
+if kind == "inference":
+    with torch.inference_mode():
+        first()
+elif kind == "fake":
+    with FakeTensorMode():
+        from rl.native import NativePriorityTree
+else:
+    torch.func.grad(first)(torch.ones(2))
+from rl.native import NativePriorityTree
+for tree in (*made, NativePriorityTree(4)):
+    tree.update(torch.arange(4), torch.ones(4))
+    tree.load_state_dict(tree.state_dict())
+    assert tree.sample(2)[0].shape == tree.sample_weighted(2, 0.4)[0].shape == (2,)
+    assert tree.total() == 4 and tree.min() == tree.max() == 1 and tree.get(torch.arange(4)).sum() == 4
+    tree.share_memory().rebuild()
+"""
+
+
+@pytest.mark.parametrize("kind", ["inference", "fake", "grad"])
+def test_the_first_use_may_be_inside_of_any_mode(kind):
+    subprocess.run([sys.executable, "-c", _FIRST, kind], check=True)
+
+
+def test_the_first_draw_of_a_thread_may_be_inside_of_inference_mode():
+    tree = _tree(torch.ones(4))
+
+    def draws():
+        with torch.inference_mode():
+            tree.sample(2)
+        return tree.sample(2)[0]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(draws).result().shape == (2,)

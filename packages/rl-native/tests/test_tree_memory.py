@@ -2,6 +2,7 @@
 
 import pickle
 import resource
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch.multiprocessing as mp
 
 from rl.core.errors import CheckpointError
 from rl.native import NativePriorityTree
-from rl.native._tree_calls import buffer_size
+from rl.native._tree_calls import buffer_size, leaves_at
 from rl.native._tree_memory import ALIGN, zeros
 
 
@@ -214,3 +215,41 @@ def test_the_operators_are_as_they_declare():
     u = torch.rand(5, dtype=torch.float64)
     seed = torch.zeros((), dtype=torch.int64)
     torch.library.opcheck(ops.tree_sample, (tree.buffer, 5, seed, u, False, 0.4, torch.float32), test_utils=checks)
+
+
+@pytest.mark.parametrize("capacity", [100, 1_000_000])
+@pytest.mark.parametrize("way", ["sent", "shared"])
+def test_a_tree_whose_memory_moves_goes_on_there(capacity, way):
+    """To send a tensor to another process moves it to shared memory, and frees where it was."""
+    tree = NativePriorityTree(capacity)
+    tree.update(torch.arange(10), torch.ones(10))
+    if way == "sent":
+        ForkingPickler.dumps(tree)
+    else:
+        tree.buffer.share_memory_()
+    tree.update(torch.tensor([50]), torch.tensor([90.0]))
+    tree.update_from_errors(torch.tensor([60]), torch.tensor([900.0]), 0.0, 1.0)
+    assert tree.total().item() == 1000
+    assert NativePriorityTree.from_buffer(tree.buffer).get(torch.tensor([50, 60])).tolist() == [90, 900]
+    assert tree.get(torch.tensor([50, 60])).tolist() == [90, 900]
+    assert tree.sample(1, u=torch.tensor([0.5]))[0].item() == 60
+    assert tree.sample_weighted(9, 0.0)[1].tolist() == [1] * 9
+    tree.rebuild()
+    assert tree.total().item() == 1000
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("rows", [1, 17, 130, 5000, 70_001])
+def test_a_rebuild_leaves_nothing_of_damaged_nodes(rows, dtype):
+    """Nor of the places in nodes that no child has: a draw would go there, and out of the buffer."""
+    tree = _tree(rows, dtype)
+    expected = tree.buffer.clone()
+    damaged = expected.clone()
+    damaged[24 : leaves_at(rows, dtype)].view(torch.float64)[:] = 0.5
+    again = NativePriorityTree.from_buffer(damaged, rebuild=True)
+    assert torch.equal(again.total(), tree.total())
+    assert torch.equal(again.buffer[128:], expected[128:])  # behind the head
+    for draws in (1, 5, 4000):
+        index, priority = again.sample(draws)
+        assert int(index.max()) < rows
+        assert torch.equal(tree.get(index), priority)

@@ -476,3 +476,28 @@ def test_pickled_and_copied_samplers_go_on_alike(make, duplicate, compilable):
     assert set(sampler.sample(rows(30), 50)[0].tolist()) != {3}
     other.update_priority(3, 1e12)
     assert set(other.sample(rows(30), 50)[0].tolist()) == {3}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("raw", None),
+        ("priority", [1.0] * 5),
+        ("largest", 3.0),
+        ("largest", torch.ones(2)),
+        ("largest", torch.tensor(-1.0)),
+        ("alpha", -1.0),
+        ("beta", "much"),
+        ("state", None),
+    ],
+)
+def test_a_state_of_other_things_is_refused_and_changes_nothing(name, value):
+    sampler = PrioritizedSampler(10, 0.6, 0.4, backend="torch")
+    sampler.extended(torch.arange(5), None)
+    before = sampler.state_dict()
+    state = None if name == "state" else {**sampler.state_dict(), name: value}
+    with pytest.raises(CheckpointError, match=rf"PrioritizedSampler.*{name}"):
+        sampler.load_state_dict(state)
+    after = sampler.state_dict()
+    for key, kept in before.items():
+        assert torch.equal(after[key], kept) if isinstance(kept, torch.Tensor) else after[key] == kept

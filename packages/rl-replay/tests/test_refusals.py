@@ -1,12 +1,15 @@
 """Arguments without a meaning, and indices of other kinds."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -14,6 +17,7 @@ from rl.replay import (
     RandomSampler,
     ReplayBuffer,
     TensorDictReplayBuffer,
+    TensorStorage,
 )
 
 
@@ -97,3 +101,44 @@ def test_what_drops_an_entry_is_named_by_whoever_misses_it():
             sample = buffer.sample(2)
             with pytest.raises(ContractError, match=who):
                 Contract(reads=(Key(lost),)).read(sample, "Loss")
+
+
+UNWRITABLE = ["uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.mark.parametrize("name", UNWRITABLE)
+@pytest.mark.parametrize("make", [LazyTensorStorage, LazyMemmapStorage])
+def test_a_dtype_that_torch_cannot_write_is_refused_before_anything_is(make, name):
+    dtype = getattr(torch, name)
+    try:
+        torch.empty(1, dtype=dtype).index_copy_(0, torch.tensor([0]), torch.empty(1, dtype=dtype))
+    except NotImplementedError:
+        pass
+    else:
+        pytest.skip(f"this torch writes {name}")
+    x = TensorDict(pixel=torch.zeros(3, 2).to(dtype), batch_size=[3])
+    buffer = TensorDictReplayBuffer(storage=make(6), batch_size=2)
+    with pytest.raises(SpecError, match=rf"'next', 'pixel'.*{name}.*nothing was written.*ListStorage") as said:
+        buffer.extend(TensorDict(a=torch.zeros(3), next=x, batch_size=[3]))
+    assert "torch.int" in str(said.value) or "torch.float16" in str(said.value)
+    assert (len(buffer), buffer.write_count, buffer.storage.layout) == (0, 0, None)
+    buffer.extend(TensorDict(a=torch.zeros(3), next=x.to(torch.float32), batch_size=[3]))
+    assert buffer.sample()["next", "pixel"].shape == (2, 2)
+
+
+def test_a_dataset_of_such_a_dtype_is_read_and_not_written():
+    data = TensorDict(a=torch.zeros(3), pixel=torch.arange(3).to(torch.uint16), batch_size=[3])
+    storage = TensorStorage(data.clone())
+    assert storage.get(torch.tensor([2, 0]))["pixel"].tolist() == [2, 0]
+    with pytest.raises(SpecError, match=r"'pixel'.*uint16"):
+        storage.set(torch.tensor([1]), TensorDict(a=torch.ones(1), pixel=data["pixel"][:1], batch_size=[1]))
+    assert storage.get(torch.arange(3))["a"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_buffer_says_how_it_is_copied(way):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), batch_size=2, prefetch=1)
+    buffer.extend(torch.arange(5))
+    buffer.sample()
+    with pytest.raises(TypeError, match=r"ReplayBuffer.*state_dict\(\).*dumps"):
+        way(buffer)

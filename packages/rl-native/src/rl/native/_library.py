@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from pathlib import Path
+from struct import Struct
 
 from rl.core.errors import RLError
 from rl.core.settings import settings
@@ -14,19 +16,47 @@ __all__ = ["ISAS", "isa", "library", "require", "use_isa", "why", "why_not"]
 ISAS = ("scalar", "AVX2", "AVX-512")
 """Instruction sets by the number that C knows them by."""
 
+_SEGMENT = Struct("<I4xQ16xQ16x")
+"""Of a segment its kind, where in the file it begins, and how many bytes of the file it has."""
+_LOAD = 1
+
 
 @cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """The library, or why there is none, whatever the settings say."""
     if not LIBRARY.is_file():
-        return None, record().get("state") or "it was never built"
+        state = record().get("state") or "it was never built"
+        return None, f"{LIBRARY} was built and is gone" if state == "ok" else state
     try:
+        size, whole = LIBRARY.stat().st_size, _mapped(LIBRARY)
+        if size < whole:  # the loader of Linux does not look, and ends the process
+            return None, f"{LIBRARY} is cut off: it has {size} of {whole} bytes"
         loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         return None, f"it does not load: {error}"
     if not _holds(loaded, stamp()):  # its functions may take other arguments
         return None, f"{LIBRARY} was compiled from other sources than those beside it, as those of another version are"
     return loaded, ""
+
+
+def _mapped(path: Path) -> int:
+    """How many bytes of a file in the ELF format, of 64 bits and little-endian, are loaded; 0 of others.
+
+    Example:
+        >>> _mapped(Path(__file__))
+        0
+    """
+    with path.open("rb") as file:
+        head = file.read(64).ljust(64, b"\0")
+        if head[:6] != b"\x7fELF\x02\x01":
+            return 0
+        start, size, count = Struct("<32xQ14xHH6x").unpack(head)
+        file.seek(start)
+        parts = file.read(size * count)
+    if len(parts) < size * count:
+        return start + size * count
+    segments = (_SEGMENT.unpack_from(parts, size * i) for i in range(count)) if size >= _SEGMENT.size else ()
+    return max((offset + length for kind, offset, length in segments if kind == _LOAD), default=0)
 
 
 def _holds(loaded: ctypes.CDLL, expected: str) -> bool:

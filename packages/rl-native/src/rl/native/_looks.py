@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from rl.native._returns import BITS, is_without_memory, refuse_out
-from rl.native._traced import is_dual
+from rl.native._traced import is_dual, is_transformed
 
 __all__ = ["coefficient", "look", "look_at_out"]
 
@@ -100,7 +100,7 @@ def _look_closer(
     traced: bool,
 ) -> list[int] | None:
     """`look`, where there is something unusual about an argument."""
-    if dtype not in BITS or (traced and not _is_compiling() and is_dual()):
+    if dtype not in BITS or (traced and not _is_compiling() and (is_dual() or is_transformed())):
         return None
     given = (*numbers, *flags)
     for slot, tensor in enumerate(given):

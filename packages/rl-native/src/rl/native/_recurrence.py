@@ -14,7 +14,7 @@ from rl.native import _recurrence_ops as _ops
 from rl.native._library import require, why
 from rl.native._looks import coefficient, look, look_at_out
 from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, run, run_dense
-from rl.native._traced import is_dual, is_traced
+from rl.native._traced import is_dual, is_traced, is_transformed
 
 __all__ = ["NativeRecurrence"]
 
@@ -98,6 +98,8 @@ class NativeRecurrence:
                 )
             if traced:
                 _refuse_tangents(d, c)
+                if is_transformed():
+                    return _ops.transformed(d, c, dim, False)  # noqa: FBT003 - of the schema
             return _OPS.linear_recurrence(d, c, dim, False)  # noqa: FBT003 - of the schema
         if out is None:
             out = torch.empty_like(d)

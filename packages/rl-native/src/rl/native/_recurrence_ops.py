@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.library import Library, register_autograd, register_fake
 
 from rl.native._returns import GAE, PLAIN, TD_LAMBDA, VTRACE, run, run_forward
 
-__all__ = ["library"]
+__all__ = ["library", "transformed"]
 
 library = Library("rl_native", "FRAGMENT")
 """Holds the definitions: they last as long as it does."""
@@ -130,16 +132,53 @@ def _following(x: Tensor, dim: int) -> Tensor:
     return torch.cat((x.narrow(dim, 1, x.shape[dim] - 1), torch.zeros_like(x.narrow(dim, 0, 1))), dim)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-    """The same recurrence in the other direction of time; itself differentiable."""
+_Gradients = tuple[Tensor | None, Tensor | None, None, None]
+
+
+def _gradients(run: Callable[[Tensor, Tensor, int, bool], Tensor], ctx: Any, grad: Tensor) -> _Gradients:
+    """The same recurrence in the other direction of time; itself differentiable, as far as `run` is."""
     c, x = ctx.saved_tensors
     dim: int = ctx.time_dim
     if not x.numel():
         return grad, torch.zeros_like(c), None, None
-    g = torch.ops.rl_native.linear_recurrence(grad, c, dim, not ctx.forward_in_time)
+    g = run(grad, c, dim, not ctx.forward_in_time)
     if not ctx.needs_input_grad[1]:
         return g, None, None, None
     return g, x * _following(g, dim) if ctx.forward_in_time else g * _following(x, dim), None, None
 
 
+def _backward(ctx: Any, grad: Tensor) -> _Gradients:
+    return _gradients(torch.ops.rl_native.linear_recurrence, ctx, grad)
+
+
 register_autograd("rl_native::linear_recurrence", _backward, setup_context=_setup, lib=library)
+
+
+class _Transformed(Function):
+    """The operator for the transforms of `torch.func`, which cannot look into what is registered for it."""
+
+    @staticmethod
+    def forward(d: Tensor, c: Tensor, time_dim: int, forward: bool) -> Tensor:  # noqa: FBT001  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares *args
+        return torch.ops.rl_native.linear_recurrence(d, c, time_dim, forward)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: Tensor) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares Any
+        _setup(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> _Gradients:  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares *args
+        return _gradients(transformed, ctx, grad)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares *args
+        d, c, time_dim, forward = arguments
+        d, c = (
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip((d, c), in_dims, strict=False)
+        )
+        return transformed(d, c, time_dim + 1, forward), 0
+
+
+def transformed(d: Tensor, c: Tensor, time_dim: int, forward: bool) -> Tensor:  # noqa: FBT001 - of the schema
+    """``rl_native::linear_recurrence`` where a transform of `torch.func` is active; `time_dim` from the front."""
+    return _Transformed.apply(d, c, time_dim, forward)  # pyright: ignore[reportReturnType] - apply is not typed

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["is_dual", "is_traced"]
+__all__ = ["away", "is_dual", "is_traced", "is_transformed"]
+
+Result = TypeVar("Result")
 
 _is_compiling = torch.compiler.is_compiling
 # There is no public way to ask these.
@@ -34,3 +40,28 @@ def is_dual() -> bool:
         False
     """
     return forward_ad._current_level >= 0  # noqa: SLF001 - there is no public way to ask
+
+
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` runs what is called here, and not the compiler, which knows them itself.
+
+    Example:
+        >>> is_transformed(), torch.vmap(lambda x: x + is_transformed())(torch.zeros(1))
+        (False, tensor([1.]))
+    """
+    return not _is_compiling() and _is_transformed()
+
+
+def away(make: Callable[[], Result]) -> Result:
+    """What `make` gives in a new thread, for memory that is to last.
+
+    That thread knows nothing of inference, transforms and tracers that this one may be inside of. They would make a
+    tensor that cannot be written later, lasts as long as they do, or has no memory.
+
+    Example:
+        >>> with torch.inference_mode():
+        ...     away(lambda: torch.zeros(3)).is_inference()
+        False
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(make).result()

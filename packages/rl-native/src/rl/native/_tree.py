@@ -13,6 +13,7 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, SpecError
 from rl.native import _tree_ops as ops
 from rl.native._library import why
+from rl.native._traced import away
 from rl.native._tree_calls import (
     BITS,
     as_uniforms,
@@ -72,6 +73,9 @@ class NativePriorityTree:
     device = torch.device("cpu")
 
     def __init__(self, capacity: int, *, dtype: torch.dtype = torch.float32) -> None:
+        away(lambda: self._begin(capacity, dtype))
+
+    def _begin(self, capacity: int, dtype: torch.dtype) -> None:
         buffer = zeros(buffer_size(capacity, dtype))
         functions().rl_tree_init(buffer.data_ptr(), whole(capacity), BITS[dtype])
         self._attach(buffer)
@@ -89,7 +93,8 @@ class NativePriorityTree:
         if functions().rl_tree_open(buffer.data_ptr(), buffer.numel(), byref(capacity), byref(bits)):
             raise CheckpointError(f"NativePriorityTree: these {buffer.numel()} bytes hold no priority tree")
         self.capacity, self.dtype = capacity.value, _DTYPES[bits.value]
-        self._buffer, self._at = buffer, buffer.data_ptr()
+        self._buffer = buffer
+        self._at = buffer.data_ptr  # asked anew in each call: to send a tensor to another process moves its memory
         self._file: tuple[int, int] | None = None  # the one that it is mapped from
         start = leaves_at(self.capacity, self.dtype)
         self._leaves = buffer[start : start + self.capacity * (bits.value // 8)].view(self.dtype)
@@ -114,7 +119,8 @@ class NativePriorityTree:
 
         Args:
             buffer: the `buffer` of a tree, or a copy of it.
-            rebuild: check the leaves, and recompute everything above them, as `rebuild` does.
+            rebuild: check the leaves, and recompute everything above them, as `rebuild` does. Without it what lies
+                behind the head is believed: ask for it where the bytes may be damaged.
 
         Raises:
             CheckpointError: if it holds no tree.
@@ -157,7 +163,10 @@ class NativePriorityTree:
         if _compiling():
             ops.tree_set(self._buffer, index, priority.detach())
             return
-        status = self._set(self._at, index.data_ptr(), priority.data_ptr(), index.numel(), 1 if priority.ndim else 0)
+        n = index.numel()
+        if n == 1:  # its memory may hold the other sign, though it is contiguous
+            priority = priority.resolve_neg()
+        status = self._set(self._at(), index.data_ptr(), priority.data_ptr(), n, 1 if priority.ndim else 0)
         if status:
             refuse(status, capacity=self.capacity, index=index, value=priority)
 
@@ -226,9 +235,11 @@ class NativePriorityTree:
         if _compiling():
             ops.tree_set_errors(self._buffer, index, error.detach(), eps, alpha, raw, largest, rows)
             return
+        if n == 1:
+            error = error.resolve_neg()  # as in `update`
         beside = 0 if raw is None else raw.data_ptr(), 0 if largest is None else largest.data_ptr()
         status = self._set_errors(
-            pack_errors(self._at, index.data_ptr(), error.data_ptr(), n, step, eps, alpha, rows, *beside)
+            pack_errors(self._at(), index.data_ptr(), error.data_ptr(), n, step, eps, alpha, rows, *beside)
         )
         if status:
             refuse(status, capacity=rows, index=index, value=error, power=(eps, alpha))
@@ -280,7 +291,7 @@ class NativePriorityTree:
         else:
             draw(generator=generator)
         places = index.data_ptr(), 0, weight.data_ptr()
-        status = self._draw(pack_draws(self._at, n, seed_at, 0, 1 if stratified else 0, beta, *places))
+        status = self._draw(pack_draws(self._at(), n, seed_at, 0, 1 if stratified else 0, beta, *places))
         if status:
             refuse(status, capacity=self.capacity)
         return index, weight
@@ -298,7 +309,7 @@ class NativePriorityTree:
         if u is not None:
             u = as_uniforms(u, n)
         if _compiling():
-            seed = torch.randint(0, 2**62, (), generator=generator)
+            seed = torch.randint(0, 2**62, (), generator=generator, device="cpu")
             return ops.tree_sample(self._buffer, n, seed, u, bool(stratified), beta, self.dtype)
         new_index, draw, seed_at = scratch.parts
         index, found = new_index(n), self._new(n)
@@ -308,7 +319,7 @@ class NativePriorityTree:
         else:
             draw(generator=generator)
         way = (0.0, index.data_ptr(), found_at, 0) if beta is None else (beta, index.data_ptr(), 0, found_at)
-        status = self._draw(pack_draws(self._at, n, seed_at, u_at, bool(stratified), *way))
+        status = self._draw(pack_draws(self._at(), n, seed_at, u_at, bool(stratified), *way))
         if status:
             refuse(status, capacity=self.capacity, value=u)
         return index, found
@@ -325,7 +336,7 @@ class NativePriorityTree:
             return ops.tree_get(self._buffer, index, self.dtype)
         index = index.contiguous()
         priority = self._new(index.shape)
-        status = functions().rl_tree_get(self._at, index.data_ptr(), priority.data_ptr(), index.numel())
+        status = functions().rl_tree_get(self._at(), index.data_ptr(), priority.data_ptr(), index.numel())
         if status:
             refuse(status, capacity=self.capacity, index=index)
         return priority
@@ -353,7 +364,7 @@ class NativePriorityTree:
         Raises:
             SpecError: if a leaf is no priority.
         """
-        status = functions().rl_tree_rebuild(self._at)
+        status = functions().rl_tree_rebuild(self._at())
         if status:
             refuse(status, capacity=self.capacity, value=self._leaves)
 
@@ -385,6 +396,8 @@ class NativePriorityTree:
     ) -> NativePriorityTree:
         """A tree in a file: updates reach the file, and every process that maps it.
 
+        What the file holds is believed; call `rebuild` before the first draw where it may be damaged.
+
         Args:
             path: what `save` wrote, or where a new tree is to be.
             capacity: make a new, empty tree of so many leaves; the file must not exist.
@@ -394,7 +407,7 @@ class NativePriorityTree:
             CheckpointError: if the file is missing, exists already, or holds no tree.
         """
         path, size = Path(path), None if capacity is None else buffer_size(capacity, dtype)
-        buffer = map_file(path, size)
+        buffer = away(lambda: map_file(path, size))
         if capacity is not None:
             functions().rl_tree_init(buffer.data_ptr(), whole(capacity), BITS[dtype])
         tree = cls.from_buffer(buffer)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, ShapeError, SpecError
 from rl.native._library import require
+from rl.native._traced import away
 
 __all__ = [
     "BITS",
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 BITS = {torch.float32: 32, torch.float64: 64}
-_INDEX, _PRIORITY, _EMPTY, _OVERFLOW, _UNIFORM, _SHARED = 1, 2, 3, 4, 5, 7
+_INDEX, _PRIORITY, _EMPTY, _OVERFLOW, _UNIFORM, _SHARED, _NOWHERE = 1, 2, 3, 4, 5, 7, 8
 _PARTS = ("the tree", "raw", "largest", "the indices", "the values")  # of a call, as tree.h counts them
 
 # Structs of tree.h. To pack one and give it takes half of the time that ctypes needs for so many arguments.
@@ -63,7 +64,7 @@ class _Scratch(threading.local):
     """Room for a seed, one for each thread: to allocate it costs as much as some draws."""
 
     def __init__(self) -> None:
-        seed = torch.empty((), dtype=torch.int64, device="cpu")
+        seed = away(lambda: torch.empty((), dtype=torch.int64, device="cpu"))
         # What makes indices, on the CPU whatever the default device is; what draws the seed; where that lies.
         self.parts = seed.new_empty, seed.random_, seed.data_ptr()
 
@@ -169,7 +170,9 @@ def as_uniforms(u: Tensor, n: int) -> Tensor:
         raise SpecError(f"NativePriorityTree.sample: u is a {type(u).__name__}; it is a tensor ({n},)")
     if u.shape != (n,) or not u.is_cpu:
         raise ShapeError(f"NativePriorityTree.sample: u is {tuple(u.shape)} on {u.device}; it is ({n},) on the CPU")
-    return u.to(torch.float64).contiguous()
+    if u.is_complex():
+        raise SpecError(f"NativePriorityTree.sample: u is of {u.dtype}; it is of real numbers in [0, 1)")
+    return u.to(torch.float64).contiguous().resolve_neg()
 
 
 def rows_of(rows: Any, capacity: int) -> int:
@@ -311,6 +314,12 @@ def refuse(
         raise SpecError(f"priority tree: a u{came} is outside [0, 1){place}")
     if code == _SHARED:
         _refuse_shared(where)
+    if code == _NOWHERE:
+        raise SpecError(
+            "priority tree: a tensor has no memory: a tracer made it up (torch.func.functionalize, FakeTensorMode), or"
+            " its storage was given back; call this outside of the tracer, with tensors that hold numbers; nothing was"
+            " written"
+        )
     raise CheckpointError("priority tree: the buffer holds no priority tree, or was damaged")
 
 

@@ -48,9 +48,9 @@ def row_index(who: str, index: Any, rows: int) -> int | slice | Tensor:
     if isinstance(index, (int, slice)):
         return index
     if isinstance(index, list):
-        index = torch.tensor(index) if index else torch.empty(0, dtype=torch.int64)
+        index = torch.tensor(index, device="cpu") if index else torch.empty(0, dtype=torch.int64, device="cpu")
     elif not isinstance(index, Tensor) and hasattr(index, "__array__"):
-        index = torch.as_tensor(index)
+        index = torch.as_tensor(index, device="cpu")
     if not isinstance(index, Tensor) or index.is_floating_point():
         kind = f"tensor of {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
         raise IndexError(

@@ -156,7 +156,7 @@ def read_columns(storage: Any, keys: Sequence[NestedKey], index: Tensor | None) 
     """Entries of the rows under `index` ``[*n]``, or of all rows, of any storage; what is absent is left out."""
     if hasattr(storage, "columns"):
         return storage.columns(keys, index)
-    wanted = torch.arange(len(storage)) if index is None else index
+    wanted = torch.arange(len(storage), device="cpu") if index is None else index
     parts: list[dict[NestedKey, Tensor]] = []
     for part in wanted.reshape(-1).split(_PART):
         rows = storage.get(part)

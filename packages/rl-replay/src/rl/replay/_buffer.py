@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 from tensordict import TensorDictBase
@@ -114,6 +114,13 @@ class ReplayBuffer:
 
     def __len__(self) -> int:
         return len(self.storage)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        who = type(self).__name__
+        raise TypeError(
+            f"a {who} is neither copied nor pickled, since threads may be at work in it: make another one alike, and"
+            " give it the state_dict() of this one, or write it with dumps(folder) and read that with loads(folder)"
+        )
 
     def __repr__(self) -> str:
         lines = [f"{name}={value!r}" for name, value in self._described()]

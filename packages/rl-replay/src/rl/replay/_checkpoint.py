@@ -95,7 +95,10 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{data} is missing or damaged: expected {size} bytes")
     if _checksum(data) != content["crc32"]:
         raise CheckpointError(f"{data} is damaged: its checksum differs from the manifest")
-    raw = torch.from_file(str(data), shared=False, size=size, dtype=torch.uint8) if size else torch.empty(0)
+    if size:
+        raw = torch.from_file(str(data), shared=False, size=size, dtype=torch.uint8)
+    else:
+        raw = torch.empty(0, dtype=torch.uint8, device="cpu")
     try:
         return _decode(content["state"], raw)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -145,9 +148,9 @@ def _decode(value: Any, raw: Tensor) -> Any:
         dtype = getattr(torch, name)
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"{name!r} is no dtype")
-        size = torch.Size(shape).numel() * torch.empty((), dtype=dtype).element_size()
+        size = torch.Size(shape).numel() * dtype.itemsize
         if size == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         return raw[start : start + size].view(dtype).reshape(shape)
     items = [_decode(item, raw) for item in content] if kind != "dict" else []
     if kind == "list":

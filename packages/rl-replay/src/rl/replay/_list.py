@@ -98,9 +98,9 @@ class ListStorage:
             IndexError: if an index is negative, beyond the capacity or would leave a gap.
         """
         if isinstance(index, int):
-            index, data = torch.tensor([index]), [data]
+            index, data = torch.tensor([index], device="cpu"), [data]
         elif isinstance(index, slice):
-            index = torch.arange(*index.indices(self.max_size))
+            index = torch.arange(*index.indices(self.max_size), device="cpu")
         rows, layout = self._checked(data)
         if index.numel() != len(rows):
             raise ShapeError(f"ListStorage: {index.numel()} indices for {len(rows)} rows")

@@ -71,7 +71,7 @@ class LazyMemmapStorage(TensorRows):
         self.scratch_dir.mkdir(parents=True, exist_ok=True)
         path = self._unused(key)
         shape = torch.Size((self.max_size, *column.shape))
-        size = shape.numel() * torch.empty((), dtype=column.dtype).element_size()
+        size = shape.numel() * column.dtype.itemsize
         try:
             with path.open("xb") as file:
                 self._files.append(path)  # at once: whatever fails from here on, it is ours to remove
@@ -82,7 +82,7 @@ class LazyMemmapStorage(TensorRows):
                 "remove it if nothing uses it"
             ) from None
         if size == 0:
-            return torch.empty(shape, dtype=column.dtype)
+            return torch.empty(shape, dtype=column.dtype, device="cpu")
         return torch.from_file(str(path), shared=True, size=shape.numel(), dtype=column.dtype).view(shape)
 
     def _unused(self, key: NestedKey) -> Path:

@@ -110,7 +110,7 @@ def as_index(who: str, index: Any, device: torch.device) -> Tensor:
 
 def _tensor(who: str, expected: str, value: Any) -> Tensor:
     try:
-        return torch.as_tensor(value)
+        return torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecError(f"{who}: {expected}, got {value!r}; nothing was written") from error
 

@@ -111,7 +111,10 @@ class PrioritizedSampler:
         self._beta = refuse_exponent(who, "beta", beta)
         refuse_overflow(who, torch.ones(1, device="cpu"), self.eps, self._alpha, dtype, of_new_rows=True)
         where = refuse_device(who, "cuda" if device is None and backend == "cuda" else device or "cpu")
-        tree, self._backend = find_tree(who, backend, capacity, where, dtype)
+        with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
+            tree, self._backend = find_tree(who, backend, capacity, where, dtype)
+            self._raw, self._rows = large_zeros(capacity, dtype, where), 0  # rows with a priority, always the first
+            self._largest = torch.ones((), dtype=dtype, device=where)
         self._tree: Final[PriorityTree] = tree
         self._one_break = compilable and self._backend.name == "torch"
         if self._one_break and not _disabled:
@@ -120,9 +123,7 @@ class PrioritizedSampler:
         self._update_from_errors = getattr(tree, "update_from_errors", None)
         self._check: Callable[[], None] | None = getattr(tree, "check", None)
         self._writes_all = takes(self._update_from_errors, "raw", "largest", "rows")
-        self._raw, self._rows = large_zeros(capacity, dtype, where), 0  # rows that have a priority, always the first
         self._device = self._raw.device
-        self._largest = torch.ones((), dtype=dtype, device=where)
 
     @property
     def backend(self) -> Backend:
@@ -292,7 +293,7 @@ class PrioritizedSampler:
         who = type(self).__name__
         refuse_state(who, state, {name: getattr(self, name) for name in FIXED}, self.dtype, self.max_capacity)
         raw, priority = state["raw"], state["priority"].to(self._device)
-        alpha, beta = (refuse_exponent(who, name, state[name]) for name in ("alpha", "beta"))
+        alpha, beta = float(state["alpha"]), float(state["beta"])
         try:
             self._refuse_of_new_rows(alpha, state["largest"])
             self._tree.update(torch.arange(len(raw), device=self._device), priority)
@@ -380,7 +381,7 @@ class PrioritizedSampler:
                 "load the buffer, not its storage alone"
             )
         if rows > self._rows:
-            self.extended(torch.arange(self._rows, rows), None)
+            self.extended(torch.arange(self._rows, rows, device="cpu"), None)
 
     def _refuse_capacity(self, rows: int) -> None:
         raise ContractError(

@@ -60,7 +60,7 @@ class RandomSampler:
         """
         rows = refuse_empty("RandomSampler", storage, batch_size)
         if generator is None:
-            return torch.randint(rows, (batch_size,)), {}
+            return torch.randint(rows, (batch_size,), device="cpu"), {}
         return torch.randint(rows, (batch_size,), generator=generator, device=generator.device), {}
 
     def extended(self, index: Tensor, data: Any) -> None:

@@ -54,7 +54,7 @@ class RoundRobinWriter:
                 "be lost; extend in parts, or make the storage larger"
             )
         start = len(storage) % size if self._cursor is None else self._cursor
-        index = torch.arange(start, start + count)
+        index = torch.arange(start, start + count, device="cpu")
         if start + count > size:
             index.remainder_(size)
         self._claimed = (start + count) % size

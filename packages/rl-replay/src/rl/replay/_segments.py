@@ -175,7 +175,7 @@ class SegmentTable:
             "plain": self.plain,
             "cuts": list(self.cuts),
             "lines": torch.from_numpy(self._lines[: self._used].copy()),
-            "free": torch.tensor(self._free, dtype=torch.int64),
+            "free": torch.tensor(self._free, dtype=torch.int64, device="cpu"),
             "open": torch.from_numpy(self._open.copy()),
             "last_id": None if last is None else torch.from_numpy(last.copy()),
             "shapes": [list(shape) for shape in self._shapes],

@@ -196,5 +196,5 @@ class SliceSamplerWithoutReplacement:
         if not self.shuffle:
             return table.by_time(able)
         if generator is None:
-            return able[torch.randperm(len(able)).numpy()]
+            return able[torch.randperm(len(able), device="cpu").numpy()]
         return able[torch.randperm(len(able), generator=generator, device=generator.device).cpu().numpy()]

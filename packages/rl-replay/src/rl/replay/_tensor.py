@@ -16,6 +16,7 @@ from rl.replay._arguments import whole
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._plain import require_plain
 from rl.replay._row_gather import flat_rows, row_gather
+from rl.replay._writable import refuse_unwritable
 
 __all__ = ["TensorRows"]
 
@@ -45,6 +46,7 @@ class TensorRows:
         self.on_cpu: Final = self.device is None or self.device.type == "cpu"
         self._len = 0
         self._revision = 0
+        self._writable = False
 
     def _whole(self, name: str, value: Any) -> int:
         number = whole(value)
@@ -93,7 +95,7 @@ class TensorRows:
             return self._gather(layout, index)
         if isinstance(index, slice):
             start, stop, step = index.indices(self._len)
-            return self._gather(layout, torch.arange(start, stop, step))
+            return self._gather(layout, torch.arange(start, stop, step, device="cpu"))
         row = self._row(index)
         cells = {key: cell[row] for key, cell in self._cells.items()}
         return layout.build(
@@ -150,22 +152,23 @@ class TensorRows:
 
         Raises:
             ContractError: if a key is missing or new.
-            SpecError: if a dtype differs from the first batch.
+            SpecError: if a dtype differs from the first batch, or is one that torch cannot write.
             ShapeError: if a shape differs, or there are not as many rows as indices.
             IndexError: if an index is negative, beyond the capacity or would leave a gap.
         """
         if isinstance(index, int):
-            self.set(torch.tensor([index]), data.unsqueeze(0))
+            self.set(torch.tensor([index], device="cpu"), data.unsqueeze(0))
             return
         if isinstance(index, slice):
-            self.set(torch.arange(*index.indices(self.max_size)), data)
+            self.set(torch.arange(*index.indices(self.max_size), device="cpu"), data)
             return
         cells, count, layout = self._checked(data)
         if index.numel() != count:
             raise ShapeError(f"{type(self).__name__}: {index.numel()} indices for {count} rows")
         length = grown(type(self).__name__, index, self._len, self.max_size)
         if self._layout is None:
-            self._allocate(layout)
+            with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
+                self._allocate(layout)
         index = index.reshape(-1)
         if not self.on_cpu:
             index = index.to(self.device)
@@ -226,7 +229,8 @@ class TensorRows:
             return
         layout = Layout.from_state(state["layout"])
         if self._layout is None or self._layout.state() != layout.state():
-            self._allocate(layout)
+            with torch.inference_mode(mode=False):  # as in `set`
+                self._allocate(layout)
         length: int = state["len"]
         for key, part in state["cells"]:
             self._cells[key if isinstance(key, str) else tuple(key)][:length] = part
@@ -254,6 +258,7 @@ class TensorRows:
     def _hold(self, cells: Cells) -> None:
         rows = row_gather([cell for cell in cells.values() if isinstance(cell, Tensor)])  # first: a plugin may refuse
         self._cells, self._rows = cells, rows
+        self._writable = False  # not known
         self.slices = getattr(rows, "slices", None) if self.on_cpu else None
         self._tensors = [(key, cell) for key, cell in cells.items() if isinstance(cell, Tensor)]
         self._lists = [(key, cell) for key, cell in cells.items() if not isinstance(cell, Tensor)]
@@ -279,6 +284,9 @@ class TensorRows:
         count = layout.check(cells, who)
         if count == 0:
             raise ShapeError(f"{who}: a batch without rows, batch size {list(data.shape)}")
+        if not self._writable:
+            refuse_unwritable(who, layout.columns, self.device)
+            self._writable = True
         return cells, count, layout
 
     def _refuse_other(self, data: Any) -> None:

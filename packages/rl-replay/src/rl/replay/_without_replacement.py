@@ -117,7 +117,7 @@ class SamplerWithoutReplacement:
 
     def _new_order(self, rows: int, generator: torch.Generator | None) -> Tensor:
         if not self.shuffle:
-            return torch.arange(rows)
+            return torch.arange(rows, device="cpu")
         if generator is None:
-            return torch.randperm(rows)
+            return torch.randperm(rows, device="cpu")
         return torch.randperm(rows, generator=generator, device=generator.device)

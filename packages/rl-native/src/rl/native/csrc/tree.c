@@ -135,7 +135,7 @@ static int set_for(int64_t n) { return rl_isa() == RL_ISA_AVX512 && n < 128 ? RL
 static int view(void *buffer, rl_tree *t) {
     rl_head *head = buffer;
     int64_t at[RL_LEVELS], leaves;
-    if (memcmp(head->magic, MAGIC, sizeof MAGIC) != 0) return 0;
+    if (head == NULL || memcmp(head->magic, MAGIC, sizeof MAGIC) != 0) return 0;
     t->head = head;
     t->capacity = head->capacity;
     t->levels = rl_layout(head->capacity, head->bits, t->children, at, &leaves, &t->bytes);
@@ -150,6 +150,10 @@ static int view(void *buffer, rl_tree *t) {
     const int kind = view((void *)(buffer), &t);     \
     const int wide = kind == 2;                      \
     if (kind == 0) return RL_TREE_DAMAGED;
+
+/* For a batch that is not empty. */
+#define NEED(n, addresses) \
+    if ((n) > 0 && !(addresses)) return RL_TREE_NOWHERE;
 
 RL_API int64_t rl_tree_bytes(int64_t capacity, int64_t bits) {
     int64_t children[RL_LEVELS], at[RL_LEVELS], leaves, bytes;
@@ -181,6 +185,7 @@ RL_API int rl_tree_open(const void *buffer, int64_t bytes, int64_t *capacity, in
 
 RL_API int64_t rl_tree_set(void *buffer, const int64_t *index, const void *priority, int64_t n, int64_t step) {
     VIEW(buffer)
+    NEED(n, index && priority)
     RUN(n, set, (&t, index, (const float *)priority, n, step), (&t, index, (const double *)priority, n, step))
 }
 
@@ -189,6 +194,7 @@ RL_API int64_t rl_tree_set(void *buffer, const int64_t *index, const void *prior
 
 RL_API int64_t rl_tree_set_errors(const rl_errors *a) {
     VIEW(POINTER(void, a->tree))
+    NEED(a->n, a->index && a->error)
     const int64_t *index = POINTER(const int64_t, a->index);
     RUN(a->n, set_errors,
         (&t, index, POINTER(const float, a->error), a->n, a->step, a->eps, a->alpha, a->rows, POINTER(float, a->raw),
@@ -199,6 +205,7 @@ RL_API int64_t rl_tree_set_errors(const rl_errors *a) {
 
 RL_API int64_t rl_tree_sample(const rl_draws *a) {
     VIEW(POINTER(void, a->tree))
+    NEED(a->n, a->index && (a->u || a->seed))
     const int64_t *seed = POINTER(const int64_t, a->seed);
     const double *u = POINTER(const double, a->u);
     int64_t *index = POINTER(int64_t, a->index);
@@ -210,6 +217,7 @@ RL_API int64_t rl_tree_sample(const rl_draws *a) {
 
 RL_API int64_t rl_tree_get(const void *buffer, const int64_t *index, void *priority, int64_t n) {
     VIEW(buffer)
+    NEED(n, index && priority)
     RUN(n, get, (&t, index, (float *)priority, n), (&t, index, (double *)priority, n))
 }
 

@@ -31,7 +31,8 @@ enum {
     RL_TREE_OVERFLOW = 4, /* the total is infinite */
     RL_TREE_UNIFORM = 5,  /* a given u lies outside of [0, 1) */
     RL_TREE_DAMAGED = 6,  /* the buffer holds no tree */
-    RL_TREE_SHARED = 7    /* what is to be written shares memory with something else of the call */
+    RL_TREE_SHARED = 7,   /* what is to be written shares memory with something else of the call */
+    RL_TREE_NOWHERE = 8   /* an address that is needed is 0 */
 };
 
 /* Bytes of a tree of `capacity` leaves of `bits` (32, 64) bits each; -1 if there cannot be one. */

@@ -287,6 +287,13 @@ TARGET static int64_t FN(rebuild)(const rl_tree *t) {
         if (LEAF[i] != 0) return RL_TREE_DAMAGED;
     for (int64_t i = 0; i < padded; i++)
         if (signbit(LEAF[i])) LEAF[i] = 0; /* -0; only there, because to write takes memory for what was never written */
+    /* In places that no child has: a draw that goes there leaves the buffer. */
+    for (int level = 0; level < t->levels; level++)
+        for (int64_t child = t->children[level]; child & (RL_FAN - 1); child++) {
+            NODE *node = LEVEL(level) + (child >> RL_FAN_BITS);
+            const int j = child & (RL_FAN - 1);
+            node->sum[j] = 0, node->min[j] = node->max[j] = 0;
+        }
     FN(refresh_above)(t, 0);
     return RL_TREE_OK;
 }
