@@ -1,12 +1,16 @@
 """Arguments without a meaning, and indices of other kinds."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError
+from rl.core.provenance import note_stage
 from rl.replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -15,6 +19,7 @@ from rl.replay import (
     ReplayBuffer,
     TensorDictReplayBuffer,
 )
+from rl.replay._keys_on_the_way import KeysOnTheWay
 
 
 @pytest.mark.parametrize("size", [0, 1e6, 10.5, True, "10"])
@@ -97,3 +102,49 @@ def test_what_drops_an_entry_is_named_by_whoever_misses_it():
             sample = buffer.sample(2)
             with pytest.raises(ContractError, match=who):
                 Contract(reads=(Key(lost),)).read(sample, "Loss")
+
+
+class Row:
+    batch_size = 3
+
+    def keys(self):
+        return ["a"]
+
+
+@pytest.mark.parametrize("rows", [[{0: 1}, {0: 2}], [{(): 1}, {(0, 1): 2}], [Row(), Row()], [("a", 1), ("b", 2)]])
+def test_rows_of_any_kind_pass_through_a_collate_fn_of_ones_own(rows):
+    buffer = ReplayBuffer(storage=ListStorage(4), collate_fn=lambda rows: rows, batch_size=2)
+    buffer.extend(rows)
+    assert all(row in rows for row in buffer.sample())
+
+
+def test_what_lists_of_rows_lack_is_noted():
+    class Owner:
+        pass
+
+    data = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4), "c": torch.zeros(4)}, batch_size=[4])
+    owner = Owner()
+    note_stage(owner, "Collector", ["a", "b", "c"], behind=[])
+    buffer = ReplayBuffer(storage=ListStorage(4), batch_size=2)
+    buffer.extend(list(data.exclude("a")))
+    with pytest.raises(ContractError, match="Collector had it, and what ReplayBuffer stores was not given it"):
+        Contract(reads=(Key("a"),)).read(buffer.sample(), "Loss")
+
+
+def test_text_that_is_dropped_is_missed_too():
+    data = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4)}, batch_size=[4])
+    data["text"] = NonTensorStack("x", "y", "z", "w")
+    buffer = ReplayBuffer(storage=ListStorage(4), transform=lambda td: td.exclude("text"), batch_size=2)
+    buffer.extend(data)
+    with pytest.raises(ContractError, match=r"The transform of ReplayBuffer .* dropped it"):
+        Contract(reads=(Key("text"),)).read(buffer.sample(), "Loss")
+
+
+def test_keys_of_a_copy_are_noted_anew():
+    keys = KeysOnTheWay("Buffer", None)
+    data = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4), "c": torch.zeros(4)}, batch_size=[4])
+    keys.of_batch(data)
+    keys.of_sample(data, data, None)
+    for other in (copy.deepcopy(keys), pickle.loads(pickle.dumps(keys))):
+        assert not other.stored
+        assert not other.sampled

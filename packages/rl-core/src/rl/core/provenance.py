@@ -7,31 +7,50 @@ notes once which keys it was given and which it gave. That costs nothing afterwa
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
+from typing import Any, cast
 
-from rl.core.keys import NestedKey, unwrap
+from rl.core.keys import NEXT, NestedKey, next_key, unwrap
 
-__all__ = ["fate_of", "forget_stage", "keys_in", "note_stage", "through"]
+__all__ = ["fate_of", "forget_stage", "keys_in", "note_stage", "noted", "through"]
+
+_Keys = frozenset[NestedKey]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Stage:
+    place: int
+    order: int
     name: str
-    taken: frozenset[NestedKey]
-    given: frozenset[NestedKey]
+    taken: _Keys
+    given: _Keys
+    function: bool
     promised: bool
+    behind: tuple[weakref.ref[Any], ...] | None
 
     @property
-    def keys(self) -> frozenset[NestedKey]:
-        return self.taken | self.given
+    def flat(self) -> bool:
+        """Whether these are keys of a frame, as an environment writes them: those under ``next`` without it."""
+        return not any(isinstance(key, tuple) and key[0] == NEXT for key in self.taken | self.given)
+
+    def drops(self, key: NestedKey) -> bool:
+        return any(one in self.taken and one not in self.given for one in self.names(key))
+
+    def gives(self, key: NestedKey) -> bool:
+        return not self.promised and any(one in self.given for one in self.names(key))
+
+    def names(self, key: NestedKey) -> tuple[NestedKey, ...]:
+        return (key, _bare(key)) if self.flat else (key,)
 
 
 _ALIKE = 0.5  # of keys that batches of one pipeline share at least
 
-_stages: dict[tuple[int, str], _Stage] = {}
+_stages: dict[int, dict[str, _Stage]] = {}
 _owners: dict[int, weakref.ref[Any]] = {}
+_orders = count(1)
+_latest = 0
 
 
 def note_stage(
@@ -41,6 +60,7 @@ def note_stage(
     given: Iterable[NestedKey] | None = None,
     *,
     promised: bool = False,
+    behind: Iterable[object] | None = None,
 ) -> None:
     """Remember which keys a stage was given and gave on, in place of what was noted of it before.
 
@@ -50,6 +70,7 @@ def note_stage(
         taken: keys that it was given.
         given: keys that it gave on; the same if None.
         promised: whether these are keys of specs. Who promises a key need not have had it.
+        behind: of a source: the environments from which its batches come. Nothing else is looked for in front of it.
 
     Example:
         >>> class Buffer: ...
@@ -61,6 +82,7 @@ def note_stage(
         >>> fate_of("is_init", present=["action"])
         ''
     """
+    global _latest  # noqa: PLW0603  how `noted` knows whether there is anything new
     place = id(owner)
     if place not in _owners:
         try:
@@ -69,8 +91,10 @@ def note_stage(
             return
     before = frozenset(unwrap(key) for key in taken)
     after = before if given is None else frozenset(unwrap(key) for key in given)
-    _stages.pop((place, name), None)  # the last one noted stands last
-    _stages[place, name] = _Stage(name, before, after, promised)
+    sources = None if behind is None else tuple(weakref.ref(one) for env in behind for one in _parts_of(env))
+    _latest = next(_orders)
+    stage = _Stage(place, _latest, name, before, after, given is not None, promised, sources)
+    _stages.setdefault(place, {})[name] = stage
 
 
 def forget_stage(owner: object) -> None:
@@ -80,70 +104,190 @@ def forget_stage(owner: object) -> None:
 
 def _forget(place: int) -> None:
     _owners.pop(place, None)
-    for key in [key for key in list(_stages) if key[0] == place]:
-        _stages.pop(key, None)
+    _stages.pop(place, None)
 
 
-def fate_of(key: NestedKey, present: Iterable[NestedKey]) -> str:
+def noted() -> int:
+    """Grows with every stage that is noted: what was asked before need not be asked again."""
+    return _latest
+
+
+def fate_of(key: NestedKey, present: Iterable[NestedKey], *, within: Iterable[object] | None = None) -> str:
     """What became of a key that a batch lacks, in a sentence; nothing if no stage has seen it.
 
     A batch does not carry where it came from; its keys tell. It came from the stage that gave the keys most like its
-    own, and there from those that were noted before and share most of them. Stages unlike it are of another pipeline.
+    own. What is in front of a stage is known within one owner and behind a source. Elsewhere it is the last stage noted
+    before it that gave the keys which this one took, or nearly all of them; that of a source if there is one. Stages
+    unlike the batch are of another pipeline; if several pipelines are alike, that is said.
 
     Args:
         key: the one that is absent.
         present: the keys that are there.
+        within: the environments in which it has to have been dropped, where they are known. What had the key last is
+            not said then.
     """
     wanted, here = unwrap(key), frozenset(unwrap(one) for one in present)
-    way = _way_of(here)
-    dropped: list[str] = []
+    stages = _in_order()
+    if within is not None:
+        places = {id(part) for env in within for part in _parts_of(env)}
+        return _said(_droppers([one for one in stages if one.place in places], wanted))
+    if _twin(wanted) in here:  # an environment wrote it, where it does: at the root, or under "next"
+        stages = [one for one in stages if not one.flat]
+    if not any(one.drops(wanted) or one.gives(wanted) for one in stages):
+        return ""
+    likeness = [_likeness(one, here) for one in stages]
+    most = max(likeness)
+    found: list[str] = []
+    seen: set[_Stage] = set()
+    for place in reversed(range(len(stages))):
+        if most >= _ALIKE and likeness[place] == most and stages[place] not in seen:
+            way = _way_to(stages, place)
+            seen.update(way)
+            found.append(_fate_on(way, stages, wanted))
+    return _one_or_other(list(dict.fromkeys(found)))
+
+
+def _in_order() -> list[_Stage]:
+    # Copies made in one go: other threads note stages, and owners die, meanwhile.
+    stages = [one for owned in list(_stages.values()) for one in list(owned.values())]
+    return sorted(stages, key=lambda one: one.order)
+
+
+def _way_to(stages: list[_Stage], place: int) -> list[_Stage]:
+    """The stages that a batch came through to the one at `place`, which is the first of them."""
+    way = [stages[place]]
+    while True:
+        last = way[-1]
+        before = [one for one in stages if one.order < last.order]
+        own = [one for one in before if one.place == last.place]
+        if own:
+            way.append(own[-1])
+        elif last.behind is not None:
+            places = {id(part) for ref in last.behind if (part := ref()) is not None}
+            return [*way, *(one for one in reversed(stages) if one.place in places)]
+        else:
+            alike = [one for one in before if _overlap(one, last.taken) >= _ALIKE]
+            if not alike:
+                return way
+            sources = {one.place for one in stages if one.behind is not None}
+            alike = [one for one in alike if one.place in sources] or alike
+            way.append(max(alike, key=lambda one: (-_from_elsewhere(one, last), one.order)))
+
+
+def _from_elsewhere(stage: _Stage, behind: _Stage) -> int:
+    """How many keys the stage behind took that this one did not give."""
+    return len((_frame(behind.taken) if stage.flat else behind.taken) - stage.given)
+
+
+def _fate_on(way: list[_Stage], stages: list[_Stage], wanted: NestedKey) -> str:
     for place, stage in enumerate(way):
-        if wanted in stage.taken and wanted not in stage.given:
-            dropped.append(stage.name)
-        elif dropped:
-            break
-        elif wanted in stage.given and not stage.promised:
+        if stage.drops(wanted):
+            return _said([*_inside(stage, stages, wanted), stage.name])
+        if stage.gives(wanted):
             return _lost_behind(stage, way[place - 1] if place else None)
-    return f"{_sentence(' and '.join(dropped[::-1]))} dropped it." if dropped else ""
+    return ""
 
 
-def _way_of(present: frozenset[NestedKey]) -> list[_Stage]:
-    """The stages that a batch with these keys came through as it seems, the last one first.
-
-    It came from the stage that gave what is most like it; of several, from the one that was noted last. The stages in
-    front of that one were noted before it, in the order of their first batch, and share most of their keys with it.
-    """
-    stages = list(_stages.values())
-    likeness = [_likeness(stage.given, present) for stage in stages]
-    if max(likeness, default=0.0) < _ALIKE:
-        return []
-    last = max(range(len(stages)), key=lambda place: (likeness[place], place))
-    return [one for one in stages[last::-1] if _overlap(one.keys, present) >= _ALIKE]
+def _inside(stage: _Stage, stages: list[_Stage], wanted: NestedKey) -> list[str]:
+    """Names of those that dropped it within `stage`, such as the parts of the composition that its function is."""
+    names: list[str] = []
+    for one in reversed(stages[: stages.index(stage)]):
+        if not one.drops(wanted) or one.given != stage.given:
+            break
+        names.append(one.name)
+    return names[::-1]
 
 
-def _likeness(one: frozenset[NestedKey], other: frozenset[NestedKey]) -> float:
-    """Shared keys, of those that either has (Jaccard index)."""
-    return len(one & other) / max(1, len(one | other))
+def _droppers(stages: list[_Stage], wanted: NestedKey) -> list[str]:
+    """Names of the last that dropped it, and of those directly before that did, too."""
+    names: list[str] = []
+    for one in reversed(stages):
+        if one.drops(wanted):
+            names.append(one.name)
+        elif names:
+            break
+    return names[::-1]
 
 
-def _overlap(one: frozenset[NestedKey], other: frozenset[NestedKey]) -> float:
+def _likeness(stage: _Stage, present: _Keys) -> float:
+    """Keys that the stage gave and are there, of those that either has (Jaccard index)."""
+    other = _frame(present) if stage.flat else present
+    return len(stage.given & other) / max(1, len(stage.given | other))
+
+
+def _overlap(stage: _Stage, present: _Keys) -> float:
     """Shared keys, of those that the smaller one has."""
+    one, other = stage.taken | stage.given, _frame(present) if stage.flat else present
     return len(one & other) / max(1, min(len(one), len(other)))
 
 
+def _frame(keys: _Keys) -> _Keys:
+    return frozenset(_bare(key) for key in keys)
+
+
+def _bare(key: NestedKey) -> NestedKey:
+    return unwrap(key[1:]) if isinstance(key, tuple) and key[0] == NEXT and len(key) > 1 else key
+
+
+def _twin(key: NestedKey) -> NestedKey:
+    """The key at the root of one under ``next``, and the other way round."""
+    bare = _bare(key)
+    return next_key(key) if bare == key else bare
+
+
+def _parts_of(env: object) -> Iterator[object]:
+    """An environment and those inside of it."""
+    yield env
+    held = getattr(env, "__dict__", {})
+    for inner in (held.get("base_env"), *(held.get("envs") or ())):
+        if inner is not None:
+            yield from _parts_of(inner)
+
+
+def _said(names: list[str]) -> str:
+    return f"{_sentence(' and '.join(names))} dropped it." if names else ""
+
+
 def _lost_behind(holder: _Stage, behind: _Stage | None) -> str:
-    if behind is None:
-        return f"{_sentence(holder.name)} had it: what came behind dropped it."
-    return f"{_sentence(holder.name)} had it, and {behind.name} was not given it: it was dropped in between."
+    if behind is not None:
+        return f"{_sentence(holder.name)} had it, and {behind.name} was not given it: it was dropped in between."
+    if holder.function:
+        first = f"{_sentence(holder.name)} gave it on in its first batch:"
+        return f"{first} it dropped it later, or what came behind."
+    return f"{_sentence(holder.name)} had it: what came behind dropped it."
+
+
+def _one_or_other(said: list[str]) -> str:
+    """One sentence for each of several pipelines that are alike; nothing if no one had the key."""
+    spoken = [one for one in said if one]
+    if len(said) < 2 or not spoken:
+        return "".join(spoken)
+    others = [f"Another pipeline has the same keys: if the batch came from there, {_inner(one)}" for one in spoken[1:]]
+    if len(spoken) < len(said):
+        others.append("Another pipeline has the same keys: if the batch came from there, nobody had it.")
+    return " ".join([spoken[0], *others])
 
 
 def keys_in(entries: Any) -> list[NestedKey]:
     """The leaf keys of a TensorDict or of specs, or the keys of a dict; none of anything else."""
+    from tensordict import is_leaf_nontensor, is_tensor_collection
+
+    from rl.core.specs import Composite
+
     if isinstance(entries, dict):
-        return [unwrap(key) for key in entries]
-    if not hasattr(entries, "batch_size") or not hasattr(entries, "keys"):
+        return [unwrap(key) for key in cast("dict[Any, Any]", entries) if _is_key(key)]
+    if isinstance(entries, Composite):
+        return [unwrap(key) for key in entries.keys(include_nested=True, leaves_only=True)]
+    if not is_tensor_collection(entries):
         return []
-    return [unwrap(key) for key in entries.keys(include_nested=True, leaves_only=True)]
+    found = entries.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
+    return [unwrap(key) for key in found]
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str) or (
+        isinstance(key, tuple) and len(key) > 0 and all(isinstance(one, str) for one in key)
+    )
 
 
 def through(
@@ -166,3 +310,7 @@ def through(
 
 def _sentence(name: str) -> str:
     return name[:1].upper() + name[1:]
+
+
+def _inner(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
