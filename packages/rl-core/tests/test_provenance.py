@@ -200,8 +200,8 @@ def test_only_what_belongs_to_the_source_is_named_where_it_is_known():
 
 def test_pipelines_alike_are_both_named():
     one, other = Owner(), Owner()
-    note_stage(one, "the transform of One", FULL, LESS)
     note_stage(other, "Collector", LESS, behind=[])
+    note_stage(one, "the transform of One", FULL, LESS)
     said = fate_of(H, LESS)
     assert said.startswith("The transform of One dropped it. Another pipeline has the same keys: ")
     assert said.endswith("nobody had it.")
@@ -269,3 +269,27 @@ def test_noted_while_others_ask_and_die():
     gc.collect()
     assert not failures
     assert fate_of(H, LESS) == ""
+
+
+def test_collectors_alike_are_both_named():
+    one, other = Owner(), Owner()
+    note_stage(one, "the Collector", FULL, behind=[])
+    note_stage(one, "the postproc of Collector", FULL, LESS)
+    note_stage(other, "Collector", LESS, behind=[])
+    note_stage(other, "the postproc of Collector", LESS, LESS)
+    expected = (
+        "In a pipeline with these keys the postproc of Collector dropped it; in one that was noted later nobody had it."
+    )
+    assert fate_of(H, LESS) == expected
+
+
+def test_an_environment_beside_another_is_not_accused_for_certain():
+    dropping, plain = Owner(), Owner()
+    flat = ["observation", "reward", "done"]
+    note_stage(dropping, "transform 1 of TransformedEnv, Drop,", [*flat, "is_init"], flat, behind=[])
+    through(plain, [("transform 0 of TransformedEnv, Scale,", lambda td: td)], dict.fromkeys(flat), behind=[])
+    said = fate_of("is_init", flat)
+    assert said == (
+        "In a pipeline with these keys transform 1 of TransformedEnv, Drop, dropped it; in one that was noted later nobody had"
+        " it."
+    )

@@ -435,3 +435,12 @@ def test_a_composition_is_compiled_before_its_first_batch():
     assert out.tolist() == [2, 2, 2]
     with pytest.raises(ContractError, match="Transform 0 of Compose, _Dropping, dropped it"):
         Contract(reads=(Key("hidden"),)).read(chain(td), "Loss")
+
+
+def test_a_rollout_is_not_traced_to_transforms_of_another_environment():
+    dropping = TransformedEnv(PendulumEnv(batch_size=[2]), Compose(InitTracker(), _Dropping("is_init", promised=True)))
+    dropping.reset()
+    reads = Contract(reads=(Key("is_init"),))
+    with pytest.raises(ContractError) as caught:
+        reads.read(TransformedEnv(PendulumEnv(batch_size=[2]), StepCounter()).rollout(3), "GRUModule")
+    assert "dropped it" not in str(caught.value)

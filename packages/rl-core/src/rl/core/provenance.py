@@ -262,6 +262,9 @@ def _one_or_other(said: list[str]) -> str:
     spoken = [one for one in said if one]
     if len(said) < 2 or not spoken:
         return "".join(spoken)
+    if not said[0]:
+        first = f"In a pipeline with these keys {_inner(spoken[0]).removesuffix('.')}"
+        return f"{first}; in one that was noted later nobody had it."
     others = [f"Another pipeline has the same keys: if the batch came from there, {_inner(one)}" for one in spoken[1:]]
     if len(spoken) < len(said):
         others.append("Another pipeline has the same keys: if the batch came from there, nobody had it.")
@@ -291,7 +294,12 @@ def _is_key(key: Any) -> bool:
 
 
 def through(
-    owner: object, stages: Iterable[tuple[str, Callable[[Any], Any]]], entries: Any, *, promised: bool = False
+    owner: object,
+    stages: Iterable[tuple[str, Callable[[Any], Any]]],
+    entries: Any,
+    *,
+    promised: bool = False,
+    behind: Iterable[object] | None = None,
 ) -> Any:
     """`entries` through functions in a row, each of which is noted.
 
@@ -300,11 +308,13 @@ def through(
         stages: names and functions.
         entries: what the first of them gets: a TensorDict, specs, or a dict by flat key.
         promised: see `note_stage`.
+        behind: see `note_stage`.
     """
+    behind = None if behind is None else list(behind)
     for name, function in stages:
         taken = keys_in(entries)
         entries = function(entries)
-        note_stage(owner, name, taken, keys_in(entries), promised=promised)
+        note_stage(owner, name, taken, keys_in(entries), promised=promised, behind=behind)
     return entries
 
 
@@ -313,4 +323,4 @@ def _sentence(name: str) -> str:
 
 
 def _inner(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
+    return sentence[:1].lower() + sentence[1:] if sentence.startswith(("The ", "Transform ", "What ")) else sentence

@@ -82,7 +82,7 @@ class TransformedEnv(EnvBase):
 
     def _mapped(self, role: str, spec: Composite) -> Any:
         stages = [(f"{name} (its {role} spec)", getattr(one, f"transform_{role}_spec")) for name, one in self._parts()]
-        return through(self, stages, spec, promised=True)
+        return through(self, stages, spec, promised=True, behind=[self.base_env])
 
     def append_transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> TransformedEnv:
         """Add a transform at the outer end of this environment, and return it."""
@@ -132,13 +132,13 @@ class TransformedEnv(EnvBase):
 
     def _noted_reset(self, fresh: Any, mask: Tensor | None) -> Any:
         stages = [(name, lambda entries, one=one: one._reset(entries, mask)) for name, one in self._parts()]
-        out = through(self, stages, fresh)
+        out = through(self, stages, fresh, behind=[self.base_env])
         self._reset_noted = True
         return out
 
     def _noted_step(self, root: Any, outcome: Any) -> Any:
         stages = [(name, lambda entries, one=one: one._step(root, entries)) for name, one in self._parts()]
-        out = through(self, stages, outcome)
+        out = through(self, stages, outcome, behind=[self.base_env])
         self._step_noted = True
         return out
 
