@@ -141,9 +141,9 @@ def fate_of(key: NestedKey, present: Iterable[NestedKey], *, within: Iterable[ob
     seen: set[_Stage] = set()
     for place in reversed(range(len(stages))):
         if most >= _ALIKE and likeness[place] == most and stages[place] not in seen:
-            way = _way_to(stages, place)
-            seen.update(way)
-            found.append(_fate_on(way, stages, wanted))
+            sentence, passed = _fate_on(_way_to(stages, place), stages, wanted)
+            seen.update(passed)
+            found.append(sentence)
     return _one_or_other(list(dict.fromkeys(found)))
 
 
@@ -179,23 +179,27 @@ def _from_elsewhere(stage: _Stage, behind: _Stage) -> int:
     return len((_frame(behind.taken) if stage.flat else behind.taken) - stage.given)
 
 
-def _fate_on(way: list[_Stage], stages: list[_Stage], wanted: NestedKey) -> str:
+def _fate_on(way: list[_Stage], stages: list[_Stage], wanted: NestedKey) -> tuple[str, list[_Stage]]:
+    """What became of the key on the way, and the stages that this is about."""
     for place, stage in enumerate(way):
         if stage.drops(wanted):
-            return _said([*_inside(stage, stages, wanted), stage.name])
+            inside = _inside(stage, stages, wanted)
+            own = [one for one in way[place:] if one.place == stage.place]
+            return _said([one.name for one in [*inside, stage]]), [*way[:place], *own, *inside]
         if stage.gives(wanted):
-            return _lost_behind(stage, way[place - 1] if place else None)
-    return ""
+            return _lost_behind(stage, way[place - 1] if place else None), way
+    return "", way
 
 
-def _inside(stage: _Stage, stages: list[_Stage], wanted: NestedKey) -> list[str]:
-    """Names of those that dropped it within `stage`, such as the parts of the composition that its function is."""
-    names: list[str] = []
-    for one in reversed(stages[: stages.index(stage)]):
+def _inside(stage: _Stage, stages: list[_Stage], wanted: NestedKey) -> list[_Stage]:
+    """Those that dropped it within `stage`, such as the parts of the composition that its function is."""
+    before = [one.order for one in stages if one.place == stage.place and one.order < stage.order]
+    inside: list[_Stage] = []
+    for one in reversed([one for one in stages if before and before[-1] < one.order < stage.order]):
         if not one.drops(wanted) or one.given != stage.given:
             break
-        names.append(one.name)
-    return names[::-1]
+        inside.append(one)
+    return inside[::-1]
 
 
 def _droppers(stages: list[_Stage], wanted: NestedKey) -> list[str]:
