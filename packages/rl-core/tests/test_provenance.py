@@ -49,6 +49,7 @@ def test_stages_inside_of_each_other_are_both_named():
     owner, composition = Owner(), Owner()
     note_stage(owner, "what Buffer sampled", FULL)
     note_stage(composition, "transform 1 of Compose", FULL, LESS)
+    note_stage(composition, "transform 2 of Compose", LESS, LESS)
     note_stage(owner, "the transform of Buffer", FULL, LESS)
     assert fate_of(H, LESS) == "Transform 1 of Compose and the transform of Buffer dropped it."
 
@@ -203,7 +204,7 @@ def test_pipelines_alike_are_both_named():
     note_stage(other, "Collector", LESS, behind=[])
     note_stage(one, "the transform of One", FULL, LESS)
     said = fate_of(H, LESS)
-    assert said.startswith("The transform of One dropped it. Another pipeline has the same keys: ")
+    assert said.startswith("The transform of One dropped it. Another pipeline is alike: ")
     assert said.endswith("nobody had it.")
     note_stage(third, "the postproc of Third", FULL, LESS)
     assert fate_of(H, LESS).startswith("The postproc of Third dropped it. Another")
@@ -292,4 +293,16 @@ def test_an_environment_beside_another_is_not_accused_for_certain():
     assert said == (
         "In a pipeline with these keys transform 1 of TransformedEnv, Drop, dropped it; in one that was noted later"
         " nobody had it."
+    )
+
+
+def test_a_pipeline_that_kept_the_key_is_named_beside_the_one_that_dropped_it():
+    keeping, dropping, unlike = Owner(), Owner(), Owner()
+    note_stage(keeping, "what Keeping sampled", FULL)
+    note_stage(dropping, "what Dropping sampled", FULL)
+    note_stage(dropping, "the transform of Dropping", FULL, LESS)
+    note_stage(unlike, "Collector", [*FULL[:-1], "pixels"], behind=[])
+    assert fate_of(H, LESS) == (
+        "The transform of Dropping dropped it. Another pipeline is alike: if the batch came from there, what Keeping"
+        " sampled had it: what came behind dropped it."
     )

@@ -444,3 +444,13 @@ def test_a_rollout_is_not_traced_to_transforms_of_another_environment():
     with pytest.raises(ContractError) as caught:
         reads.read(TransformedEnv(PendulumEnv(batch_size=[2]), StepCounter()).rollout(3), "GRUModule")
     assert "dropped it" not in str(caught.value)
+
+
+def test_compositions_within_one_are_noted_as_its_parts_alone():
+    inner = Compose(_Dropping("hidden"))
+    chain = Compose(Compose(inner, _Dropping("other")), _Dropping("third"))
+    td = TensorDict({"hidden": torch.zeros(3), "action": torch.zeros(3), "reward": torch.zeros(3)}, batch_size=[3])
+    for _ in range(2):
+        out = chain(td)
+        with pytest.raises(ContractError, match=r"\)\. Transform 0 of Compose, _Dropping, dropped it\.$"):
+            Contract(reads=(Key("hidden"),)).read(out, "Loss")

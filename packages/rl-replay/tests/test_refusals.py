@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -148,3 +150,26 @@ def test_keys_of_a_copy_are_noted_anew():
     for other in (copy.deepcopy(keys), pickle.loads(pickle.dumps(keys))):
         assert not other.stored
         assert not other.sampled
+
+
+def test_batches_that_are_prepared_beside_each_other_are_noted_one_by_one():
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def cut(data):
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.02)
+        with lock:
+            at_once -= 1
+        return data.exclude("a")
+
+    data = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4), "c": torch.zeros(4)}, batch_size=[4])
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(4), transform=cut, batch_size=2, prefetch=3)
+    buffer.extend(data)
+    with pytest.raises(ContractError, match=r"\. The transform of TensorDictReplayBuffer \(cut\) dropped it\.$"):
+        Contract(reads=(Key("a"),)).read(buffer.sample(), "Loss")
+    for _ in range(8):
+        buffer.sample()
+    assert most > 1  # later ones in parallel

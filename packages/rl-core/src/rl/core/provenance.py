@@ -139,11 +139,20 @@ def fate_of(key: NestedKey, present: Iterable[NestedKey], *, within: Iterable[ob
     most = max(likeness)
     found: list[str] = []
     seen: set[_Stage] = set()
+    dropped: _Keys = frozenset()
     for place in reversed(range(len(stages))):
         if most >= _ALIKE and likeness[place] == most and stages[place] not in seen:
-            sentence, passed = _fate_on(_way_to(stages, place), stages, wanted)
+            sentence, dropper, passed = _fate_on(_way_to(stages, place), stages, wanted)
             seen.update(passed)
             found.append(sentence)
+            dropped |= dropper.taken - dropper.given if dropper is not None else frozenset()
+    # Batches of a pipeline that kept the key look the same, too, once a user took it out.
+    ends = {one.place: one for one in stages}.values()
+    found += [
+        _lost_behind(one, None)
+        for one in ends
+        if one not in seen and one.gives(wanted) and _is_more(one, here, dropped)
+    ]
     return _one_or_other(list(dict.fromkeys(found)))
 
 
@@ -179,27 +188,29 @@ def _from_elsewhere(stage: _Stage, behind: _Stage) -> int:
     return len((_frame(behind.taken) if stage.flat else behind.taken) - stage.given)
 
 
-def _fate_on(way: list[_Stage], stages: list[_Stage], wanted: NestedKey) -> tuple[str, list[_Stage]]:
-    """What became of the key on the way, and the stages that this is about."""
+def _is_more(stage: _Stage, present: _Keys, dropped: _Keys) -> bool:
+    """Whether a stage gave what is present, and besides only what was dropped."""
+    return present < stage.given and stage.given - present <= dropped
+
+
+def _fate_on(way: list[_Stage], stages: list[_Stage], wanted: NestedKey) -> tuple[str, _Stage | None, list[_Stage]]:
+    """What became of the key on the way, the stage that dropped it, and the stages that this is about."""
     for place, stage in enumerate(way):
         if stage.drops(wanted):
             inside = _inside(stage, stages, wanted)
-            own = [one for one in way[place:] if one.place == stage.place]
-            return _said([one.name for one in [*inside, stage]]), [*way[:place], *own, *inside]
+            owners = {one.place for one in [*inside, stage]}
+            own = [one for one in stages if one.place in owners]
+            return _said([one.name for one in [*inside, stage]]), stage, [*way[:place], *own]
         if stage.gives(wanted):
-            return _lost_behind(stage, way[place - 1] if place else None), way
-    return "", way
+            return _lost_behind(stage, way[place - 1] if place else None), None, way
+    return "", None, way
 
 
 def _inside(stage: _Stage, stages: list[_Stage], wanted: NestedKey) -> list[_Stage]:
     """Those that dropped it within `stage`, such as the parts of the composition that its function is."""
     before = [one.order for one in stages if one.place == stage.place and one.order < stage.order]
-    inside: list[_Stage] = []
-    for one in reversed([one for one in stages if before and before[-1] < one.order < stage.order]):
-        if not one.drops(wanted) or one.given != stage.given:
-            break
-        inside.append(one)
-    return inside[::-1]
+    between = [one for one in stages if before and before[-1] < one.order < stage.order]
+    return [one for one in between if one.drops(wanted) and _overlap(one, stage.given) >= _ALIKE]
 
 
 def _droppers(stages: list[_Stage], wanted: NestedKey) -> list[str]:
@@ -269,9 +280,9 @@ def _one_or_other(said: list[str]) -> str:
     if not said[0]:
         first = f"In a pipeline with these keys {_inner(spoken[0]).removesuffix('.')}"
         return f"{first}; in one that was noted later nobody had it."
-    others = [f"Another pipeline has the same keys: if the batch came from there, {_inner(one)}" for one in spoken[1:]]
+    others = [f"Another pipeline is alike: if the batch came from there, {_inner(one)}" for one in spoken[1:]]
     if len(spoken) < len(said):
-        others.append("Another pipeline has the same keys: if the batch came from there, nobody had it.")
+        others.append("Another pipeline is alike: if the batch came from there, nobody had it.")
     return " ".join([spoken[0], *others])
 
 

@@ -99,8 +99,15 @@ class Compose(Transform):
             for one in self.transforms:
                 tensordict = one(tensordict)
             return tensordict
-        self._noted = True
+        self._settle()
         return through(self, _named(type(self).__name__, _leaves(self)), tensordict)
+
+    def _settle(self) -> None:
+        """Note nothing any more, nor do those inside, whose parts are noted as those of this one."""
+        self._noted = True
+        for one in self.transforms:
+            if type(one) is Compose:
+                one._settle()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_noted": False}  # nothing is known of a copy yet

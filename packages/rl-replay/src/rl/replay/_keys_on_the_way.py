@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -24,9 +25,13 @@ class KeysOnTheWay:
         self._who: Final = who
         self._collate: Final = collate_fn
         self.stored = self.sampled = False
+        self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "stored": False, "sampled": False}  # nothing is known of a copy yet
+        return {"_who": self._who, "_collate": self._collate}  # nothing is known of a copy yet
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_who"], state["_collate"])
 
     def of_batch(self, data: Any) -> None:
         """Note those of a batch that was written."""
@@ -41,6 +46,12 @@ class KeysOnTheWay:
             data: the batch that was made of them.
             transform: of the buffer.
         """
+        with self._lock:  # batches that are prepared beside each other: one after the other, until one is noted
+            if not self.sampled:
+                return self._noted(rows, data, transform)
+        return data if transform is None else transform(data)
+
+    def _noted(self, rows: Any, data: Any, transform: Callable[[Any], Any] | None) -> Any:
         keys = keys_in(data)
         if self._collate is not None:
             stored = keys_in(_row_of(rows))
