@@ -306,3 +306,17 @@ def test_a_pipeline_that_kept_the_key_is_named_beside_the_one_that_dropped_it():
         "The transform of Dropping dropped it. Another pipeline is alike: if the batch came from there, what Keeping"
         " sampled had it: what came behind dropped it."
     )
+
+
+def test_environments_of_any_kind_may_be_behind():
+    class Slots:
+        __slots__ = ()
+
+    class Odd:
+        def __init__(self):
+            self.base_env, self.envs = self, 4
+
+    owner = Owner()
+    note_stage(owner, "Collector", FULL, behind=[Slots(), Odd(), 3])
+    assert fate_of(H, LESS) == "Collector had it: what came behind dropped it."
+    assert fate_of(H, LESS, within=[Slots(), Odd(), None]) == ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, cast
@@ -91,7 +92,7 @@ def note_stage(
             return
     before = frozenset(unwrap(key) for key in taken)
     after = before if given is None else frozenset(unwrap(key) for key in given)
-    sources = None if behind is None else tuple(weakref.ref(one) for env in behind for one in _parts_of(env))
+    sources = None if behind is None else tuple(_references(_parts_of(behind)))
     _latest = next(_orders)
     stage = _Stage(place, _latest, name, before, after, given is not None, promised, sources)
     _stages.setdefault(place, {})[name] = stage
@@ -129,7 +130,7 @@ def fate_of(key: NestedKey, present: Iterable[NestedKey], *, within: Iterable[ob
     wanted, here = unwrap(key), frozenset(unwrap(one) for one in present)
     stages = _in_order()
     if within is not None:
-        places = {id(part) for env in within for part in _parts_of(env)}
+        places = {id(part) for part in _parts_of(within)}
         return _said(_droppers([one for one in stages if one.place in places], wanted))
     if _twin(wanted) in here:  # an environment wrote it, where it does: at the root, or under "next"
         stages = [one for one in stages if not one.flat]
@@ -250,13 +251,25 @@ def _twin(key: NestedKey) -> NestedKey:
     return next_key(key) if bare == key else bare
 
 
-def _parts_of(env: object) -> Iterator[object]:
-    """An environment and those inside of it."""
-    yield env
-    held = getattr(env, "__dict__", {})
-    for inner in (held.get("base_env"), *(held.get("envs") or ())):
-        if inner is not None:
-            yield from _parts_of(inner)
+def _parts_of(envs: Iterable[object]) -> list[object]:
+    """Environments and those inside of them."""
+    parts: dict[int, object] = {}
+    waiting = list(envs)
+    while waiting:
+        env = waiting.pop()
+        if env is None or id(env) in parts:
+            continue
+        parts[id(env)] = env
+        held: dict[str, Any] = getattr(env, "__dict__", {})
+        inner = held.get("envs")
+        waiting += [held.get("base_env"), *(cast("list[object]", inner) if isinstance(inner, list | tuple) else ())]
+    return list(parts.values())
+
+
+def _references(things: Iterable[object]) -> Iterator[weakref.ref[Any]]:
+    for thing in things:
+        with suppress(TypeError):  # such as one with slots: it has no stages either
+            yield weakref.ref(thing)
 
 
 def _said(names: list[str]) -> str:
