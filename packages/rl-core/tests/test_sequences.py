@@ -223,3 +223,20 @@ def test_the_order_of_rows_is_looked_at_in_one_graph():
     check(td)
     with pytest.raises(RuntimeError, match="'index' jumps after a step"):
         check(td[torch.arange(23, -1, -1)])
+
+
+@pytest.mark.parametrize("kind", ["states", "unknown", "index"])
+def test_batches_of_any_length_are_checked_in_one_graph(kind):
+    torch._dynamo.reset()
+    check = torch.compile(
+        lambda td: check_sequences(td, STATES, "PPOLoss"), fullgraph=True, dynamic=True, backend="eager"
+    )
+    for length in (6, 7, 8):
+        td = batch(done=(0,) * length, rows=2 if kind == "states" else None)
+        if kind != "states":
+            td = td.exclude(("next", *H))
+        if kind == "index":
+            td["index"] = torch.arange(length) + 3
+        if kind == "unknown":
+            td["is_init"][:] = True
+        check(td)

@@ -137,8 +137,8 @@ def _compare(td: TensorDictBase, states: Sequence[State], follows: Tensor, who: 
             f"{who}: {key_str(state.name)} after step {{step}} of this batch is not the {key_str(state.name)} that the"
             f" state {key_str((NEXT, *_parts(state.name)))} of that step says, and {key_str(IS_INIT)} is false there:"
             " the steps are not in time order, or were shuffled, or are padding, or time is not the last dimension"
-            f" of the batch {list(td.batch_size)}. Sample whole slices (SliceSampler), do not shuffle time, and leave"
-            " trajectories where they are (no split_trajectories)",
+            f" of the batch{_if_known(list(td.batch_size))}. Sample whole slices (SliceSampler), do not shuffle time,"
+            " and leave trajectories where they are (no split_trajectories)",
         )
     return compared
 
@@ -188,8 +188,8 @@ def _refuse_unknown_order(td: TensorDictBase, follows: Tensor, state: State, who
         return
     _refuse(
         follows,
-        f"{who}: nothing in this flat batch of {len(follows) + 1} steps says that step {{step}} and the one behind it"
-        f" follow each other in time, and {key_str(IS_INIT)} is false there: if they do not, the state"
+        f"{who}: nothing in this flat batch of{_if_known(td.batch_size[0])} steps says that step {{step}} and the one"
+        f" behind it follow each other in time, and {key_str(IS_INIT)} is false there: if they do not, the state"
         f" {key_str(state.name)} leaks. Keep {key_str(next_key(state.name))}, which is compared, or give a batch"
         " [*B, T], or name its dimension (td.names = ['time'])",
     )
@@ -198,6 +198,11 @@ def _refuse_unknown_order(td: TensorDictBase, follows: Tensor, state: State, who
 def _any_behind(flags: Tensor, dim: int) -> Tensor:
     """Whether any element of a step is true, ``[*B, T]``."""
     return flags if flags.ndim == dim + 1 else flags.flatten(dim + 1).any(-1)
+
+
+def _if_known(size: object) -> str:
+    """A size for messages; nothing in a graph, where it may be any."""
+    return "" if torch.compiler.is_compiling() else f" {size}"
 
 
 def _parts(key: NestedKey) -> tuple[str, ...]:
