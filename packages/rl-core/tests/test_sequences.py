@@ -138,7 +138,7 @@ def test_the_index_of_a_buffer_says_whether_steps_follow():
     td["index"] = torch.tensor([7, 8, 9, 0, 1, 2])
     check_sequences(td, STATES, "PPOLoss")
     td["index"] = torch.tensor([7, 9, 8, 0, 1, 2])
-    with pytest.raises(ContractError, match="'index' jumps after step 0"):
+    with pytest.raises(ContractError, match="'index' jumps after step 1"):
         check_sequences(td, STATES, "PPOLoss")
 
 
@@ -160,3 +160,83 @@ def test_time_in_another_dimension_is_called_that():
     td["is_init"][:, 1:] = False
     with pytest.raises(ContractError, match=r"or time is not the last dimension of the batch \[6, 4\]"):
         check_sequences(td, STATES, "PPOLoss")
+
+
+def sliced(length=6, slices=4, capacity=84, first=(3, 40, 81, 12), names=("time",)):
+    """Slices as a sampler hands them out: flat, named, with the states at their steps alone; rings wrap."""
+    index = torch.cat([(torch.arange(length) + start) % capacity for start in first[:slices]])
+    starts = torch.arange(length * slices) % length == 0
+    td = TensorDict(
+        {"is_init": starts[:, None], H: torch.randn(length * slices, 1, 2), "index": index}, batch_size=[len(index)]
+    )
+    td.names = list(names)
+    return td
+
+
+def test_slices_that_go_on_elsewhere_in_their_storage_pass():
+    td = sliced()
+    check_sequences(td, STATES, "PPOLoss")
+    check_sequences(td.reshape(4, 6), STATES, "PPOLoss")
+    check_sequences(td.reshape(6, 4), STATES, "PPOLoss")
+    # Environments side by side: steps of one lie apart, and go on at the front where the storage ends.
+    td["index"][:6] = torch.tensor([12, 13, 35, 36, 37, 38])
+    td["index"][6:12] = torch.tensor([68, 69, 0, 1, 2, 23])
+    check_sequences(td, STATES, "PPOLoss")
+    check_sequences(td[2:], STATES, "PPOLoss")
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("rows", [None, 4])
+@pytest.mark.parametrize("how", ["shuffled", "reversed", "transposed"])
+def test_slices_without_the_states_behind_their_steps_are_refused_out_of_order(how, rows, named):
+    td = sliced(names=["time"] if named else [None])
+    order = {
+        "shuffled": torch.randperm(24, generator=torch.Generator().manual_seed(0)),
+        "reversed": torch.arange(23, -1, -1),
+        "transposed": torch.arange(24).reshape(4, 6).T.reshape(-1),
+    }[how]
+    td = td[order] if rows is None else td[order].reshape(rows, -1)
+    with pytest.raises(ContractError, match=r"'index' jumps after step \d+.*shuffled"):
+        check_sequences(td, STATES, "PPOLoss")
+
+
+def test_jumps_of_a_flat_batch_without_a_name_are_not_called_shuffled_for_certain():
+    td = sliced(names=[None])
+    check_sequences(td, STATES, "PPOLoss")
+    td["index"][2:6] += 22
+    with pytest.raises(ContractError, match=r"'index' jumps after step 1.*or .*several environments.*td.names"):
+        check_sequences(td, STATES, "PPOLoss")
+
+
+@pytest.mark.parametrize("td", [batch()[:, :4].unsqueeze(-1), batch(rows=1)])
+def test_a_dimension_behind_time_is_refused_even_if_it_has_one_element(td):
+    td.names = [None, "time", None][: td.batch_dims]
+    td = td if td.batch_dims == 3 else td.transpose(0, 1)
+    with pytest.raises(ContractError, match=r"has time in dimension"):
+        check_sequences(td, STATES, "PPOLoss")
+
+
+def test_the_order_of_rows_is_looked_at_in_one_graph():
+    torch._dynamo.reset()
+    check = torch.compile(lambda td: check_sequences(td, STATES, "PPOLoss"), fullgraph=True, backend="eager")
+    td = sliced()
+    check(td)
+    with pytest.raises(RuntimeError, match="'index' jumps after a step"):
+        check(td[torch.arange(23, -1, -1)])
+
+
+@pytest.mark.parametrize("kind", ["states", "unknown", "index"])
+def test_batches_of_any_length_are_checked_in_one_graph(kind):
+    torch._dynamo.reset()
+    check = torch.compile(
+        lambda td: check_sequences(td, STATES, "PPOLoss"), fullgraph=True, dynamic=True, backend="eager"
+    )
+    for length in (6, 7, 8):
+        td = batch(done=(0,) * length, rows=2 if kind == "states" else None)
+        if kind != "states":
+            td = td.exclude(("next", *H))
+        if kind == "index":
+            td["index"] = torch.arange(length) + 3
+        if kind == "unknown":
+            td["is_init"][:] = True
+        check(td)

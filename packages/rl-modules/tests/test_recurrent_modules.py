@@ -599,3 +599,21 @@ def test_states_that_were_collected_and_dropped_are_missed_aloud_once(kind):
         for state in module.states:
             whole.set(state.name, state.start(whole.batch_size))
         assert_close(module(whole)["features"], module(bare.copy())["features"])
+
+
+def test_what_became_of_states_is_not_asked_for_at_each_step(monkeypatch):
+    class Buffer:
+        pass
+
+    asked, buffer = [], Buffer()
+    monkeypatch.setattr("rl.modules.recurrent._base.fate_of", lambda *_: asked.append(1) or "")
+    module = make(LSTMModule)
+    td = batch(module, 2, 5).exclude(*(state.name for state in module.states))
+    td["is_init"][:] = True
+    for count, change in enumerate(
+        [lambda: None, lambda: note_stage(buffer, "new", ["x"]), lambda: td.set("y", td["is_init"])]
+    ):
+        change()
+        for _ in range(3):
+            module(td.copy())
+        assert len(asked) == count + 1

@@ -303,3 +303,18 @@ def test_names_that_were_collected_and_dropped_are_said_once_of_a_flat_storage()
         assert len(texts) == warns
         if warns:
             assert "told apart by ('collector', 'traj_ids'), which they lack. Collector had it" in texts[0]
+
+
+def test_the_steps_of_one_environment_need_no_names():
+    class Owner:
+        pass
+
+    data, owner = batch(every(5, 20)), Owner()
+    note_stage(owner, "Collector", ["x", ("next", "done"), NAMES])
+    for name, warns in [("time", False), (None, True)]:
+        data.names = [name]
+        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(40), sampler=SliceSampler(slice_len=2), batch_size=4)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            buffer.extend(data)
+        assert len(said) == warns

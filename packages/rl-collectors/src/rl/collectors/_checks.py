@@ -45,7 +45,8 @@ class StepChecks:
             action = root.get(key)
             if action is None:
                 key_ = Key(key, remedy=f"{self._who} must write it: add it to out_keys")
-                raise ContractError(missing_key_message(name_of(self._env), key_, root, where="the policy's output"))
+                where = "the policy's output"
+                raise ContractError(missing_key_message(name_of(self._env), key_, root, where=where, fate=""))
             self._form(key, action, spec, self._who)
             try:
                 spec.assert_is_in(action)
@@ -64,7 +65,9 @@ class StepChecks:
         """
         for key in self._in_keys:
             if key not in root:
-                raise ContractError(missing_key_message(self._who, Key(key), root, where="the environment's root"))
+                fate = fate_of(key, root, within=[self._env])
+                where = "the environment's root"
+                raise ContractError(missing_key_message(self._who, Key(key), root, where=where, fate=fate))
 
     def outcome(self, nxt: Leaves) -> None:
         """Check keys, shapes and dtypes of what a step wrote under ``next``.
@@ -77,7 +80,7 @@ class StepChecks:
         for composite in (env.observation_spec, env.full_reward_spec, env.full_done_spec):
             for key, spec in _specs(composite):
                 if key not in nxt:
-                    fate = fate_of(key, nxt)
+                    fate = fate_of(key, nxt, within=[env])
                     raise ContractError(
                         f"{who}.step did not write {key_str(next_key(key))}, which its specs promise (it wrote under"
                         f" 'next': {', '.join(map(key_str, nxt)) or 'nothing'}).{f' {fate}' if fate else ''} Write it,"

@@ -157,7 +157,7 @@ class Collector:
         if self._noted:
             return batch if self._postproc is None else self._postproc(batch)
         taken = keys_in(batch)
-        note_stage(self, "Collector", taken)
+        note_stage(self, "Collector", taken, behind=[self.env])
         out = batch if self._postproc is None else self._postproc(batch)
         if self._postproc is not None and isinstance(out, TensorDictBase):
             note_stage(self, f"the postproc of Collector ({name_of(self._postproc)})", taken, keys_in(out))

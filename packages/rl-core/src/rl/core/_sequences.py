@@ -58,9 +58,9 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], who: str, *, do
     dim = td.batch_dims - 1
     is_init = _mark(td, states[0], who)
     _check_states(td, states, who)
+    _refuse_time_elsewhere(td, who)
     if dim < 0 or td.batch_size[dim] < 2:
         return
-    _refuse_time_elsewhere(td, who)
     length = td.batch_size[dim] - 1
     follows = ~_any_behind(is_init.narrow(dim, 1, length), dim)
     done: Tensor | None = td.get(next_key(done_key), None)
@@ -137,8 +137,8 @@ def _compare(td: TensorDictBase, states: Sequence[State], follows: Tensor, who: 
             f"{who}: {key_str(state.name)} after step {{step}} of this batch is not the {key_str(state.name)} that the"
             f" state {key_str((NEXT, *_parts(state.name)))} of that step says, and {key_str(IS_INIT)} is false there:"
             " the steps are not in time order, or were shuffled, or are padding, or time is not the last dimension"
-            f" of the batch {list(td.batch_size)}. Sample whole slices (SliceSampler), do not shuffle time, and leave"
-            " trajectories where they are (no split_trajectories)",
+            f" of the batch{_if_known(list(td.batch_size))}. Sample whole slices (SliceSampler), do not shuffle time,"
+            " and leave trajectories where they are (no split_trajectories)",
         )
     return compared
 
@@ -153,17 +153,32 @@ def _refuse_time_elsewhere(td: TensorDictBase, who: str) -> None:
 
 
 def _refuse_jumps(td: TensorDictBase, follows: Tensor, who: str) -> bool:
-    """Refuse a flat batch whose rows do not lie behind each other in their buffer; True if it says where they lie."""
-    flat = td.batch_dims == 1 and td.names[0] != "time"
-    index: Tensor | None = td.get(INDEX, None) if flat else None
+    """Refuse rows that do not follow each other in their buffer; True if the batch says where they lie.
+
+    The rows of one environment lie there in time order, others between them, and go on in front where the ring ends.
+    """
+    index: Tensor | None = td.get(INDEX, None)
     if index is None or index.shape != td.batch_size:
         return False
-    now, then = index[:-1], index[1:]
+    now, then = index[..., :-1], index[..., 1:]
+    places = torch.arange(1, index.shape[-1], device=index.device)
+    begins = torch.where(follows, 0, places).cummax(-1).values  # where the part begins to which `then` belongs
+    back = (then <= now) & follows
+    turns = back.cumsum(-1)
+    turns = turns - torch.nn.functional.pad(turns, (1, 0)).gather(-1, begins)
+    jumps = f"{who}: {key_str(INDEX)} jumps after step {{step}} of this batch, and {key_str(IS_INIT)} is false there:"
     _refuse(
-        (then != now + 1) & (then != 0) & follows,
-        f"{who}: {key_str(INDEX)} jumps after step {{step}} of this batch, and {key_str(IS_INIT)} is false there:"
-        " the steps were shuffled. Sample whole slices (SliceSampler)",
+        back & ((turns > 1) | (then >= index.gather(-1, begins))),
+        f"{jumps} the steps were shuffled, or a slice begins there and another one's state would leak into it. Sample"
+        " whole slices (SliceSampler), which come with that flag, and shuffle slices, never steps",
     )
+    if td.batch_dims == 1 and td.names[0] != "time":
+        _refuse(
+            (then != now + 1) & (then != 0) & follows,
+            f"{jumps} the steps were chosen one by one, or lie apart in a storage of several environments. Sample whole"
+            " slices (SliceSampler); if these are some, name their dimension (td.names = ['time']), or keep the state"
+            f" under {key_str(NEXT)}, which is compared",
+        )
     return True
 
 
@@ -173,8 +188,8 @@ def _refuse_unknown_order(td: TensorDictBase, follows: Tensor, state: State, who
         return
     _refuse(
         follows,
-        f"{who}: nothing in this flat batch of {len(follows) + 1} steps says that step {{step}} and the one behind it"
-        f" follow each other in time, and {key_str(IS_INIT)} is false there: if they do not, the state"
+        f"{who}: nothing in this flat batch of{_if_known(td.batch_size[0])} steps says that step {{step}} and the one"
+        f" behind it follow each other in time, and {key_str(IS_INIT)} is false there: if they do not, the state"
         f" {key_str(state.name)} leaks. Keep {key_str(next_key(state.name))}, which is compared, or give a batch"
         " [*B, T], or name its dimension (td.names = ['time'])",
     )
@@ -183,6 +198,11 @@ def _refuse_unknown_order(td: TensorDictBase, follows: Tensor, state: State, who
 def _any_behind(flags: Tensor, dim: int) -> Tensor:
     """Whether any element of a step is true, ``[*B, T]``."""
     return flags if flags.ndim == dim + 1 else flags.flatten(dim + 1).any(-1)
+
+
+def _if_known(size: object) -> str:
+    """A size for messages; nothing in a graph, where it may be any."""
+    return "" if torch.compiler.is_compiling() else f" {size}"
 
 
 def _parts(key: NestedKey) -> tuple[str, ...]:

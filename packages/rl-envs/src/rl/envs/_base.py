@@ -391,10 +391,10 @@ class EnvBase(SpecNames):
 
     def _rl_check_reset(self, fresh: Any) -> None:
         specs = [self.observation_spec, self.full_done_spec]
-        check_entries(fresh, specs, who=f"{type(self).__name__}._reset", allowed=self.state_keys)
+        check_entries(fresh, specs, who=f"{type(self).__name__}._reset", allowed=self.state_keys, env=self)
         self._rl_reset_checked = True
 
     def _rl_check_step(self, outcome: Any) -> None:
         specs = [self.observation_spec, self.full_reward_spec, self.full_done_spec]
-        check_entries(outcome, specs, who=f"{type(self).__name__}._step", allowed=self.state_keys)
+        check_entries(outcome, specs, who=f"{type(self).__name__}._step", allowed=self.state_keys, env=self)
         self._rl_step_checked = True

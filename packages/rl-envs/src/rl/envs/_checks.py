@@ -85,7 +85,9 @@ def _fault(spec: TensorSpec, value: Any) -> str | None:
     return None
 
 
-def check_entries(entries: Any, specs: Iterable[Composite], *, who: str, allowed: Iterable[NestedKey] = ()) -> None:
+def check_entries(
+    entries: Any, specs: Iterable[Composite], *, who: str, allowed: Iterable[NestedKey] = (), env: object = None
+) -> None:
     """Raise unless `entries` holds exactly what `specs` say.
 
     Args:
@@ -93,6 +95,7 @@ def check_entries(entries: Any, specs: Iterable[Composite], *, who: str, allowed
         specs: with the batch.
         who: what wrote the entries.
         allowed: keys that may be there without a spec.
+        env: whose transforms may have dropped an entry.
 
     Raises:
         SpecError: one line for each entry that is missing, unknown, or not as its spec says.
@@ -105,7 +108,7 @@ def check_entries(entries: Any, specs: Iterable[Composite], *, who: str, allowed
     for key, spec in wanted.items():
         if key not in found:
             close = nearest(key, [other for other in found if other not in wanted])
-            fate = fate_of(key, found)
+            fate = fate_of(key, found, within=[env])
             hint = f" (did it write {key_str(close)} instead?)" if close is not None else ""
             faults.append(f"  {key_str(key)}: expected {describe(spec)}, got nothing{f'. {fate}' if fate else hint}")
             dropped = dropped or bool(fate)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from rl.core.errors import CheckpointError
 from rl.core.provenance import through
@@ -94,12 +95,22 @@ class Compose(Transform):
         return root
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self._noted:
+        if self._noted or is_compiling():
             for one in self.transforms:
                 tensordict = one(tensordict)
             return tensordict
+        self._settle()
+        return through(self, _named(type(self).__name__, _leaves(self)), tensordict)
+
+    def _settle(self) -> None:
+        """Note nothing any more, nor do those inside, whose parts are noted as those of this one."""
         self._noted = True
-        return through(self, named_parts(type(self).__name__, self), tensordict)
+        for one in self.transforms:
+            if type(one) is Compose:
+                one._settle()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_noted": False}  # nothing is known of a copy yet
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
         for one in self.transforms:
@@ -160,7 +171,10 @@ def named_parts(owner: str, transform: Transform) -> list[tuple[str, Transform]]
         owner: what they belong to, for their names.
         transform: a `Compose`, whose parts may be some again, or anything else.
     """
-    parts = _flat(transform)
+    return _named(owner, _flat(transform))
+
+
+def _named(owner: str, parts: list[Transform]) -> list[tuple[str, Transform]]:
     if len(parts) == 1:
         return [(f"the transform of {owner}, {_called(parts[0])},", parts[0])]
     return [(f"transform {place} of {owner}, {_called(one)},", one) for place, one in enumerate(parts)]
@@ -168,8 +182,12 @@ def named_parts(owner: str, transform: Transform) -> list[tuple[str, Transform]]
 
 def _flat(transform: Transform) -> list[Transform]:
     if type(transform) is Compose:  # a subclass may do more than its parts
-        return [leaf for one in transform for leaf in _flat(one)]
+        return _leaves(transform)
     return [transform]
+
+
+def _leaves(chain: Compose) -> list[Transform]:
+    return [leaf for one in chain for leaf in _flat(one)]
 
 
 def _called(transform: Transform) -> str:

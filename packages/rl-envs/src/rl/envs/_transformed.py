@@ -66,17 +66,23 @@ class TransformedEnv(EnvBase):
         base = self.base_env
         forget_stage(self)
         self._reset_noted = self._step_noted = False
-        self._parts = named_parts(type(self).__name__, self.transform)
+        parts = self._parts()
         self.observation_spec = self._mapped("observation", base.observation_spec_unbatched.clone())
         self.action_spec = self._mapped("action", base.full_action_spec_unbatched.clone())
         self.reward_spec = self._mapped("reward", base.full_reward_spec_unbatched.clone())
         self.done_spec = self._mapped("done", base.done_spec_unbatched.clone())
         self.state_spec = self._mapped("state", base.state_spec_unbatched.clone())
-        self._inverts = any(type(one)._inv is not Transform._inv for _, one in self._parts)
+        self._inverts = any(type(one)._inv is not Transform._inv for _, one in parts)
+
+    def _parts(self) -> list[tuple[str, Transform]]:
+        return named_parts(type(self).__name__, self.transform)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reset_noted": False, "_step_noted": False}  # nothing is known of a copy yet
 
     def _mapped(self, role: str, spec: Composite) -> Any:
-        stages = [(f"{name} (its {role} spec)", getattr(one, f"transform_{role}_spec")) for name, one in self._parts]
-        return through(self, stages, spec, promised=True)
+        stages = [(f"{name} (its {role} spec)", getattr(one, f"transform_{role}_spec")) for name, one in self._parts()]
+        return through(self, stages, spec, promised=True, behind=[self.base_env])
 
     def append_transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> TransformedEnv:
         """Add a transform at the outer end of this environment, and return it."""
@@ -125,14 +131,14 @@ class TransformedEnv(EnvBase):
     # ---- the first time one transform after the other, so that errors can say which one dropped an entry
 
     def _noted_reset(self, fresh: Any, mask: Tensor | None) -> Any:
-        stages = [(name, lambda entries, one=one: one._reset(entries, mask)) for name, one in self._parts]
-        out = through(self, stages, fresh)
+        stages = [(name, lambda entries, one=one: one._reset(entries, mask)) for name, one in self._parts()]
+        out = through(self, stages, fresh, behind=[self.base_env])
         self._reset_noted = True
         return out
 
     def _noted_step(self, root: Any, outcome: Any) -> Any:
-        stages = [(name, lambda entries, one=one: one._step(root, entries)) for name, one in self._parts]
-        out = through(self, stages, outcome)
+        stages = [(name, lambda entries, one=one: one._step(root, entries)) for name, one in self._parts()]
+        out = through(self, stages, outcome, behind=[self.base_env])
         self._step_noted = True
         return out
 

@@ -105,6 +105,8 @@ class Boundaries:
 
     def _say_unnamed(self, source: Any) -> None:
         """Say once that names of trajectories were collected and dropped: a flat storage needs them."""
+        if isinstance(source, TensorDictBase) and source.names == ["time"]:
+            return  # the steps of one environment
         fate = fate_of(TRAJ_IDS, keys_in(source)) if TRAJ_IDS in self.ids else ""
         if fate:
             warnings.warn(

@@ -16,7 +16,7 @@ from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import BackendError, ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.lowering import Lowered, unhooked
-from rl.core.provenance import fate_of
+from rl.core.provenance import fate_of, noted
 from rl.core.specs import Unbounded
 from rl.modules.recurrent._choice import Backend, Found, find_backend, is_offered
 from rl.modules.recurrent._keys import recurrent_keys
@@ -47,6 +47,7 @@ class RecurrentModule(TensorDictModuleBase):
     cell: ClassVar[Cell]
     parts: ClassVar[tuple[str, ...]]
     _said: bool = False
+    _asked: tuple[Any, ...] = ()
     _advance: ClassVar[Callable[..., tuple[Tensor, ...]]]
 
     def __init__(
@@ -276,8 +277,12 @@ class RecurrentModule(TensorDictModuleBase):
 
     def _say_unstored(self, td: TensorDictBase) -> None:
         """Say once that states were collected and dropped, where everything looks like a beginning."""
+        asked = (noted(), *td.keys())
+        if self._said or asked == self._asked:
+            return
+        self._asked = asked
         key = self.in_keys[1]
-        fate = "" if self._said else fate_of(key, td.keys(include_nested=True, leaves_only=True))
+        fate = fate_of(key, td.keys(include_nested=True, leaves_only=True))
         if fate:
             self._said = True
             warnings.warn(
