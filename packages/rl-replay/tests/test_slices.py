@@ -290,7 +290,7 @@ def test_names_that_were_collected_and_dropped_are_said_once_of_a_flat_storage()
     data, owner = batch(every(5, 20)), Owner()
     keys = ["x", ("next", "done")]
     for storage, taken, warns in [(1, [*keys, NAMES], True), (1, keys, False), (2, [*keys, NAMES], False)]:
-        note_stage(owner, "Collector", taken)
+        note_stage(owner, "Collector", taken, behind=[])
         given = data if storage == 1 else data.reshape(2, 10)
         buffer = TensorDictReplayBuffer(
             storage=LazyTensorStorage(40, ndim=storage), sampler=SliceSampler(slice_len=2), batch_size=4
@@ -302,7 +302,9 @@ def test_names_that_were_collected_and_dropped_are_said_once_of_a_flat_storage()
         texts = [str(one.message) for one in said]
         assert len(texts) == warns
         if warns:
-            assert "told apart by ('collector', 'traj_ids'), which they lack. Collector had it" in texts[0]
+            assert (
+                "told apart by ('collector', 'traj_ids'), which they lack, and those of Collector have it" in texts[0]
+            )
 
 
 def test_the_steps_of_one_environment_need_no_names():
@@ -310,7 +312,7 @@ def test_the_steps_of_one_environment_need_no_names():
         pass
 
     data, owner = batch(every(5, 20)), Owner()
-    note_stage(owner, "Collector", ["x", ("next", "done"), NAMES])
+    note_stage(owner, "Collector", ["x", ("next", "done"), NAMES], behind=[])
     for name, warns in [("time", False), (None, True)]:
         data.names = [name]
         buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(40), sampler=SliceSampler(slice_len=2), batch_size=4)

@@ -87,11 +87,11 @@ def note_stage(
         >>> from rl.core.provenance import fate_of
         >>> class Buffer: ...
         >>> buffer = Buffer()
-        >>> note_stage(buffer, "the transform of Buffer", taken=["action", "is_init"], given=["action"])
-        >>> fate_of("is_init", present=["action"])
+        >>> note_stage(buffer, "the transform of Buffer", taken=["frame", "blur", "hue"], given=["frame", "hue"])
+        >>> fate_of("blur", present=["frame", "hue"])
         'The transform of Buffer dropped it.'
         >>> del buffer
-        >>> fate_of("is_init", present=["action"])
+        >>> fate_of("blur", present=["frame", "hue"])
         ''
     """
     global _latest  # noqa: PLW0603  how `noted` knows whether there is anything new

@@ -15,7 +15,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, TERMINATED, TRAJ_IDS, TRUNCATED, NestedKey, key_str, next_key, unwrap
-from rl.core.provenance import fate_of, keys_in
+from rl.core.provenance import keys_in, source_of
 
 __all__ = ["Boundaries", "Marks", "read_columns"]
 
@@ -107,12 +107,13 @@ class Boundaries:
         """Say once that names of trajectories were collected and dropped: a flat storage needs them."""
         if isinstance(source, TensorDictBase) and source.names == ["time"]:
             return  # the steps of one environment
-        fate = fate_of(TRAJ_IDS, keys_in(source)) if TRAJ_IDS in self.ids else ""
-        if fate:
+        collector = source_of(TRAJ_IDS, keys_in(source)) if TRAJ_IDS in self.ids else ""
+        if collector:
             warnings.warn(
-                f"{self.who}: rows that lie in one line are told apart by {key_str(TRAJ_IDS)}, which they lack."
-                f" {fate} Where the rows of one environment end and those of another begin, slices run on, unless a"
-                " flag of the last step is set there: keep the entry, or store [environments, time] with ndim=2",
+                f"{self.who}: rows that lie in one line are told apart by {key_str(TRAJ_IDS)}, which they lack, and"
+                f" those of {collector} have it. Where the rows of one environment end and those of another begin,"
+                " slices run on, unless a flag of the last step is set there: keep the entry, or store"
+                " [environments, time] with ndim=2",
                 stacklevel=2,
             )
 
