@@ -1,13 +1,10 @@
 """What is said about the rows of slices, and which keys and storages serve."""
 
-import warnings
-
 import pytest
 import torch
 from tensordict import TensorDict
 
 from rl.core.errors import ContractError
-from rl.core.provenance import note_stage
 from rl.replay import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer, TensorStorage
 
 NAMES = ("collector", "traj_ids")
@@ -281,42 +278,3 @@ def test_draws_are_repeatable_and_the_generators_alone():
     first = free.sample()["x"]
     torch.manual_seed(3)
     assert first.equal(free.sample()["x"])
-
-
-def test_names_that_were_collected_and_dropped_are_said_once_of_a_flat_storage():
-    class Owner:
-        pass
-
-    data, owner = batch(every(5, 20)), Owner()
-    keys = ["x", ("next", "done")]
-    for storage, taken, warns in [(1, [*keys, NAMES], True), (1, keys, False), (2, [*keys, NAMES], False)]:
-        note_stage(owner, "Collector", taken, behind=[])
-        given = data if storage == 1 else data.reshape(2, 10)
-        buffer = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(40, ndim=storage), sampler=SliceSampler(slice_len=2), batch_size=4
-        )
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            buffer.extend(given)
-            buffer.extend(given)
-        texts = [str(one.message) for one in said]
-        assert len(texts) == warns
-        if warns:
-            assert (
-                "told apart by ('collector', 'traj_ids'), which they lack, and those of Collector have it" in texts[0]
-            )
-
-
-def test_the_steps_of_one_environment_need_no_names():
-    class Owner:
-        pass
-
-    data, owner = batch(every(5, 20)), Owner()
-    note_stage(owner, "Collector", ["x", ("next", "done"), NAMES], behind=[])
-    for name, warns in [("time", False), (None, True)]:
-        data.names = [name]
-        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(40), sampler=SliceSampler(slice_len=2), batch_size=4)
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            buffer.extend(data)
-        assert len(said) == warns

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rl.core._stages import Keys, Stage, bare, in_order, parts_of
 from rl.core.keys import NestedKey, next_key, unwrap
 
-__all__ = ["fate_of", "source_of"]
+__all__ = ["fate_of"]
 
 _ALIKE = 0.5  # of keys that batches of one pipeline share at least
 
@@ -54,24 +54,6 @@ def fate_of(key: NestedKey, present: Iterable[NestedKey], *, within: Iterable[ob
         if one not in seen and one.gives(wanted) and _is_more(one, here, dropped)
     ]
     return _one_or_other(list(dict.fromkeys(found)))
-
-
-def source_of(key: NestedKey, present: Iterable[NestedKey]) -> str:
-    """The name of a source, such as a collector, whose batches have all that is present, and the key; or nothing.
-
-    For warnings, where nothing is wrong for certain: more is asked for than for `fate_of`.
-
-    Example:
-        >>> from rl.core._stages import note_stage
-        >>> class Source: ...
-        >>> source = Source()
-        >>> note_stage(source, "Camera", taken=["frame", "blur"], behind=[])
-        >>> source_of("blur", present=["frame"]), source_of("blur", present=["frame", "label"])
-        ('Camera', '')
-    """
-    wanted, here = unwrap(key), frozenset(unwrap(one) for one in present)
-    sources = [one for one in in_order() if one.behind is not None and not one.promised]
-    return next((one.name for one in reversed(sources) if wanted in one.given and here <= one.given), "")
 
 
 def _way_to(stages: list[Stage], place: int) -> list[Stage]:

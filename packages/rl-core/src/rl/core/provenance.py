@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from rl.core._fate import fate_of, source_of
+from rl.core._fate import fate_of
 from rl.core._stages import forget_stage, note_stage, noted
 from rl.core.keys import NestedKey, unwrap
 
-__all__ = ["fate_of", "forget_stage", "keys_in", "note_stage", "noted", "source_of", "through"]
+__all__ = ["fate_of", "forget_stage", "keys_in", "note_stage", "noted", "through"]
 
 
 def keys_in(entries: Any) -> list[NestedKey]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
@@ -15,7 +14,6 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, TERMINATED, TRAJ_IDS, TRUNCATED, NestedKey, key_str, next_key, unwrap
-from rl.core.provenance import keys_in, source_of
 
 __all__ = ["Boundaries", "Marks", "read_columns"]
 
@@ -41,7 +39,6 @@ class Boundaries:
         self.who: Final = who
         self.ends: Final[tuple[NestedKey, ...]] = _ENDS if end_key is None else (unwrap(end_key),)
         self.ids: Final[tuple[NestedKey, ...]] = _IDS if traj_key is None else (unwrap(traj_key),)
-        self._looked = False
         self._named: Final = [unwrap(key) for key in (end_key, traj_key) if key is not None]
 
     def of_batch(self, data: Any, lead: Sequence[int]) -> Marks:
@@ -90,9 +87,6 @@ class Boundaries:
         missing = [key for key in self._named if key not in ends and (ids is None or key != ids[0])]
         if missing or not (ends or ids):
             self._refuse(missing, source)
-        if ids is None and len(lead) == 1 and not self._looked:
-            self._looked = True
-            self._say_unnamed(source)
         count = lead[0] if len(lead) == 1 else torch.Size(lead).numel()
         last: NDArray[np.bool_] | None = None
         for key, value in ends.items():
@@ -102,20 +96,6 @@ class Boundaries:
         if last is None:
             last = np.zeros(count, np.bool_)
         return last, None if ids is None else self._column(*ids, lead, count)
-
-    def _say_unnamed(self, source: Any) -> None:
-        """Say once that names of trajectories were collected and dropped: a flat storage needs them."""
-        if isinstance(source, TensorDictBase) and source.names == ["time"]:
-            return  # the steps of one environment
-        collector = source_of(TRAJ_IDS, keys_in(source)) if TRAJ_IDS in self.ids else ""
-        if collector:
-            warnings.warn(
-                f"{self.who}: rows that lie in one line are told apart by {key_str(TRAJ_IDS)}, which they lack, and"
-                f" those of {collector} have it. Where the rows of one environment end and those of another begin,"
-                " slices run on, unless a flag of the last step is set there: keep the entry, or store"
-                " [environments, time] with ndim=2",
-                stacklevel=2,
-            )
 
     def _column(self, key: NestedKey, value: Any, lead: Sequence[int], count: int) -> NDArray[Any]:
         if type(value) is Tensor and value.dtype is torch.bool and value.is_cpu and value.numel() == count:
