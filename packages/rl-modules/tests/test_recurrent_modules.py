@@ -591,7 +591,9 @@ def test_states_that_were_collected_and_dropped_are_missed_aloud_once(kind):
     with warnings.catch_warnings(), set_recurrent_mode(True):
         warnings.simplefilter("error")
         module(bare.copy())  # nobody had any
+        made, bare = bare, bare.copy().set("index", torch.arange(10).view(2, 5))
         note_stage(buffer, "the transform of Buffer (cut)", *(x.keys(True, True) for x in (td, bare)))
+        module(made.copy())  # was neither sampled nor collected
         with pytest.raises(UserWarning, match=r"initial state.* The transform of Buffer \(cut\) dropped it"):
             module(bare.copy())
         module(bare.copy())
@@ -610,10 +612,14 @@ def test_what_became_of_states_is_not_asked_for_at_each_step(monkeypatch):
     module = make(LSTMModule)
     td = batch(module, 2, 5).exclude(*(state.name for state in module.states))
     td["is_init"][:] = True
+    td["index"] = torch.arange(10).view(2, 5)
+    module(td.copy())
+    assert not asked  # single steps begin wherever they say so
     for count, change in enumerate(
         [lambda: None, lambda: note_stage(buffer, "new", ["x"]), lambda: td.set("y", td["is_init"])]
     ):
         change()
-        for _ in range(3):
-            module(td.copy())
+        with set_recurrent_mode(True):
+            for _ in range(3):
+                module(td.copy())
         assert len(asked) == count + 1

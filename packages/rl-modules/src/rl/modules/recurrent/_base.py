@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rl.core import RecurrentOptions, State, load, recurrent_mode
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import BackendError, ContractError, ShapeError, SpecError
-from rl.core.keys import NestedKey, key_str, next_key
+from rl.core.keys import INDEX, TRAJ_IDS, NestedKey, key_str, next_key
 from rl.core.lowering import Lowered, unhooked
 from rl.core.provenance import fate_of, noted
 from rl.core.specs import Unbounded
@@ -271,8 +271,8 @@ class RecurrentModule(TensorDictModuleBase):
                 f"{missing_key_message(self._who, keys.reads[1], present)} It may be left out only where"
                 f" every trajectory begins, and {key_str(self.in_keys[-1])} is false at {which}."
             )
-        if not torch.compiler.is_compiling():
-            self._say_unstored(td)
+        if sequence and not torch.compiler.is_compiling() and (INDEX in td.keys() or TRAJ_IDS[0] in td.keys()):
+            self._say_unstored(td)  # of what was sampled or collected; data made otherwise had no states to lose
         return [x, *(state.start(batch, is_init.device) for state in self.states), is_init]
 
     def _say_unstored(self, td: TensorDictBase) -> None:
