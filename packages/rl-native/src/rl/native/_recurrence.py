@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
+from torch.autograd.graph import increment_version
 
 from rl.core.checks import same_shape
 from rl.core.errors import SpecError
 from rl.native import _recurrence_ops as _ops
+from rl.native._calls import function
 from rl.native._library import require, why
-from rl.native._looks import coefficient, look, look_at_out
-from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, run, run_dense
+from rl.native._looks import are_taken, coefficient
+from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, refuse_out, run
 from rl.native._traced import is_dual, is_traced, is_transformed
 
 __all__ = ["NativeRecurrence"]
 
 _is_compiling = torch.compiler.is_compiling
+_fresh = torch.empty_like
 _OPS = torch.ops.rl_native
 assert _ops.library is not None  # what `_OPS` holds comes from there
 
 
-_Numbers = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
-"""In the order of ``rl_returns_slot``: reward, value, next value, ratio, gamma, lambda."""
+_Inputs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]
+"""In the order of ``rl_returns_slot``: reward, value, next value, ratio, gamma, lambda, done, terminated."""
+
+_FLAGS = 6
+"""Where flags begin among them."""
+
+_NOT_INTO_OUT = (
+    "the native recurrence cannot write into out where a gradient is asked for, the call is traced or a tensor is not a"
+    " plain one on the CPU; leave out away"
+)
 
 
 @final
@@ -53,6 +65,10 @@ class NativeRecurrence:
 
     def __init__(self) -> None:
         require()
+        self._run = function("returns", unusual=False)
+
+    def __reduce__(self) -> tuple[type[NativeRecurrence], tuple[()]]:
+        return NativeRecurrence, ()
 
     @property
     def why(self) -> str:
@@ -84,34 +100,38 @@ class NativeRecurrence:
             >>> recurrence(torch.ones(3), torch.full((3,), 0.5), 0, out=memory) is memory
             True
         """
-        same_shape(d=d, c=c)
-        dim = dimension(time_dim, d.shape)
-        if d.dtype not in BITS or c.dtype != d.dtype:
-            raise SpecError(f"the native recurrence got d of {d.dtype} and c of {c.dtype}; it takes float32 or float64")
-        traced = is_traced()
-        found = None if traced else look(d.shape, d.dtype, (d, None, None, None, c, None), (), traced=False)
-        if found is None:
+        if is_traced():
+            return self._traced(d, c, time_dim, out)
+        memory = _fresh(d) if out is None else out
+        absent = None
+        numbers = (d, absent, absent, absent, c, absent)
+        if self._run(PLAIN, time_dim, 0.0, 0.0, 0.0, 0.0, *numbers, absent, absent, memory, absent):
             if out is not None:
-                raise SpecError(
-                    "the native recurrence cannot write into out where a gradient is asked for, the call is traced or"
-                    " a tensor is not a plain one on the CPU; leave out away"
-                )
-            if traced:
-                _refuse_tangents(d, c)
-                if is_transformed():
-                    return _ops.transformed(d, c, dim, False)  # noqa: FBT003 - of the schema
+                increment_version(out)
+            return memory
+        _check(d, c)
+        dim = dimension(time_dim, d.shape)
+        if not are_taken(numbers, (), traced=False):
+            if out is not None:
+                raise SpecError(_NOT_INTO_OUT)
             return _OPS.linear_recurrence(d, c, dim, False)  # noqa: FBT003 - of the schema
-        if out is None:
-            out = torch.empty_like(d)
-            if found:
-                found.append(out.data_ptr())
-        elif not look_at_out((out,), found, (d, c), d):
-            found = []
-        if found:
-            run_dense(PLAIN, d.shape, d.dtype, (*found[:6], 0, 0, found[6], 0), dim)
-        else:
-            run(PLAIN, (d, None, None, None, c, None, None, None, out, None), dim)
-        return out
+        if out is not None:
+            refuse_out((out,), (d, c), d)
+            increment_version(out)
+        run(PLAIN, (*numbers, absent, absent, memory, absent), dim)
+        return memory
+
+    @staticmethod
+    def _traced(d: Tensor, c: Tensor, time_dim: int, out: Tensor | None) -> Tensor:
+        """The recurrence where somebody looks at the operators that run."""
+        _check(d, c)
+        dim = dimension(time_dim, d.shape)
+        if out is not None:
+            raise SpecError(_NOT_INTO_OUT)
+        _refuse_tangents(d, c)
+        if is_transformed():
+            return _ops.transformed(d, c, dim, False)  # noqa: FBT003 - of the schema
+        return _OPS.linear_recurrence(d, c, dim, False)  # noqa: FBT003 - of the schema
 
     def gae(
         self,
@@ -160,17 +180,37 @@ class NativeRecurrence:
         terminated = done if terminated is None else terminated
         g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=traced)
         lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=traced)
-        numbers, flags = (reward, state_value, next_state_value, None, gammas, lmbdas), (done, terminated)
-        shape, dtype = reward.shape, reward.dtype
-        found = look(shape, dtype, numbers, flags, traced=traced)
-        if found is None:
-            return None
-        dim = dimension(time_dim, shape)
         if traced:
-            if out is not None:
+            numbers, flags = (reward, state_value, next_state_value, gammas, lmbdas), (done, terminated)
+            if out is not None or not are_taken(numbers, flags, traced=True):
                 return None
-            return _OPS.gae(state_value, next_state_value, reward, done, terminated, gammas, lmbdas, g, lam, dim)
-        return _pair(GAE, shape, dtype, numbers, flags, found, out, dim, (g, lam))
+            dim = dimension(time_dim, reward.shape)
+            return _OPS.gae(state_value, next_state_value, reward, *flags, gammas, lmbdas, g, lam, dim)
+        first, second = (_fresh(reward), _fresh(reward)) if out is None else _pair(out)
+        if self._run(
+            GAE,
+            time_dim,
+            g,
+            lam,
+            0.0,
+            0.0,
+            reward,
+            state_value,
+            next_state_value,
+            None,
+            gammas,
+            lmbdas,
+            done,
+            terminated,
+            first,
+            second,
+        ):
+            if out is not None:
+                increment_version(out)
+            return first, second
+        inputs = reward, state_value, next_state_value, None, gammas, lmbdas, done, terminated
+        taken = _run_closer(GAE, inputs, (first, second), time_dim, (g, lam), fresh=out is None)
+        return (first, second) if taken else None
 
     def td_lambda(
         self,
@@ -215,27 +255,19 @@ class NativeRecurrence:
         terminated = done if terminated is None else terminated
         g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=traced)
         lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=traced)
-        numbers, flags = (reward, None, next_state_value, None, gammas, lmbdas), (done, terminated)
-        shape, dtype = reward.shape, reward.dtype
-        found = look(shape, dtype, numbers, flags, traced=traced)
-        if found is None:
-            return None
-        dim = dimension(time_dim, shape)
         if traced:
-            if out is not None:
+            numbers, flags = (reward, next_state_value, gammas, lmbdas), (done, terminated)
+            if out is not None or not are_taken(numbers, flags, traced=True):
                 return None
-            return _OPS.td_lambda(next_state_value, reward, done, terminated, gammas, lmbdas, g, lam, dim)
-        if out is None:
-            out = torch.empty_like(reward)
-            if found:
-                found.append(out.data_ptr())
-        elif not look_at_out((out,), found, (*numbers, *flags), reward):
-            found = []
-        if found:
-            run_dense(TD_LAMBDA, shape, dtype, (*found, 0), dim, g, lam)
-        else:
-            run(TD_LAMBDA, (*numbers, *flags, out, None), dim, g, lam)
-        return out
+            dim = dimension(time_dim, reward.shape)
+            return _OPS.td_lambda(next_state_value, reward, *flags, gammas, lmbdas, g, lam, dim)
+        memory = _fresh(reward) if out is None else out
+        inputs = reward, None, next_state_value, None, gammas, lmbdas, done, terminated
+        if self._run(TD_LAMBDA, time_dim, g, lam, 0.0, 0.0, *inputs, memory, None):
+            if out is not None:
+                increment_version(out)
+            return memory
+        return memory if _run_closer(TD_LAMBDA, inputs, (memory,), time_dim, (g, lam), fresh=out is None) else None
 
     def vtrace(  # noqa: PLR0913 - the terms of the formula
         self,
@@ -290,20 +322,32 @@ class NativeRecurrence:
         terminated = done if terminated is None else terminated
         g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=traced)
         lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=traced)
-        numbers, flags = (reward, state_value, next_state_value, ratio, gammas, lmbdas), (done, terminated)
-        shape, dtype = reward.shape, reward.dtype
-        found = look(shape, dtype, numbers, flags, traced=traced)
-        if found is None:
-            return None
-        dim = dimension(time_dim, shape)
         if traced:
-            if out is not None:
+            numbers, flags = (reward, state_value, next_state_value, ratio, gammas, lmbdas), (done, terminated)
+            if out is not None or not are_taken(numbers, flags, traced=True):
                 return None
-            clips = float(rho_bar), float(c_bar)
-            return _OPS.vtrace(
-                ratio, state_value, next_state_value, reward, *flags, gammas, lmbdas, g, lam, dim, *clips
-            )
-        return _pair(VTRACE, shape, dtype, numbers, flags, found, out, dim, (g, lam, rho_bar, c_bar))
+            more = gammas, lmbdas, g, lam, dimension(time_dim, reward.shape), float(rho_bar), float(c_bar)
+            return _OPS.vtrace(ratio, state_value, next_state_value, reward, *flags, *more)
+        memory = (_fresh(reward), _fresh(reward)) if out is None else _pair(out)
+        inputs = reward, state_value, next_state_value, ratio, gammas, lmbdas, done, terminated
+        weights = g, lam, rho_bar, c_bar
+        if self._run(VTRACE, time_dim, *weights, *inputs, *memory):
+            if out is not None:
+                increment_version(out)
+            return memory
+        return memory if _run_closer(VTRACE, inputs, memory, time_dim, weights, fresh=out is None) else None
+
+
+def _pair(out: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    if len(out) != 2:
+        raise SpecError(f"out has {len(out)} tensor(s); there are 2 results, each needs one")
+    return out[0], out[1]
+
+
+def _check(d: Tensor, c: Tensor) -> None:
+    same_shape(d=d, c=c)
+    if d.dtype not in BITS or c.dtype != d.dtype:
+        raise SpecError(f"the native recurrence got d of {d.dtype} and c of {c.dtype}; it takes float32 or float64")
 
 
 def _refuse_tangents(*tensors: Tensor) -> None:
@@ -316,29 +360,15 @@ def _refuse_tangents(*tensors: Tensor) -> None:
         )
 
 
-def _pair(
-    kind: int,
-    shape: torch.Size,
-    dtype: torch.dtype,
-    numbers: _Numbers,
-    flags: tuple[Tensor, Tensor],
-    found: list[int],
-    out: tuple[Tensor, Tensor] | None,
-    dim: int,
-    coefficients: tuple[float, ...],
-) -> tuple[Tensor, Tensor]:
-    """Run a kernel with two results."""
-    like = numbers[0]
-    if out is None:
-        out = torch.empty_like(like), torch.empty_like(like)
-        if found:
-            found += (out[0].data_ptr(), out[1].data_ptr())
-    elif len(out) != 2:
-        raise SpecError(f"out has {len(out)} tensor(s); there are 2 results, each needs one")
-    elif not look_at_out(out, found, (*numbers, *flags), like):
-        found = []
-    if found:
-        run_dense(kind, shape, dtype, found, dim, *coefficients)
-    else:
-        run(kind, (*numbers, *flags, *out), dim, *coefficients)
-    return out
+def _run_closer(
+    kind: int, inputs: _Inputs, out: Sequence[Tensor], time_dim: int, weights: Sequence[float], *, fresh: bool
+) -> bool:
+    """What C did not do at once because an argument is unusual; False if it is one for others to compute."""
+    if not are_taken(inputs[:_FLAGS], inputs[_FLAGS:], traced=False):
+        return False
+    dim = dimension(time_dim, inputs[0].shape)
+    if not fresh:
+        refuse_out(out, inputs, inputs[0])
+        increment_version(out)
+    run(kind, (*inputs, *out, *((None,) if len(out) == 1 else ())), dim, *weights)
+    return True

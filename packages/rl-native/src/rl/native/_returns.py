@@ -25,7 +25,6 @@ __all__ = [
     "is_without_memory",
     "refuse_out",
     "run",
-    "run_dense",
     "run_forward",
 ]
 
@@ -111,39 +110,6 @@ def run(
     for s in seen:
         if s is not None:
             s.give_back()
-
-
-def run_dense(
-    kind: int,
-    shape: torch.Size,
-    dtype: torch.dtype,
-    addresses: Sequence[int],
-    dim: int,
-    gamma: float = 0.0,
-    lmbda: float = 0.0,
-    rho_bar: float = 0.0,
-    c_bar: float = 0.0,
-) -> None:
-    """`run` for tensors that are known to be contiguous: there is nothing left to ask them.
-
-    Args:
-        kind: of ``rl_returns_kind``.
-        shape: of all tensors.
-        dtype: of the numbers among them.
-        addresses: in the order of ``rl_returns_slot``; 0 where there is no tensor.
-        dim: where time is, counted from the front.
-        gamma: as for `run`.
-        lmbda: likewise.
-        rho_bar: likewise.
-        c_bar: likewise.
-    """
-    if dim < 2 and len(shape) == 3:  # as nearly always: slices cost more
-        outer, steps, inner = shape if dim else (1, shape[0], shape[1] * shape[2])
-    else:
-        outer, steps, inner = prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
-    job = _pack_head(kind, BITS[dtype], outer, steps, inner, 0, gamma, lmbda, rho_bar, c_bar, *addresses)
-    if outer and steps and inner and _entry()(job):
-        raise SpecError(_REFUSED)
 
 
 def run_forward(d: Tensor, c: Tensor, out: Tensor, dim: int) -> None:

@@ -11,25 +11,20 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
+from rl.native import _tree_closer as closer
 from rl.native import _tree_ops as ops
+from rl.native._calls import function
 from rl.native._library import why
 from rl.native._traced import away
 from rl.native._tree_calls import (
     BITS,
-    as_uniforms,
-    as_values,
+    UNUSUAL,
     buffer_size,
     check_index,
     check_leaves,
-    check_target,
-    check_values,
-    draws_of,
     functions,
     leaves_at,
-    pack_draws,
-    pack_errors,
     refuse,
-    rows_of,
     scratch,
     whole,
 )
@@ -38,7 +33,7 @@ from rl.native._tree_memory import ALIGN, file_id, map_file, save, zeros
 __all__ = ["NativePriorityTree"]
 
 _INF = float("inf")
-_INT64, _FLOAT64 = torch.int64, torch.float64
+_FLOAT64 = torch.float64
 _DTYPES = {bits: dtype for dtype, bits in BITS.items()}
 _compiling = torch.compiler.is_compiling
 
@@ -94,14 +89,13 @@ class NativePriorityTree:
             raise CheckpointError(f"NativePriorityTree: these {buffer.numel()} bytes hold no priority tree")
         self.capacity, self.dtype = capacity.value, _DTYPES[bits.value]
         self._buffer = buffer
-        self._at = buffer.data_ptr  # asked anew in each call: to send a tensor to another process moves its memory
         self._file: tuple[int, int] | None = None  # the one that it is mapped from
         start = leaves_at(self.capacity, self.dtype)
         self._leaves = buffer[start : start + self.capacity * (bits.value // 8)].view(self.dtype)
         self._new = self._leaves.new_empty
         self._head = buffer[24:48].view(_FLOAT64)
-        c = functions()
-        self._set, self._set_errors, self._draw = c.rl_tree_set, c.rl_tree_set_errors, c.rl_tree_sample
+        self._set, self._set_errors = function("tree_set", UNUSUAL), function("tree_set_errors", UNUSUAL)
+        self._draw = function("tree_sample", UNUSUAL)
 
     @property
     def buffer(self) -> Tensor:
@@ -132,24 +126,6 @@ class NativePriorityTree:
             tree.rebuild()
         return tree
 
-    def _batch(self, index: Tensor, value: Tensor, what: str) -> tuple[Tensor, Tensor]:
-        """Both as C reads them."""
-        vectors = (
-            isinstance(index, Tensor)
-            and isinstance(value, Tensor)
-            and index.dtype is _INT64
-            and index.is_cpu
-            and value.is_cpu
-            and index.dim() == value.dim() == 1
-            and index.numel() == value.numel()
-        )
-        if not vectors:  # most are, and it is quicker to see than to read shapes
-            check_index(what, index)
-            check_values(what, index, value)
-        if value.dtype is not self.dtype:
-            value = as_values(what, value, self.dtype)
-        return index.contiguous(), value.contiguous()
-
     def update(self, index: Tensor, priority: Tensor) -> None:
         """Set priorities ``[n]``, or one for all ``[]``, at ``[n]`` int64; of a repeated index the last one counts.
 
@@ -159,15 +135,10 @@ class NativePriorityTree:
                 either shares memory with the tree.
             ShapeError: if there is not one priority for each index. Nothing is written then.
         """
-        index, priority = self._batch(index, priority, "update")
-        if _compiling():
-            ops.tree_set(self._buffer, index, priority.detach())
-            return
-        n = index.numel()
-        if n == 1:  # its memory may hold the other sign, though it is contiguous
-            priority = priority.resolve_neg()
-        status = self._set(self._at(), index.data_ptr(), priority.data_ptr(), n, 1 if priority.ndim else 0)
-        if status:
+        status = UNUSUAL if _compiling() else self._set(self._buffer, index, priority)
+        if status == UNUSUAL:
+            closer.update(self._buffer, self.dtype, self.capacity, index, priority)
+        elif status:
             refuse(status, capacity=self.capacity, index=index, value=priority)
 
     def update_from_errors(
@@ -208,41 +179,15 @@ class NativePriorityTree:
             >>> raw.tolist(), largest.item(), tree.max().item()
             ([-4.0, 0.0, 0.5, 0.0], 4.0, 2.0)
         """
-        if not (0 <= eps < _INF and 0 <= alpha < _INF):
-            raise SpecError(f"NativePriorityTree: eps and alpha are finite and at least 0; they are {eps} and {alpha}")
-        n, step = -1, 1
-        if (  # as most are; each look at a tensor takes about as long as one row
-            isinstance(index, Tensor)
-            and isinstance(error, Tensor)
-            and index.dtype is _INT64
-            and error.dtype is self.dtype
-            and index.is_cpu
-            and error.is_cpu
-            and index.dim() == error.dim() == 1
-            and index.is_contiguous()
-            and error.is_contiguous()
-        ):
-            n = index.numel()
-        if n < 0 or n != error.numel():
-            index, error = self._batch(index, error, "update_from_errors")
-            n, step = index.numel(), 1 if error.dim() else 0
-        if type(rows) is not int or not 0 <= rows <= self.capacity:  # it mostly is, which is quicker seen here
-            rows = rows_of(rows, self.capacity)
-        if raw is not None:
-            check_target("raw", raw, self.dtype, self.capacity)
-        if largest is not None:
-            check_target("largest", largest, self.dtype, None)
-        if _compiling():
-            ops.tree_set_errors(self._buffer, index, error.detach(), eps, alpha, raw, largest, rows)
-            return
-        if n == 1:
-            error = error.resolve_neg()  # as in `update`
-        beside = 0 if raw is None else raw.data_ptr(), 0 if largest is None else largest.data_ptr()
-        status = self._set_errors(
-            pack_errors(self._at(), index.data_ptr(), error.data_ptr(), n, step, eps, alpha, rows, *beside)
-        )
-        if status:
-            refuse(status, capacity=rows, index=index, value=error, power=(eps, alpha))
+        status = UNUSUAL
+        if not _compiling():
+            status = self._set_errors(self._buffer, index, error, eps, alpha, raw, largest, rows)
+        if status == UNUSUAL:
+            target = self._buffer, self.dtype, self.capacity
+            closer.update_from_errors(*target, index, error, eps, alpha, raw, largest, rows)
+        elif status:
+            limit = self.capacity if rows is None else rows
+            refuse(status, capacity=limit, index=index, value=error, power=(eps, alpha))
 
     def sample(
         self,
@@ -263,7 +208,9 @@ class NativePriorityTree:
         Raises:
             SpecError: if the total is zero, or a `u` is outside ``[0, 1)``.
         """
-        return self._sample(n, generator, stratified, u, None)
+        if u is None and type(n) is int and n >= 0 and not _compiling():
+            return self._drawn(n, generator, stratified, None)
+        return closer.sample(self._buffer, self.dtype, self.capacity, n, generator, stratified, u, None)
 
     def sample_weighted(
         self,
@@ -281,47 +228,29 @@ class NativePriorityTree:
         """
         if not 0 <= beta < _INF:
             raise SpecError(f"NativePriorityTree: beta is finite and at least 0; it is {beta}")
-        if u is not None or type(n) is not int or n < 0 or _compiling():
-            return self._sample(n, generator, stratified, u, beta)
-        # What `_sample` does in the usual case, here because another call would take a tenth of the time of a draw.
-        new_index, draw, seed_at = scratch.parts
-        index, weight = new_index(n), self._new(n)
-        if generator is None:
-            draw()
-        else:
-            draw(generator=generator)
-        places = index.data_ptr(), 0, weight.data_ptr()
-        status = self._draw(pack_draws(self._at(), n, seed_at, 0, 1 if stratified else 0, beta, *places))
-        if status:
-            refuse(status, capacity=self.capacity)
-        return index, weight
+        if u is None and type(n) is int and n >= 0 and not _compiling():
+            return self._drawn(n, generator, stratified, beta)
+        return closer.sample(self._buffer, self.dtype, self.capacity, n, generator, stratified, u, beta)
 
-    def _sample(
+    def _drawn(
         self,
         n: int,
         generator: torch.Generator | None,
         stratified: bool,  # noqa: FBT001  called twice, here
-        u: Tensor | None,
         beta: float | None,
     ) -> tuple[Tensor, Tensor]:
         """Indices, and weights, or priorities if there is no beta."""
-        n = draws_of(n)
-        if u is not None:
-            u = as_uniforms(u, n)
-        if _compiling():
-            seed = torch.randint(0, 2**62, (), generator=generator, device="cpu")
-            return ops.tree_sample(self._buffer, n, seed, u, bool(stratified), beta, self.dtype)
-        new_index, draw, seed_at = scratch.parts
+        new_index, draw, seed = scratch.parts
         index, found = new_index(n), self._new(n)
-        found_at, u_at = found.data_ptr(), 0
-        if u is not None:
-            seed_at, u_at = 0, u.data_ptr()
+        if generator is None:
+            draw()
         else:
             draw(generator=generator)
-        way = (0.0, index.data_ptr(), found_at, 0) if beta is None else (beta, index.data_ptr(), 0, found_at)
-        status = self._draw(pack_draws(self._at(), n, seed_at, u_at, bool(stratified), *way))
-        if status:
-            refuse(status, capacity=self.capacity, value=u)
+        status = self._draw(self._buffer, seed, bool(stratified), beta, index, found)
+        if status == UNUSUAL:
+            closer.draw(self._buffer, self.capacity, seed, None, stratified, beta, index, found)
+        elif status:
+            refuse(status, capacity=self.capacity)
         return index, found
 
     def get(self, index: Tensor) -> Tensor:
@@ -336,7 +265,7 @@ class NativePriorityTree:
             return ops.tree_get(self._buffer, index, self.dtype)
         index = index.contiguous()
         priority = self._new(index.shape)
-        status = functions().rl_tree_get(self._at(), index.data_ptr(), priority.data_ptr(), index.numel())
+        status = functions().rl_tree_get(self._buffer.data_ptr(), index.data_ptr(), priority.data_ptr(), index.numel())
         if status:
             refuse(status, capacity=self.capacity, index=index)
         return priority
@@ -364,7 +293,7 @@ class NativePriorityTree:
         Raises:
             SpecError: if a leaf is no priority.
         """
-        status = functions().rl_tree_rebuild(self._at())
+        status = functions().rl_tree_rebuild(self._buffer.data_ptr())
         if status:
             refuse(status, capacity=self.capacity, value=self._leaves)
 

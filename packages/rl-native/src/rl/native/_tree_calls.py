@@ -18,6 +18,7 @@ from rl.native._traced import away
 
 __all__ = [
     "BITS",
+    "UNUSUAL",
     "as_uniforms",
     "as_values",
     "buffer_size",
@@ -38,6 +39,9 @@ __all__ = [
 ]
 
 BITS = {torch.float32: 32, torch.float64: 64}
+UNUSUAL = -1
+"""What C answers, see `csrc/tree_python.c`, if an argument is not what it mostly is; nothing was done then."""
+
 _INDEX, _PRIORITY, _EMPTY, _OVERFLOW, _UNIFORM, _SHARED, _NOWHERE = 1, 2, 3, 4, 5, 7, 8
 _PARTS = ("the tree", "raw", "largest", "the indices", "the values")  # of a call, as tree.h counts them
 
@@ -65,8 +69,8 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         seed = away(lambda: torch.empty((), dtype=torch.int64, device="cpu"))
-        # What makes indices, on the CPU whatever the default device is; what draws the seed; where that lies.
-        self.parts = seed.new_empty, seed.random_, seed.data_ptr()
+        # What makes indices, on the CPU whatever the default device is; what draws the seed; the seed.
+        self.parts = seed.new_empty, seed.random_, seed
 
 
 scratch = _Scratch()

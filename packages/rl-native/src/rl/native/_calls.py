@@ -1,0 +1,75 @@
+"""Functions of `csrc` that take tensors as they are, see `csrc/python.h`; a call of one costs a tenth of a microsecond.
+
+Python's own ways to C, and to ask a tensor for what C needs, take several.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from struct import Struct
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from rl.native._library import require
+
+__all__ = ["function"]
+
+Answer = TypeVar("Answer")
+
+_CAPSULE = b"dlpack_exchange_api"
+_FUNCTIONS = (
+    *("PyObject_Type", "PyObject_GetAttr", "Py_IncRef", "Py_DecRef", "PyFloat_AsDouble", "PyLong_AsLongLong"),
+    *("PyLong_FromLongLong", "PyErr_Occurred", "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread"),
+)
+_METHOD = Struct("@PPiP")  # PyMethodDef
+_NAME = "requires_grad"
+_KEPT: list[Any] = []
+"""What C holds addresses of."""
+
+
+@cache
+def _found() -> dict[str, Callable[..., Any]]:
+    """All functions by name; none if this Python or this PyTorch does not offer what they need."""
+    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    python = getattr(ctypes, "pythonapi", None)
+    if capsule is None or not all(hasattr(python, name) for name in _FUNCTIONS):
+        return {}
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    constants = (Tensor, _NAME, None, True, False)
+    addresses = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _FUNCTIONS]
+    table = (ctypes.c_void_p * 17)(pointer(capsule, _CAPSULE), *map(id, constants), *addresses)
+    _KEPT.extend((capsule, constants))
+    start = require().rl_python_open
+    start.argtypes, start.restype = [ctypes.c_void_p], ctypes.c_void_p
+    methods = start(table)
+    return dict(_made(methods)) if methods else {}
+
+
+def _made(at: int) -> list[tuple[str, Callable[..., Any]]]:
+    """A function of Python for each of an array of declarations."""
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.argtypes, make.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p], ctypes.py_object
+    made: list[tuple[str, Callable[..., Any]]] = []
+    while _METHOD.unpack(ctypes.string_at(at, _METHOD.size))[0]:
+        function = make(at, None, None)
+        made.append((function.__name__, function))
+        at += _METHOD.size
+    return made
+
+
+def function(name: str, unusual: Answer) -> Callable[..., Answer]:
+    """A function of ``METHODS`` in `csrc/python.c`.
+
+    Args:
+        name: of the function.
+        unusual: what it answers if an argument is not what it mostly is, and nothing was done. Where this Python or
+            this PyTorch does not offer what the function needs, another one takes its place that always answers so.
+
+    Raises:
+        RLError: if there is no compiled library.
+    """
+    return _found().get(name, lambda *_: unusual)

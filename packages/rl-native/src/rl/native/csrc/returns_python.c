@@ -1,0 +1,94 @@
+/* Returns of tensors, called from Python. */
+
+#include <string.h>
+
+#include "python.h"
+#include "returns.h"
+
+enum { KIND, TIME_DIM, GAMMA, LAMBDA, RHO_BAR, C_BAR, NUMBERS };
+
+#define ALONE (1 << 14) /* elements from which on other threads of Python may run meanwhile */
+
+RL_API int32_t rl_returns(const void *bytes);
+
+/* Whether two tensors have one shape. */
+static int alike(const rl_tensor *one, const rl_tensor *other) {
+  return one->dims == other->dims && !memcmp(one->shape, other->shape, sizeof(int64_t) * (size_t)one->dims);
+}
+
+/* Look at all tensors, and write their addresses down; 0 if one is not dense, of another shape or type, asks for a
+ * gradient, or an output shares memory with another one. */
+static int look_at(rl_object *const *slots, rl_tensor *first, rl_returns_job *job) {
+  int64_t bytes[RL_SLOTS], elements = 0;
+  if (slots[0] == rl_py.none)
+    return 0;
+  for (int slot = 0; slot < RL_SLOTS; slot++) {
+    rl_tensor here, *tensor = slot ? &here : first;
+    const int flag = slot == RL_DONE || slot == RL_TERMINATED;
+    job->data[slot] = bytes[slot] = 0;
+    if (slots[slot] == rl_py.none)
+      continue;
+    if (!rl_look(slots[slot], tensor) || !rl_dense(tensor))
+      return 0;
+    if (slot == 0) {
+      job->bits = tensor->bits;
+      elements = rl_elements(tensor);
+    } else if (!alike(tensor, first)) {
+      return 0;
+    }
+    if (flag ? !rl_is(tensor, RL_BOOL, 8) : !rl_is(tensor, RL_FLOAT, (int)job->bits))
+      return 0;
+    if (!flag && rl_wants_gradient(slots[slot]))
+      return 0;
+    job->data[slot] = (int64_t)(intptr_t)rl_start(tensor);
+    bytes[slot] = elements * tensor->bits / 8;
+    for (int other = 0; slot >= RL_OUT && other < slot; other++)
+      if (job->data[slot] < job->data[other] + bytes[other] && job->data[other] < job->data[slot] + bytes[slot])
+        return 0;
+  }
+  /* The memory of one element may hold the other sign, though it is dense. */
+  return elements > 1 && (job->bits == 32 || job->bits == 64);
+}
+
+/* Sizes before, of, and behind the dimension of time; 0 if there is no such dimension. */
+static int split(const rl_tensor *tensor, int64_t dim, rl_returns_job *job) {
+  if (dim < 0)
+    dim += tensor->dims;
+  if (dim < 0 || dim >= tensor->dims)
+    return 0;
+  job->outer = job->inner = 1;
+  job->steps = tensor->shape[dim];
+  for (int i = 0; i < dim; i++)
+    job->outer *= tensor->shape[i];
+  for (int i = (int)dim + 1; i < tensor->dims; i++)
+    job->inner *= tensor->shape[i];
+  return 1;
+}
+
+/* kind, dimension of time, gamma, lambda, rho_bar, c_bar, then a tensor or None for each of rl_returns_slot. True if
+ * the outputs are written; False, and nothing is, if there is something unusual about an argument. */
+rl_object *rl_returns_called(rl_object *self, rl_object *const *arguments, intptr_t count) {
+  (void)self;
+  rl_object *answer = rl_py.false_;
+  rl_returns_job job = {.strided = 0};
+  rl_tensor first;
+  if (count == NUMBERS + RL_SLOTS && look_at(arguments + NUMBERS, &first, &job) &&
+      split(&first, rl_py.whole(arguments[TIME_DIM]), &job)) {
+    job.kind = rl_py.whole(arguments[KIND]);
+    job.gamma = rl_py.number(arguments[GAMMA]);
+    job.lambda = rl_py.number(arguments[LAMBDA]);
+    job.rho_bar = rl_py.number(arguments[RHO_BAR]);
+    job.c_bar = rl_py.number(arguments[C_BAR]);
+    if (!rl_py.error()) {
+      void *thread = job.outer * job.steps * job.inner < ALONE ? 0 : rl_py.release();
+      if (!rl_returns(&job))
+        answer = rl_py.true_;
+      if (thread)
+        rl_py.regain(thread);
+    }
+  }
+  if (rl_py.error()) /* of a number that is none */
+    return 0;
+  rl_py.hold(answer);
+  return answer;
+}
