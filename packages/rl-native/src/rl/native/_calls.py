@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rl.native._library import require
 
-__all__ = ["function"]
+__all__ = ["function", "why_slower"]
 
 Answer = TypeVar("Answer")
 
@@ -73,3 +73,12 @@ def function(name: str, unusual: Answer) -> Callable[..., Answer]:
         RLError: if there is no compiled library.
     """
     return _found().get(name, lambda *_: unusual)
+
+
+def why_slower() -> str:
+    """What to add to why somebody computes, for ``rl doctor``: empty where the functions are there.
+
+    Raises:
+        RLError: if there is no compiled library.
+    """
+    return "" if _found() else "; this PyTorch offers no table of DLPack functions, so that calls cost more"

@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 from rl.core.checks import same_shape
 from rl.core.errors import SpecError
 from rl.native import _recurrence_ops as _ops
-from rl.native._calls import function
+from rl.native._calls import function, why_slower
 from rl.native._library import require, why
 from rl.native._looks import are_taken, coefficient
 from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, refuse_out, run
@@ -73,7 +73,7 @@ class NativeRecurrence:
     @property
     def why(self) -> str:
         """What is compiled, for ``rl doctor``."""
-        return why()
+        return why() + why_slower()
 
     def __repr__(self) -> str:
         return f"NativeRecurrence({self.why})"
@@ -370,5 +370,5 @@ def _run_closer(
     if not fresh:
         refuse_out(out, inputs, inputs[0])
         increment_version(out)
-    run(kind, (*inputs, *out, *((None,) if len(out) == 1 else ())), dim, *weights)
+    run(kind, (*inputs, out[0], out[1] if len(out) > 1 else None), dim, *weights)
     return True

@@ -13,7 +13,7 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, SpecError
 from rl.native import _tree_closer as closer
 from rl.native import _tree_ops as ops
-from rl.native._calls import function
+from rl.native._calls import function, why_slower
 from rl.native._library import why
 from rl.native._traced import away
 from rl.native._tree_calls import (
@@ -105,7 +105,7 @@ class NativePriorityTree:
     @property
     def why(self) -> str:
         """What computes, for ``rl doctor``."""
-        return why()
+        return why() + why_slower()
 
     @classmethod
     def from_buffer(cls, buffer: Tensor, *, rebuild: bool = False) -> NativePriorityTree:

@@ -1,0 +1,142 @@
+"""Functions of C that take tensors as they are, and what takes their place where there are none."""
+
+import copy
+import gc
+import pickle
+import sys
+import threading
+
+import pytest
+import torch
+
+from rl.native import NativePriorityTree, _calls
+from rl.native._recurrence import NativeRecurrence
+
+NAMES = ("returns", "tree_set", "tree_set_errors", "tree_sample")
+SIZES = pytest.mark.parametrize(
+    "steps", [1, 7, 2_000, 5_000], ids="{} steps".format
+)  # beside other threads from 16,384 on
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """As if PyTorch offered no table of DLPack functions."""
+    monkeypatch.setattr(_calls, "_found", dict)
+
+
+def batch(steps):
+    g = torch.Generator().manual_seed(0)
+    value, following, reward, ratio = torch.randn(4, 5, steps, 1, generator=g).unbind()
+    done = torch.rand(5, steps, 1, generator=g) < 0.1
+    return {"ratio": ratio.exp(), "values": (value, following, reward, done, done & (reward > 0))}
+
+
+def returns(steps):
+    recurrence, b = NativeRecurrence(), batch(steps)
+    value, following, reward, done, terminated = b["values"]
+    return (
+        *recurrence.gae(0.9, 0.8, *b["values"], 1),
+        recurrence.td_lambda(0.9, 0.8, following, reward, done, terminated, 1),
+        *recurrence.vtrace(0.9, 0.8, b["ratio"], *b["values"], 1),
+        recurrence(value, b["ratio"], 1),
+    )
+
+
+def draws():
+    tree, g = NativePriorityTree(10_000), torch.Generator().manual_seed(0)
+    raw, largest = torch.zeros(10_000), torch.ones(())
+    for n in (2, 5_000):
+        index = torch.randint(0, 10_000, (n,), generator=g)
+        tree.update(index, torch.rand(n, generator=g))
+        tree.update_from_errors(
+            index.flip(0), torch.randn(n, generator=g), 1e-6, 0.6, raw=raw, largest=largest, rows=None
+        )
+    drawn = [*tree.sample(64, generator=g), *tree.sample_weighted(5_000, 0.4, generator=g, stratified=True)]
+    return tree.buffer, raw, largest, *drawn
+
+
+def test_this_pytorch_offers_what_the_functions_need():
+    assert all(type(_calls.function(name, None)).__name__ == "builtin_function_or_method" for name in NAMES)
+    assert not _calls.why_slower()
+
+
+@SIZES
+def test_returns_are_the_same_without_them(request, steps):
+    expected = returns(steps)
+    request.getfixturevalue("without")
+    assert NativeRecurrence()._run(0) is False
+    torch.testing.assert_close(returns(steps), expected, rtol=0, atol=0)
+
+
+def test_trees_are_the_same_without_them(request):
+    expected = draws()
+    request.getfixturevalue("without")
+    assert NativePriorityTree(3)._set(0) == -1
+    torch.testing.assert_close(draws(), expected, rtol=0, atol=0)
+
+
+def test_what_is_missing_is_told(without):
+    assert "DLPack" in NativeRecurrence().why
+    assert "DLPack" in NativePriorityTree(3).why
+
+
+def test_copies_work():
+    first, *_ = returns(7)
+    for made in (copy.deepcopy(NativeRecurrence()), pickle.loads(pickle.dumps(NativeRecurrence()))):
+        torch.testing.assert_close(made.gae(0.9, 0.8, *batch(7)["values"], 1)[0], first, rtol=0, atol=0)
+
+
+def test_no_reference_is_lost_or_kept():
+    recurrence, values = NativeRecurrence(), batch(7)["values"]
+    tree, index, error = NativePriorityTree(9), torch.arange(9), torch.rand(9)
+    watched = (*values, index, error, tree.buffer, torch.Tensor, "requires_grad", None, True, False)
+
+    def often():
+        for _ in range(500):
+            recurrence.gae(0.9, 0.8, *values, 1)
+            assert recurrence.gae(0.9, 0.8, *values[:-1], error, 1) is None
+            tree.update(index, error)
+            tree.update_from_errors(index, error, 1e-6, 0.6)
+            tree.sample_weighted(3, 0.4)
+
+    often()
+    gc.collect()
+    before = [sys.getrefcount(x) for x in watched]
+    often()
+    gc.collect()
+    after = [sys.getrefcount(x) for x in watched]
+    assert max(abs(x - y) for x, y in zip(before, after, strict=True)) < 100
+
+
+@pytest.mark.parametrize("number", ["rho_bar", "c_bar"])
+def test_a_coefficient_that_is_no_number_is_refused_before_anything_is_written(number):
+    b, out = batch(7), (torch.zeros(5, 7, 1), torch.zeros(5, 7, 1))
+    with pytest.raises(TypeError):
+        NativeRecurrence().vtrace(0.9, 0.8, b["ratio"], *b["values"], 1, out=out, **{number: "one"})
+    assert not any(x.any() for x in out)
+    returns(7)  # no exception was left behind
+
+
+def test_an_output_that_shares_memory_until_it_is_written_is_its_own_then():
+    shared = torch.zeros(5, 7, 1)
+    out = torch._lazy_clone(shared), torch._lazy_clone(shared)
+    found = NativeRecurrence().gae(0.9, 0.8, *batch(7)["values"], 1, out=out)
+    torch.testing.assert_close(found, returns(7)[:2], rtol=0, atol=0)
+    assert not shared.any()
+
+
+def test_threads_call_at_once():
+    expected, found = returns(5_000), {}
+
+    def call(name):
+        found[name] = [returns(5_000) for _ in range(5)]
+
+    threads = [threading.Thread(target=call, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for results in found.values():
+        for result in results:
+            torch.testing.assert_close(result, expected, rtol=0, atol=0)
+    assert len(found) == 4
