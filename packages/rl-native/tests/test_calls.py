@@ -1,6 +1,7 @@
 """Functions of C that take tensors as they are, and what takes their place where there are none."""
 
 import copy
+import ctypes
 import gc
 import pickle
 import sys
@@ -73,6 +74,20 @@ def test_trees_are_the_same_without_them(request):
     request.getfixturevalue("without")
     assert NativePriorityTree(3)._set(0) == -1
     torch.testing.assert_close(draws(), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "table", [None, "no capsule", torch._C._to_dlpack(torch.ones(1))], ids=["none", "text", "other"]
+)
+def test_a_table_of_another_kind_is_not_called(monkeypatch, table):
+    monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", table)
+    assert _calls._found.__wrapped__() == {}
+
+
+def test_what_others_declared_of_python_stays():
+    before = ctypes.pythonapi.PyCapsule_GetPointer.argtypes
+    _calls._found.__wrapped__()
+    assert ctypes.pythonapi.PyCapsule_GetPointer.argtypes is before
 
 
 def test_what_is_missing_is_told(without):

@@ -30,6 +30,11 @@ _KEPT: list[Any] = []
 """What C holds addresses of."""
 
 
+def _python(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """A function of Python's interface for C, declared for us alone: what others declare of it is not changed."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
 @cache
 def _found() -> dict[str, Callable[..., Any]]:
     """All functions by name; none if this Python or this PyTorch does not offer what they need."""
@@ -37,22 +42,22 @@ def _found() -> dict[str, Callable[..., Any]]:
     python = getattr(ctypes, "pythonapi", None)
     if capsule is None or not all(hasattr(python, name) for name in _FUNCTIONS):
         return {}
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    asked = ctypes.py_object, ctypes.c_char_p
+    if not _python("PyCapsule_IsValid", ctypes.c_int, *asked)(capsule, _CAPSULE):
+        return {}
+    exchange = _python("PyCapsule_GetPointer", ctypes.c_void_p, *asked)(capsule, _CAPSULE)
     constants = (Tensor, _NAME, None, True, False)
-    addresses = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _FUNCTIONS]
-    table = (ctypes.c_void_p * 17)(pointer(capsule, _CAPSULE), *map(id, constants), *addresses)
+    addresses = [ctypes.cast(getattr(python, name), ctypes.c_void_p).value for name in _FUNCTIONS]
     _KEPT.extend((capsule, constants))
     start = require().rl_python_open
     start.argtypes, start.restype = [ctypes.c_void_p], ctypes.c_void_p
-    methods = start(table)
+    methods = start((ctypes.c_void_p * 17)(exchange, *map(id, constants), *addresses))
     return dict(_made(methods)) if methods else {}
 
 
 def _made(at: int) -> list[tuple[str, Callable[..., Any]]]:
     """A function of Python for each of an array of declarations."""
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.argtypes, make.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p], ctypes.py_object
+    make = _python("PyCFunction_NewEx", ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
     made: list[tuple[str, Callable[..., Any]]] = []
     while _METHOD.unpack(ctypes.string_at(at, _METHOD.size))[0]:
         function = make(at, None, None)
