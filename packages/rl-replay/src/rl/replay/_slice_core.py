@@ -15,6 +15,7 @@ from rl.core.keys import INDEX, NestedKey
 from rl.replay._dense_set import DenseSet, Longs
 from rl.replay._random import refuse_empty
 from rl.replay._segments import SegmentTable
+from rl.replay._slice_borders import Borders
 from rl.replay._slice_index import Steps, place_slices, slice_rows, whole_rows
 from rl.replay._slice_marks import Drawn, SliceMarks
 from rl.replay._slice_options import SliceOptions
@@ -62,8 +63,9 @@ class SliceCore:
         self._who: Final = who
         self._numbers: Final = Numbers()
         self.options: Final = options
-        self.marks: Final = SliceMarks(truncated_key, init_key, pad=options.pad)
         self.trajectories: Final = Trajectories(who, end_key, traj_key)
+        borders = Borders(who, self.trajectories.names, (truncated_key, init_key))
+        self.marks: Final = SliceMarks(truncated_key, init_key, borders, pad=options.pad)
 
     def able(self, storage: Storage, length: int) -> tuple[SegmentTable, DenseSet]:
         """The table, and the lines of the trajectories that slices of `length` may be drawn from.
@@ -121,9 +123,14 @@ class SliceCore:
         data = self.marks.gather(storage, index, info[DRAWN], indexed=INDEX in info)
         return storage.get(index) if data is None else data
 
+    def empty(self) -> None:
+        """Forget all trajectories."""
+        self.trajectories.empty()
+        self.marks.borders.forget()
+
     def mark(self, data: TensorDictBase, info: dict[Any, Any]) -> None:
         """Write the flags of a draw into its rows and its info."""
-        info.update(self.marks.of_data(data, info.pop(DRAWN)))
+        info.update(self.marks.of_data(data, info[INDEX], info.pop(DRAWN)))
 
     def _whole(
         self, storage: Storage, table: SegmentTable, able: DenseSet | Longs, length: int
