@@ -14,6 +14,7 @@ from rl.replay import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
+    TensorStorage,
 )
 
 NAMES = ("collector", "traj_ids")
@@ -229,3 +230,17 @@ def test_only_the_first_batches_are_looked_at():
     buffer.extend(walks(8, 20).reshape(-1))
     with pytest.raises(ContractError):
         is_silent(buffer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e5m2, torch.uint16, torch.complex64, torch.bool])
+def test_types_that_torch_hardly_knows_are_compared_in_a_dataset(dtype):
+    for lanes, steps in ((1, 400), (8, 20)):
+        data = walks(lanes, steps, sizes=16).reshape(-1)
+        for key in ("observation", ("next", "observation")):
+            data[key] = data[key] > 0 if dtype is torch.bool else data[key].abs().to(dtype)
+        buffer = TensorDictReplayBuffer(storage=TensorStorage(data), sampler=SliceSampler(slice_len=8), batch_size=64)
+        if lanes == 1:
+            is_silent(buffer)
+        else:
+            with pytest.raises(ContractError, match="not 'observation' of row"):
+                is_silent(buffer)

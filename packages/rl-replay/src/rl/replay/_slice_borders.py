@@ -17,7 +17,8 @@ _PAIRS = 1 << 16
 """Rows that are looked at in all: whoever fills a buffer so that slices go wrong does it from the first row on."""
 _ENOUGH, _NEARLY_ALL = 16, 3
 """An entry says who follows whom if so many pairs of rows agree, and so many times as many as do not."""
-_ELEMENTS = 256  # of an entry that are compared at most, spread over it
+_ELEMENTS = 64  # of an entry that are compared at most, spread over it
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ENDS = (next_key(DONE), next_key(TERMINATED), next_key(TRUNCATED))
 
 
@@ -93,13 +94,16 @@ class Borders:
         shown: dict[tuple[str, ...], Tensor] = {}
         for key in pairs:
             here, after = (_flat(leaves[name], dims) for name in (key, (NEXT, *key)))
-            goes_on, differs, counts = _compared(here, after, joined)
+            differs = _unequal(after[:-1], here[1:]) & joined
+            goes_on = _unequal(after[:-1], here[:-1]) & joined & ~differs
             known = self._seen.get(key, (0, 0))
+            counts = int(goes_on.sum()), int(differs.sum())
             self._seen[key] = same, other = known[0] + counts[0], known[1] + counts[1]
             if same >= max(_ENOUGH, _NEARLY_ALL * other):
                 agree |= goes_on
-                far |= differs
-                shown[key] = differs
+                if counts[1]:
+                    shown[key] = _clearly(differs, after[:-1], here[1:])
+                    far |= shown[key]
         wrong = (far & ~agree).nonzero().flatten().tolist()
         if wrong:
             self._refuse(wrong, rows, shown)
@@ -144,27 +148,21 @@ def _flat(cell: Tensor, dims: int) -> Tensor:
     return flat if flat.shape[1] <= _ELEMENTS else flat[:, :: -(-flat.shape[1] // _ELEMENTS)]
 
 
-def _compared(here: Tensor, after: Tensor, joined: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Of each pair of rows whether an entry changes in the step and goes on so; whether it is another; their counts.
-
-    Args:
-        here: of the rows, ``[n, elements]``.
-        after: what came of them.
-        joined: which rows belong to one slice, bool ``[n - 1]``.
-    """
-    said, found = after[:-1], here[1:]
-    differs = _unequal(said, found).any(1) & joined
-    goes_on = _unequal(said, here[:-1]).any(1) & joined & ~differs
-    counts = goes_on.sum().item(), differs.sum().item()
-    if here.dtype.is_floating_point and counts[1]:
-        exact = max(1e-3, 4 * torch.finfo(here.dtype).eps)
-        wide = torch.promote_types(here.dtype, torch.float32)
-        said, found = said.to(wide), found.to(wide)
-        differs &= ((said - found).abs() > exact * found.abs().amax(0)).any(1)
-    return goes_on, differs, (int(counts[0]), int(counts[1]))
-
-
 def _unequal(one: Tensor, other: Tensor) -> Tensor:
-    """Elements that are not the same; what is no number is the same as itself."""
-    unequal = one != other
-    return unequal & ((one == one) | (other == other)) if one.dtype.is_floating_point else unequal  # noqa: PLR0124
+    """Rows that are not the same, bit by bit: what is no number is the same as itself."""
+    bits = _BITS.get(one.element_size())
+    if bits is not None and not one.dtype.is_complex:
+        one, other = one.view(bits), other.view(bits)
+    return (one != other).any(1)
+
+
+def _clearly(differs: Tensor, said: Tensor, found: Tensor) -> Tensor:
+    """Those of the rows that differ which do by more than rounding."""
+    if not found.dtype.is_floating_point:
+        return differs
+    wide = torch.float64 if found.dtype is torch.float64 else torch.float32
+    rounding = max(1e-3, 4 * torch.finfo(found.dtype).eps) * found.to(wide).abs().amax(0)
+    rows = differs.nonzero().squeeze(1)
+    clear = differs.clone()
+    clear[rows] = ((said[rows].to(wide) - found[rows].to(wide)).abs() > rounding).any(1)
+    return clear
