@@ -307,3 +307,33 @@ def test_prefetched_slices_are_those_of_their_draw():
         assert (x.diff(dim=1) == 1).all()
         assert (info["index"] == sample["x"] % 64).all()
         assert info["is_init"].view(20, 4).tolist() == [[True, False, False, False]] * 20
+
+
+@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize("each", [10, 64, None])
+@pytest.mark.parametrize("capacity", [400, 170])  # the second one is overwritten, and a slice goes on at its front
+def test_slices_of_short_episodes_are_the_same_whoever_computes_them(pad, each, capacity):
+    torch.manual_seed(0)
+    lengths = [each] * 5 if each else [3, 50, 7, 20, 20]
+    ends = torch.cat([torch.arange(length) == length - 1 for length in lengths])
+    rows = torch.arange(len(ends))
+    after = TensorDict(done=ends.unsqueeze(-1), batch_size=[len(ends)])
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(capacity),
+        sampler=SliceSampler(slice_len=16, strict_length=False, pad_output=pad),
+        batch_size=64,
+    )
+    for part in TensorDict(x=rows, next=after, batch_size=[len(ends)]).split(40):
+        buffer.extend(part)
+    core = buffer.sampler._core
+    for seed in range(20):
+        samples = []
+        for alike in (True, False):
+            core._alike = alike
+            torch.manual_seed(seed)
+            samples.append(buffer.sample())
+        one, other = samples
+        assert set(one.keys(True, True)) == set(other.keys(True, True))
+        assert one.names == other.names
+        for key in one.keys(True, True):
+            assert one[key].equal(other[key]), key

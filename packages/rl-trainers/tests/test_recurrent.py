@@ -11,7 +11,7 @@ from torch import nn
 
 from rl.collectors import Collector
 from rl.core import ContractError
-from rl.envs import GymEnv
+from rl.envs import GymEnv, InitTracker, TransformedEnv
 from rl.modules import Categorical, GRUModule, LSTMModule, ProbabilisticActor, QValueActor
 from rl.objectives import ClipPPOLoss, DQNLoss
 from rl.objectives.value import GAE
@@ -398,3 +398,34 @@ def test_a_state_that_is_dropped_on_its_way_is_refused_with_the_name_of_what_dro
     }
     with pytest.raises(ContractError, match=said[place]):
         GAE(gamma=GAMMA, lmbda=LAMBDA, value_network=critic)(buffer.sample().reshape(2, 5))
+
+
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_slices_over_two_environments_are_refused_by_what_the_rows_show(ndim):
+    """Rollouts without names of trajectories, in a storage of one dimension: no flag says where an environment ends."""
+    torch.manual_seed(0)
+    memory = GRUModule(4, WIDTH, in_key="observation", out_key="features")
+    head = TensorDictModule(nn.Linear(WIDTH, 2), ["features"], ["action_value"])
+    env = TransformedEnv(GymEnv("CartPole-v1", num_envs=ENVS, categorical_action_encoding=True), InitTracker())
+    env.append_transform(memory.make_tensordict_primer())
+    policy = QValueActor(TensorDictSequential(memory, head), spec=env.action_spec)
+    loss = DQNLoss(policy, double_dqn=True, delay_value=True)
+    loss.make_value_estimator("td-lambda", gamma=GAMMA, lmbda=LAMBDA)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(800, ndim=ndim), sampler=SliceSampler(slice_len=5), batch_size=50
+    )
+    root = env.reset()
+    for _ in range(5):
+        steps = []
+        for _ in range(40):
+            with torch.no_grad():
+                step, root = env.step_and_maybe_reset(policy(root))
+            steps.append(step.select(*loss.in_keys, ("next", "terminated")))
+        rollout = torch.stack(steps, 1)
+        buffer.extend(rollout.reshape(-1) if ndim == 1 else rollout)
+    if ndim == 2:
+        for _ in range(20):
+            loss(buffer.sample())["loss"].backward()
+        return
+    with pytest.raises(ContractError, match=r"SliceSampler: .* of row \d*9 is not .* of row .*ndim=2"):
+        [buffer.sample() for _ in range(20)]

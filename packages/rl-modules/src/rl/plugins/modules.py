@@ -49,11 +49,11 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl(trylast=True)
 def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
-    """``scan``, for every device, and ``pad`` where it is asked for; for an LSTM without a name both, by size."""
+    """``scan``, for every device, and ``pad`` where it is asked for; without a name both, by size."""
     del device
     if cell not in ("lstm", "gru") or name not in ("scan", "pad", None):
         return None
-    if name is None and cell == "lstm":
+    if name is None:
         from rl.modules.recurrent._plain import PlainBackend
 
         return PlainBackend()

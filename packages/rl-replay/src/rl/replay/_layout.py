@@ -63,9 +63,11 @@ class Node:
         for name, child in self.children:
             content[name] = child.build(make, cells, lead, device, lead_names)
         names: Any = None
-        if self.names is not None or lead_names is not None:
+        if not (self.names or self.tail):
+            names = None if lead_names is None else [*lead_names]
+        elif self.names is not None or lead_names is not None:
             names = [*(lead_names or [None] * len(lead)), *(self.names or [None] * len(self.tail))]
-        return make(content, batch_size=lead + self.tail, names=names, device=device)
+        return make(content, batch_size=lead + self.tail if self.tail else lead, names=names, device=device)
 
     def wider(self, key: tuple[str, ...], column: NestedKey, row: torch.Size) -> Node:
         """This with one more column, at `key` below it; TensorDicts on the way are made where there are none.

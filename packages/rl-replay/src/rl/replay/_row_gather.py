@@ -66,7 +66,7 @@ class TorchRowGather:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors: Final = tuple(tensors)
         self._rows: tuple[int, list[View]] = (-1, [])
-        self._runs: tuple[int, int, list[View]] = (-1, -1, [])
+        self._runs: tuple[tuple[int, int, int], list[tuple[Tensor, tuple[int, ...]]]] = ((-1, -1, -1), [])
 
     def __reduce__(self) -> tuple[type[TorchRowGather], tuple[Any]]:
         return TorchRowGather, (self._tensors,)  # without the views: each would bring all of its memory along
@@ -86,10 +86,11 @@ class TorchRowGather:
         Raises:
             IndexError: if a run is outside of the first `written` rows.
         """
-        if steps > written:
-            raise IndexError(f"a run of {steps} rows, and {written} are written")
-        count = len(begin) * steps
-        return [view.index_select(0, begin).view(count, *row) for view, row in self._written_runs(written, steps)]
+        wanted = written, steps, begin.numel()
+        known, views = self._runs
+        if known != wanted:
+            views = self._written_runs(*wanted)
+        return [view.index_select(0, begin).view(shape) for view, shape in views]
 
     def _written_rows(self, written: int) -> list[View]:
         """Of the written part, so that torch itself checks bounds."""
@@ -99,12 +100,15 @@ class TorchRowGather:
             self._rows = (written, views)
         return views
 
-    def _written_runs(self, written: int, steps: int) -> list[View]:
-        """Each tensor as all runs that it has, which overlap in memory."""
-        known, length, views = self._runs
-        if known != written or length != steps:
-            views = [(_runs_of(tensor, written - steps + 1, steps), tensor.shape[1:]) for tensor in self._tensors]
-            self._runs = (written, steps, views)
+    def _written_runs(self, written: int, steps: int, runs: int) -> list[tuple[Tensor, tuple[int, ...]]]:
+        """Each tensor as all runs that it has, which overlap in memory, and the shape of the rows of some of them."""
+        if steps > written:
+            raise IndexError(f"a run of {steps} rows, and {written} are written")
+        views = [
+            (_runs_of(tensor, written - steps + 1, steps), (runs * steps, *tensor.shape[1:]))
+            for tensor in self._tensors
+        ]
+        self._runs = (written, steps, runs), views
         return views
 
 

@@ -15,6 +15,7 @@ from rl.core.keys import INDEX, NestedKey
 from rl.replay._dense_set import DenseSet, Longs
 from rl.replay._random import refuse_empty
 from rl.replay._segments import SegmentTable
+from rl.replay._slice_borders import Borders
 from rl.replay._slice_index import Steps, place_slices, slice_rows, whole_rows
 from rl.replay._slice_marks import Drawn, SliceMarks
 from rl.replay._slice_options import SliceOptions
@@ -61,9 +62,11 @@ class SliceCore:
                 raise ContractError(f"{who}: {name} is a string or a tuple of strings, got {key!r}")
         self._who: Final = who
         self._numbers: Final = Numbers()
+        self._alike = True  # whether the slices of the last draw all had as many steps; that decides who computes
         self.options: Final = options
-        self.marks: Final = SliceMarks(truncated_key, init_key, pad=options.pad)
         self.trajectories: Final = Trajectories(who, end_key, traj_key)
+        borders = Borders(who, self.trajectories.names, (truncated_key, init_key))
+        self.marks: Final = SliceMarks(truncated_key, init_key, borders, pad=options.pad)
 
     def able(self, storage: Storage, length: int) -> tuple[SegmentTable, DenseSet]:
         """The table, and the lines of the trajectories that slices of `length` may be drawn from.
@@ -111,6 +114,8 @@ class SliceCore:
         steps: Steps | None = None
         if options.whole and table.plain:
             rows, begin = self._whole(storage, table, able, length)
+        elif table.plain and self._alike and not any(options.span(length)):
+            rows, begin, steps, length = self._as_long_as_they_are(table, able, length)
         else:
             rows, begin, steps = self._cut(table, able, length)
         index = rows.view(count, length) if options.pad else rows
@@ -121,9 +126,14 @@ class SliceCore:
         data = self.marks.gather(storage, index, info[DRAWN], indexed=INDEX in info)
         return storage.get(index) if data is None else data
 
+    def empty(self) -> None:
+        """Forget all trajectories."""
+        self.trajectories.empty()
+        self.marks.borders.forget()
+
     def mark(self, data: TensorDictBase, info: dict[Any, Any]) -> None:
         """Write the flags of a draw into its rows and its info."""
-        info.update(self.marks.of_data(data, info.pop(DRAWN)))
+        info.update(self.marks.of_data(data, info[INDEX], info.pop(DRAWN)))
 
     def _whole(
         self, storage: Storage, table: SegmentTable, able: DenseSet | Longs, length: int
@@ -141,6 +151,28 @@ class SliceCore:
         oldest, have = oldest.index_select(0, chosen), have.index_select(0, chosen)
         return whole_rows(oldest, have, where, length, table.capacity, wraps=table.clock > table.capacity)
 
+    def _as_long_as_they_are(
+        self, table: SegmentTable, able: DenseSet | Longs, length: int
+    ) -> tuple[Tensor, Tensor | None, Steps | None, int]:
+        """As `_cut`, of a plain table without a span; and how many steps the longest slice has.
+
+        Slices that all have as many, as those of episodes of one length, are whole ones, and as quick.
+        """
+        where, *which = self._numbers.tensors
+        given = able.tensor if isinstance(able, DenseSet) else torch.from_numpy(able)
+        chosen = given.index_select(0, which[0].long()) if which else given
+        oldest, have = table.runs
+        have = have.index_select(0, chosen)
+        lengths = have.tolist()
+        least = min(lengths)
+        if least < length and (self.options.pad or least < max(lengths)):
+            self._alike = False
+            return *self._cut(table, chosen.numpy(), length), length
+        length = min(least, length)
+        wraps = table.clock > table.capacity
+        rows, begin = whole_rows(oldest.index_select(0, chosen), have, where, length, table.capacity, wraps=wraps)
+        return rows, begin, None, length
+
     def _cut(
         self, table: SegmentTable, able: DenseSet | Longs, length: int
     ) -> tuple[Tensor, Tensor | None, Steps | None]:
@@ -150,6 +182,8 @@ class SliceCore:
         chosen = able.members.take(which[0].astype(np.int64)) if isinstance(able, DenseSet) else able
         lines = table.lines.take(chosen, 0)
         first, steps = place_slices(lines, where, length, options.span(length), whole=options.whole)
+        lengths = [length] if steps is None else steps.each.tolist()
+        self._alike = min(lengths) == length or (not options.pad and min(lengths) == max(lengths))
         wraps = table.clock > table.capacity
         rows, begin = slice_rows(
             lines, first, steps, length, table.capacity, plain=table.plain, wraps=wraps, pad=options.pad

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError
@@ -16,7 +16,8 @@ from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
 from rl.replay._boundaries import read_columns
 from rl.replay._extra import Annotated
-from rl.replay._layout import Layout
+from rl.replay._layout import Cells, Layout
+from rl.replay._slice_borders import Borders
 from rl.replay._slice_index import Steps
 from rl.replay._tensor import TensorRows
 
@@ -64,20 +65,24 @@ class SliceMarks:
     Args:
         truncated_key: where ends are marked, with ``done`` and ``terminated`` beside it; None for not.
         init_key: where beginnings are marked; None for not.
+        borders: is shown the rows of slices before they are marked.
         pad: shorter slices are filled up with copies of their last row.
     """
 
-    def __init__(self, truncated_key: NestedKey | None, init_key: NestedKey | None, *, pad: bool) -> None:
+    def __init__(
+        self, truncated_key: NestedKey | None, init_key: NestedKey | None, borders: Borders, *, pad: bool
+    ) -> None:
         self._truncated: Final = None if truncated_key is None else unwrap(truncated_key)
         beside = () if truncated_key is None else as_tuple(truncated_key)[:-1]
         self._done, self._terminated = unwrap((*beside, DONE)), unwrap((*beside, TERMINATED))
         self._init: Final = None if init_key is None else unwrap(init_key)
+        self.borders: Final = borders
         self._pad: Final = pad
         ends = () if self._truncated is None else (self._truncated, self._done, self._terminated)
         self._keys: Final[tuple[NestedKey, ...]] = ends if self._init is None else (*ends, self._init)
         self._names: Final = [None, "time"] if pad else ["time"]
         self._whole: tuple[Any, Edges] | None = None  # nobody writes into them
-        self._layouts: tuple[Layout, Layout, Layout | None] | None = None
+        self._layouts: tuple[Layout, Layout, Layout | None, bool] | None = None
 
     def gather(
         self, storage: Storage, index: Tensor, drawn: Drawn, *, indexed: bool
@@ -93,20 +98,30 @@ class SliceMarks:
         cells = storage.cells(index, None if drawn.begin is None else (drawn.begin, drawn.length))
         if cells is None:
             return None
-        drawn.flags = flags = self._flags(cells, storage.device, drawn)
+        if self.borders.left > 0:
+            self._look(cells, index, drawn)
+        known = self._layouts
+        if drawn.steps is None and known is not None and known[0] is layout and known[3]:
+            flags = self._whole_flags(cells, storage.device, drawn)
+        else:
+            flags = self._flags(cells, storage.device, drawn)
+            known = self._wider(layout, flags, index.dim())
+        drawn.flags = flags
         cells.update(flags)
-        wider, with_index = self._wider(layout, flags, index.dim())
+        _, wider, with_index, _ = known
         if not indexed or with_index is None or not storage.on_cpu:
             return wider.build(cells, index.shape, storage.device, self._names)
         cells[INDEX] = index
         return Annotated(with_index.build(cells, index.shape, storage.device, self._names))
 
-    def of_data(self, data: TensorDictBase, drawn: Drawn) -> Flags:
-        """Marks of gathered rows; written into `data`, too."""
+    def of_data(self, data: TensorDictBase, index: Tensor, drawn: Drawn) -> Flags:
+        """Marks of gathered rows ``[*n]``, which lie under `index` ``[*n]``; written into `data`, too."""
         if drawn.flags is not None:
             return drawn.flags
         given = {key: flag for key in self._keys if (flag := data.get(key, None)) is not None}
         _refuse_collisions(data, self._keys)
+        if self.borders.left > 0 and not isinstance(data, LazyStackedTensorDict):  # rows of several shapes
+            self._look(dict(data.items(include_nested=True, leaves_only=True)), index, drawn)
         flags = self._flags(given, data.device, drawn)
         for key, flag in flags.items():
             data.set(key, flag)  # what was given may be a copy already, as those of TensorDicts that are stacked lazily
@@ -118,18 +133,55 @@ class SliceMarks:
     def of_storage(self, storage: Storage, index: Tensor, drawn: Drawn) -> Flags:
         """Marks of stored rows, which stay as they are."""
         columns = read_columns(storage, self._keys, index)
+        if self.borders.left > 0 and isinstance(storage, TensorRows) and storage.layout is not None:
+            self._look(storage.columns(storage.layout.columns, index), index, drawn)
         return self._flags(columns, next((flag.device for flag in columns.values()), None), drawn)
 
-    def _wider(self, layout: Layout, flags: Flags, dims: int) -> tuple[Layout, Layout | None]:
-        """`layout` with all flags, which are those of the draw before: same keys, and same shapes behind `dims`.
+    def _look(self, cells: Mapping[NestedKey, Any], index: Tensor, drawn: Drawn) -> None:
+        """Refuse slices over a border that no flag tells; those of a buffer's first draws."""
+        if torch.compiler.is_compiling():
+            return
+        if drawn.steps is None or self._pad:
+            ends = range(drawn.length, drawn.slices * drawn.length + 1, drawn.length)
+        else:
+            ends = drawn.steps.ends.tolist()
+        self.borders.look(cells, index, ends, index.dim())
 
-        And with ``index`` beside them, if that can be.
+    def _wider(self, layout: Layout, flags: Flags, dims: int) -> tuple[Layout, Layout, Layout | None, bool]:
+        """`layout`; with all flags, which are those of the draw before: same keys, and same shapes behind `dims`.
+
+        And with ``index`` beside them, if that can be; and whether `_whole_flags` serves.
         """
         known = self._layouts
         if known is None or known[0] is not layout:
             wider = layout.wider({key: flag.shape[dims:] for key, flag in flags.items()})
-            self._layouts = known = layout, wider, wider.with_numbers([INDEX])
-        return known[1:]
+            stored = {key: layout.columns.get(key) for key in self._keys}
+            usual = all(
+                column is None or (column.dtype is torch.bool and column.shape == (1,)) for column in stored.values()
+            )
+            absent = {key for key, column in stored.items() if column is None}
+            quick = usual and absent <= {self._init} and None not in {self._truncated, self._init} and not self._pad
+            self._layouts = known = layout, wider, wider.with_numbers([INDEX]), quick
+        return known
+
+    def _whole_flags(self, given: Cells, device: torch.device | None, drawn: Drawn) -> Flags:
+        """`_flags` of whole slices, where rows have ends, bool ``[n, 1]``, and no beginnings or alike; quicker."""
+        assert self._truncated is not None
+        assert self._init is not None
+        first, last, _ = self._edges(drawn, device)
+        truncated, done, init = given[self._truncated], given[self._done], given.get(self._init)
+        truncated |= last
+        done |= last
+        if init is None:
+            init = first | first  # a copy, by what was just run for the others
+        else:
+            init |= first
+        return {
+            self._truncated: truncated,
+            self._done: done,
+            self._terminated: given[self._terminated],
+            self._init: init,
+        }
 
     def _flags(self, given: Mapping[NestedKey, Any], device: torch.device | None, drawn: Drawn) -> Flags:
         """All flags; those of type bool that are `given` are changed in place."""

@@ -156,7 +156,7 @@ class SliceSamplerWithoutReplacement:
     def empty(self) -> None:
         """Forget all trajectories."""
         self.restart()
-        self._core.trajectories.empty()
+        self._core.empty()
 
     def state_dict(self) -> dict[str, Any]:
         """The table of trajectories, the order of the pass and the position in it."""

@@ -37,6 +37,10 @@ class SliceSampler:
       with the state that is stored there;
     - ``("collector", "mask")`` with `pad_output`.
 
+    The rows of the first draws are looked at: where what they say came next (``("next", "observation")``) is what the
+    next row has (``"observation"``) nearly everywhere, and no flag says that a trajectory ends where it is not, a slice
+    over that place is refused when it is drawn. Rows with names of trajectories are trusted.
+
     Flags that are stored keep their shape, ``[n]`` for instance, and ``is_init`` takes theirs if it is not stored.
     Stored rows are not changed. The dimension of steps is named ``time`` where several environments are stored side by
     side, since the rows of a slice are not side by side then. One sampler serves one buffer.
@@ -121,7 +125,7 @@ class SliceSampler:
 
         Raises:
             ContractError: if the storage is empty, `batch_size` is no multiple of what was asked for, no trajectory is
-                long enough, or rows do not say where a trajectory ends.
+                long enough, rows do not say where a trajectory ends, or do not follow each other (see the class).
         """
         index, info = self.draw(storage, batch_size, generator=generator)
         return index, self._core.marks.of_storage(storage, index, info[DRAWN])
@@ -164,7 +168,7 @@ class SliceSampler:
 
     def empty(self) -> None:
         """Forget all trajectories."""
-        self._core.trajectories.empty()
+        self._core.empty()
 
     def state_dict(self) -> dict[str, Any]:
         """The table of trajectories."""

@@ -49,6 +49,11 @@ class Trajectories:
         ends, ids = (", ".join(map(key_str, keys)) for keys in (self._boundaries.ends, self._boundaries.ids))
         return f"{known}, told by {ends} or {ids}"
 
+    @property
+    def names(self) -> tuple[NestedKey, ...]:
+        """Under which rows may have names of trajectories."""
+        return self._boundaries.ids
+
     def attach(self, storage: Storage) -> None:
         """Take `storage` as the one that is written to; a table for its rows is made if there are some.
 

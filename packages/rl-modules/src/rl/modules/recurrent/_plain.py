@@ -1,4 +1,4 @@
-"""What ``auto`` computes an LSTM with where no package compiles the loop."""
+"""What ``auto`` computes with where no package compiles the loop."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ States = tuple[Tensor, ...]
 _functorch: Any = torch._C._functorch  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 _FEW: Final = 512  # rows times units; a step of the loop then costs its calls, of which torch's own layers need fewer
 _NARROW: Final = 192  # units; with more, the products of a step cost more than its calls
+_SHORT: Final = 16  # steps; without gradients there is nothing to be saved in fewer
+_LONG: Final = 128  # steps; one row has pieces side by side where it resets, and is no slower where it does not
+_WIDE: Final = 2048  # inputs times units, of each step: what it costs the loop of a GRU to copy its weights first
 
 
 @final
 class PlainBackend:
-    """``scan`` in plain torch; on a CPU, small batches of an LSTM go through ``pad``, up to three times as fast there.
+    """``scan`` in plain torch; on a CPU ``pad`` where that was measured to be faster.
 
-    Torch's own GRU is slower than the loop, but for one wide row without gradients: it is never taken. A compiled
+    That is for small batches of an LSTM, up to three times, and long single rows. Torch's own GRU is slower than the
+    loop, but for few steps of a wide one without gradients, such as 64 with 512 inputs and 512 units. A compiled
     function has ``scan`` only, which keeps the whole graph, and so has a transform of `torch.func`: torch's own LSTM
     lacks a rule for ``vmap``.
 
@@ -38,7 +42,11 @@ class PlainBackend:
 
     name = "scan"
     kernels = TORCH
-    why = f"{TorchKernels.why}; on a CPU, up to {_FEW} rows times units of at most {_NARROW} units through 'pad'"
+    why = (
+        f"{TorchKernels.why}; on a CPU, through 'pad': an LSTM of up to {_FEW} rows times units, of at most {_NARROW}"
+        f" units, or of one row of at least {_LONG} steps; a GRU without gradients, if inputs times units are at least"
+        f" {_WIDE} times rows times steps"
+    )
 
     def __init__(self) -> None:
         self._scan: Final = ScanBackend()
@@ -54,9 +62,17 @@ class PlainBackend:
         options: RecurrentOptions = DEFAULTS,
     ) -> tuple[Tensor, States]:
         """See `rl.core.interfaces.RecurrentBackend`."""
-        units = module.hidden_size
-        few = inputs.is_cpu and inputs.shape[0] * units <= _FEW and units <= _NARROW
         traced = torch.compiler.is_compiling() or _functorch.peek_interpreter_stack() is not None
-        plain = few and isinstance(module, nn.LSTM) and not traced
+        plain = inputs.is_cpu and not traced and _is_quicker_padded(module, *inputs.shape)
         run = self._pad if plain else self._scan
         return run(module, inputs, state, is_init, reset_state, options)
+
+
+def _is_quicker_padded(module: nn.RNNBase, rows: int, steps: int, inputs: int) -> bool:
+    """Whether torch's own layer is quicker than the loop, by what was measured."""
+    units, trains = module.hidden_size, torch.is_grad_enabled()
+    if not isinstance(module, nn.LSTM):
+        return not trains and inputs * units >= _WIDE * rows * steps
+    few = rows * units <= _FEW and units <= _NARROW
+    enough = trains or steps >= max(_SHORT, rows * units // _SHORT * 2)  # what is cut and padded costs the same for few
+    return (few and enough) or (rows == 1 and steps >= _LONG)
