@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "dispatch.h"
+#include "recurrent_math.h"
 #include "returns_places.h"
 
 #define CHUNK_BYTES 1024    /* of each lane at once: long enough to be fetched ahead; d and c of a group stay near */
@@ -14,6 +15,10 @@
 
 /* A power of two would map all lanes to one set of a cache. */
 #define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 64) / sizeof(type)))
+
+/* Integers of the size of each type. */
+typedef uint32_t whole_f32;
+typedef uint64_t whole_f64;
 
 #define ALIGNED __attribute__((aligned(64)))
 
@@ -34,12 +39,14 @@
 #define TILE 1
 #define FN(name) name##_f32
 #define V(name) name##_f32
+#define C(name) name##_f32
 #include "returns_all.h"
 #define REAL double
 #define LANES 2
 #define TILE 1
 #define FN(name) name##_f64
 #define V(name) name##_f64
+#define C(name) name##_f64
 #include "returns_all.h"
 #undef TARGET
 
@@ -53,12 +60,14 @@
 #define TILE 4
 #define FN(name) name##_f32_avx2
 #define V(name) name##_f32_avx2
+#define C(name) name##_f32
 #include "returns_all.h"
 #define REAL double
 #define LANES 4
 #define TILE 2
 #define FN(name) name##_f64_avx2
 #define V(name) name##_f64_avx2
+#define C(name) name##_f64
 #include "returns_all.h"
 #undef TARGET
 
@@ -69,12 +78,14 @@
 #define TILE 4
 #define FN(name) name##_f32_avx512
 #define V(name) name##_f32_avx512
+#define C(name) name##_f32
 #include "returns_all.h"
 #define REAL double
 #define LANES 8
 #define TILE 2
 #define FN(name) name##_f64_avx512
 #define V(name) name##_f64_avx512
+#define C(name) name##_f64
 #include "returns_all.h"
 #undef TARGET
 #endif

@@ -18,7 +18,8 @@ enum rl_returns_slot {
   RL_REWARD,
   RL_VALUE,
   RL_NEXT_VALUE,
-  RL_RATIO,
+  RL_RATIO,  /* log_pi if RL_LOG_MU is there */
+  RL_LOG_MU, /* of V-trace; the ratio is e^(log_pi - log_mu) then */
   RL_GAMMA,
   RL_LAMBDA,
   RL_DONE,       /* bytes, 0 or 1 */

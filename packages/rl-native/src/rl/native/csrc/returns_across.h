@@ -4,6 +4,7 @@
 
 typedef struct {
   ALIGNED REAL first[BLOCK + LANES], second[BLOCK + LANES], spread[BLOCK + LANES];
+  ALIGNED REAL ratios[BLOCK + LANES];
   uint8_t ones[BLOCK + LANES];
 } FN(block);
 
@@ -16,11 +17,20 @@ static rl_slots FN(last_across)(int kind, rl_slots at, const FN(block) * b) {
   return at;
 }
 
+/* One step of n lanes. */
+TARGET RL_INLINE void FN(step_back)(const FN(formula) * formula, const FN(numbers) * same, int logs, rl_slots at,
+                                    int64_t n, const REAL *following, REAL *x, FN(block) * b) {
+  if (logs)
+    at = FN(with_ratios)(at, n, 0, b->ratios);
+  formula->across(same, &at, n, following, x);
+}
+
 TARGET static void FN(across)(const rl_returns_job *job, rl_places *places) {
   FN(block) b;
   const FN(numbers) same = FN(numbers_of)(job);
   const FN(formula) *formula = FN(formula_of)(job);
   const rl_slots back = times(&places->time, -1);
+  const int logs = has_logs(job);
   const int64_t most = job->inner < BLOCK + LANES ? job->inner : BLOCK + LANES;
   FN(spread)(job, most, b.spread, &places->start);
   memset(b.ones, 1, (size_t)most);
@@ -30,14 +40,13 @@ TARGET static void FN(across)(const rl_returns_job *job, rl_places *places) {
       REAL *x = b.second, *following = b.first;
       memset(following, 0, (size_t)n * sizeof(REAL));
       rl_slots at = place_of(places, o, job->steps - 1, i);
-      const rl_slots last = FN(last_across)(formula->kind, at, &b);
-      formula->across(&same, &last, n, following, x);
+      FN(step_back)(formula, &same, logs, FN(last_across)(formula->kind, at, &b), n, following, x, &b);
       for (int64_t t = job->steps - 2; t >= 0; t--) {
         REAL *swap = x;
         x = following;
         following = swap;
         at = moved(at, &back);
-        formula->across(&same, &at, n, following, x);
+        FN(step_back)(formula, &same, logs, at, n, following, x, &b);
       }
     }
   }

@@ -23,6 +23,9 @@ RL_INLINE int kind_of(const rl_returns_job *job) {
   return job->kind == RL_TD_LAMBDA && !job->data[RL_NEXT_VALUE] ? RL_SUM : (int)job->kind;
 }
 
+/* Whether ratios come as log-probabilities. */
+RL_INLINE int has_logs(const rl_returns_job *job) { return job->kind == RL_VTRACE && job->data[RL_LOG_MU]; }
+
 RL_INLINE int has_value(int kind) { return kind == RL_GAE || kind == RL_VTRACE; }
 
 /* Whether nothing may follow the last step. GAE and V-trace multiply the zero that does; the others look at the weight,
@@ -30,10 +33,12 @@ RL_INLINE int has_value(int kind) { return kind == RL_GAE || kind == RL_VTRACE; 
 RL_INLINE int ends_itself(int kind) { return !has_value(kind); }
 
 /* Whether outputs take the slot besides x and d. */
-RL_INLINE int read_again(int kind, int slot) {
+RL_INLINE int read_again(const rl_returns_job *job, int slot) {
   if (slot == RL_VALUE)
-    return has_value(kind);
-  return kind == RL_VTRACE && (slot == RL_RATIO || slot == RL_GAMMA || slot == RL_DONE);
+    return has_value(kind_of(job));
+  if (slot == RL_RATIO) /* made of log-probabilities it is in scratch memory already */
+    return job->kind == RL_VTRACE && !has_logs(job);
+  return job->kind == RL_VTRACE && (slot == RL_GAMMA || slot == RL_DONE);
 }
 
 RL_INLINE rl_slots moved(rl_slots from, const rl_slots *step) {
