@@ -31,7 +31,8 @@ _Inputs = tuple[
     Tensor,  # reward
     Tensor | None,  # value
     Tensor | None,  # next value
-    Tensor | None,  # ratio, or log_pi
+    Tensor | None,  # ratio
+    Tensor | None,  # log_pi
     Tensor | None,  # log_mu
     Tensor | None,  # gamma
     Tensor | None,  # lambda
@@ -40,7 +41,7 @@ _Inputs = tuple[
 ]
 """In the order of ``rl_returns_slot``."""
 
-_FLAGS = 7
+_FLAGS = 8
 """Where flags begin among them."""
 
 _NOT_INTO_OUT = (
@@ -114,7 +115,7 @@ class NativeRecurrence:
             return self._traced(d, c, time_dim, out)
         memory = _fresh(d) if out is None else out
         absent = None
-        numbers = (d, absent, absent, absent, absent, c, absent)
+        numbers = (d, absent, absent, absent, absent, absent, c, absent)
         if self._run(PLAIN, time_dim, 0.0, 0.0, 0.0, 0.0, *numbers, absent, absent, memory, absent):
             if out is not None:
                 increment_version(out)
@@ -209,6 +210,7 @@ class NativeRecurrence:
             next_state_value,
             None,
             None,
+            None,
             gammas,
             lmbdas,
             done,
@@ -219,7 +221,7 @@ class NativeRecurrence:
             if out is not None:
                 increment_version(out)
             return first, second
-        inputs = reward, state_value, next_state_value, None, None, gammas, lmbdas, done, terminated
+        inputs = reward, state_value, next_state_value, None, None, None, gammas, lmbdas, done, terminated
         taken = _run_closer(GAE, inputs, (first, second), time_dim, (g, lam), fresh=out is None)
         return (first, second) if taken else None
 
@@ -273,7 +275,7 @@ class NativeRecurrence:
             dim = dimension(time_dim, reward.shape)
             return _OPS.td_lambda(next_state_value, reward, *flags, gammas, lmbdas, g, lam, dim)
         memory = _fresh(reward) if out is None else out
-        inputs = reward, None, next_state_value, None, None, gammas, lmbdas, done, terminated
+        inputs = reward, None, next_state_value, None, None, None, gammas, lmbdas, done, terminated
         if self._run(TD_LAMBDA, time_dim, g, lam, 0.0, 0.0, *inputs, memory, None):
             if out is not None:
                 increment_version(out)
@@ -339,7 +341,7 @@ class NativeRecurrence:
                 return None
             more = gammas, lmbdas, g, lam, dimension(time_dim, reward.shape), float(rho_bar), float(c_bar)
             return _OPS.vtrace(ratio, state_value, next_state_value, reward, *flags, *more)
-        inputs = reward, state_value, next_state_value, ratio, None, gammas, lmbdas, done, terminated
+        inputs = reward, state_value, next_state_value, ratio, None, None, gammas, lmbdas, done, terminated
         return self._vtrace(inputs, time_dim, (g, lam, rho_bar, c_bar), out)
 
     def vtrace_from_log_probs(  # noqa: PLR0913 - the terms of the formula
@@ -397,7 +399,7 @@ class NativeRecurrence:
         terminated = done if terminated is None else terminated
         g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=False)
         lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=False)
-        inputs = reward, state_value, next_state_value, log_pi, log_mu, gammas, lmbdas, done, terminated
+        inputs = reward, state_value, next_state_value, None, log_pi, log_mu, gammas, lmbdas, done, terminated
         return self._vtrace(inputs, time_dim, (g, lam, rho_bar, c_bar), out)
 
     def _vtrace(

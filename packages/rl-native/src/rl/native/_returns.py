@@ -34,7 +34,8 @@ Slots = tuple[
     Tensor,  # reward, or d
     Tensor | None,  # value
     Tensor | None,  # next value
-    Tensor | None,  # importance ratio, or log_pi
+    Tensor | None,  # importance ratio
+    Tensor | None,  # log_pi, where there is no ratio
     Tensor | None,  # log_mu
     Tensor | None,  # gamma by step, or c
     Tensor | None,  # lambda by step
@@ -45,11 +46,11 @@ Slots = tuple[
 ]
 """Tensors in the order of ``rl_returns_slot``."""
 
-OUT = 9
+OUT = 10
 BITS = {torch.float32: 32, torch.float64: 64}
 
-_HEAD = Struct("=6q4d11q")
-_STRIDES = Struct("=33q")
+_HEAD = Struct("=6q4d12q")
+_STRIDES = Struct("=36q")
 _pack_head = _HEAD.pack
 _REFUSED = "rl_returns refused a job: the library of rl-native is older than its Python part; build it anew"
 
@@ -129,8 +130,8 @@ def run_forward(d: Tensor, c: Tensor, out: Tensor, dim: int) -> None:
     seen = [_Seen(d, dim, written=False), _Seen(c, dim, written=False), _Seen(out, dim, written=True)]
     # What stands before step t is the weight of t - 1; the first step has none, and the kernel does not ask for it.
     starts = (steps - 1, max(steps - 2, 0), steps - 1)
-    addresses, strides = [0] * 11, [0] * 33
-    for slot, s, start in zip((0, 5, OUT), seen, starts, strict=True):
+    addresses, strides = [0] * 12, [0] * 36
+    for slot, s, start in zip((0, 6, OUT), seen, starts, strict=True):
         before, time, behind = s.strides
         addresses[slot] = s.tensor.data_ptr() + start * time * d.element_size()
         strides[3 * slot : 3 * slot + 3] = before, -time, behind

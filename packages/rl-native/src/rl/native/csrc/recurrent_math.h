@@ -23,10 +23,12 @@
 #define POWER_LOW_f64 708.5
 #define POWER_HIGH_f64 709.9
 
-/* Highest power first, for Horner's rule with M(coefficient). */
+/* For Horner's rule: the coefficient of the highest power, and M(coefficient) of those below, downward. */
+#define TOP_POWER_f32 0x1.a1256cp-13f
+#define TOP_POWER_f64 0x1.af390ba7e6f47p-26
 #define POWERS_f32(M)                                                                                                  \
-  M(0x1.a1256cp-13f) M(0x1.6d43b0p-10f) M(0x1.1110e0p-7f) M(0x1.5554e8p-5f) M(0x1.555556p-3f) M(0.5f)
+  M(0x1.6d43b0p-10f) M(0x1.1110e0p-7f) M(0x1.5554e8p-5f) M(0x1.555556p-3f) M(0.5f)
 #define POWERS_f64(M)                                                                                                  \
-  M(0x1.af390ba7e6f47p-26) M(0x1.2891d4ffbb0f9p-22) M(0x1.71de0d85293b8p-19) M(0x1.a019b8ca26fcfp-16)                  \
+  M(0x1.2891d4ffbb0f9p-22) M(0x1.71de0d85293b8p-19) M(0x1.a019b8ca26fcfp-16)                  \
   M(0x1.a01a01a7cebcdp-13) M(0x1.6c16c1789d1d7p-10) M(0x1.11111111109a6p-7) M(0x1.5555555553d37p-5)                    \
   M(0x1.5555555555556p-3) M(0x1.0000000000001p-1)

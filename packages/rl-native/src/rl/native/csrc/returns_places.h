@@ -24,7 +24,7 @@ RL_INLINE int kind_of(const rl_returns_job *job) {
 }
 
 /* Whether ratios come as log-probabilities. */
-RL_INLINE int has_logs(const rl_returns_job *job) { return job->kind == RL_VTRACE && job->data[RL_LOG_MU]; }
+RL_INLINE int has_logs(const rl_returns_job *job) { return job->kind == RL_VTRACE && !job->data[RL_RATIO]; }
 
 RL_INLINE int has_value(int kind) { return kind == RL_GAE || kind == RL_VTRACE; }
 
@@ -33,12 +33,10 @@ RL_INLINE int has_value(int kind) { return kind == RL_GAE || kind == RL_VTRACE; 
 RL_INLINE int ends_itself(int kind) { return !has_value(kind); }
 
 /* Whether outputs take the slot besides x and d. */
-RL_INLINE int read_again(const rl_returns_job *job, int slot) {
+RL_INLINE int read_again(int kind, int slot) {
   if (slot == RL_VALUE)
-    return has_value(kind_of(job));
-  if (slot == RL_RATIO) /* made of log-probabilities it is in scratch memory already */
-    return job->kind == RL_VTRACE && !has_logs(job);
-  return job->kind == RL_VTRACE && (slot == RL_GAMMA || slot == RL_DONE);
+    return has_value(kind);
+  return kind == RL_VTRACE && (slot == RL_RATIO || slot == RL_GAMMA || slot == RL_DONE);
 }
 
 RL_INLINE rl_slots moved(rl_slots from, const rl_slots *step) {

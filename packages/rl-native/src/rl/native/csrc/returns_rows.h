@@ -43,7 +43,7 @@ static int64_t FN(copy)(int slot, int64_t from, int64_t step, int64_t n, FN(grou
 static rl_slots FN(gathered)(const FN(plan) * plan, rl_slots at, int64_t m, int last, int again, FN(group) * g) {
   const int kind = plan->formula->kind;
   for (int slot = 0; slot < RL_OUT; slot++) {
-    if (!plan->job->data[slot] || (again && !read_again(plan->job, slot)))
+    if (!plan->job->data[slot] || (again && !read_again(kind, slot)))
       continue;
     const int beyond = last && slot == RL_GAMMA && kind == RL_PLAIN; /* may lie outside of memory */
     at.of[slot] = FN(copy)(slot, at.of[slot], plan->places->time.of[slot], beyond ? m - 1 : m, g);
@@ -70,17 +70,17 @@ TARGET static void FN(terms_of)(const FN(plan) * plan, int64_t m, int last, FN(g
   const int direct = plan->places->along_time && m >= LANES, ends = last && ends_itself(plan->formula->kind);
   for (int64_t q = 0; q < g->n; q++) {
     REAL *const d = g->d + q * PITCH, *const c = g->c + q * PITCH;
-    if (direct && !ends && !plan->logs) {
+    if (direct && !ends) {
+      if (plan->logs)
+        FN(ratios)(&g->at[q], m, plan->far);
       plan->formula->before(&plan->same, &g->at[q], m, plan->far, d, c);
     } else {
       rl_slots at = direct ? g->at[q] : FN(gathered)(plan, g->at[q], m, last, 0, g);
       if (ends)
         at = FN(last_along)(plan->formula->kind, at, m, g);
-      const int64_t n = m < LANES ? LANES : m;
-      const int far = direct && plan->far;
       if (plan->logs)
-        at = FN(with_ratios)(at, n, far, g->ratios + q * PITCH);
-      plan->formula->before(&plan->same, &at, n, far, d, c);
+        FN(ratios)(&at, m < LANES ? LANES : m, 0);
+      plan->formula->before(&plan->same, &at, m < LANES ? LANES : m, direct && plan->far, d, c);
     }
     c[m] = g->a[q]; /* where the last x looks for what follows it */
   }
@@ -91,13 +91,11 @@ TARGET static void FN(results_of)(const FN(plan) * plan, int64_t m, int last, FN
   const int direct = plan->places->along_time && m >= LANES;
   for (int64_t q = 0; q < g->n; q++) {
     const REAL *const d = g->d + q * PITCH, *const x = g->c + q * PITCH;
-    rl_slots at = direct ? g->at[q] : FN(gathered)(plan, g->at[q], m, last, 1, g);
-    if (plan->logs)
-      at.of[RL_RATIO] = (int64_t)(intptr_t)(g->ratios + q * PITCH);
     if (direct) {
-      plan->formula->after(&plan->same, &at, m, d, x);
+      plan->formula->after(&plan->same, &g->at[q], m, d, x);
       continue;
     }
+    rl_slots at = FN(gathered)(plan, g->at[q], m, last, 1, g);
     at.of[RL_OUT] = (int64_t)(intptr_t)g->reals[RL_OUT];
     at.of[RL_OUT2] = (int64_t)(intptr_t)g->reals[RL_OUT2];
     plan->formula->after(&plan->same, &at, m < LANES ? LANES : m, d, x);
@@ -142,6 +140,8 @@ TARGET static void FN(rows)(const rl_returns_job *job, rl_places *places) {
       if (i < 0)
         i = job->inner - 1, lane = place_of(places, --o, start, i);
       g.at[q] = lane;
+      if (plan.logs)
+        g.at[q].of[RL_RATIO] = (int64_t)(intptr_t)(g.ratios + q * PITCH);
       lane = moved(lane, &back);
       i--;
     }
