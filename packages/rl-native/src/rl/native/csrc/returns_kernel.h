@@ -85,15 +85,15 @@ TARGET RL_INLINE void FN(emit)(int kind, VECTOR x, VECTOR following, VECTOR d, F
 
 /* What a `far` job reads a moment later, and writes soon: the processor itself does not look far enough ahead. */
 TARGET RL_INLINE void FN(expect)(int kind, int by_step, const rl_slots *at, int64_t i) {
-  EXPECT(RL_REWARD, CHUNK_BYTES);
+  EXPECT(RL_REWARD, AHEAD_BYTES);
   if (by_step)
-    EXPECT(RL_GAMMA, CHUNK_BYTES);
+    EXPECT(RL_GAMMA, AHEAD_BYTES);
   if (has_value(kind))
-    EXPECT(RL_VALUE, CHUNK_BYTES);
+    EXPECT(RL_VALUE, AHEAD_BYTES);
   if (has_value(kind) || kind == RL_TD_LAMBDA)
-    EXPECT(RL_NEXT_VALUE, CHUNK_BYTES);
+    EXPECT(RL_NEXT_VALUE, AHEAD_BYTES);
   if (kind == RL_VTRACE)
-    EXPECT(RL_RATIO, CHUNK_BYTES);
+    EXPECT(RL_RATIO, AHEAD_BYTES);
   EXPECT(RL_OUT, 0);
   if (has_value(kind))
     EXPECT(RL_OUT2, 0);

@@ -36,8 +36,8 @@ TARGET static void FN(ratios)(const rl_slots *at, int64_t n, int far) {
   for (; i >= ABREAST * LANES; i -= ABREAST * LANES) {
     const int64_t first = i - ABREAST * LANES;
     for (int k = 0; far && k < ABREAST; k++) {
-      __builtin_prefetch((const char *)(log_pi + first + k * LANES) - CHUNK_BYTES);
-      __builtin_prefetch((const char *)(log_mu + first + k * LANES) - CHUNK_BYTES);
+      __builtin_prefetch((const char *)(log_pi + first + k * LANES) - AHEAD_BYTES);
+      __builtin_prefetch((const char *)(log_mu + first + k * LANES) - AHEAD_BYTES);
     }
     FN(some_ratios)(ABREAST, log_pi + first, log_mu + first, to + first);
   }
