@@ -17,7 +17,9 @@ SHAPE = (3, 6, 1)
 
 def make(dtype=torch.float32):
     g = torch.Generator().manual_seed(0)
-    batch = {name: torch.randn(SHAPE, generator=g, dtype=dtype) for name in ("value", "next", "reward", "log_pi", "log_mu")}
+    batch = {
+        name: torch.randn(SHAPE, generator=g, dtype=dtype) for name in ("value", "next", "reward", "log_pi", "log_mu")
+    }
     batch["ratio"] = torch.rand(SHAPE, generator=g, dtype=dtype)
     batch["done"] = torch.rand(SHAPE, generator=g) < 0.3
     batch["terminated"] = torch.rand(SHAPE, generator=g) < 0.3

@@ -313,7 +313,25 @@ def test_log_probabilities_that_it_does_not_serve(change):
             torch.testing.assert_close(from_logs(b), from_logs({name: x.detach() for name, x in b.items()}))
 
 
-EXTREMES = [0.0, -0.0, 1e-30, 1.0, -1.0, 60.0, -60.0, 88.72, 89.0, -87.3, -88.0, 709.7, 710.0, -708.3, -745.0, 1e30, -1e30]
+EXTREMES = [
+    0.0,
+    -0.0,
+    1e-30,
+    1.0,
+    -1.0,
+    60.0,
+    -60.0,
+    88.72,
+    89.0,
+    -87.3,
+    -88.0,
+    709.7,
+    710.0,
+    -708.3,
+    -745.0,
+    1e30,
+    -1e30,
+]
 EXTREMES += [torch.inf, -torch.inf]
 
 

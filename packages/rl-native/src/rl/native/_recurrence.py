@@ -58,8 +58,8 @@ class NativeRecurrence:
     of either are read and written where they lie.
 
     The recurrence is differentiable any number of times. `gae`, `td_lambda`, `vtrace` and `vtrace_from_log_probs` are
-    not: they return None where a gradient is asked for, or where the arguments are of another kind than the kernels take,
-    and compute nothing then.
+    not: they return None where a gradient is asked for, or where the arguments are of another kind than the kernels
+    take, and compute nothing then.
 
     Raises:
         RLError: if there is no compiled library.
