@@ -313,26 +313,8 @@ def test_log_probabilities_that_it_does_not_serve(change):
             torch.testing.assert_close(from_logs(b), from_logs({name: x.detach() for name, x in b.items()}))
 
 
-EXTREMES = [
-    0.0,
-    -0.0,
-    1e-30,
-    1.0,
-    -1.0,
-    60.0,
-    -60.0,
-    88.72,
-    89.0,
-    -87.3,
-    -88.0,
-    709.7,
-    710.0,
-    -708.3,
-    -745.0,
-    1e30,
-    -1e30,
-]
-EXTREMES += [torch.inf, -torch.inf]
+EXTREMES = [0.0, -0.0, 1e-30, 1.0, -1.0, 60.0, -60.0, 1e30, -1e30, torch.inf, -torch.inf]
+EXTREMES += [88.72, 89.0, -87.3, -88.0, 709.7, 710.0, -708.3, -745.0]  # around the ends of either type
 
 
 @pytest.mark.usefixtures("isa")
@@ -368,7 +350,7 @@ def test_all_instruction_sets_give_the_same_numbers():
 def test_traced_calls_from_log_probabilities_are_left_to_others():
     b = make(3, 6, 1, 0)
     found = []
-    torch.vmap(lambda x: found.append(from_logs({name: x for name in NUMBERS} | {n: b[n] for n in FLAGS})) or x)(
+    torch.vmap(lambda x: found.append(from_logs(dict.fromkeys(NUMBERS, x) | {name: b[name] for name in FLAGS})) or x)(
         b["reward"].expand(2, 3, 6, 1)
     )
     compiled = torch.compile(lambda b: b["reward"] * (from_logs(b) is None), fullgraph=True, backend="eager")

@@ -1,6 +1,6 @@
 /* Every kernel at sizes around its blocks, in memory of exactly the size that it needs, so that the sanitizers see a
- * step outside; the plain recurrence is compared with a loop, ratios from log-probabilities with those of the library of
- * C, and every instruction set with plain C. */
+ * step outside; the plain recurrence is compared with a loop, ratios from log-probabilities with those of the library
+ * of C, and every instruction set with plain C. */
 
 #include <math.h>
 #include <stdio.h>
@@ -66,7 +66,8 @@ static int plain_is_right(const rl_returns_job *job, int forward) {
 static void fill_with_logs(const rl_returns_job *job, int slot) {
   static const double special[] = {-1.0 / 0.0, -2000, -88.5, 88.5, 2000, 1.0 / 0.0};
   for (int64_t i = 0; i < job->outer * job->steps * job->inner; i++) {
-    const double x = slot == RL_LOG_PI && i % 13 == 5 ? special[i / 13 % 6] : (double)((i * 7919 + slot) % 1000) / 250 - 2;
+    const double usual = (double)((i * 7919 + slot) % 1000) / 250 - 2;
+    const double x = slot == RL_LOG_PI && i % 13 == 5 ? special[i / 13 % 6] : usual;
     if (job->bits == 32)
       ((float *)(intptr_t)job->data[slot])[i] = (float)x;
     else
@@ -186,10 +187,10 @@ static int sets_agree(int64_t kind, int64_t bits, int64_t outer, int64_t steps, 
 }
 
 int main(void) {
-  const int64_t sizes[][3] = {{1, 1, 1},   {1, 2, 1},   {7, 3, 1},   {8, 127, 1}, {9, 128, 1}, {17, 129, 1}, {3, 300, 2},
-                              {2, 5, 4},   {1, 3, 511}, {1, 3, 512}, {2, 3, 513}, {600, 2, 1}, {600, 1, 1},  {1, 1, 9},
-                              {1, 2, 2063}, {33, 257, 1}, {16, 16, 1},  {31, 520, 1}, {4, 40, 1},  {2, 1025, 1}, {17, 1030, 1},
-                              {3, 513, 2}, {1, 2080, 1}};
+  const int64_t sizes[][3] = {{1, 1, 1},   {1, 2, 1},    {7, 3, 1},     {8, 127, 1},   {9, 128, 1},  {17, 129, 1},
+                              {3, 300, 2}, {2, 5, 4},    {1, 3, 511},   {1, 3, 512},   {2, 3, 513},  {600, 2, 1},
+                              {600, 1, 1}, {1, 1, 9},    {1, 2, 2063},  {33, 257, 1},  {16, 16, 1},  {31, 520, 1},
+                              {4, 40, 1},  {2, 1025, 1}, {17, 1030, 1}, {3, 513, 2},   {1, 2080, 1}};
   int failed = 0;
   for (int isa = RL_ISA_SCALAR; isa <= RL_ISA_AVX512; isa++) {
     rl_isa_use(isa);

@@ -33,7 +33,7 @@ def _linear_recurrence(d: Tensor, c: Tensor, time_dim: int, forward: bool) -> Te
     if forward:
         run_forward(d, c, out, time_dim)
     else:
-        run(PLAIN, (d, *(None,) * 5, c, None, None, None, out, None), time_dim)
+        run(PLAIN, (d, None, None, None, None, None, c, None, None, None, out, None), time_dim)
     return out
 
 

@@ -1,4 +1,5 @@
-/* Constants of powers of e, for either type: of the activations in recurrent_kernel.h and the ratios in returns_ratio.h. With y = n ln 2 + r, |r| <= ln 2 / 2,
+/* Constants of powers of e, for either type: of the activations in recurrent_kernel.h and of the ratios in
+ * returns_ratio.h. With y = n ln 2 + r, |r| <= ln 2 / 2,
  *   e^r - 1 = r + r^2 q(r),
  * q a polynomial through the Chebyshev points of that interval: 1.8e-9 off in float32, 4.1e-17 in float64. */
 

@@ -9,8 +9,8 @@
 #include "recurrent_math.h"
 #include "returns_places.h"
 
-/* Of each lane at once: long enough to be fetched ahead, and short enough that what a group of lanes works on stays in a
- * second cache of 256 KiB; processors with AVX-512 have larger ones. */
+/* Of each lane at once: long enough to be fetched ahead, and short enough that what a group of lanes works on stays in
+ * a second cache of 256 KiB; processors with AVX-512 have larger ones. */
 #define CHUNK_BYTES 2048
 
 #define AHEAD_BYTES 1024    /* is asked of memory so far ahead where the processor would not do it */
