@@ -335,6 +335,20 @@ def test_ratios_of_any_size(dtype, across):
     assert torch.equal(from_logs(b | {"terminated": done})[0], ratio.clamp_max(1))
 
 
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 40, 1), (40, 1, 1)], ids=str)
+def test_an_infinite_ratio_that_nothing_bounds(shape):
+    one, done = torch.ones(shape), torch.ones(shape, dtype=torch.bool)
+    b = {"log_pi": 2000 * one, "log_mu": one, "value": 0 * one, "next": one, "reward": 0.5 * one, "done": done}
+    for ends in (done, ~done):
+        if shape[1] > 1:  # what follows is infinite as well, and would be multiplied by zero
+            b["log_pi"][:, 1:] = 0
+        advantage, target = from_logs(b | {"terminated": ends}, rho_bar=torch.inf, c_bar=torch.inf)
+        assert (advantage[:, 0] == torch.inf).all()
+        assert (target[:, 0] == torch.inf).all()
+        assert advantage[:, 1:].isfinite().all()
+
+
 def test_all_instruction_sets_give_the_same_numbers():
     for dtype, layout in ((dtype, layout) for dtype in (torch.float32, torch.float64) for layout in LAYOUTS.values()):
         b = {name: layout(x.to(dtype) if x.is_floating_point() else x) for name, x in make(19, 37, 3, 1).items()}

@@ -446,5 +446,5 @@ def _run_closer(
     if not fresh:
         refuse_out(out, inputs, inputs[0])
         increment_version(out)
-    run(kind, (*inputs, *out, *((None,) if len(out) == 1 else ())), dim, *weights)
+    run(kind, (*inputs, out[0], out[1] if len(out) == 2 else None), dim, *weights)
     return True

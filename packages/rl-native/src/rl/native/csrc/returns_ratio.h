@@ -1,5 +1,6 @@
 /* Importance ratios e^(log_pi - log_mu), where V-trace is given log-probabilities: into scratch memory, a little ahead
- * of the formulas that read them. The method is that of recurrent_math.h, without fused products; see returns_kernel.h. */
+ * of the formulas that read them. The method is that of recurrent_math.h, without fused products: see returns_kernel.h.
+ */
 
 #define ABREAST 4 /* vectors at once: one alone would wait for each of some twenty operations in a row */
 #define EACH                                                                                                           \
