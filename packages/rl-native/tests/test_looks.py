@@ -17,7 +17,9 @@ SHAPE = (3, 6, 1)
 
 def make(dtype=torch.float32):
     g = torch.Generator().manual_seed(0)
-    batch = {name: torch.randn(SHAPE, generator=g, dtype=dtype) for name in ("value", "next", "reward")}
+    batch = {
+        name: torch.randn(SHAPE, generator=g, dtype=dtype) for name in ("value", "next", "reward", "log_pi", "log_mu")
+    }
     batch["ratio"] = torch.rand(SHAPE, generator=g, dtype=dtype)
     batch["done"] = torch.rand(SHAPE, generator=g) < 0.3
     batch["terminated"] = torch.rand(SHAPE, generator=g) < 0.3
@@ -37,7 +39,13 @@ def vtrace(b, dim=1, **more):
     return recurrence.vtrace(0.9, 0.8, b["ratio"], b["value"], b["next"], *flags, dim, **more)
 
 
-FORMS = pytest.mark.parametrize("form", [gae, td_lambda, vtrace], ids=["gae", "td_lambda", "vtrace"])
+def from_logs(b, dim=1, **more):
+    given = (b[name] for name in ("log_pi", "log_mu", "value", "next", "reward", "done", "terminated"))
+    return recurrence.vtrace_from_log_probs(0.9, 0.8, *given, dim, **more)
+
+
+OPERATORS = pytest.mark.parametrize("form", [gae, td_lambda, vtrace], ids=lambda form: form.__name__)
+FORMS = pytest.mark.parametrize("form", [gae, td_lambda, vtrace, from_logs], ids=lambda form: form.__name__)
 
 
 class Sub(torch.Tensor):
@@ -100,7 +108,7 @@ def test_time_may_be_counted_from_either_end_and_be_anywhere(form):
             form(b, dim)
 
 
-@FORMS
+@OPERATORS
 def test_modes_that_watch_operators_see_one(form):
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -185,7 +193,7 @@ def tensors(found):
     return found if isinstance(found, tuple) else (found,)
 
 
-@FORMS
+@OPERATORS
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_a_recorded_call_computes_anew(form):
     b = make()
@@ -224,6 +232,14 @@ WITHOUT = {
     "zeros of autograd": lambda: torch._efficientzerotensor(SHAPE),
     "sparse": lambda: torch.ones(SHAPE).to_sparse(),
 }
+
+
+@pytest.mark.parametrize("form", [gae, vtrace])
+@pytest.mark.parametrize("name", ["value", "next", "done"])
+@pytest.mark.parametrize("dense", [True, False])
+def test_what_is_missing_is_not_read(form, name, dense):
+    b = make() if dense else {key: x.transpose(0, 1).contiguous().transpose(0, 1) for key, x in make().items()}
+    assert form({**b, name: None}) is None
 
 
 @FORMS

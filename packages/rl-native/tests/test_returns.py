@@ -1,5 +1,7 @@
 """Whole returns in C against float64 loops over plain numbers."""
 
+from math import exp
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +12,10 @@ from rl.native._library import ISAS, use_isa
 from rl.native._recurrence import NativeRecurrence
 
 recurrence = NativeRecurrence()
+
+
+FLAGS = ("done", "terminated")
+NUMBERS = ("reward", "value", "next", "log_pi", "log_mu")
 
 
 def gae_loop(b):
@@ -44,10 +50,15 @@ def vtrace_loop(b, rho_bar, c_bar):
     return out[::-1]
 
 
+def vtrace_from_logs_loop(b, rho_bar, c_bar):
+    ratio = [exp(pi - mu) for pi, mu in zip(b["log_pi"], b["log_mu"], strict=True)]
+    return vtrace_loop(b | {"ratio": ratio}, rho_bar, c_bar)
+
+
 def make(rows, steps, features, seed, *, ends=0.3, dtype=torch.float64, gamma=0.97, lmbda=0.9):
     g = torch.Generator().manual_seed(seed)
     shape = (rows, steps, features)
-    batch = {name: torch.randn(shape, generator=g, dtype=dtype) for name in ("reward", "value", "next")}
+    batch = {name: torch.randn(shape, generator=g, dtype=dtype) for name in NUMBERS}
     batch["ratio"] = torch.rand(shape, generator=g, dtype=dtype) * 2
     batch["done"] = torch.rand(shape, generator=g) < ends
     batch["terminated"] = torch.rand(shape, generator=g) < ends
@@ -78,6 +89,11 @@ LAYOUTS = {
 }
 
 
+def from_logs(b, gamma=0.9, lmbda=0.8, dim=1, **more):
+    given_ = (b[name] for name in ("log_pi", "log_mu", "value", "next", "reward", "done", "terminated"))
+    return recurrence.vtrace_from_log_probs(gamma, lmbda, *given_, dim, **more)
+
+
 def check(batch, gamma, lmbda, layout, moved, dtype):
     given_ = {name: layout(x.to(dtype) if x.is_floating_point() else x) for name, x in batch.items()}
     dim = -2
@@ -90,8 +106,10 @@ def check(batch, gamma, lmbda, layout, moved, dtype):
         *recurrence.gae(g, lam, b["value"], b["next"], *flags),
         recurrence.td_lambda(g, lam, b["next"], *flags),
         *recurrence.vtrace(g, lam, b["ratio"], b["value"], b["next"], *flags, rho_bar=1.1, c_bar=0.8),
+        *from_logs(b, g, lam, dim, rho_bar=1.1, c_bar=0.8),
     ]
     expected = [*by_lane(gae_loop, batch, 2), *by_lane(td_loop, batch, 1), *by_lane(vtrace_loop, batch, 2, 1.1, 0.8)]
+    expected += by_lane(vtrace_from_logs_loop, batch, 2, 1.1, 0.8)
     bound = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-11, "atol": 1e-11}
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close((ours.transpose(0, 1) if moved else ours).double(), theirs, **bound)
@@ -125,6 +143,21 @@ def test_returns_equal_the_loop(rows, steps, features, seed, ends, gamma, lmbda,
         use_isa(None)
 
 
+@pytest.fixture(params=ISAS)
+def isa(request):
+    yield use_isa(request.param)
+    use_isa(None)
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_more_steps_than_a_piece(dtype):
+    batch = make(17, 1030, 1, 0)
+    if dtype == torch.float32:
+        batch = {name: x.float().double() if x.is_floating_point() else x for name, x in batch.items()}
+    check(batch, 0.97, 0.9, LAYOUTS["dense"], moved=False, dtype=dtype)
+
+
 def test_more_lanes_than_a_block():
     batch = make(2, 5, 600, 0)
     check(batch, 0.97, 0.9, LAYOUTS["dense"], moved=False, dtype=torch.float64)
@@ -144,6 +177,7 @@ def test_the_value_behind_a_termination_is_never_looked_at():
         *recurrence.gae(0.9, 0.8, b["value"], following, *flags),
         recurrence.td_lambda(0.9, 0.8, following, *flags),
         *recurrence.vtrace(0.9, 0.8, b["ratio"], b["value"], following, *flags),
+        *from_logs(b | {"next": following}),
     ]
     assert all(x.isfinite().all() for x in found)
 
@@ -170,6 +204,9 @@ def test_results_are_written_where_they_shall_be(layout):
     args = (0.9, 0.8, b["next"], b["reward"], b["done"], b["terminated"], 1)
     assert recurrence.td_lambda(*args, out=alone) is alone
     torch.testing.assert_close(alone, recurrence.td_lambda(*args))
+    out = layout(torch.zeros(5, 9, 2, dtype=torch.float64)), layout(torch.zeros(5, 9, 2, dtype=torch.float64))
+    assert from_logs(b, out=out)[1] is out[1]
+    torch.testing.assert_close(out, from_logs(b))
 
 
 def test_outputs_that_share_memory_are_refused():
@@ -182,6 +219,11 @@ def test_outputs_that_share_memory_are_refused():
         recurrence.gae(*args, out=(one, b["value"]))
     with pytest.raises(SpecError, match="1 tensor"):
         recurrence.gae(*args, out=(one,))
+    for name in ("log_pi", "log_mu"):
+        before = b[name].clone()
+        with pytest.raises(SpecError, match="overlaps"):
+            from_logs(b, out=(one, b[name]))
+        assert torch.equal(b[name], before)
     kept = one.fill_(7.0).clone()
     assert recurrence.gae(*args[:2], b["value"].float(), *args[3:], out=(one, one.clone())) is None
     assert torch.equal(one, kept)
@@ -207,6 +249,7 @@ def test_what_it_does_not_serve_it_leaves_to_others(change):
     flags = (b["reward"], b["done"], b["terminated"], 1)
     assert recurrence.gae(b["gamma"], 0.9, b["value"], b["next"], *flags) is None
     assert recurrence.vtrace(b["gamma"], 0.9, b["ratio"], b["value"], b["next"], *flags) is None
+    assert from_logs(b, b["gamma"]) is None
     if "value" not in change:
         assert recurrence.td_lambda(b["gamma"], 0.9, b["next"], *flags) is None
 
@@ -232,19 +275,101 @@ def test_a_negative_view_of_one_element_counts_with_its_sign():
     assert recurrence(reward, zero, 1).item() == -1.0
 
 
-@pytest.mark.parametrize("isa", ISAS)
-def test_a_ratio_that_is_not_a_number_stays_one(isa):
-    b = make(9, 40, 1, 5, ends=0.0)
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("lanes", [1, 9, 40])
+@pytest.mark.parametrize("log_mu", [torch.nan, torch.inf])
+def test_a_ratio_that_is_not_a_number_stays_one(lanes, log_mu):
+    b = make(lanes, 40, 1, 5, ends=0.0)
     b["ratio"][:, 30] = torch.nan
-    use_isa(isa)
-    try:
-        _, target = recurrence.vtrace(
-            0.9, 0.8, b["ratio"], b["value"], b["next"], b["reward"], b["done"], b["terminated"], 1
-        )
-    finally:
+    b["log_pi"][:, 30] = torch.inf
+    b["log_mu"][:, 30] = log_mu
+    turned = {name: x.transpose(0, 1).contiguous().transpose(0, 1) for name, x in b.items()}
+    for given_ in (b, turned):
+        outcome = (given_[name] for name in ("ratio", "value", "next", "reward", "done", "terminated"))
+        for _, target in (recurrence.vtrace(0.9, 0.8, *outcome, 1), from_logs(given_)):
+            assert target[:, :31].isnan().all()
+            assert target[:, 31:].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"log_pi": torch.zeros(2, 3, 1)},
+        {"log_mu": torch.zeros(2, 3, dtype=torch.float64)},
+        {"log_mu": torch.zeros(2, 3, 1, dtype=torch.int64)},
+        {"log_pi": torch.zeros(2, 3, 1, dtype=torch.float64, requires_grad=True)},
+        {"log_mu": torch.zeros(2, 3, 1, dtype=torch.float64, requires_grad=True)},
+    ],
+    ids=["type", "shape", "integers", "gradient of log_pi", "gradient of log_mu"],
+)
+def test_log_probabilities_that_it_does_not_serve(change):
+    b = make(2, 3, 1, 0) | change
+    out = torch.full((2, 3, 1), 7.0, dtype=torch.float64), torch.full((2, 3, 1), 7.0, dtype=torch.float64)
+    assert from_logs(b) is None
+    assert from_logs(b, out=out) is None
+    assert all((x == 7).all() for x in out)
+    if any(x.requires_grad for x in b.values()):
+        with torch.no_grad():
+            torch.testing.assert_close(from_logs(b), from_logs({name: x.detach() for name, x in b.items()}))
+
+
+EXTREMES = [0.0, -0.0, 1e-30, 1.0, -1.0, 60.0, -60.0, 1e30, -1e30, torch.inf, -torch.inf]
+EXTREMES += [88.72, 89.0, -87.3, -88.0, 709.7, 710.0, -708.3, -745.0]  # around the ends of either type
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("across", [False, True], ids=["along time", "across"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_ratios_of_any_size(dtype, across):
+    most, tiny = torch.finfo(dtype).max, 2 * torch.finfo(dtype).tiny
+    pairs = [(pi, mu) for pi in EXTREMES for mu in (0.0, 2.0, torch.inf, -torch.inf) if pi != mu or pi - mu == 0]
+    log_pi, log_mu = torch.tensor(pairs, dtype=dtype).T.reshape((2, 1, 1, -1) if across else (2, 1, -1, 1)).unbind()
+    one, done = torch.ones_like(log_pi), torch.ones_like(log_pi, dtype=torch.bool)
+    b = {"log_pi": log_pi, "log_mu": log_mu, "value": 0 * one, "next": one, "reward": one, "done": done}
+    ratio, _ = from_logs(b | {"terminated": done}, rho_bar=most)  # the advantage of a reward of 1 at an end
+    expected = (log_pi - log_mu).exp()
+    assert expected.isinf().any()
+    torch.testing.assert_close(ratio, expected.clamp_max(most), rtol=4 * torch.finfo(dtype).eps, atol=tiny)
+    assert ((ratio == most) == (expected == torch.inf)).all()
+    assert (ratio[expected == 0] == 0).all()
+    assert torch.equal(from_logs(b | {"terminated": done})[0], ratio.clamp_max(1))
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 40, 1), (40, 1, 1)], ids=str)
+def test_an_infinite_ratio_that_nothing_bounds(shape):
+    one, done = torch.ones(shape), torch.ones(shape, dtype=torch.bool)
+    b = {"log_pi": 2000 * one, "log_mu": one, "value": 0 * one, "next": one, "reward": 0.5 * one, "done": done}
+    for ends in (done, ~done):
+        if shape[1] > 1:  # what follows is infinite as well, and would be multiplied by zero
+            b["log_pi"][:, 1:] = 0
+        advantage, target = from_logs(b | {"terminated": ends}, rho_bar=torch.inf, c_bar=torch.inf)
+        assert (advantage[:, 0] == torch.inf).all()
+        assert (target[:, 0] == torch.inf).all()
+        assert advantage[:, 1:].isfinite().all()
+
+
+def test_all_instruction_sets_give_the_same_numbers():
+    for dtype, layout in ((dtype, layout) for dtype in (torch.float32, torch.float64) for layout in LAYOUTS.values()):
+        b = {name: layout(x.to(dtype) if x.is_floating_point() else x) for name, x in make(19, 37, 3, 1).items()}
+        found = []
+        for name in ISAS:
+            use_isa(name)
+            found.append(from_logs(b))
         use_isa(None)
-    assert target[:, :31].isnan().all()
-    assert target[:, 31:].isfinite().all()
+        for other in found[1:]:
+            torch.testing.assert_close(other, found[0], rtol=0, atol=0)
+
+
+def test_traced_calls_from_log_probabilities_are_left_to_others():
+    b = make(3, 6, 1, 0)
+    found = []
+    torch.vmap(lambda x: found.append(from_logs(dict.fromkeys(NUMBERS, x) | {name: b[name] for name in FLAGS})) or x)(
+        b["reward"].expand(2, 3, 6, 1)
+    )
+    compiled = torch.compile(lambda b: b["reward"] * (from_logs(b) is None), fullgraph=True, backend="eager")
+    assert torch.equal(compiled(b), b["reward"])
+    assert found == [None]
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 1), (2, 0, 1)], ids=str)

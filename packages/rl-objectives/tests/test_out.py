@@ -76,6 +76,9 @@ def test_what_cannot_be_written_is_refused_and_left_alone(name):
         into(torch.empty(SHAPE, dtype=torch.float64))
     with pytest.raises(SpecError, match="overlaps"):
         into(numbers[2])
+    if name == "vtrace_advantage_estimate":
+        with pytest.raises(SpecError, match="overlaps"):
+            into(numbers[3])
     with pytest.raises(SpecError, match="share memory"):
         into(torch.empty(3, 1, 1).expand(SHAPE))
     with pytest.raises(SpecError, match="gradient"):

@@ -153,8 +153,10 @@ def test_thresholds_out_of_order_are_refused(rho, c):
         vtrace_advantage_estimate(0.9, **make(1, 2), rho_thresh=rho, c_thresh=c)
 
 
-def test_a_back_end_that_passes_leaves_it_to_the_composition(monkeypatch):
-    asked = []
+@pytest.mark.parametrize("takes", [(), ("vtrace",), ("vtrace_from_log_probs",)], ids=str)
+@pytest.mark.parametrize("has", [("vtrace",), ("vtrace_from_log_probs",), ("vtrace_from_log_probs", "vtrace")], ids=str)
+def test_forms_of_a_back_end_are_asked_in_turn(monkeypatch, has, takes):
+    asked, answer = [], (torch.zeros(1), torch.ones(1))
 
     class Picky:
         @hookimpl
@@ -164,16 +166,65 @@ def test_a_back_end_that_passes_leaves_it_to_the_composition(monkeypatch):
         def __call__(self, d, c, time_dim):
             return _recurrence.torch_recurrence(d, c, time_dim)
 
-        def vtrace(self, *args, **kwargs):
-            asked.append(kwargs)
+    def form(name):
+        def asks(self, gamma, lmbda, *args, **kwargs):
+            asked.append((name, args, kwargs))
+            return answer if name in takes else None
 
+        return asks
+
+    for name in has:
+        setattr(Picky, name, form(name))
     registry = Registry()
     registry.register(Picky(), "picky")
     monkeypatch.setattr(_recurrence, "default", lambda: registry)
     recurrence_backend.cache_clear()
     batch = make(2, 5)
-    torch.testing.assert_close(vtrace_advantage_estimate(0.9, **batch), expected(batch, 0.9, 1.0, 1.0, 1.0))
-    assert asked == [{"rho_bar": 1.0, "c_bar": 1.0}]
+    found = vtrace_advantage_estimate(0.9, **batch, rho_thresh=2.0)
+    first = next((i for i, name in enumerate(has) if name in takes), None)
+    assert [name for name, *_ in asked] == list(has if first is None else has[: first + 1])
+    assert all(kwargs == {"rho_bar": 2.0, "c_bar": 1.0} for *_, kwargs in asked)
+    names = ("state_value", "next_state_value", "reward", "done", "terminated")
+    for name, args, _ in asked:
+        rest = (*(batch[n] for n in names), -2)
+        assert all(one is other for one, other in zip(args[-6:], rest, strict=True))
+        given = (batch["log_pi"], batch["log_mu"])
+        torch.testing.assert_close(args[:-6], given if "log" in name else ((given[0] - given[1]).exp(),))
+    if first is None:
+        torch.testing.assert_close(found, expected(batch, 0.9, 1.0, 2.0, 1.0))
+    else:
+        assert found is answer
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("lies", ["time first", "transposed", "apart"])
+def test_log_probabilities_may_lie_in_any_way(lies, dtype):
+    batch = {name: x.to(dtype) if x.is_floating_point() else x for name, x in make(5, 33).items()}
+    dense = vtrace_advantage_estimate(0.9, **batch)
+    layout = {
+        "time first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+        "transposed": lambda x: x.permute(1, 2, 0).contiguous().permute(2, 0, 1),
+        "apart": lambda x: torch.stack((x, x), 2)[:, :, 0],
+    }[lies]
+    for names in (("log_pi",), ("log_mu",), batch):
+        moved = {name: layout(x) if name in names else x for name, x in batch.items()}
+        torch.testing.assert_close(vtrace_advantage_estimate(0.9, **moved), dense)
+
+
+def test_gradients_of_the_log_probabilities_alone():
+    batch, weight = make(3, 6), torch.randn(3, 6, 1, dtype=torch.float64)
+
+    def slopes(name):
+        leaf = batch[name].clone().requires_grad_()
+        advantage, target = vtrace_advantage_estimate(0.9, **batch | {name: leaf})
+        return torch.autograd.grad((weight * (advantage + target)).sum(), leaf)[0]
+
+    torch.testing.assert_close(slopes("log_pi"), -slopes("log_mu"))
+    assert slopes("log_pi").abs().sum() > 0
+    leaf = batch["log_pi"].clone().requires_grad_()
+    with torch.no_grad():
+        found = vtrace_advantage_estimate(0.9, **batch | {"log_pi": leaf})
+    torch.testing.assert_close(found, vtrace_advantage_estimate(0.9, **batch))
 
 
 @pytest.fixture

@@ -124,6 +124,9 @@ static int test_returns(void) {
     right->wants_gradient = 1;
     CHECK(RETURNS(ALL) == (right == &done ? &yes : &no))
     right->wants_gradient = 0;
+    given[6 + slot] = &none;
+    CHECK(RETURNS(ALL) == &no)
+    given[6 + slot] = right;
     memset(out.tensor.data, 0, sizeof expected);
   }
   given[6 + RL_OUT2] = &out;

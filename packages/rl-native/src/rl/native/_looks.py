@@ -44,10 +44,10 @@ def are_taken(numbers: Sequence[Tensor | None], flags: Sequence[Tensor], *, trac
     shape, dtype = first.shape, first.dtype
     if dtype not in BITS or (traced and not _is_compiling() and (is_dual() or is_transformed())):
         return False
-    expected = (*((tensor, dtype) for tensor in numbers), *((tensor, torch.bool) for tensor in flags))
-    for tensor, kind in expected:
-        if tensor is None:
-            continue
+    present = [tensor for tensor in numbers if tensor is not None]
+    for tensor, kind in (*((tensor, dtype) for tensor in present), *((tensor, torch.bool) for tensor in flags)):
+        if not isinstance(tensor, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] - to read from 0 ends the process
+            return False
         if tensor.shape != shape or not tensor.is_cpu or tensor.dtype is not kind:
             return False
         if (tensor.requires_grad and torch.is_grad_enabled()) or not (traced or type(tensor) in _PLAIN_TYPES):

@@ -27,11 +27,25 @@ _OPS = torch.ops.rl_native
 assert _ops.library is not None  # what `_OPS` holds comes from there
 
 
-_Inputs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]
-"""In the order of ``rl_returns_slot``: reward, value, next value, ratio, gamma, lambda, done, terminated."""
+_Inputs = tuple[
+    Tensor,  # reward
+    Tensor | None,  # value
+    Tensor | None,  # next value
+    Tensor | None,  # ratio
+    Tensor | None,  # log_pi
+    Tensor | None,  # log_mu
+    Tensor | None,  # gamma
+    Tensor | None,  # lambda
+    Tensor,  # done
+    Tensor,  # terminated
+]
+"""In the order of ``rl_returns_slot``."""
 
-_FLAGS = 6
+_FLAGS = 8
 """Where flags begin among them."""
+
+_NEEDED = {GAE: [(0, 1, 2)], TD_LAMBDA: [(0,)], VTRACE: [(0, 1, 2, 3), (0, 1, 2, 4, 5)]}
+"""Numbers that a return cannot do without: one of these sets of them."""
 
 _NOT_INTO_OUT = (
     "the native recurrence cannot write into out where a gradient is asked for, the call is traced or a tensor is not a"
@@ -46,9 +60,9 @@ class NativeRecurrence:
     For float32 and float64 on the CPU. Memory need not be dense: ``[*B, T, F]``, ``[T, *B, F]`` and transposed views
     of either are read and written where they lie.
 
-    The recurrence is differentiable any number of times. `gae`, `td_lambda` and `vtrace` are not: they return None
-    where a gradient is asked for, or where the arguments are of another kind than the kernels take, and compute
-    nothing then.
+    The recurrence is differentiable any number of times. `gae`, `td_lambda`, `vtrace` and `vtrace_from_log_probs` are
+    not: they return None where a gradient is asked for, or where the arguments are of another kind than the kernels
+    take, and compute nothing then.
 
     Raises:
         RLError: if there is no compiled library.
@@ -104,7 +118,7 @@ class NativeRecurrence:
             return self._traced(d, c, time_dim, out)
         memory = _fresh(d) if out is None else out
         absent = None
-        numbers = (d, absent, absent, absent, c, absent)
+        numbers = (d, absent, absent, absent, absent, absent, c, absent)
         if self._run(PLAIN, time_dim, 0.0, 0.0, 0.0, 0.0, *numbers, absent, absent, memory, absent):
             if out is not None:
                 increment_version(out)
@@ -198,6 +212,8 @@ class NativeRecurrence:
             state_value,
             next_state_value,
             None,
+            None,
+            None,
             gammas,
             lmbdas,
             done,
@@ -208,7 +224,7 @@ class NativeRecurrence:
             if out is not None:
                 increment_version(out)
             return first, second
-        inputs = reward, state_value, next_state_value, None, gammas, lmbdas, done, terminated
+        inputs = reward, state_value, next_state_value, None, None, None, gammas, lmbdas, done, terminated
         taken = _run_closer(GAE, inputs, (first, second), time_dim, (g, lam), fresh=out is None)
         return (first, second) if taken else None
 
@@ -262,7 +278,7 @@ class NativeRecurrence:
             dim = dimension(time_dim, reward.shape)
             return _OPS.td_lambda(next_state_value, reward, *flags, gammas, lmbdas, g, lam, dim)
         memory = _fresh(reward) if out is None else out
-        inputs = reward, None, next_state_value, None, gammas, lmbdas, done, terminated
+        inputs = reward, None, next_state_value, None, None, None, gammas, lmbdas, done, terminated
         if self._run(TD_LAMBDA, time_dim, g, lam, 0.0, 0.0, *inputs, memory, None):
             if out is not None:
                 increment_version(out)
@@ -328,9 +344,72 @@ class NativeRecurrence:
                 return None
             more = gammas, lmbdas, g, lam, dimension(time_dim, reward.shape), float(rho_bar), float(c_bar)
             return _OPS.vtrace(ratio, state_value, next_state_value, reward, *flags, *more)
-        memory = (_fresh(reward), _fresh(reward)) if out is None else _pair(out)
-        inputs = reward, state_value, next_state_value, ratio, gammas, lmbdas, done, terminated
-        weights = g, lam, rho_bar, c_bar
+        inputs = reward, state_value, next_state_value, ratio, None, None, gammas, lmbdas, done, terminated
+        return self._vtrace(inputs, time_dim, (g, lam, rho_bar, c_bar), out)
+
+    def vtrace_from_log_probs(  # noqa: PLR0913 - the terms of the formula
+        self,
+        gamma: float | Tensor,
+        lmbda: float | Tensor,
+        log_pi: Tensor,
+        log_mu: Tensor,
+        state_value: Tensor,
+        next_state_value: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        terminated: Tensor | None,
+        time_dim: int,
+        *,
+        rho_bar: float = 1.0,
+        c_bar: float = 1.0,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor] | None:
+        """V-trace as `vtrace`, with the ratio ``exp(log_pi - log_mu)``, which never lies in memory as a whole.
+
+        Args:
+            gamma: as for `gae`.
+            lmbda: as for `gae`.
+            log_pi: log-probability of each action now, ``[*B, T, F]``, nats.
+            log_mu: log-probability of each action when it was taken, same shape.
+            state_value: as for `gae`.
+            next_state_value: as for `gae`.
+            reward: as for `gae`.
+            done: as for `gae`.
+            terminated: as for `gae`.
+            time_dim: where time is.
+            rho_bar: as for `vtrace`.
+            c_bar: as for `vtrace`.
+            out: both results are written there, if given.
+
+        Returns:
+            The advantage and the value target; None if this is not a case for the kernel, or if the call is traced:
+            nothing is written then. A ratio that a type holds without all of its digits (below 2e-38 in float32) may
+            count as zero.
+
+        Raises:
+            ShapeError: if there is no such dimension, or `out` has another shape.
+            SpecError: if `out` is given and cannot be written.
+
+        Example:
+            >>> one, done = torch.ones(1, 2, 1), torch.zeros(1, 2, 1, dtype=torch.bool)
+            >>> values = 0 * one, 0 * one, one, done, None, -2
+            >>> advantage, target = NativeRecurrence().vtrace_from_log_probs(0.5, 1.0, one, one, *values)
+            >>> target.flatten()
+            tensor([1.5000, 1.0000])
+        """
+        if is_traced():
+            return None
+        terminated = done if terminated is None else terminated
+        g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=False)
+        lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=False)
+        inputs = reward, state_value, next_state_value, None, log_pi, log_mu, gammas, lmbdas, done, terminated
+        return self._vtrace(inputs, time_dim, (g, lam, rho_bar, c_bar), out)
+
+    def _vtrace(
+        self, inputs: _Inputs, time_dim: int, weights: Sequence[float], out: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Of arguments that are not traced."""
+        memory = (_fresh(inputs[0]), _fresh(inputs[0])) if out is None else _pair(out)
         if self._run(VTRACE, time_dim, *weights, *inputs, *memory):
             if out is not None:
                 increment_version(out)
@@ -364,6 +443,8 @@ def _run_closer(
     kind: int, inputs: _Inputs, out: Sequence[Tensor], time_dim: int, weights: Sequence[float], *, fresh: bool
 ) -> bool:
     """What C did not do at once because an argument is unusual; False if it is one for others to compute."""
+    if not any(all(inputs[slot] is not None for slot in slots) for slots in _NEEDED[kind]):
+        return False
     if not are_taken(inputs[:_FLAGS], inputs[_FLAGS:], traced=False):
         return False
     dim = dimension(time_dim, inputs[0].shape)

@@ -33,7 +33,7 @@ def _linear_recurrence(d: Tensor, c: Tensor, time_dim: int, forward: bool) -> Te
     if forward:
         run_forward(d, c, out, time_dim)
     else:
-        run(PLAIN, (d, None, None, None, c, None, None, None, out, None), time_dim)
+        run(PLAIN, (d, None, None, None, None, None, c, None, None, None, out, None), time_dim)
     return out
 
 
@@ -50,7 +50,7 @@ def _gae(
     time_dim: int,
 ) -> tuple[Tensor, Tensor]:
     out, out2 = torch.empty_like(reward), torch.empty_like(reward)
-    slots = (reward, value, next_value, None, gammas, lmbdas, done, terminated, out, out2)
+    slots = (reward, value, next_value, None, None, None, gammas, lmbdas, done, terminated, out, out2)
     run(GAE, slots, time_dim, gamma, lmbda)
     return out, out2
 
@@ -67,7 +67,7 @@ def _td_lambda(
     time_dim: int,
 ) -> Tensor:
     out = torch.empty_like(reward)
-    slots = (reward, None, next_value, None, gammas, lmbdas, done, terminated, out, None)
+    slots = (reward, None, next_value, None, None, None, gammas, lmbdas, done, terminated, out, None)
     run(TD_LAMBDA, slots, time_dim, gamma, lmbda)
     return out
 
@@ -88,7 +88,7 @@ def _vtrace(  # noqa: PLR0913, PLR0917 - of the schema
     c_bar: float,
 ) -> tuple[Tensor, Tensor]:
     out, out2 = torch.empty_like(reward), torch.empty_like(reward)
-    slots = (reward, value, next_value, ratio, gammas, lmbdas, done, terminated, out, out2)
+    slots = (reward, value, next_value, ratio, None, None, gammas, lmbdas, done, terminated, out, out2)
     run(VTRACE, slots, time_dim, gamma, lmbda, rho_bar, c_bar)
     return out, out2
 

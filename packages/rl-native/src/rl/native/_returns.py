@@ -35,6 +35,8 @@ Slots = tuple[
     Tensor | None,  # value
     Tensor | None,  # next value
     Tensor | None,  # importance ratio
+    Tensor | None,  # log_pi, where there is no ratio
+    Tensor | None,  # log_mu
     Tensor | None,  # gamma by step, or c
     Tensor | None,  # lambda by step
     Tensor | None,  # done
@@ -44,11 +46,11 @@ Slots = tuple[
 ]
 """Tensors in the order of ``rl_returns_slot``."""
 
-OUT = 8
+OUT = 10
 BITS = {torch.float32: 32, torch.float64: 64}
 
-_HEAD = Struct("=6q4d10q")
-_STRIDES = Struct("=30q")
+_HEAD = Struct("=6q4d12q")
+_STRIDES = Struct("=36q")
 _pack_head = _HEAD.pack
 _REFUSED = "rl_returns refused a job: the library of rl-native is older than its Python part; build it anew"
 
@@ -128,8 +130,8 @@ def run_forward(d: Tensor, c: Tensor, out: Tensor, dim: int) -> None:
     seen = [_Seen(d, dim, written=False), _Seen(c, dim, written=False), _Seen(out, dim, written=True)]
     # What stands before step t is the weight of t - 1; the first step has none, and the kernel does not ask for it.
     starts = (steps - 1, max(steps - 2, 0), steps - 1)
-    addresses, strides = [0] * 10, [0] * 30
-    for slot, s, start in zip((0, 4, OUT), seen, starts, strict=True):
+    addresses, strides = [0] * 12, [0] * 36
+    for slot, s, start in zip((0, 6, OUT), seen, starts, strict=True):
         before, time, behind = s.strides
         addresses[slot] = s.tensor.data_ptr() + start * time * d.element_size()
         strides[3 * slot : 3 * slot + 3] = before, -time, behind

@@ -18,7 +18,7 @@ TARGET RL_INLINE FN(vector) FN(powers)(FN(vector) y, FN(vector) *s) {
   const FN(vector) rounder = FN(all)(C(ROUNDER));
   const FN(vector) shifted = FN(times)(y, FN(all)(C(LOG2_E)), rounder), n = shifted - rounder;
   const FN(vector) r = FN(times)(n, FN(all)(-C(LN2_LOW)), FN(times)(n, FN(all)(-C(LN2_HIGH)), y));
-  FN(vector) q = FN(all)(0);
+  FN(vector) q = FN(all)(C(TOP_POWER));
 #define NEXT(coefficient) q = FN(times)(q, r, FN(all)(coefficient));
   C(POWERS)(NEXT)
 #undef NEXT

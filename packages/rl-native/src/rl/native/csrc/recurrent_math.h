@@ -1,4 +1,5 @@
-/* Constants of the activations in recurrent_kernel.h, for either type. With y = n ln 2 + r, |r| <= ln 2 / 2,
+/* Constants of powers of e, for either type: of the activations in recurrent_kernel.h and of the ratios in
+ * returns_ratio.h. With y = n ln 2 + r, |r| <= ln 2 / 2,
  *   e^r - 1 = r + r^2 q(r),
  * q a polynomial through the Chebyshev points of that interval: 1.8e-9 off in float32, 4.1e-17 in float64. */
 
@@ -10,6 +11,8 @@
 #define BIAS_f32 127
 #define TANH_END_f32 10.0f    /* tanh is 1 from here on */
 #define SIGMOID_END_f32 87.0f /* e^x is neither infinite nor denormal up to here */
+#define POWER_LOW_f32 87.5f /* e^-y is zero from here on, by returns_ratio.h */
+#define POWER_HIGH_f32 89.0f  /* e^y is infinite from here on */
 #define LOG2_E_f64 1.4426950408889634
 #define LN2_HIGH_f64 6.93147180369123816490e-01
 #define LN2_LOW_f64 1.90821492927058770002e-10
@@ -18,11 +21,15 @@
 #define BIAS_f64 1023
 #define TANH_END_f64 20.0
 #define SIGMOID_END_f64 708.0
+#define POWER_LOW_f64 708.5
+#define POWER_HIGH_f64 709.9
 
-/* Highest power first, for Horner's rule with M(coefficient). */
+/* For Horner's rule: the coefficient of the highest power, and M(coefficient) of those below, downward. */
+#define TOP_POWER_f32 0x1.a1256cp-13f
+#define TOP_POWER_f64 0x1.af390ba7e6f47p-26
 #define POWERS_f32(M)                                                                                                  \
-  M(0x1.a1256cp-13f) M(0x1.6d43b0p-10f) M(0x1.1110e0p-7f) M(0x1.5554e8p-5f) M(0x1.555556p-3f) M(0.5f)
+  M(0x1.6d43b0p-10f) M(0x1.1110e0p-7f) M(0x1.5554e8p-5f) M(0x1.555556p-3f) M(0.5f)
 #define POWERS_f64(M)                                                                                                  \
-  M(0x1.af390ba7e6f47p-26) M(0x1.2891d4ffbb0f9p-22) M(0x1.71de0d85293b8p-19) M(0x1.a019b8ca26fcfp-16)                  \
+  M(0x1.2891d4ffbb0f9p-22) M(0x1.71de0d85293b8p-19) M(0x1.a019b8ca26fcfp-16)                  \
   M(0x1.a01a01a7cebcdp-13) M(0x1.6c16c1789d1d7p-10) M(0x1.11111111109a6p-7) M(0x1.5555555553d37p-5)                    \
   M(0x1.5555555555556p-3) M(0x1.0000000000001p-1)

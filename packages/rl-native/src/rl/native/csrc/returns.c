@@ -6,14 +6,23 @@
 #include <string.h>
 
 #include "dispatch.h"
+#include "recurrent_math.h"
 #include "returns_places.h"
 
-#define CHUNK_BYTES 1024    /* of each lane at once: long enough to be fetched ahead; d and c of a group stay near */
+/* Of each lane at once: long enough to be fetched ahead, and short enough that what a group of lanes works on stays in
+ * a second cache of 256 KiB; processors with AVX-512 have larger ones. */
+#define CHUNK_BYTES 2048
+
+#define AHEAD_BYTES 1024    /* is asked of memory so far ahead where the processor would not do it */
 #define BLOCK_BYTES 8192    /* of lanes that go back together, where lanes are neighbours: what follows stays near */
 #define FAR_BYTES (1 << 20) /* of one tensor: with more, a job does not fit into a cache of the core's own */
 
-/* A power of two would map all lanes to one set of a cache. */
-#define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 64) / sizeof(type)))
+/* From lane to lane of scratch memory: a power of two would map all of them to the same sets of a cache. */
+#define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 17 * 64) / sizeof(type)))
+
+/* Integers of the size of each type. */
+typedef uint32_t whole_f32;
+typedef uint64_t whole_f64;
 
 #define ALIGNED __attribute__((aligned(64)))
 
@@ -34,12 +43,14 @@
 #define TILE 1
 #define FN(name) name##_f32
 #define V(name) name##_f32
+#define C(name) name##_f32
 #include "returns_all.h"
 #define REAL double
 #define LANES 2
 #define TILE 1
 #define FN(name) name##_f64
 #define V(name) name##_f64
+#define C(name) name##_f64
 #include "returns_all.h"
 #undef TARGET
 
@@ -53,15 +64,19 @@
 #define TILE 4
 #define FN(name) name##_f32_avx2
 #define V(name) name##_f32_avx2
+#define C(name) name##_f32
 #include "returns_all.h"
 #define REAL double
 #define LANES 4
 #define TILE 2
 #define FN(name) name##_f64_avx2
 #define V(name) name##_f64_avx2
+#define C(name) name##_f64
 #include "returns_all.h"
 #undef TARGET
 
+#undef CHUNK_BYTES
+#define CHUNK_BYTES 4096
 #include "returns_avx512.h"
 #define TARGET RL_AVX512
 #define REAL float
@@ -69,12 +84,14 @@
 #define TILE 4
 #define FN(name) name##_f32_avx512
 #define V(name) name##_f32_avx512
+#define C(name) name##_f32
 #include "returns_all.h"
 #define REAL double
 #define LANES 8
 #define TILE 2
 #define FN(name) name##_f64_avx512
 #define V(name) name##_f64_avx512
+#define C(name) name##_f64
 #include "returns_all.h"
 #undef TARGET
 #endif

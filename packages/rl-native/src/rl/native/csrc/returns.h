@@ -18,7 +18,9 @@ enum rl_returns_slot {
   RL_REWARD,
   RL_VALUE,
   RL_NEXT_VALUE,
-  RL_RATIO,
+  RL_RATIO,  /* of V-trace; if absent, the next two are there, and it is e^(log_pi - log_mu) */
+  RL_LOG_PI,
+  RL_LOG_MU,
   RL_GAMMA,
   RL_LAMBDA,
   RL_DONE,       /* bytes, 0 or 1 */

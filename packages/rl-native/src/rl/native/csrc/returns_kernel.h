@@ -4,6 +4,7 @@
  *   LANES     how many of them a vector holds
  *   TILE      how many steps are turned at once, see returns_chain.h
  *   FN(name)  name with a suffix of its own
+ *   C(name)   constant of recurrent_math.h, see returns_ratio.h
  *   V(name)   name of what is known of vectors: vector, get, put, all, unless, at_most; load and store if TILE > 1
  *   TARGET    attribute that chooses the instruction set
  * No product is fused with a sum, and no order is changed, so that all sets give the same numbers. */
@@ -40,7 +41,7 @@ TARGET RL_INLINE FN(terms) FN(terms_at)(int kind, int by_step, const FN(numbers)
     const VECTOR next = UNLESS(RL_TERMINATED, READ(RL_NEXT_VALUE));
     return (FN(terms)){reward + gamma * next - READ(RL_VALUE), UNLESS(RL_DONE, V(all)(same->both))};
   }
-  const VECTOR follow = UNLESS(RL_DONE, by_step ? READ(RL_LAMBDA) : V(all)(same->lambda));
+  const VECTOR lambda = by_step ? READ(RL_LAMBDA) : V(all)(same->lambda), follow = UNLESS(RL_DONE, lambda);
   if (kind == RL_SUM)
     return (FN(terms)){reward, gamma * follow};
   const VECTOR next = UNLESS(RL_TERMINATED, READ(RL_NEXT_VALUE));
@@ -49,8 +50,10 @@ TARGET RL_INLINE FN(terms) FN(terms_at)(int kind, int by_step, const FN(numbers)
   const VECTOR delta = reward + gamma * next - READ(RL_VALUE);
   if (kind == RL_GAE)
     return (FN(terms)){delta, gamma * follow};
-  const VECTOR ratio = READ(RL_RATIO); /* Espeholt et al. 2018, eq. 1; if it is not a number it stays so */
-  return (FN(terms)){V(at_most)(ratio, same->rho_bar) * delta, gamma * (follow * V(at_most)(ratio, same->c_bar))};
+  /* Espeholt et al. 2018, eq. 1. A ratio that is not a number stays so; one that is infinite, and may be if nothing
+   * bounds it, would make no number of a zero. */
+  const VECTOR ratio = READ(RL_RATIO), trace = gamma * (lambda * V(at_most)(ratio, same->c_bar));
+  return (FN(terms)){V(at_most)(ratio, same->rho_bar) * delta, UNLESS(RL_DONE, trace)};
 }
 
 TARGET RL_INLINE FN(extras) FN(extras_at)(int kind, int by_step, const FN(numbers) * same, const rl_slots *at,
@@ -60,7 +63,7 @@ TARGET RL_INLINE FN(extras) FN(extras_at)(int kind, int by_step, const FN(number
     found.value = READ(RL_VALUE);
   if (kind == RL_VTRACE) {
     const VECTOR gamma = by_step ? READ(RL_GAMMA) : V(all)(same->gamma);
-    found.e = UNLESS(RL_DONE, gamma) * V(at_most)(READ(RL_RATIO), same->rho_bar);
+    found.e = UNLESS(RL_DONE, gamma * V(at_most)(READ(RL_RATIO), same->rho_bar));
   }
   return found;
 }
@@ -84,15 +87,15 @@ TARGET RL_INLINE void FN(emit)(int kind, VECTOR x, VECTOR following, VECTOR d, F
 
 /* What a `far` job reads a moment later, and writes soon: the processor itself does not look far enough ahead. */
 TARGET RL_INLINE void FN(expect)(int kind, int by_step, const rl_slots *at, int64_t i) {
-  EXPECT(RL_REWARD, CHUNK_BYTES);
+  EXPECT(RL_REWARD, AHEAD_BYTES);
   if (by_step)
-    EXPECT(RL_GAMMA, CHUNK_BYTES);
+    EXPECT(RL_GAMMA, AHEAD_BYTES);
   if (has_value(kind))
-    EXPECT(RL_VALUE, CHUNK_BYTES);
+    EXPECT(RL_VALUE, AHEAD_BYTES);
   if (has_value(kind) || kind == RL_TD_LAMBDA)
-    EXPECT(RL_NEXT_VALUE, CHUNK_BYTES);
+    EXPECT(RL_NEXT_VALUE, AHEAD_BYTES);
   if (kind == RL_VTRACE)
-    EXPECT(RL_RATIO, CHUNK_BYTES);
+    EXPECT(RL_RATIO, AHEAD_BYTES);
   EXPECT(RL_OUT, 0);
   if (has_value(kind))
     EXPECT(RL_OUT2, 0);

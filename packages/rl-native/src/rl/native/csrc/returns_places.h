@@ -23,6 +23,9 @@ RL_INLINE int kind_of(const rl_returns_job *job) {
   return job->kind == RL_TD_LAMBDA && !job->data[RL_NEXT_VALUE] ? RL_SUM : (int)job->kind;
 }
 
+/* Whether ratios come as log-probabilities. */
+RL_INLINE int has_logs(const rl_returns_job *job) { return job->kind == RL_VTRACE && !job->data[RL_RATIO]; }
+
 RL_INLINE int has_value(int kind) { return kind == RL_GAE || kind == RL_VTRACE; }
 
 /* Whether nothing may follow the last step. GAE and V-trace multiply the zero that does; the others look at the weight,

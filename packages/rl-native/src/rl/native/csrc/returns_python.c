@@ -50,6 +50,17 @@ static int look_at(rl_object *const *slots, rl_tensor *first, rl_returns_job *jo
   return elements > 1 && (job->bits == 32 || job->bits == 64);
 }
 
+/* Whether all is there that the kind of job reads and writes. */
+static int complete(const rl_returns_job *job) {
+  const int64_t *const data = job->data;
+  const int both = job->kind == RL_GAE || job->kind == RL_VTRACE;
+  if (!data[RL_OUT] || (job->kind == RL_PLAIN ? !data[RL_GAMMA] : !data[RL_DONE] || !data[RL_TERMINATED]))
+    return 0;
+  if (both && !(data[RL_VALUE] && data[RL_NEXT_VALUE] && data[RL_OUT2]))
+    return 0;
+  return job->kind != RL_VTRACE || data[RL_RATIO] || (data[RL_LOG_PI] && data[RL_LOG_MU]);
+}
+
 /* Sizes before, of, and behind the dimension of time; 0 if there is no such dimension. */
 static int split(const rl_tensor *tensor, int64_t dim, rl_returns_job *job) {
   if (dim < 0)
@@ -79,7 +90,7 @@ rl_object *rl_returns_called(rl_object *self, rl_object *const *arguments, intpt
     job.lambda = rl_py.number(arguments[LAMBDA]);
     job.rho_bar = rl_py.number(arguments[RHO_BAR]);
     job.c_bar = rl_py.number(arguments[C_BAR]);
-    if (!rl_py.error()) {
+    if (!rl_py.error() && complete(&job)) {
       void *thread = job.outer * job.steps * job.inner < ALONE ? 0 : rl_py.release();
       if (!rl_returns(&job))
         answer = rl_py.true_;

@@ -71,16 +71,20 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
     shape = reward.shape
     if log_pi.shape != shape or log_mu.shape != shape:
         check_shapes(reward, log_pi=log_pi, log_mu=log_mu)
+    rest = state_value, next_state_value, reward, done, terminated, time_dim
+    more: dict[str, Any] = {"rho_bar": rho_thresh, "c_bar": c_thresh}
+    if out is not None:
+        more["out"] = out
+    fused = fused_form("vtrace_from_log_probs", reward)
+    found = None if fused is None else fused(gamma, lmbda, log_pi, log_mu, *rest, **more)
+    if found is not None:
+        return found
     ratio = log_pi - log_mu
     ratio = ratio.exp_() if ratio.is_floating_point() else ratio.exp()  # new memory would cost more than exp does
     fused = fused_form("vtrace", reward)
-    if fused is not None:
-        more: dict[str, Any] = {"rho_bar": rho_thresh, "c_bar": c_thresh}
-        if out is not None:
-            more["out"] = out
-        found = fused(gamma, lmbda, ratio, state_value, next_state_value, reward, done, terminated, time_dim, **more)
-        if found is not None:
-            return found
+    found = None if fused is None else fused(gamma, lmbda, ratio, *rest, **more)
+    if found is not None:
+        return found
     check_shapes(
         reward,
         state_value=state_value,
