@@ -10,6 +10,7 @@ import threading
 import pytest
 import torch
 
+from rl.core.errors import ShapeError
 from rl.native import NativePriorityTree, _calls
 from rl.native._recurrence import NativeRecurrence
 
@@ -130,6 +131,15 @@ def test_a_coefficient_that_is_no_number_is_refused_before_anything_is_written(n
         NativeRecurrence().vtrace(0.9, 0.8, b["ratio"], *b["values"], 1, out=out, **{number: "one"})
     assert not any(x.any() for x in out)
     returns(7)  # no exception was left behind
+
+
+@pytest.mark.parametrize("dim", [2**70, -(2**70)])
+def test_a_dimension_too_large_for_c_is_none_like_any_other(dim):
+    one, done = torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.bool)
+    with pytest.raises(ShapeError, match=f"time_dim is {dim}"):
+        NativeRecurrence()(one, one, dim)
+    with pytest.raises(ShapeError, match=f"time_dim is {dim}"):
+        NativeRecurrence().gae(0.5, 0.5, one, one, one, done, None, dim)
 
 
 def test_an_output_that_shares_memory_until_it_is_written_is_its_own_then():

@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 _CAPSULE = b"dlpack_exchange_api"
 _FUNCTIONS = (
-    *("PyObject_Type", "PyObject_GetAttr", "Py_IncRef", "Py_DecRef", "PyFloat_AsDouble", "PyLong_AsLongLong"),
+    *("PyObject_Type", "PyObject_GetAttr", "Py_IncRef", "Py_DecRef", "PyFloat_AsDouble", "PyNumber_AsSsize_t"),
     *("PyLong_FromLongLong", "PyErr_Occurred", "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread"),
 )
 _METHOD = Struct("@PPiP")  # PyMethodDef

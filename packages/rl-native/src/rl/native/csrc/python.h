@@ -35,7 +35,7 @@ typedef struct {
   void (*hold)(rl_object *);                                 /* Py_IncRef */
   void (*drop)(rl_object *);                                 /* Py_DecRef */
   double (*number)(rl_object *);                             /* PyFloat_AsDouble */
-  int64_t (*whole)(rl_object *);                             /* PyLong_AsLongLong */
+  intptr_t (*nearest)(rl_object *, rl_object *);             /* PyNumber_AsSsize_t, see rl_whole */
   rl_object *(*from_whole)(int64_t);                         /* PyLong_FromLongLong */
   rl_object *(*error)(void);                                 /* PyErr_Occurred */
   void (*forget)(void);                                      /* PyErr_Clear */
@@ -61,6 +61,9 @@ int rl_dense(const rl_tensor *tensor);
 static inline int rl_is(const rl_tensor *tensor, int code, int bits) {
   return tensor->code == code && tensor->bits == bits && tensor->lanes == 1;
 }
+
+/* A whole number; one that is too large is the largest that fits, as it is too large for all that it counts. */
+static inline int64_t rl_whole(rl_object *number) { return rl_py.nearest(number, 0); }
 
 /* Address of the first element. */
 static inline char *rl_start(const rl_tensor *tensor) { return (char *)tensor->data + tensor->offset; }

@@ -84,8 +84,8 @@ rl_object *rl_returns_called(rl_object *self, rl_object *const *arguments, intpt
   rl_returns_job job = {.strided = 0};
   rl_tensor first;
   if (count == NUMBERS + RL_SLOTS && look_at(arguments + NUMBERS, &first, &job) &&
-      split(&first, rl_py.whole(arguments[TIME_DIM]), &job)) {
-    job.kind = rl_py.whole(arguments[KIND]);
+      split(&first, rl_whole(arguments[TIME_DIM]), &job)) {
+    job.kind = rl_whole(arguments[KIND]);
     job.gamma = rl_py.number(arguments[GAMMA]);
     job.lambda = rl_py.number(arguments[LAMBDA]);
     job.rho_bar = rl_py.number(arguments[RHO_BAR]);

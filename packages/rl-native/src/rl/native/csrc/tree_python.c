@@ -80,7 +80,7 @@ rl_object *rl_tree_set_errors_called(rl_object *self, rl_object *const *argument
   job.eps = rl_py.number(arguments[3]);
   job.alpha = rl_py.number(arguments[4]);
   if (arguments[7] != rl_py.none)
-    job.rows = rl_py.whole(arguments[7]);
+    job.rows = rl_whole(arguments[7]);
   if (rl_py.error()) { /* what it is, and that it should be another thing, is known better in Python */
     rl_py.forget();
     return answer(UNUSUAL);
