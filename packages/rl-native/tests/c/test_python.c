@@ -38,7 +38,11 @@ static rl_object *attribute_(rl_object *x, rl_object *name) {
 static void hold(rl_object *x) { x->held++; }
 static void drop(rl_object *x) { x->held--; }
 static double number(rl_object *x) { return x->is_number ? x->number : (raised = &failure, -1); }
-static int64_t whole(rl_object *x) { return x->is_number ? (int64_t)x->number : (raised = &failure, -1); }
+static intptr_t nearest(rl_object *x, rl_object *raise_instead) {
+  if (raise_instead)
+    abort();
+  return x->is_number ? (intptr_t)x->number : (raised = &failure, -1);
+}
 static rl_object *from_whole(int64_t x) { return made.number = (double)x, hold_(&made); }
 static rl_object *error(void) { return raised; }
 static void forget(void) { raised = 0; }
@@ -226,7 +230,7 @@ static int test_tree(void) {
 
 int main(void) {
   rl_python table = {&exchange, &tensor_class, &name_of_attribute, &none, &yes, &no, type_, attribute_, hold, drop,
-                     number, whole, from_whole, error, forget, release, regain};
+                     number, nearest, from_whole, error, forget, release, regain};
   exchange.major = 2;
   CHECK(!rl_python_open(&table))
   exchange.major = 1;
