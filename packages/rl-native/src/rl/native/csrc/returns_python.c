@@ -81,16 +81,18 @@ static int split(const rl_tensor *tensor, int64_t dim, rl_returns_job *job) {
 rl_object *rl_returns_called(rl_object *self, rl_object *const *arguments, intptr_t count) {
   (void)self;
   rl_object *answer = rl_py.false_;
-  rl_returns_job job = {.strided = 0};
   rl_tensor first;
-  if (count == NUMBERS + RL_SLOTS && look_at(arguments + NUMBERS, &first, &job) &&
-      split(&first, rl_whole(arguments[TIME_DIM]), &job)) {
-    job.kind = rl_whole(arguments[KIND]);
+  if (count == NUMBERS + RL_SLOTS) {
+    /* Numbers first: to convert one may run code of its class, and addresses are to hold until the kernel is done. */
+    rl_returns_job job = {.kind = rl_whole(arguments[KIND]), .strided = 0};
+    const int64_t dim = rl_whole(arguments[TIME_DIM]);
     job.gamma = rl_py.number(arguments[GAMMA]);
     job.lambda = rl_py.number(arguments[LAMBDA]);
     job.rho_bar = rl_py.number(arguments[RHO_BAR]);
     job.c_bar = rl_py.number(arguments[C_BAR]);
-    if (!rl_py.error() && complete(&job)) {
+    if (rl_py.error()) /* one of them is none */
+      return 0;
+    if (look_at(arguments + NUMBERS, &first, &job) && split(&first, dim, &job) && complete(&job)) {
       void *thread = job.outer * job.steps * job.inner < ALONE ? 0 : rl_py.release();
       if (!rl_returns(&job))
         answer = rl_py.true_;
@@ -98,8 +100,6 @@ rl_object *rl_returns_called(rl_object *self, rl_object *const *arguments, intpt
         rl_py.regain(thread);
     }
   }
-  if (rl_py.error()) /* of a number that is none */
-    return 0;
   rl_py.hold(answer);
   return answer;
 }

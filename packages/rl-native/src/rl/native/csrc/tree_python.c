@@ -62,11 +62,20 @@ rl_object *rl_tree_set_errors_called(rl_object *self, rl_object *const *argument
   (void)self;
   rl_tensor buffer, index, error, raw, largest;
   int64_t capacity, bits, status = UNUSUAL;
-  if (count != 8 || !look_at_tree(arguments[0], &buffer, &capacity, &bits) ||
-      !look_at_batch(arguments + 1, bits, &index, &error))
+  if (count != 8)
+    return answer(UNUSUAL);
+  /* Numbers first: to convert one may run code of its class, and addresses are to hold until the tree is done. */
+  const double eps = rl_py.number(arguments[3]), alpha = rl_py.number(arguments[4]);
+  const int64_t rows = arguments[7] == rl_py.none ? INT64_MAX : rl_whole(arguments[7]);
+  if (rl_py.error()) { /* what it is, and that it should be another thing, is known better in Python */
+    rl_py.forget();
+    return answer(UNUSUAL);
+  }
+  if (!look_at_tree(arguments[0], &buffer, &capacity, &bits) || !look_at_batch(arguments + 1, bits, &index, &error))
     return answer(UNUSUAL);
   rl_errors job = {.tree = address(&buffer), .index = address(&index), .error = address(&error),
-                   .n = index.shape[0], .step = 1, .rows = capacity};
+                   .n = index.shape[0], .step = 1, .eps = eps, .alpha = alpha};
+  job.rows = arguments[7] == rl_py.none ? capacity : rows;
   if (arguments[5] != rl_py.none) {
     if (!look_at_vector(arguments[5], RL_FLOAT, bits, capacity, &raw))
       return answer(UNUSUAL);
@@ -77,16 +86,7 @@ rl_object *rl_tree_set_errors_called(rl_object *self, rl_object *const *argument
       return answer(UNUSUAL);
     job.largest = address(&largest);
   }
-  job.eps = rl_py.number(arguments[3]);
-  job.alpha = rl_py.number(arguments[4]);
-  if (arguments[7] != rl_py.none)
-    job.rows = rl_whole(arguments[7]);
-  if (rl_py.error()) { /* what it is, and that it should be another thing, is known better in Python */
-    rl_py.forget();
-    return answer(UNUSUAL);
-  }
-  if (job.eps >= 0 && job.alpha >= 0 && isfinite(job.eps) && isfinite(job.alpha) && 0 <= job.rows &&
-      job.rows <= capacity) {
+  if (eps >= 0 && alpha >= 0 && isfinite(eps) && isfinite(alpha) && 0 <= job.rows && job.rows <= capacity) {
     void *thread = release(job.n);
     status = rl_tree_set_errors(&job);
     regain(thread);
@@ -98,23 +98,19 @@ rl_object *rl_tree_set_errors_called(rl_object *self, rl_object *const *argument
 rl_object *rl_tree_sample_called(rl_object *self, rl_object *const *arguments, intptr_t count) {
   (void)self;
   rl_tensor buffer, seed, index, found;
-  int64_t capacity, bits, status = UNUSUAL;
-  if (count != 6 || !look_at_tree(arguments[0], &buffer, &capacity, &bits) || !rl_look(arguments[1], &seed) ||
+  int64_t capacity, bits;
+  if (count != 6)
+    return answer(UNUSUAL);
+  const int weighted = arguments[3] != rl_py.none;
+  rl_draws job = {.stratified = arguments[2] == rl_py.true_, .beta = weighted ? rl_py.number(arguments[3]) : 0};
+  if (rl_py.error() || !look_at_tree(arguments[0], &buffer, &capacity, &bits) || !rl_look(arguments[1], &seed) ||
       !rl_is(&seed, RL_INT, 64) || seed.dims || !look_at_vector(arguments[4], RL_INT, 64, -1, &index) ||
       !look_at_vector(arguments[5], RL_FLOAT, bits, index.shape[0], &found))
     return answer(UNUSUAL);
-  rl_draws job = {.tree = address(&buffer), .n = index.shape[0], .seed = address(&seed), .index = address(&index)};
-  job.stratified = arguments[2] == rl_py.true_;
-  if (arguments[3] == rl_py.none) {
-    job.priority = address(&found);
-  } else {
-    job.weight = address(&found);
-    job.beta = rl_py.number(arguments[3]);
-  }
-  if (!rl_py.error()) {
-    void *thread = release(job.n);
-    status = rl_tree_sample(&job);
-    regain(thread);
-  }
+  job.tree = address(&buffer), job.n = index.shape[0], job.seed = address(&seed), job.index = address(&index);
+  *(weighted ? &job.weight : &job.priority) = address(&found);
+  void *thread = release(job.n);
+  const int64_t status = rl_tree_sample(&job);
+  regain(thread);
   return answer(status);
 }
