@@ -132,9 +132,9 @@ class Borders:
             " and its returns would run into the other. Store batches [environments, time] with ndim=2, as in"
             f" LazyTensorStorage(n, ndim=2); or keep {key_str(TRAJ_IDS)}, which a collector writes; or set"
             f" {key_str(next_key(TRUNCATED))} at the last step of each rollout before it is stored, as"
-            " env.rollout(..., set_truncated=True) does; flags of other names are known by end_key or init_key. Rows"
-            " that are one trajectory all the same, as where each batch was normalised by itself, have to say so by"
-            f" {key_str(TRAJ_IDS)}"
+            " env.rollout and Collector do with set_truncated=True; flags of other names are known by end_key or"
+            " init_key. Rows that are one trajectory all the same, as where each batch was normalised by itself, have to"
+            f" say so by {key_str(TRAJ_IDS)}"
         )
 
 
