@@ -133,8 +133,8 @@ class Borders:
             f" LazyTensorStorage(n, ndim=2); or keep {key_str(TRAJ_IDS)}, which a collector writes; or set"
             f" {key_str(next_key(TRUNCATED))} at the last step of each rollout before it is stored, as"
             " env.rollout and Collector do with set_truncated=True; flags of other names are known by end_key or"
-            " init_key. Rows that are one trajectory all the same, as where each batch was normalised by itself, have to"
-            f" say so by {key_str(TRAJ_IDS)}"
+            " init_key. Rows that are one trajectory all the same, as where each batch was normalised by itself, have"
+            f" to say so by {key_str(TRAJ_IDS)}"
         )
 
 
