@@ -244,3 +244,46 @@ def test_types_that_torch_hardly_knows_are_compared_in_a_dataset(dtype):
         else:
             with pytest.raises(ContractError, match="not 'observation' of row"):
                 is_silent(buffer)
+
+
+def test_far_from_zero_is_no_rounding():
+    """Prices, times, coordinates of a map: they move by little of what they are."""
+    path = 4000 + torch.randn(8, 17, 2).cumsum(1)
+    data = walks(8, 16)
+    data["observation"], data["next", "observation"] = path[:, :-1].clone(), path[:, 1:].clone()
+    is_silent(filled(data, ndim=2))
+    with pytest.raises(ContractError, match="not 'observation' of row"):
+        is_silent(filled(data.reshape(-1)))
+
+
+@pytest.mark.parametrize("sampler", [SliceSampler, SliceSamplerWithoutReplacement])
+def test_rows_of_a_saved_buffer_are_looked_at(sampler):
+    used, saved = (filled(walks(1, 2000)[0], sampler=sampler(slice_len=8)) for _ in range(2))
+    is_silent(used, 1)
+    used.sampler._core.marks.borders.left = 0  # as after many draws
+    saved.empty()
+    saved.extend(walks(8, 20).reshape(-1))
+    used.load_state_dict(saved.state_dict())
+    with pytest.raises(ContractError, match="not 'observation' of row"):
+        is_silent(used)
+
+
+def test_batches_that_were_normalised_one_by_one_can_say_that_they_are_one_trajectory():
+    data = walks(4, 128)
+    for at in range(8):
+        for key in ("observation", ("next", "observation")):
+            data[key][:, at * 16 : at * 16 + 16] /= at + 1
+    with pytest.raises(ContractError, match="one trajectory all the same") as said:
+        is_silent(filled(data, ndim=2))
+    assert "init_key" in str(said.value)
+    data[NAMES] = torch.arange(4).unsqueeze(1).expand(4, 128).clone()
+    is_silent(filled(data, ndim=2))
+
+
+def test_a_beginning_may_have_a_name_of_its_own():
+    data = walks(8, 20)
+    data["is_first"] = torch.zeros(8, 20, 1, dtype=torch.bool)
+    data["is_first"][:, 0] = True
+    is_silent(filled(data.reshape(-1), sampler=SliceSampler(slice_len=8, init_key="is_first")))
+    with pytest.raises(ContractError, match="init_key"):
+        is_silent(filled(data.reshape(-1)))

@@ -385,3 +385,12 @@ def test_an_index_on_the_device_of_the_rows_is_not_read():
     assert storage.get(drawn)["x"].shape == (2, 2)
     with pytest.raises(IndexError, match="index 9 is outside"):
         storage.get(torch.tensor([0, 9]))
+
+
+@pytest.mark.parametrize("make", [LazyTensorStorage, LazyMemmapStorage])
+def test_nested_tensors_are_refused_with_what_to_do(make):
+    ragged = torch.nested.nested_tensor([torch.ones(1 + row % 3) for row in range(6)], layout=torch.jagged)
+    storage = make(10)
+    with pytest.raises(ShapeError, match=r"'x' is a nested tensor.*ragged=True"):
+        storage.set(torch.arange(6), TensorDict(x=ragged, y=torch.zeros(6), batch_size=[6]))
+    assert len(storage) == 0

@@ -132,7 +132,9 @@ class Borders:
             " and its returns would run into the other. Store batches [environments, time] with ndim=2, as in"
             f" LazyTensorStorage(n, ndim=2); or keep {key_str(TRAJ_IDS)}, which a collector writes; or set"
             f" {key_str(next_key(TRUNCATED))} at the last step of each rollout before it is stored, as"
-            " env.rollout(..., set_truncated=True) does"
+            " env.rollout and Collector do with set_truncated=True; flags of other names are known by end_key or"
+            " init_key. Rows that are one trajectory all the same, as where each batch was normalised by itself, have"
+            f" to say so by {key_str(TRAJ_IDS)}"
         )
 
 
@@ -161,7 +163,9 @@ def _clearly(differs: Tensor, said: Tensor, found: Tensor) -> Tensor:
     if not found.dtype.is_floating_point:
         return differs
     wide = torch.float64 if found.dtype is torch.float64 else torch.float32
-    rounding = max(1e-3, 4 * torch.finfo(found.dtype).eps) * found.to(wide).abs().amax(0)
+    low, high = found.to(wide).aminmax(dim=0)
+    # Part of what it moves by, not of what it is: a price or a time moves by little of that.
+    rounding = 1e-3 * (high - low) + 4 * torch.finfo(found.dtype).eps * torch.maximum(low.abs(), high.abs())
     rows = differs.nonzero().squeeze(1)
     clear = differs.clone()
     clear[rows] = ((said[rows].to(wide) - found[rows].to(wide)).abs() > rounding).any(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, final
 
 import numpy as np
@@ -129,6 +130,11 @@ class SliceCore:
     def empty(self) -> None:
         """Forget all trajectories."""
         self.trajectories.empty()
+        self.marks.borders.forget()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue with the trajectories of `state`, of other rows."""
+        self.trajectories.load(state)
         self.marks.borders.forget()
 
     def mark(self, data: TensorDictBase, info: dict[Any, Any]) -> None:

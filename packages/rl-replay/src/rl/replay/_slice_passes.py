@@ -180,7 +180,7 @@ class SliceSamplerWithoutReplacement:
         for name, own in (("drop_last", self.drop_last), ("shuffle", self.shuffle)):
             if state.get(name) != own:
                 raise CheckpointError(f"{who} has {name}={own}, the state {name}={state.get(name)}")
-        self._core.trajectories.load(state.get("trajectories", {}))
+        self._core.load(state.get("trajectories", {}))
         order = state["order"]
         self._order = None if order is None else order.numpy().copy()
         self._position, self._of = int(state["position"]), list(state["of"])

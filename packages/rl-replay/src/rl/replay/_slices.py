@@ -39,7 +39,8 @@ class SliceSampler:
 
     The rows of the first draws are looked at: where what they say came next (``("next", "observation")``) is what the
     next row has (``"observation"``) nearly everywhere, and no flag says that a trajectory ends where it is not, a slice
-    over that place is refused when it is drawn. Rows with names of trajectories are trusted.
+    over that place is refused when it is drawn. Rows with names of trajectories are trusted, and so are those of which
+    another entry that changes does go on.
 
     Flags that are stored keep their shape, ``[n]`` for instance, and ``is_init`` takes theirs if it is not stored.
     Stored rows are not changed. The dimension of steps is named ``time`` where several environments are stored side by
@@ -180,7 +181,7 @@ class SliceSampler:
         Raises:
             CheckpointError: if `state` is of another sampler, or of a storage of another size.
         """
-        self._core.trajectories.load(state)
+        self._core.load(state)
 
     def __repr__(self) -> str:
         return repr(self._core)

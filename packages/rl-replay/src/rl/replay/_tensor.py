@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError
 from rl.core.interfaces import RowGather
-from rl.core.keys import NestedKey
+from rl.core.keys import NestedKey, key_str
 from rl.replay._arguments import whole
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._plain import require_plain
@@ -279,6 +279,7 @@ class TensorRows:
         cells = flatten(data, self.ndim)
         layout = self._layout
         if layout is None:
+            _refuse_nested(who, cells)
             layout = Layout.of(data, self.ndim)
             self._check_first(layout, data)
         count = layout.check(cells, who)
@@ -367,3 +368,12 @@ def grown(who: str, index: Tensor, length: int, max_size: int) -> int:
     ) != high + 1 - length:
         raise IndexError(f"{who}: writing at {high} would leave a gap behind row {length - 1}")
     return high + 1
+
+
+def _refuse_nested(who: str, cells: Cells) -> None:
+    for key, cell in cells.items():
+        if isinstance(cell, Tensor) and cell.is_nested:
+            raise ShapeError(
+                f"{who}: {key_str(key) if key else 'the tensor'} is a nested tensor, whose rows differ in shape;"
+                " nothing was written. Use ListStorage(n, ragged=True), or pad them to one shape"
+            )
