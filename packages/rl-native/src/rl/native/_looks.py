@@ -6,12 +6,33 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
-from rl.native._returns import BITS, is_without_memory
+from rl.native._returns import BITS, GAE, TD_LAMBDA, VTRACE, dimension, is_without_memory, refuse_out, run
 from rl.native._traced import is_dual, is_transformed
 
-__all__ = ["are_taken", "coefficient"]
+__all__ = ["Inputs", "are_taken", "coefficient", "run_closer"]
+
+Inputs = tuple[
+    Tensor,  # reward
+    Tensor | None,  # value
+    Tensor | None,  # next value
+    Tensor | None,  # ratio
+    Tensor | None,  # log_pi
+    Tensor | None,  # log_mu
+    Tensor | None,  # gamma
+    Tensor | None,  # lambda
+    Tensor,  # done
+    Tensor,  # terminated
+]
+"""In the order of ``rl_returns_slot``."""
+
+_FLAGS = 8
+"""Where flags begin among them."""
+
+_NEEDED = {GAE: [(0, 1, 2)], TD_LAMBDA: [(0,)], VTRACE: [(0, 1, 2, 3), (0, 1, 2, 4, 5)]}
+"""Numbers that a return cannot do without: one of these sets of them."""
 
 _PLAIN_TYPES = frozenset((Tensor, Parameter))
 _is_compiling = torch.compiler.is_compiling
@@ -54,4 +75,36 @@ def are_taken(numbers: Sequence[Tensor | None], flags: Sequence[Tensor], *, trac
             return False
         if not traced and is_without_memory(tensor):
             return False
+    return True
+
+
+def run_closer(
+    kind: int, inputs: Inputs, out: Sequence[Tensor], time_dim: int, weights: Sequence[float], *, fresh: bool
+) -> bool:
+    """What C did not do at once because an argument is unusual.
+
+    Args:
+        kind: of ``rl_returns_kind``.
+        inputs: of the call.
+        out: what is to be written, one or two tensors.
+        time_dim: where time is.
+        weights: gamma, lambda and thresholds, as `run` takes them.
+        fresh: nobody else has seen `out`.
+
+    Returns:
+        False if it is for others to compute: nothing is written then.
+
+    Raises:
+        ShapeError: if there is no such dimension, or an output has another shape.
+        SpecError: if an output cannot be written.
+    """
+    if not any(all(inputs[slot] is not None for slot in slots) for slots in _NEEDED[kind]):
+        return False
+    if not are_taken(inputs[:_FLAGS], inputs[_FLAGS:], traced=False):
+        return False
+    dim = dimension(time_dim, inputs[0].shape)
+    if not fresh:
+        refuse_out(out, inputs, inputs[0])
+        increment_version(out)
+    run(kind, (*inputs, out[0], out[1] if len(out) > 1 else None), dim, *weights)
     return True

@@ -15,7 +15,7 @@ from rl.core.errors import SpecError
 from rl.native import _recurrence_ops as _ops
 from rl.native._calls import function, why_slower
 from rl.native._library import require, why
-from rl.native._looks import are_taken, coefficient
+from rl.native._looks import Inputs, are_taken, coefficient, run_closer
 from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, refuse_out, run
 from rl.native._traced import is_dual, is_traced, is_transformed
 
@@ -25,27 +25,6 @@ _is_compiling = torch.compiler.is_compiling
 _fresh = torch.empty_like
 _OPS = torch.ops.rl_native
 assert _ops.library is not None  # what `_OPS` holds comes from there
-
-
-_Inputs = tuple[
-    Tensor,  # reward
-    Tensor | None,  # value
-    Tensor | None,  # next value
-    Tensor | None,  # ratio
-    Tensor | None,  # log_pi
-    Tensor | None,  # log_mu
-    Tensor | None,  # gamma
-    Tensor | None,  # lambda
-    Tensor,  # done
-    Tensor,  # terminated
-]
-"""In the order of ``rl_returns_slot``."""
-
-_FLAGS = 8
-"""Where flags begin among them."""
-
-_NEEDED = {GAE: [(0, 1, 2)], TD_LAMBDA: [(0,)], VTRACE: [(0, 1, 2, 3), (0, 1, 2, 4, 5)]}
-"""Numbers that a return cannot do without: one of these sets of them."""
 
 _NOT_INTO_OUT = (
     "the native recurrence cannot write into out where a gradient is asked for, the call is traced or a tensor is not a"
@@ -225,7 +204,7 @@ class NativeRecurrence:
                 increment_version(out)
             return first, second
         inputs = reward, state_value, next_state_value, None, None, None, gammas, lmbdas, done, terminated
-        taken = _run_closer(GAE, inputs, (first, second), time_dim, (g, lam), fresh=out is None)
+        taken = run_closer(GAE, inputs, (first, second), time_dim, (g, lam), fresh=out is None)
         return (first, second) if taken else None
 
     def td_lambda(
@@ -283,7 +262,7 @@ class NativeRecurrence:
             if out is not None:
                 increment_version(out)
             return memory
-        return memory if _run_closer(TD_LAMBDA, inputs, (memory,), time_dim, (g, lam), fresh=out is None) else None
+        return memory if run_closer(TD_LAMBDA, inputs, (memory,), time_dim, (g, lam), fresh=out is None) else None
 
     def vtrace(  # noqa: PLR0913 - the terms of the formula
         self,
@@ -406,7 +385,7 @@ class NativeRecurrence:
         return self._vtrace(inputs, time_dim, (g, lam, rho_bar, c_bar), out)
 
     def _vtrace(
-        self, inputs: _Inputs, time_dim: int, weights: Sequence[float], out: tuple[Tensor, Tensor] | None
+        self, inputs: Inputs, time_dim: int, weights: Sequence[float], out: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor] | None:
         """Of arguments that are not traced."""
         memory = (_fresh(inputs[0]), _fresh(inputs[0])) if out is None else _pair(out)
@@ -414,7 +393,7 @@ class NativeRecurrence:
             if out is not None:
                 increment_version(out)
             return memory
-        return memory if _run_closer(VTRACE, inputs, memory, time_dim, weights, fresh=out is None) else None
+        return memory if run_closer(VTRACE, inputs, memory, time_dim, weights, fresh=out is None) else None
 
 
 def _pair(out: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -437,19 +416,3 @@ def _refuse_tangents(*tensors: Tensor) -> None:
             "the native recurrence has no derivative that travels forward: use rl.objectives.value.functional, which"
             " leaves it out there, or torch.autograd.grad"
         )
-
-
-def _run_closer(
-    kind: int, inputs: _Inputs, out: Sequence[Tensor], time_dim: int, weights: Sequence[float], *, fresh: bool
-) -> bool:
-    """What C did not do at once because an argument is unusual; False if it is one for others to compute."""
-    if not any(all(inputs[slot] is not None for slot in slots) for slots in _NEEDED[kind]):
-        return False
-    if not are_taken(inputs[:_FLAGS], inputs[_FLAGS:], traced=False):
-        return False
-    dim = dimension(time_dim, inputs[0].shape)
-    if not fresh:
-        refuse_out(out, inputs, inputs[0])
-        increment_version(out)
-    run(kind, (*inputs, out[0], out[1] if len(out) > 1 else None), dim, *weights)
-    return True
