@@ -390,25 +390,16 @@ class LinearRecurrence(Protocol):
     While `torch.compile` traces, a back end is called only if it has an attribute ``traceable`` that is true: it
     consists of registered operators then, whole returns included.
 
-    Example: A back end with a kernel for V-trace that has no gradient.
-        >>> class Kernels:
+    Example: A back end without returns of its own.
+        >>> class Loop:
         ...     def __call__(self, d, c, time_dim):
         ...         x, found = 0 * d.select(time_dim, 0), []
         ...         for t in reversed(range(d.shape[time_dim])):
         ...             x = d.select(time_dim, t) + c.select(time_dim, t) * x
         ...             found.append(x)
         ...         return torch.stack(found[::-1], time_dim)
-        ...
-        ...     def vtrace_from_log_probs(self, gamma, lmbda, log_pi, log_mu, state_value, *rest, **more):
-        ...         if log_pi.requires_grad or log_pi.shape != log_mu.shape:
-        ...             return None
-        ...         return torch.zeros_like(state_value), state_value.clone()  # what a kernel would find
-        >>> backend, zero = Kernels(), torch.zeros(1, 3)
-        >>> backend(torch.ones(1, 3), torch.full((1, 3), 0.5), 1)
+        >>> Loop()(torch.ones(1, 3), torch.full((1, 3), 0.5), 1)
         tensor([[1.7500, 1.5000, 1.0000]])
-        >>> log_pi = torch.zeros(1, 3, requires_grad=True)
-        >>> backend.vtrace_from_log_probs(0.9, 1.0, log_pi, zero, zero, zero, zero, zero > 0, None, 1) is None
-        True
     """
 
     def __call__(self, d: Tensor, c: Tensor, time_dim: int) -> Tensor:

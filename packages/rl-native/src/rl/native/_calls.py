@@ -51,7 +51,8 @@ def _found() -> dict[str, Callable[..., Any]]:
     _KEPT.extend((capsule, constants))
     start = require().rl_python_open
     start.argtypes, start.restype = [ctypes.c_void_p], ctypes.c_void_p
-    methods = start((ctypes.c_void_p * 17)(exchange, *map(id, constants), *addresses))
+    table = (exchange, *map(id, constants), *addresses)
+    methods = start((ctypes.c_void_p * len(table))(*table))
     return dict(_made(methods)) if methods else {}
 
 
