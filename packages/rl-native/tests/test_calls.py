@@ -4,8 +4,10 @@ import copy
 import ctypes
 import gc
 import pickle
+import resource
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from rl.core.errors import ShapeError
 from rl.native import NativePriorityTree, _calls
 from rl.native._recurrence import NativeRecurrence
 
-NAMES = ("returns", "tree_set", "tree_set_errors", "tree_sample")
+NAMES = ("returns", "new_returns", "tree_set", "tree_set_errors", "tree_sample")
 SIZES = pytest.mark.parametrize(
     "steps", [1, 7, 2_000, 5_000], ids="{} steps".format
 )  # beside other threads from 16,384 on
@@ -67,6 +69,7 @@ def test_returns_are_the_same_without_them(request, steps):
     expected = returns(steps)
     request.getfixturevalue("without")
     assert NativeRecurrence()._run(0) is False
+    assert NativeRecurrence()._new(0) is None
     torch.testing.assert_close(returns(steps), expected, rtol=0, atol=0)
 
 
@@ -166,3 +169,43 @@ def test_threads_call_at_once():
         for result in results:
             torch.testing.assert_close(result, expected, rtol=0, atol=0)
     assert len(found) == 4
+
+
+def test_outputs_are_tensors_like_any_other():
+    first, second = NativeRecurrence().gae(0.9, 0.8, *batch(7)["values"], 1)
+    expected = first.clone(), second.clone()
+    again = returns(7)
+    assert len({x.untyped_storage().data_ptr() for x in (first, second, *again)}) == 2 + len(again)
+    for x, y in zip((first, second), expected, strict=True):
+        about = type(x), x.is_contiguous(), x.data_ptr() % 64, x.requires_grad, x.is_inference(), x._version
+        assert about == (torch.Tensor, True, 0, False, False, 0)
+        gc.collect()
+        found = [x, x.view(-1).view_as(x), torch.from_numpy(x.numpy()), copy.deepcopy(x), pickle.loads(pickle.dumps(x))]
+        torch.testing.assert_close([*found, x.clone().share_memory_()], [y] * 6, rtol=0, atol=0)
+        x.share_memory_()
+        assert x.is_shared()
+        x.requires_grad_().sum().backward()
+        assert torch.equal(x.grad, torch.ones_like(y))
+        with torch.no_grad():
+            x.mul_(2)
+        assert torch.equal(x, 2 * y)
+    with torch.inference_mode():
+        assert all(x.is_inference() for x in NativeRecurrence().gae(0.9, 0.8, *batch(7)["values"], 1))
+
+
+def test_a_view_keeps_memory_and_the_last_one_gives_it_back():
+    recurrence = NativeRecurrence()
+    big = torch.ones(64, 16_384, 1)  # 4 MiB
+    done = torch.zeros_like(big, dtype=torch.bool)
+    views = [recurrence.gae(0.0, 0.0, big, big, big, done, None, 1)[1][:, -1] for _ in range(3)]
+    assert all(bool((view == 1).all()) for view in views)
+    del views
+    before = resident()
+    for _ in range(100):
+        recurrence.td_lambda(0.9, 0.8, big, big, done, None, 1)
+    assert resident() - before < 100  # MiB; 400 if nothing were given back
+
+
+def resident():
+    """MiB of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20

@@ -254,7 +254,7 @@ def test_a_plugin_with_a_faster_back_end_is_used(monkeypatch):
     registry.register(objectives, "objectives")
     registry.register(Fast(), "fast")
     monkeypatch.setattr(_recurrence, "default", lambda: registry)
-    recurrence_backend.cache_clear()
+    _recurrence.forget_back_ends()
     try:
         batch = make(2, 5)
         advantage, _ = functional.vec_generalized_advantage_estimate(0.9, 0.8, **batch)
@@ -262,7 +262,7 @@ def test_a_plugin_with_a_faster_back_end_is_used(monkeypatch):
         assert calls == [1]
         assert recurrence_backend(torch.device("cpu"), torch.float32) is torch_recurrence
     finally:
-        recurrence_backend.cache_clear()
+        _recurrence.forget_back_ends()
 
 
 def test_estimates_compile_whole():

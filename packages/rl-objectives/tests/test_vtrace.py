@@ -16,7 +16,6 @@ from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.objectives import ClipPPOLoss, DQNLoss, PPOLoss
 from rl.objectives.value import ValueEstimators, VTrace, _recurrence
-from rl.objectives.value._recurrence import recurrence_backend
 from rl.objectives.value.functional import (
     generalized_advantage_estimate,
     td1_return_estimate,
@@ -32,9 +31,9 @@ def backend(request, monkeypatch):
         registry = Registry()
         registry.register(objectives, "objectives")
         monkeypatch.setattr(_recurrence, "default", lambda: registry)
-    recurrence_backend.cache_clear()
+    _recurrence.forget_back_ends()
     yield
-    recurrence_backend.cache_clear()
+    _recurrence.forget_back_ends()
 
 
 def naive(gamma, lmbda, rho_bar, c_bar, ratio, value, following, reward, done, terminated):
@@ -178,7 +177,7 @@ def test_forms_of_a_back_end_are_asked_in_turn(monkeypatch, has, takes):
     registry = Registry()
     registry.register(Picky(), "picky")
     monkeypatch.setattr(_recurrence, "default", lambda: registry)
-    recurrence_backend.cache_clear()
+    _recurrence.forget_back_ends()
     batch = make(2, 5)
     found = vtrace_advantage_estimate(0.9, **batch, rho_thresh=2.0)
     first = next((i for i, name in enumerate(has) if name in takes), None)

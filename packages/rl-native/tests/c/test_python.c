@@ -1,6 +1,7 @@
 /* Functions that Python calls, with a Python and a PyTorch made up here: tensors in memory of exactly the size that they
  * need, so that the sanitizers see a step outside, and arguments of every wrong kind. */
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +10,18 @@
 #include "returns.h"
 #include "tree.h"
 
+/* DLManagedTensorVersioned */
+struct rl_managed {
+  uint32_t major, minor;
+  void *context;
+  void (*drop)(rl_managed *);
+  uint64_t flags;
+  rl_tensor tensor;
+};
+
 struct rl_object {
   int held; /* references that were taken and not given back */
+  rl_managed *managed;
   int is_tensor, is_number, wants_gradient;
   double number;
   rl_tensor tensor;
@@ -25,18 +36,39 @@ typedef struct {
 
 RL_API const method *rl_python_open(const void *table);
 
-static rl_object tensor_class, other_class, name_of_attribute, none, yes, no, failure, made;
+static rl_object tensor_class, float_class, other_class, name_of_attribute, ad, name_of_level, watched[RL_WATCHED];
+static rl_object level = {.is_number = 1, .number = -1}, wrapped[2], pair, none, yes, no, failure, made;
 static rl_object *raised;
 
 static rl_object *hold_(rl_object *x) { return x->held++, x; }
-static rl_object *type_(rl_object *x) { return hold_(x->is_tensor ? &tensor_class : &other_class); }
+static rl_object *type_(rl_object *x) {
+  return hold_(x->is_tensor ? &tensor_class : x->is_number ? &float_class : &other_class);
+}
 static rl_object *attribute_(rl_object *x, rl_object *name) {
+  if (x == &ad && name == &name_of_level)
+    return hold_(&level);
   if (name != &name_of_attribute)
     abort();
   return hold_(x->wants_gradient ? &yes : &no);
 }
 static void hold(rl_object *x) { x->held++; }
-static void drop(rl_object *x) { x->held--; }
+static void drop(rl_object *x) {
+  if (--x->held || !x->managed)
+    return;
+  x->managed->drop(x->managed);
+  x->managed = 0;
+}
+static rl_object *ask(rl_object *x) { return hold_(x->is_number ? &yes : &no); }
+static int truth(rl_object *x) { return x == &yes; }
+static rl_object *tuple(intptr_t count, ...) {
+  va_list items;
+  va_start(items, count);
+  for (int i = 0; i < count; i++)
+    if (hold_(va_arg(items, rl_object *)) != wrapped + i)
+      abort();
+  va_end(items);
+  return hold_(&pair);
+}
 static double number(rl_object *x) { return x->is_number ? x->number : (raised = &failure, -1); }
 static intptr_t nearest(rl_object *x, rl_object *raise_instead) {
   if (raise_instead)
@@ -60,11 +92,26 @@ static int look(void *object, rl_tensor *found) {
   return 0;
 }
 
+static int most = 2; /* tensors that can be made */
+
+/* Takes what it is given in any case. */
+static int give(rl_managed *managed, void **object) {
+  const int i = wrapped[0].managed ? 1 : 0;
+  if (raised || managed->major != 1 || managed->minor != 3 || managed->flags || wrapped[i].managed)
+    abort();
+  if (i >= most)
+    return managed->drop(managed), raised = &failure, -1;
+  wrapped[i].managed = managed;
+  *object = hold_(wrapped + i);
+  return 0;
+}
+
 static struct {
   uint32_t major, minor;
-  void *unused[4];
+  void *unused[3];
+  int (*give)(rl_managed *, void **);
   int (*look)(void *, rl_tensor *);
-} exchange = {1, 3, {0}, look};
+} exchange = {1, 3, {0}, give, look};
 
 static int64_t vector_shape[4][1], vector_strides[1] = {1};
 static const int64_t shape[3] = {2, 3, 1}, strides[3] = {3, 1, 1}, apart[3] = {1, 2, 1}, other_shape[3] = {3, 2, 1};
@@ -85,6 +132,39 @@ static rl_object vector(int code, int bits, int64_t n, int slot) {
 #define CHECK(condition)                                                                                               \
   if (!(condition))                                                                                                    \
     return fprintf(stderr, "line %d: %s\n", __LINE__, #condition), 1;
+
+/* The same calls without their outputs, which are made. */
+static int test_new_returns(rl_object **given, const float *expected) {
+  enum { INPUTS = 6 + RL_OUT };
+  rl_object *const value = given[6 + RL_VALUE], *const kind = given[0];
+#define NEW(count) rl_new_returns_called(0, given, count)
+  CHECK(NEW(INPUTS) == &pair && pair.held == 1)
+  for (int i = 0; i < 2; i++) {
+    const rl_tensor *const out = &wrapped[i].managed->tensor;
+    CHECK(wrapped[i].held == 1 && !memcmp(out->data, expected, 6 * sizeof *expected)) /* all values are zero */
+    CHECK(out->dims == 3 && !memcmp(out->shape, shape, sizeof shape) && !memcmp(out->strides, strides, sizeof strides))
+    CHECK(rl_is(out, RL_FLOAT, 32) && out->device == RL_CPU && !out->offset && !((uintptr_t)out->data % 64))
+    drop(wrapped + i);
+  }
+  pair.held = 0;
+  CHECK(NEW(INPUTS - 1) == &none && NEW(INPUTS + 2) == &none)
+  given[6 + RL_VALUE] = &none;
+  CHECK(NEW(INPUTS) == &none && !raised)
+  kind->number = RL_TD_LAMBDA;
+  CHECK(NEW(INPUTS) == wrapped && wrapped->held == 1 && !memcmp(wrapped->managed->tensor.data, expected, 24))
+  drop(wrapped);
+  kind->number = RL_GAE, given[6 + RL_VALUE] = value;
+  for (most = 0; most < 2; most++) {
+    CHECK(NEW(INPUTS) == 0 && raised && !wrapped[0].held && !wrapped[1].held)
+    raised = 0;
+  }
+  value->wants_gradient = 1;
+  CHECK(NEW(INPUTS) == &none && !raised)
+  value->wants_gradient = 0, watched[1].is_number = 1;
+  CHECK(NEW(INPUTS) == &none && !raised)
+  watched[1].is_number = 0;
+  return 0;
+}
 
 static int test_returns(void) {
   enum { ALL = 6 + RL_SLOTS };
@@ -145,10 +225,21 @@ static int test_returns(void) {
     CHECK(RETURNS(ALL) == &no)
   }
   dim.number = -2, given[2] = &text;
+  CHECK(RETURNS(ALL) == &no && !raised)
+  given[2] = &half, given[4] = &text;
   CHECK(RETURNS(ALL) == 0 && raised)
-  raised = 0;
+  raised = 0, given[4] = &half;
+  for (int i = 0; i < RL_WATCHED; i++) {
+    watched[i].is_number = 1;
+    CHECK(RETURNS(ALL) == &no)
+    watched[i].is_number = 0;
+  }
+  level.number = 0;
+  CHECK(RETURNS(ALL) == &no)
+  level.number = -1;
   for (int i = 0; i < 6; i++)
     CHECK(((float *)out.tensor.data)[i] == 0)
+  CHECK(!test_new_returns(given, expected))
   rl_object *const used[] = {&reward, &value, &next, &done, &out, &out2};
   for (int i = 0; i < 6; i++)
     free(used[i]->tensor.data);
@@ -229,14 +320,18 @@ static int test_tree(void) {
 }
 
 int main(void) {
-  rl_python table = {&exchange, &tensor_class, &name_of_attribute, &none, &yes, &no, type_, attribute_, hold, drop,
-                     number, nearest, from_whole, error, forget, release, regain};
+  rl_python table = {.exchange = &exchange, .tensor = &tensor_class, .requires_grad = &name_of_attribute,
+                     .none = &none, .true_ = &yes, .false_ = &no, .float_ = &float_class,
+                     .watched = {watched, watched + 1, watched + 2}, .forward = &ad, .level = &name_of_level,
+                     .type = type_, .attribute = attribute_, .hold = hold, .drop = drop, .number = number,
+                     .nearest = nearest, .from_whole = from_whole, .error = error, .forget = forget, .ask = ask,
+                     .truth = truth, .tuple = tuple, .release = release, .regain = regain};
   exchange.major = 2;
   CHECK(!rl_python_open(&table))
   exchange.major = 1;
   const method *methods = rl_python_open(&table);
   CHECK(methods && methods[0].function == rl_returns_called && !strcmp(methods[0].name, "returns"))
   CHECK(!test_returns() && !test_tree())
-  CHECK(!tensor_class.held && !other_class.held && !away)
+  CHECK(!tensor_class.held && !float_class.held && !other_class.held && !level.held && !away)
   return 0;
 }

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from rl.native._library import require
+from rl.native._traced import LEVEL, WATCHED
 
 __all__ = ["function", "why_slower"]
 
@@ -22,7 +23,9 @@ Answer = TypeVar("Answer")
 _CAPSULE = b"dlpack_exchange_api"
 _FUNCTIONS = (
     *("PyObject_Type", "PyObject_GetAttr", "Py_IncRef", "Py_DecRef", "PyFloat_AsDouble", "PyNumber_AsSsize_t"),
-    *("PyLong_FromLongLong", "PyErr_Occurred", "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread"),
+    *("PyLong_FromLongLong", "PyErr_Occurred", "PyErr_Clear", "PyObject_CallNoArgs", "PyObject_IsTrue"),
+    "PyTuple_Pack",
+    *("PyEval_SaveThread", "PyEval_RestoreThread"),
 )
 _METHOD = Struct("@PPiP")  # PyMethodDef
 _NAME = "requires_grad"
@@ -46,7 +49,7 @@ def _found() -> dict[str, Callable[..., Any]]:
     if not _python("PyCapsule_IsValid", ctypes.c_int, *asked)(capsule, _CAPSULE):
         return {}
     exchange = _python("PyCapsule_GetPointer", ctypes.c_void_p, *asked)(capsule, _CAPSULE)
-    constants = (Tensor, _NAME, None, True, False)
+    constants = (Tensor, _NAME, None, True, False, float, *WATCHED, *LEVEL)
     addresses = [ctypes.cast(getattr(python, name), ctypes.c_void_p).value for name in _FUNCTIONS]
     _KEPT.extend((capsule, constants))
     start = require().rl_python_open

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
+from rl.native import _recurrence_ops as _ops
 from rl.native._returns import BITS, GAE, TD_LAMBDA, VTRACE, dimension, is_without_memory, refuse_out, run
 from rl.native._traced import is_dual, is_transformed
 
-__all__ = ["Inputs", "are_taken", "coefficient", "run_closer"]
+__all__ = ["Inputs", "Job", "are_taken", "coefficient", "run_closer", "run_traced"]
 
 Inputs = tuple[
     Tensor,  # reward
@@ -28,6 +30,11 @@ Inputs = tuple[
 ]
 """In the order of ``rl_returns_slot``."""
 
+Out = tuple[Tensor, Tensor | None]
+
+Job = tuple[int, int, float | Tensor, float | Tensor, float, float, *Inputs]
+"""kind, dimension of time, gamma, lambda, rho_bar, c_bar, inputs: what the function of C takes."""
+
 _FLAGS = 8
 """Where flags begin among them."""
 
@@ -36,6 +43,8 @@ _NEEDED = {GAE: [(0, 1, 2)], TD_LAMBDA: [(0,)], VTRACE: [(0, 1, 2, 3), (0, 1, 2,
 
 _PLAIN_TYPES = frozenset((Tensor, Parameter))
 _is_compiling = torch.compiler.is_compiling
+_OPS = torch.ops.rl_native
+assert _ops.library is not None  # what `_OPS` holds comes from there
 
 
 def coefficient(value: float | Tensor, like: Tensor, *, traced: bool) -> tuple[float, Tensor | None]:
@@ -78,15 +87,44 @@ def are_taken(numbers: Sequence[Tensor | None], flags: Sequence[Tensor], *, trac
     return True
 
 
-def run_closer(
-    kind: int, inputs: Inputs, out: Sequence[Tensor], time_dim: int, weights: Sequence[float], *, fresh: bool
-) -> bool:
+def run_traced(kind: int, inputs: Inputs, time_dim: int, weights: Sequence[float]) -> Any:
+    """A return as an operator, for who traces the call; None if it is for others to compute, or there is none.
+
+    Args:
+        kind: of ``rl_returns_kind``.
+        inputs: of the call.
+        time_dim: where time is.
+        weights: gamma, lambda and thresholds, as `run` takes them.
+
+    Raises:
+        ShapeError: if there is no such dimension.
+    """
+    reward, value, following, ratio, *_ = inputs
+    if kind == VTRACE and ratio is None:
+        return None
+    if not _complete(kind, inputs) or not are_taken(inputs[:_FLAGS], inputs[_FLAGS:], traced=True):
+        return None
+    gamma, lmbda, rho_bar, c_bar = weights
+    more = *inputs[_FLAGS:], *inputs[6:_FLAGS], gamma, lmbda, dimension(time_dim, reward.shape)
+    if kind == GAE:
+        return _OPS.gae(value, following, reward, *more)
+    if kind == TD_LAMBDA:
+        return _OPS.td_lambda(following, reward, *more)
+    return _OPS.vtrace(ratio, value, following, reward, *more, float(rho_bar), float(c_bar))
+
+
+def _complete(kind: int, inputs: Inputs) -> bool:
+    """Whether all numbers are there that a return cannot do without."""
+    return any(all(inputs[slot] is not None for slot in slots) for slots in _NEEDED[kind])
+
+
+def run_closer(kind: int, inputs: Inputs, out: Out, time_dim: int, weights: Sequence[float], *, fresh: bool) -> bool:
     """What C did not do at once because an argument is unusual.
 
     Args:
         kind: of ``rl_returns_kind``.
         inputs: of the call.
-        out: what is to be written, one or two tensors.
+        out: what is to be written: two tensors, or one and None.
         time_dim: where time is.
         weights: gamma, lambda and thresholds, as `run` takes them.
         fresh: nobody else has seen `out`.
@@ -98,13 +136,12 @@ def run_closer(
         ShapeError: if there is no such dimension, or an output has another shape.
         SpecError: if an output cannot be written.
     """
-    if not any(all(inputs[slot] is not None for slot in slots) for slots in _NEEDED[kind]):
-        return False
-    if not are_taken(inputs[:_FLAGS], inputs[_FLAGS:], traced=False):
+    if not _complete(kind, inputs) or not are_taken(inputs[:_FLAGS], inputs[_FLAGS:], traced=False):
         return False
     dim = dimension(time_dim, inputs[0].shape)
     if not fresh:
-        refuse_out(out, inputs, inputs[0])
-        increment_version(out)
-    run(kind, (*inputs, out[0], out[1] if len(out) > 1 else None), dim, *weights)
+        given = [tensor for tensor in out if tensor is not None]
+        refuse_out(given, inputs, inputs[0])
+        increment_version(given)
+    run(kind, (*inputs, *out), dim, *weights)
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -15,13 +15,14 @@ from rl.core.errors import SpecError
 from rl.native import _recurrence_ops as _ops
 from rl.native._calls import function, why_slower
 from rl.native._library import require, why
-from rl.native._looks import Inputs, are_taken, coefficient, run_closer
+from rl.native._looks import Job, are_taken, coefficient, run_closer, run_traced
 from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, refuse_out, run
 from rl.native._traced import is_dual, is_traced, is_transformed
 
 __all__ = ["NativeRecurrence"]
 
 _is_compiling = torch.compiler.is_compiling
+_is_dynamo = torch.compiler.is_dynamo_compiling  # takes half as long; C asks for all others that trace
 _fresh = torch.empty_like
 _OPS = torch.ops.rl_native
 assert _ops.library is not None  # what `_OPS` holds comes from there
@@ -59,6 +60,7 @@ class NativeRecurrence:
     def __init__(self) -> None:
         require()
         self._run = function("returns", unusual=False)
+        self._new = function("new_returns", unusual=None)
 
     def __reduce__(self) -> tuple[type[NativeRecurrence], tuple[()]]:
         return NativeRecurrence, ()
@@ -95,13 +97,15 @@ class NativeRecurrence:
         """
         if is_traced():
             return self._traced(d, c, time_dim, out)
-        memory = _fresh(d) if out is None else out
         absent = None
         numbers = (d, absent, absent, absent, absent, absent, c, absent)
-        if self._run(PLAIN, time_dim, 0.0, 0.0, 0.0, 0.0, *numbers, absent, absent, memory, absent):
-            if out is not None:
-                increment_version(out)
-            return memory
+        if out is None:
+            found = self._new(PLAIN, time_dim, 0.0, 0.0, 0.0, 0.0, *numbers, absent, absent)
+            if found is not None:
+                return found
+        elif self._run(PLAIN, time_dim, 0.0, 0.0, 0.0, 0.0, *numbers, absent, absent, out, absent):
+            increment_version(out)
+            return out
         _check(d, c)
         dim = dimension(time_dim, d.shape)
         if not are_taken(numbers, (), traced=False):
@@ -111,6 +115,7 @@ class NativeRecurrence:
         if out is not None:
             refuse_out((out,), (d, c), d)
             increment_version(out)
+        memory = _fresh(d) if out is None else out
         run(PLAIN, (*numbers, absent, absent, memory, absent), dim)
         return memory
 
@@ -169,43 +174,16 @@ class NativeRecurrence:
             >>> advantage.flatten()
             tensor([1.7500, 1.5000, 1.0000])
         """
-        traced = is_traced()
         terminated = done if terminated is None else terminated
-        g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=traced)
-        lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=traced)
-        if traced:
-            numbers, flags = (reward, state_value, next_state_value, gammas, lmbdas), (done, terminated)
-            if out is not None or not are_taken(numbers, flags, traced=True):
-                return None
-            dim = dimension(time_dim, reward.shape)
-            return _OPS.gae(state_value, next_state_value, reward, *flags, gammas, lmbdas, g, lam, dim)
-        first, second = (_fresh(reward), _fresh(reward)) if out is None else _pair(out)
-        if self._run(
-            GAE,
-            time_dim,
-            g,
-            lam,
-            0.0,
-            0.0,
-            reward,
-            state_value,
-            next_state_value,
-            None,
-            None,
-            None,
-            gammas,
-            lmbdas,
-            done,
-            terminated,
-            first,
-            second,
-        ):
-            if out is not None:
-                increment_version(out)
-            return first, second
-        inputs = reward, state_value, next_state_value, None, None, None, gammas, lmbdas, done, terminated
-        taken = run_closer(GAE, inputs, (first, second), time_dim, (g, lam), fresh=out is None)
-        return (first, second) if taken else None
+        job = (
+            GAE, time_dim, gamma, lmbda, 0.0, 0.0,
+            reward, state_value, next_state_value, None, None, None, None, None, done, terminated,
+        )  # fmt: skip
+        if not _is_dynamo():
+            found = self._new(*job) if out is None else self._into(job, out)
+            if found is not None:
+                return found
+        return self._closer(job, out)
 
     def td_lambda(
         self,
@@ -246,23 +224,16 @@ class NativeRecurrence:
             >>> NativeRecurrence().td_lambda(0.5, 1.0, None, torch.ones(1, 3, 1), done, None, -2).flatten()
             tensor([1.5000, 1.0000, 1.0000])
         """
-        traced = is_traced()
         terminated = done if terminated is None else terminated
-        g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=traced)
-        lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=traced)
-        if traced:
-            numbers, flags = (reward, next_state_value, gammas, lmbdas), (done, terminated)
-            if out is not None or not are_taken(numbers, flags, traced=True):
-                return None
-            dim = dimension(time_dim, reward.shape)
-            return _OPS.td_lambda(next_state_value, reward, *flags, gammas, lmbdas, g, lam, dim)
-        memory = _fresh(reward) if out is None else out
-        inputs = reward, None, next_state_value, None, None, None, gammas, lmbdas, done, terminated
-        if self._run(TD_LAMBDA, time_dim, g, lam, 0.0, 0.0, *inputs, memory, None):
-            if out is not None:
-                increment_version(out)
-            return memory
-        return memory if run_closer(TD_LAMBDA, inputs, (memory,), time_dim, (g, lam), fresh=out is None) else None
+        job = (
+            TD_LAMBDA, time_dim, gamma, lmbda, 0.0, 0.0,
+            reward, None, next_state_value, None, None, None, None, None, done, terminated,
+        )  # fmt: skip
+        if not _is_dynamo():
+            found = self._new(*job) if out is None else self._into(job, out)
+            if found is not None:
+                return found
+        return self._closer(job, out)
 
     def vtrace(  # noqa: PLR0913 - the terms of the formula
         self,
@@ -313,18 +284,16 @@ class NativeRecurrence:
             >>> target.flatten()
             tensor([1.5000, 1.0000])
         """
-        traced = is_traced()
         terminated = done if terminated is None else terminated
-        g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=traced)
-        lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=traced)
-        if traced:
-            numbers, flags = (reward, state_value, next_state_value, ratio, gammas, lmbdas), (done, terminated)
-            if out is not None or not are_taken(numbers, flags, traced=True):
-                return None
-            more = gammas, lmbdas, g, lam, dimension(time_dim, reward.shape), float(rho_bar), float(c_bar)
-            return _OPS.vtrace(ratio, state_value, next_state_value, reward, *flags, *more)
-        inputs = reward, state_value, next_state_value, ratio, None, None, gammas, lmbdas, done, terminated
-        return self._vtrace(inputs, time_dim, (g, lam, rho_bar, c_bar), out)
+        job = (
+            VTRACE, time_dim, gamma, lmbda, rho_bar, c_bar,
+            reward, state_value, next_state_value, ratio, None, None, None, None, done, terminated,
+        )  # fmt: skip
+        if not _is_dynamo():
+            found = self._new(*job) if out is None else self._into(job, out)
+            if found is not None:
+                return found
+        return self._closer(job, out)
 
     def vtrace_from_log_probs(  # noqa: PLR0913 - the terms of the formula
         self,
@@ -376,24 +345,46 @@ class NativeRecurrence:
             >>> target.flatten()
             tensor([1.5000, 1.0000])
         """
-        if is_traced():
-            return None
         terminated = done if terminated is None else terminated
-        g, gammas = (gamma, None) if type(gamma) is float else coefficient(gamma, reward, traced=False)
-        lam, lmbdas = (lmbda, None) if type(lmbda) is float else coefficient(lmbda, reward, traced=False)
-        inputs = reward, state_value, next_state_value, None, log_pi, log_mu, gammas, lmbdas, done, terminated
-        return self._vtrace(inputs, time_dim, (g, lam, rho_bar, c_bar), out)
+        job = (
+            VTRACE, time_dim, gamma, lmbda, rho_bar, c_bar,
+            reward, state_value, next_state_value, None, log_pi, log_mu, None, None, done, terminated,
+        )  # fmt: skip
+        if not _is_dynamo():
+            found = self._new(*job) if out is None else self._into(job, out)
+            if found is not None:
+                return found
+        return self._closer(job, out)
 
-    def _vtrace(
-        self, inputs: Inputs, time_dim: int, weights: Sequence[float], out: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, Tensor] | None:
-        """Of arguments that are not traced."""
-        memory = (_fresh(inputs[0]), _fresh(inputs[0])) if out is None else _pair(out)
-        if self._run(VTRACE, time_dim, *weights, *inputs, *memory):
+    def _into(self, job: Job, out: Any) -> Any:
+        """A return into `out`; None if C found something unusual."""
+        first, second = (out, None) if job[0] == TD_LAMBDA else _pair(out)
+        if not self._run(*job, first, second):
+            return None
+        increment_version(out)
+        return out if second is None else (first, second)
+
+    def _closer(self, job: Job, out: Any) -> Any:
+        """A return of arguments that C found unusual, or of a call that is traced."""
+        kind, time_dim, gamma, lmbda, rho_bar, c_bar = job[:6]
+        reward, value, following, ratio, log_pi, log_mu, _, _, done, terminated = job[6:]
+        traced = is_traced()
+        g, gammas = coefficient(gamma, reward, traced=traced)
+        lam, lmbdas = coefficient(lmbda, reward, traced=traced)
+        weights = g, lam, rho_bar, c_bar
+        inputs = reward, value, following, ratio, log_pi, log_mu, gammas, lmbdas, done, terminated
+        if traced:
+            return None if out is not None else run_traced(kind, inputs, time_dim, weights)
+        if kind == TD_LAMBDA:
+            memory = _fresh(reward) if out is None else out
+            first, second = memory, None
+        else:
+            first, second = memory = (_fresh(reward), _fresh(reward)) if out is None else _pair(out)
+        if self._run(kind, time_dim, *weights, *inputs, first, second):
             if out is not None:
                 increment_version(out)
             return memory
-        return memory if run_closer(VTRACE, inputs, memory, time_dim, weights, fresh=out is None) else None
+        return memory if run_closer(kind, inputs, (first, second), time_dim, weights, fresh=out is None) else None
 
 
 def _pair(out: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

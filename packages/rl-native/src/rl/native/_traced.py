@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["away", "is_dual", "is_traced", "is_transformed"]
+__all__ = ["LEVEL", "WATCHED", "away", "is_dual", "is_traced", "is_transformed"]
 
 Result = TypeVar("Result")
 
@@ -18,6 +18,12 @@ _is_compiling = torch.compiler.is_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
 _is_transformed = torch._C._are_functorch_transforms_active  # noqa: SLF001
 _is_recorded = torch._C._is_tracing  # noqa: SLF001
+
+WATCHED = (_dispatch_modes, _is_transformed, _is_recorded)
+"""What C asks, see ``rl_watched`` in `csrc/python.c`, and the compiler cannot."""
+
+LEVEL = (forward_ad, "_current_level")
+"""Where it finds whether derivatives travel forward."""
 
 
 def is_traced() -> bool:

@@ -26,10 +26,14 @@ typedef struct {
 enum { RL_CPU = 1 };                                        /* of `device` */
 enum { RL_INT = 0, RL_UINT = 1, RL_FLOAT = 2, RL_BOOL = 6 }; /* of `code` */
 
+enum { RL_WATCHED = 3 };
+
 /* What C calls of Python; `rl_python_open` fills it. */
 typedef struct {
   void *exchange; /* PyTorch's DLPackExchangeAPI */
   rl_object *tensor, *requires_grad, *none, *true_, *false_; /* a class, the name of an attribute, and constants */
+  rl_object *float_;                                         /* another class */
+  rl_object *watched[RL_WATCHED], *forward, *level;          /* see rl_watched */
   rl_object *(*type)(rl_object *);                           /* PyObject_Type, which gives a reference */
   rl_object *(*attribute)(rl_object *, rl_object *);         /* PyObject_GetAttr, likewise */
   void (*hold)(rl_object *);                                 /* Py_IncRef */
@@ -39,6 +43,9 @@ typedef struct {
   rl_object *(*from_whole)(int64_t);                         /* PyLong_FromLongLong */
   rl_object *(*error)(void);                                 /* PyErr_Occurred */
   void (*forget)(void);                                      /* PyErr_Clear */
+  rl_object *(*ask)(rl_object *);                            /* PyObject_CallNoArgs, which gives a reference */
+  int (*truth)(rl_object *);                                 /* PyObject_IsTrue */
+  rl_object *(*tuple)(intptr_t, ...);                        /* PyTuple_Pack, which gives one, too */
   void *(*release)(void);                                    /* PyEval_SaveThread */
   void (*regain)(void *);                                    /* PyEval_RestoreThread */
 } rl_python;
@@ -48,11 +55,25 @@ extern rl_python rl_py;
 /* A function as Python declares one (PyMethodDef), called with its arguments in an array. */
 typedef rl_object *(*rl_function)(rl_object *self, rl_object *const *arguments, intptr_t count);
 
+/* Whether an object is of a class itself, not of one that is derived from it. */
+int rl_is_exactly(rl_object *object, rl_object *type);
+
 /* Look at an object; 0 unless it is a plain tensor, of class Tensor itself, whose elements lie on the CPU. */
 int rl_look(rl_object *object, rl_tensor *found);
 
+/* Whether somebody looks at the operators that run, or derivatives travel forward, so that what C computes is lost:
+ * as `is_traced` in _traced.py, but for the compiler, which never comes here. */
+int rl_watched(void);
+
 /* Whether gradients are asked for. */
 int rl_wants_gradient(rl_object *tensor);
+
+/* Memory for a tensor, and what says how it lies there; 0 if there is none. `rl_wrapped` gives it to a new tensor, or
+ * answers 0 with an exception; until then, `free` it. */
+typedef struct rl_managed rl_managed;
+rl_managed *rl_new_like(const rl_tensor *dense);
+void *rl_memory(const rl_managed *managed);
+rl_object *rl_wrapped(rl_managed *managed);
 
 /* How many elements, and whether they lie one behind the other. */
 int64_t rl_elements(const rl_tensor *tensor);
@@ -69,6 +90,7 @@ static inline int64_t rl_whole(rl_object *number) { return rl_py.nearest(number,
 static inline char *rl_start(const rl_tensor *tensor) { return (char *)tensor->data + tensor->offset; }
 
 rl_object *rl_returns_called(rl_object *self, rl_object *const *arguments, intptr_t count);
+rl_object *rl_new_returns_called(rl_object *self, rl_object *const *arguments, intptr_t count);
 rl_object *rl_tree_set_called(rl_object *self, rl_object *const *arguments, intptr_t count);
 rl_object *rl_tree_set_errors_called(rl_object *self, rl_object *const *arguments, intptr_t count);
 rl_object *rl_tree_sample_called(rl_object *self, rl_object *const *arguments, intptr_t count);

@@ -19,6 +19,7 @@ from rl.core.registry import default
 Array = np.ndarray[Any, Any]
 
 __all__ = [
+    "forget_back_ends",
     "fused_form",
     "linear_recurrence",
     "loop_recurrence",
@@ -36,6 +37,7 @@ _WIDE = 32_768
 """Elements of a step from which PyTorch uses several threads for it."""
 _NUMPY_TYPES = frozenset((torch.float32, torch.float64))
 _PLAIN_TYPES = frozenset((Tensor, Parameter))
+_CPU = torch.device("cpu")
 
 _is_compiling = torch.compiler.is_compiling
 # There is no public way to ask these.
@@ -203,6 +205,22 @@ def recurrence_backend(device: torch.device, dtype: torch.dtype) -> LinearRecurr
     return default().linear_recurrence(device, dtype)
 
 
+@cache
+def _form(name: str, device: torch.device, dtype: torch.dtype) -> Callable[..., Any] | None:
+    """A method of that back end; kept, since to look for both takes as long as a small batch."""
+    return getattr(recurrence_backend(device, dtype), name, None)
+
+
+def forget_back_ends() -> None:
+    """Ask the plugins again at the next call: others are there now.
+
+    Example:
+        >>> forget_back_ends()
+    """
+    recurrence_backend.cache_clear()
+    _form.cache_clear()
+
+
 class _Traced:
     """The back ends that compiled code calls, as attributes: a compiler watches these, but no object from nowhere."""
 
@@ -242,8 +260,9 @@ def fused_form(name: str, like: Tensor) -> Callable[..., Any] | None:
         >>> fused_form("no such return", torch.zeros(1)) is None
         True
     """
-    backend = _chosen(like) if _is_compiling() else recurrence_backend(like.device, like.dtype)
-    return getattr(backend, name, None)
+    if _is_compiling():
+        return getattr(_chosen(like), name, None)
+    return _form(name, _CPU if like.is_cpu else like.device, like.dtype)
 
 
 def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
