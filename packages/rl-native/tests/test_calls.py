@@ -16,7 +16,7 @@ from rl.core.errors import ShapeError
 from rl.native import NativePriorityTree, _calls
 from rl.native._recurrence import NativeRecurrence
 
-NAMES = ("returns", "new_returns", "tree_set", "tree_set_errors", "tree_sample")
+NAMES = ("returns", "new_returns", "tree_set", "tree_set_errors", "tree_new_sample")
 SIZES = pytest.mark.parametrize(
     "steps", [1, 7, 2_000, 5_000], ids="{} steps".format
 )  # beside other threads from 16,384 on

@@ -302,18 +302,34 @@ static int test_tree(void) {
   rows.number = capacity + 1, errors[7] = &rows;
   ANSWER(rl_tree_set_errors_called(0, errors, 8), -1)
 
-  rl_object *draw[] = {&tree, &seed, &no, &none, &index, &value};
-  ANSWER(rl_tree_sample_called(0, draw, 6), 0)
-  CHECK(priority[0] == (float)(at[0] / 40 + 2)) /* |error| + eps, of 1 */
-  draw[3] = &alpha;
-  ANSWER(rl_tree_sample_called(0, draw, 6), 0)
-  CHECK(0 < priority[0] && priority[0] <= 1)
-  for (int i = 0; i < 6; i += i == 1 ? 3 : 1) {
+  rl_object *draw[] = {&tree, &seed, &no, &none, &rows};
+#define DRAW rl_tree_new_sample_called(0, draw, 5)
+  rows.number = 3;
+  for (int weighted = 0; weighted < 2; weighted++, draw[3] = &alpha) {
+    CHECK(DRAW == &pair && pair.held == 1 && rl_is(&wrapped[0].managed->tensor, RL_INT, 64))
+    const int64_t *const drawn = wrapped[0].managed->tensor.data;
+    const float *const with = wrapped[1].managed->tensor.data;
+    for (int i = 0; i < 3; i++)
+      CHECK(weighted ? 0 < with[i] && with[i] <= 1 : with[i] == (float)(drawn[i] / 40 + 2)) /* |error| + eps, of 1 */
+    CHECK(wrapped[1].managed->tensor.dims == 1 && wrapped[1].managed->tensor.shape[0] == 3)
+    drop(wrapped), drop(wrapped + 1), pair.held = 0;
+  }
+  for (int i = 0; i < 2; i++) {
     rl_object *const right = draw[i];
     draw[i] = &raw;
-    ANSWER(rl_tree_sample_called(0, draw, 6), -1)
+    ANSWER(DRAW, -1)
     draw[i] = right;
   }
+  watched[2].is_number = 1;
+  ANSWER(DRAW, -1)
+  watched[2].is_number = 0;
+  draw[4] = &text;
+  CHECK(DRAW == 0 && raised)
+  raised = 0, draw[4] = &rows, rows.number = -1;
+  ANSWER(DRAW, -1)
+  rows.number = 3, memset(tree.tensor.data, 0, (size_t)bytes);
+  CHECK(rl_tree_init(tree.tensor.data, capacity, 32) == RL_TREE_OK)
+  ANSWER(DRAW, RL_TREE_EMPTY)
   free(tree.tensor.data), free(index.tensor.data), free(value.tensor.data), free(raw.tensor.data);
   free(largest.tensor.data), free(seed.tensor.data);
   return 0;

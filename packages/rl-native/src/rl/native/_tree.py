@@ -95,7 +95,7 @@ class NativePriorityTree:
         self._new = self._leaves.new_empty
         self._head = buffer[24:48].view(_FLOAT64)
         self._set, self._set_errors = function("tree_set", UNUSUAL), function("tree_set_errors", UNUSUAL)
-        self._draw = function("tree_sample", UNUSUAL)
+        self._draw = function("tree_new_sample", UNUSUAL)
 
     @property
     def buffer(self) -> Tensor:
@@ -241,16 +241,17 @@ class NativePriorityTree:
     ) -> tuple[Tensor, Tensor]:
         """Indices, and weights, or priorities if there is no beta."""
         new_index, draw, seed = scratch.parts
-        index, found = new_index(n), self._new(n)
         if generator is None:
             draw()
         else:
             draw(generator=generator)
-        status = self._draw(self._buffer, seed, bool(stratified), beta, index, found)
-        if status == UNUSUAL:
-            closer.draw(self._buffer, self.capacity, seed, None, stratified, beta, index, found)
-        elif status:
-            refuse(status, capacity=self.capacity)
+        drawn = self._draw(self._buffer, seed, bool(stratified), beta, n)
+        if type(drawn) is tuple:
+            return drawn
+        if drawn != UNUSUAL:
+            refuse(drawn, capacity=self.capacity)
+        index, found = new_index(n), self._new(n)
+        closer.draw(self._buffer, self.capacity, seed, None, stratified, beta, index, found)
         return index, found
 
     def get(self, index: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ static const rl_method METHODS[] = {
     {"new_returns", rl_new_returns_called, FASTCALL, 0},
     {"tree_set", rl_tree_set_called, FASTCALL, 0},
     {"tree_set_errors", rl_tree_set_errors_called, FASTCALL, 0},
-    {"tree_sample", rl_tree_sample_called, FASTCALL, 0},
+    {"tree_new_sample", rl_tree_new_sample_called, FASTCALL, 0},
     {0, 0, 0, 0},
 };
 
@@ -101,7 +101,7 @@ int rl_wants_gradient(rl_object *tensor) {
 
 static void drop(rl_managed *managed) { free(managed); }
 
-rl_managed *rl_new_like(const rl_tensor *dense) {
+rl_managed *rl_new(const rl_tensor *dense) {
   const size_t line = 64, sizes = sizeof(int64_t) * (size_t)dense->dims, head = sizeof(rl_managed) + 2 * sizes;
   rl_managed *made = malloc(head + line + (size_t)(rl_elements(dense) * dense->bits / 8));
   if (!made)
@@ -120,6 +120,18 @@ void *rl_memory(const rl_managed *managed) { return managed->tensor.data; }
 rl_object *rl_wrapped(rl_managed *managed) {
   void *object;
   return exchange->give(managed, &object) ? 0 : object;
+}
+
+rl_object *rl_both(rl_managed *one, rl_managed *other) {
+  rl_object *const first = rl_wrapped(one), *const second = first ? rl_wrapped(other) : 0;
+  rl_object *const answer = second ? rl_py.tuple(2, first, second) : 0;
+  if (first)
+    rl_py.drop(first);
+  else
+    free(other);
+  if (second)
+    rl_py.drop(second);
+  return answer;
 }
 
 int64_t rl_elements(const rl_tensor *tensor) {

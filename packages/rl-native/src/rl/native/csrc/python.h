@@ -68,12 +68,15 @@ int rl_watched(void);
 /* Whether gradients are asked for. */
 int rl_wants_gradient(rl_object *tensor);
 
-/* Memory for a tensor, and what says how it lies there; 0 if there is none. `rl_wrapped` gives it to a new tensor, or
- * answers 0 with an exception; until then, `free` it. */
+/* Memory for a dense tensor of this shape and type, on the CPU, and what says so; 0 if there is none. To be given to
+ * `free`, or to one of the two below. */
 typedef struct rl_managed rl_managed;
-rl_managed *rl_new_like(const rl_tensor *dense);
+rl_managed *rl_new(const rl_tensor *dense);
 void *rl_memory(const rl_managed *managed);
+
+/* A tensor whose the memory is from now on, and a tuple of two such; 0 with an exception. */
 rl_object *rl_wrapped(rl_managed *managed);
+rl_object *rl_both(rl_managed *one, rl_managed *other);
 
 /* How many elements, and whether they lie one behind the other. */
 int64_t rl_elements(const rl_tensor *tensor);
@@ -93,6 +96,6 @@ rl_object *rl_returns_called(rl_object *self, rl_object *const *arguments, intpt
 rl_object *rl_new_returns_called(rl_object *self, rl_object *const *arguments, intptr_t count);
 rl_object *rl_tree_set_called(rl_object *self, rl_object *const *arguments, intptr_t count);
 rl_object *rl_tree_set_errors_called(rl_object *self, rl_object *const *arguments, intptr_t count);
-rl_object *rl_tree_sample_called(rl_object *self, rl_object *const *arguments, intptr_t count);
+rl_object *rl_tree_new_sample_called(rl_object *self, rl_object *const *arguments, intptr_t count);
 
 #endif

@@ -121,28 +121,15 @@ rl_object *rl_returns_called(rl_object *self, rl_object *const *arguments, intpt
   return answer;
 }
 
-/* A tuple of two tensors in memory that is theirs from now on; 0 with an exception. */
-static rl_object *both(rl_managed *one, rl_managed *other) {
-  rl_object *const first = rl_wrapped(one), *const second = first ? rl_wrapped(other) : 0;
-  rl_object *const answer = second ? rl_py.tuple(2, first, second) : 0;
-  if (first)
-    rl_py.drop(first);
-  else
-    free(other);
-  if (second)
-    rl_py.drop(second);
-  return answer;
-}
-
 /* The outputs of a job, made and filled: one, or a tuple of two. 0 with an exception, or if something is missing.
  * Tensors are made of them last: Python may then collect what nobody needs, which runs code of anybody. */
 static rl_object *made(const rl_tensor *like, rl_returns_job *job) {
   const int two = paired(job);
-  rl_managed *const one = rl_new_like(like), *const other = one && two ? rl_new_like(like) : 0;
+  rl_managed *const one = rl_new(like), *const other = one && two ? rl_new(like) : 0;
   job->data[RL_OUT] = one ? (int64_t)(intptr_t)rl_memory(one) : 0;
   job->data[RL_OUT2] = other ? (int64_t)(intptr_t)rl_memory(other) : 0;
   if (filled(job))
-    return two ? both(one, other) : rl_wrapped(one);
+    return two ? rl_both(one, other) : rl_wrapped(one);
   free(one), free(other);
   return 0;
 }

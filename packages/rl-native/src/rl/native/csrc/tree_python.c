@@ -5,12 +5,14 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include "python.h"
 #include "tree.h"
 
 enum { UNUSUAL = -1 };
 
+#define MOST_DRAWS ((int64_t)1 << 40) /* with more, there is no such memory */
 #define ALONE (1 << 11) /* rows from which on other threads of Python may run meanwhile */
 
 static rl_object *answer(int64_t status) { return rl_py.error() ? 0 : rl_py.from_whole(status); }
@@ -94,23 +96,38 @@ rl_object *rl_tree_set_errors_called(rl_object *self, rl_object *const *argument
   return answer(status);
 }
 
-/* buffer, seed, stratified, beta or None, index, and weight, or priority if there is no beta: the last two are filled. */
-rl_object *rl_tree_sample_called(rl_object *self, rl_object *const *arguments, intptr_t count) {
+/* Memory for a vector. */
+static rl_managed *new_vector(int code, int64_t bits, int64_t n) {
+  const int64_t next = 1;
+  const rl_tensor tensor = {.device = RL_CPU, .dims = 1, .code = (uint8_t)code, .bits = (uint8_t)bits, .lanes = 1,
+                            .shape = &n, .strides = &next};
+  return rl_new(&tensor);
+}
+
+/* buffer, seed, stratified, beta or None, and how many. Answers a status, or what was drawn, as a tuple: indices, and
+ * weights, or priorities if there is no beta. */
+rl_object *rl_tree_new_sample_called(rl_object *self, rl_object *const *arguments, intptr_t count) {
   (void)self;
-  rl_tensor buffer, seed, index, found;
-  int64_t capacity, bits;
-  if (count != 6)
+  rl_tensor buffer, seed;
+  int64_t capacity, bits, status = UNUSUAL;
+  if (count != 5 || rl_watched())
     return answer(UNUSUAL);
   const int weighted = arguments[3] != rl_py.none;
   rl_draws job = {.stratified = arguments[2] == rl_py.true_, .beta = weighted ? rl_py.number(arguments[3]) : 0};
-  if (rl_py.error() || !look_at_tree(arguments[0], &buffer, &capacity, &bits) || !rl_look(arguments[1], &seed) ||
-      !rl_is(&seed, RL_INT, 64) || seed.dims || !look_at_vector(arguments[4], RL_INT, 64, -1, &index) ||
-      !look_at_vector(arguments[5], RL_FLOAT, bits, index.shape[0], &found))
+  job.n = rl_whole(arguments[4]);
+  if (rl_py.error() || job.n < 0 || job.n > MOST_DRAWS || !look_at_tree(arguments[0], &buffer, &capacity, &bits) ||
+      !rl_look(arguments[1], &seed) || !rl_is(&seed, RL_INT, 64) || seed.dims)
     return answer(UNUSUAL);
-  job.tree = address(&buffer), job.n = index.shape[0], job.seed = address(&seed), job.index = address(&index);
-  *(weighted ? &job.weight : &job.priority) = address(&found);
-  void *thread = release(job.n);
-  const int64_t status = rl_tree_sample(&job);
-  regain(thread);
+  rl_managed *const index = new_vector(RL_INT, 64, job.n), *const found = new_vector(RL_FLOAT, bits, job.n);
+  if (index && found) {
+    job.tree = address(&buffer), job.seed = address(&seed), job.index = (int64_t)(intptr_t)rl_memory(index);
+    *(weighted ? &job.weight : &job.priority) = (int64_t)(intptr_t)rl_memory(found);
+    void *thread = release(job.n);
+    status = rl_tree_sample(&job);
+    regain(thread);
+    if (status == RL_TREE_OK)
+      return rl_both(index, found);
+  }
+  free(index), free(found);
   return answer(status);
 }
