@@ -17,6 +17,14 @@
 #define BLOCK_BYTES 8192    /* of lanes that go back together, where lanes are neighbours: what follows stays near */
 #define FAR_BYTES (1 << 20) /* of one tensor: with more, a job does not fit into a cache of the core's own */
 
+#define JOINED_BYTES 64 /* of a row, so many numbers are joined before what follows them comes in: returns_scan.h */
+
+/* The bits of 2^-63 and 2^-511, of which no product of two is denormal, and of 2^-7, of which none of 16 is. */
+#define TINY_f32 0x20000000
+#define TINY_f64 0x2000000000000000
+#define SMALL_f32 0x3c000000
+#define SMALL_f64 0x3f80000000000000
+
 /* From lane to lane of scratch memory: a power of two would map all of them to the same sets of a cache. */
 #define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 17 * 64) / sizeof(type)))
 
@@ -117,31 +125,52 @@ static void put_lanes_inside(rl_returns_job *job) {
   }
 }
 
-#define RUN(set, across)                                                                                               \
-  (across ? (job->bits == 64 ? across_f64##set : across_f32##set) : (job->bits == 64 ? rows_f64##set : rows_f32##set)) \
-  (job, &places)
+/* Whether rows are scanned: no product of the weights of a block is to be infinite, nor denormal if they are all the
+ * same. Of V-trace they are at most this, and the ratio says. The same for all instruction sets. */
+static int scans(const rl_returns_job *job, const rl_places *places) {
+  const double weight = job->gamma * job->lambda * (job->kind == RL_VTRACE && job->c_bar > 1 ? job->c_bar : 1);
+  const int by_step = job->kind == RL_PLAIN || job->data[RL_GAMMA] || job->data[RL_LAMBDA];
+  return !by_step && places->along_time && job->steps >= JOINED_BYTES * 8 / job->bits &&
+         (weight == 0 || (weight >= 1.0 / 128 && weight <= 128));
+}
 
+#define RUN(set, way) (job->bits == 64 ? way##_f64##set : way##_f32##set)(job, &places)
 /* The widest vectors that the processor has and the job can fill. */
 static void run(const rl_returns_job *job) {
   rl_places places = places_of(job);
   const int64_t in_16_bytes = 128 / job->bits, lanes = places.along_inner ? job->inner : 0;
+  const int scan = scans(job, &places);
 #if RL_X86
   const int isa = rl_isa();
   const int64_t rows = job->outer * job->inner, in_64_bytes = 4 * in_16_bytes, in_32_bytes = 2 * in_16_bytes;
+  if (isa == RL_ISA_AVX512 && scan) {
+    RUN(_avx512, scan);
+    return;
+  }
   if (isa == RL_ISA_AVX512 && lanes >= in_64_bytes) {
-    RUN(_avx512, 1);
+    RUN(_avx512, across);
     return;
   }
   if (isa == RL_ISA_AVX512 && lanes < in_32_bytes && rows > in_32_bytes && job->steps >= in_64_bytes) {
-    RUN(_avx512, 0);
+    RUN(_avx512, rows);
     return;
   }
   if (isa >= RL_ISA_AVX2) {
-    RUN(_avx2, lanes >= in_32_bytes);
+    if (scan)
+      RUN(_avx2, scan);
+    else if (lanes >= in_32_bytes)
+      RUN(_avx2, across);
+    else
+      RUN(_avx2, rows);
     return;
   }
 #endif
-  RUN(, lanes >= in_16_bytes);
+  if (scan)
+    RUN(, scan);
+  else if (lanes >= in_16_bytes)
+    RUN(, across);
+  else
+    RUN(, rows);
 }
 
 /* Run the job at `bytes`. Returns 0, or 1 if it cannot be one. Nothing is checked that the caller can know better:
