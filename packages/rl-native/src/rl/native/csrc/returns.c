@@ -17,13 +17,15 @@
 #define BLOCK_BYTES 8192    /* of lanes that go back together, where lanes are neighbours: what follows stays near */
 #define FAR_BYTES (1 << 20) /* of one tensor: with more, a job does not fit into a cache of the core's own */
 
-#define JOINED_BYTES 64 /* of a row, so many numbers are joined before what follows them comes in: returns_scan.h */
+/* Of a row, so many bytes are joined before what follows them comes in, see returns_scan.h. Products of as many
+ * weights, each from the least to the most, are numbers with all digits. */
+#define JOINED_BYTES 64
+#define LEAST_WEIGHT 0.0078125
+#define MOST_WEIGHT 128
 
-/* The bits of 2^-63 and 2^-511, of which no product of two is denormal, and of 2^-7, of which none of 16 is. */
-#define TINY_f32 0x20000000
-#define TINY_f64 0x2000000000000000
-#define SMALL_f32 0x3c000000
-#define SMALL_f64 0x3f80000000000000
+/* No product of two such numbers is denormal. */
+#define TINY_f32 0x1p-63f
+#define TINY_f64 0x1p-511
 
 /* From lane to lane of scratch memory: a power of two would map all of them to the same sets of a cache. */
 #define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 17 * 64) / sizeof(type)))
@@ -125,16 +127,18 @@ static void put_lanes_inside(rl_returns_job *job) {
   }
 }
 
-/* Whether rows are scanned: no product of the weights of a block is to be infinite, nor denormal if they are all the
- * same. Of V-trace they are at most this, and the ratio says. The same for all instruction sets. */
+/* Whether rows are scanned, by any instruction set: not where a product of weights could be infinite. Those of V-trace
+ * may be as small as they like. */
 static int scans(const rl_returns_job *job, const rl_places *places) {
-  const double weight = job->gamma * job->lambda * (job->kind == RL_VTRACE && job->c_bar > 1 ? job->c_bar : 1);
-  const int by_step = job->kind == RL_PLAIN || job->data[RL_GAMMA] || job->data[RL_LAMBDA];
-  return !by_step && places->along_time && job->steps >= JOINED_BYTES * 8 / job->bits &&
-         (weight == 0 || (weight >= 1.0 / 128 && weight <= 128));
+  const int ratios = job->kind == RL_VTRACE, by_step = job->data[RL_GAMMA] || job->data[RL_LAMBDA];
+  const double weight = job->gamma * job->lambda;
+  const double most = ratios && !(job->c_bar <= 1) ? weight * job->c_bar : weight;
+  return job->kind != RL_PLAIN && !by_step && places->along_time && job->steps >= JOINED_BYTES * 8 / job->bits &&
+         most <= MOST_WEIGHT && (weight >= LEAST_WEIGHT || weight == 0);
 }
 
 #define RUN(set, way) (job->bits == 64 ? way##_f64##set : way##_f32##set)(job, &places)
+
 /* The widest vectors that the processor has and the job can fill. */
 static void run(const rl_returns_job *job) {
   rl_places places = places_of(job);

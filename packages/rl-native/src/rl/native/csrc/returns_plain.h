@@ -28,16 +28,15 @@ static const uint8_t own_byte_f64[16] = {[0] = 255, [4] = 255, [9] = 255, [13] =
     const integers_##name over = (integers_##name)(x > bar);                                                           \
     return (vector_##name)((over & (integers_##name)all_##name(bar)) | (~over & (integers_##name)x));                  \
   }                                                                                                                    \
-  RL_INLINE integers_##name below_##name(vector_##name x, WHOLE bits) {                                                \
-    const integers_##name bar = bits - (integers_##name){0};                                                           \
-    return (integers_##name)(x < (vector_##name)bar) & (integers_##name)(x > (vector_##name){0});                      \
+  RL_INLINE integers_##name low_##name(vector_##name x, TYPE high) {                                                   \
+    return (integers_##name)(x < all_##name(high)) & (integers_##name)(x > all_##name(0));                             \
   }                                                                                                                    \
   RL_INLINE int any_small_##name(vector_##name x) {                                                                    \
-    const rl_words found = (rl_words)below_##name(x, SMALL_##name);                                                    \
+    const rl_words found = (rl_words)low_##name(x, LEAST_WEIGHT);                                                      \
     return (found[0] | found[1]) != 0;                                                                                 \
   }                                                                                                                    \
   RL_INLINE vector_##name unless_tiny_##name(vector_##name x) {                                                        \
-    return (vector_##name)(~below_##name(x, TINY_##name) & (integers_##name)x);                                        \
+    return (vector_##name)(~low_##name(x, TINY_##name) & (integers_##name)x);                                          \
   }
 
 PLAIN_VECTORS(float, uint32_t, 4, f32)

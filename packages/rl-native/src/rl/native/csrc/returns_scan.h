@@ -1,7 +1,7 @@
-/* Steps side by side in memory, one gamma and one lambda for all: a row at a time, in registers. The steps of a block of
- * 64 bytes, whatever a vector holds, are joined in pairs, fours and so on, each to what follows it; one product and
- * one sum then bring in what follows the block. So nothing waits for a step alone, no scratch memory is passed through,
- * and the order is the same for all instruction sets. */
+/* Steps side by side in memory, one gamma and one lambda for all: a row at a time, in registers. The steps of a block
+ * are joined in pairs, fours and so on, each to what follows it; one product and one sum then bring in what follows the
+ * block. So no step is waited for alone, and nothing passes through scratch memory, of which 16 rows need more than the
+ * first cache has. A block is 64 bytes, whatever a vector holds: the order is the same for all instruction sets. */
 
 #define WIDTH ((int64_t)(JOINED_BYTES / sizeof(REAL))) /* steps of a block */
 #define PARTS (JOINED_BYTES / sizeof(REAL) / LANES)    /* vectors of a block */
@@ -10,14 +10,15 @@
   for (int k = 0; k < (int)PARTS; k++)
 
 /* x_t = d_t + c_t x_{t+s} for all t, from s = 1, for which it holds, to the width of a block; beyond the block all is
- * zero. Where weights are `small`, those whose product with another such one would be denormal are zero: a processor
- * takes a hundred times as long for what is denormal. */
+ * zero. Where weights are `small`, those are zero whose product with another such one would be denormal: that takes a
+ * processor a hundred times as long. */
 TARGET RL_INLINE void FN(join)(int small, VECTOR *d, VECTOR *c) {
   const VECTOR none = V(all)(0), one = V(all)(1);
   UNROLL
   for (int s = 1; s < (int)WIDTH; s *= 2) {
-    if (small)
+    if (small) {
       EACH c[k] = V(unless_tiny)(c[k]);
+    }
     EACH {
       const int whole = s / LANES, next = k + (whole ? whole : 1);
       const VECTOR then = next < (int)PARTS ? d[next] : none, weight = next < (int)PARTS ? c[next] : one;
@@ -52,8 +53,9 @@ TARGET RL_INLINE void FN(any_scan)(int kind, const FN(numbers) * same, const rl_
       c[k] = terms.c;
     }
     int small = 0;
-    if (kind == RL_VTRACE)
+    if (has_ratio(kind)) {
       EACH small |= V(any_small)(c[k]);
+    }
     if (small)
       FN(join)(1, d, c);
     else
@@ -88,8 +90,19 @@ TARGET RL_INLINE void FN(any_scan)(int kind, const FN(numbers) * same, const rl_
 SCAN(gae, RL_GAE)
 SCAN(td, RL_TD_LAMBDA)
 SCAN(sum, RL_SUM)
+SCAN(even, RL_EVEN)
 SCAN(vtrace, RL_VTRACE)
 #undef SCAN
+
+typedef void FN(piece)(const FN(numbers) * same, const rl_slots *slots, int64_t n, int ends, int far, REAL *following);
+
+static FN(piece) * FN(piece_of)(int kind) {
+  return kind == RL_GAE         ? FN(gae_scan)
+         : kind == RL_TD_LAMBDA ? FN(td_scan)
+         : kind == RL_SUM       ? FN(sum_scan)
+         : kind == RL_EVEN      ? FN(even_scan)
+                                : FN(vtrace_scan);
+}
 
 /* Rows one by one, backward. Ratios are made of log-probabilities for a piece of a row at once: all blocks of a piece
  * are whole, but for those of the last one. */
@@ -97,11 +110,10 @@ TARGET static void FN(scan)(const rl_returns_job *job, rl_places *places) {
   ALIGNED REAL ratios[CHUNK_BYTES / sizeof(REAL)];
   const int64_t most = CHUNK_BYTES / sizeof(REAL);
   const FN(numbers) same = FN(numbers_of)(job);
-  const int kind = kind_of(job), logs = has_logs(job);
+  const int logs = has_logs(job);
   const int far = !job->strided && job->outer * job->inner * job->steps * (int64_t)sizeof(REAL) > FAR_BYTES;
   const rl_slots back = times(&places->inner, -1);
-  void (*const piece)(const FN(numbers) *, const rl_slots *, int64_t, int, int, REAL *) =
-      kind == RL_GAE ? FN(gae_scan) : kind == RL_VTRACE ? FN(vtrace_scan) : kind == RL_SUM ? FN(sum_scan) : FN(td_scan);
+  FN(piece) *const piece = FN(piece_of)(kind_of(job));
   for (int64_t o = job->outer - 1; o >= 0; o--) {
     rl_slots row = place_of(places, o, 0, job->inner - 1);
     for (int64_t i = 0; i < job->inner; i++, row = moved(row, &back)) {
