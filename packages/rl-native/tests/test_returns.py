@@ -106,10 +106,11 @@ def check(batch, gamma, lmbda, layout, moved, dtype):
         *recurrence.gae(g, lam, b["value"], b["next"], *flags),
         recurrence.td_lambda(g, lam, b["next"], *flags),
         *recurrence.vtrace(g, lam, b["ratio"], b["value"], b["next"], *flags, rho_bar=1.1, c_bar=0.8),
+        *recurrence.vtrace(g, lam, b["ratio"], b["value"], b["next"], *flags, rho_bar=1.1, c_bar=1.1),
         *from_logs(b, g, lam, dim, rho_bar=1.1, c_bar=0.8),
     ]
     expected = [*by_lane(gae_loop, batch, 2), *by_lane(td_loop, batch, 1), *by_lane(vtrace_loop, batch, 2, 1.1, 0.8)]
-    expected += by_lane(vtrace_from_logs_loop, batch, 2, 1.1, 0.8)
+    expected += [*by_lane(vtrace_loop, batch, 2, 1.1, 1.1), *by_lane(vtrace_from_logs_loop, batch, 2, 1.1, 0.8)]
     bound = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-11, "atol": 1e-11}
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close((ours.transpose(0, 1) if moved else ours).double(), theirs, **bound)
@@ -349,13 +350,45 @@ def test_an_infinite_ratio_that_nothing_bounds(shape):
         assert advantage[:, 1:].isfinite().all()
 
 
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("c_bar", [1.0, 100.0, 1e6])
+@pytest.mark.parametrize("lmbda", [1.0, 0.9, 1e-3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_weights_whose_products_leave_the_type(dtype, lmbda, c_bar):
+    b = make(3, 70, 1, 8, ends=0.1)
+    b["ratio"] = (60 * (torch.rand(3, 70, 1, dtype=torch.float64) - 0.9)).exp()
+    b["ratio"][:, ::3] = 1e-35
+    b["ratio"][:, 1::9] = 90
+    b["done"][:, ::7] = True  # the larger weights do not pile up
+    b["gamma"][:] = 0.97
+    b["lmbda"][:] = lmbda
+    b = {name: x.to(dtype) if x.is_floating_point() else x for name, x in b.items()}
+    outcome = (b[name] for name in ("ratio", "value", "next", "reward", "done", "terminated"))
+    found = recurrence.vtrace(0.97, lmbda, *outcome, 1, c_bar=c_bar)
+    for ours, theirs in zip(found, by_lane(vtrace_loop, b, 2, 1.0, c_bar), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("isa")
+def test_what_follows_an_end_is_not_reached_by_an_infinite_weight():
+    one, done = torch.ones(1, 40, 1), torch.zeros(1, 40, 1, dtype=torch.bool)
+    ratio = one.clone()
+    ratio[0, 5] = torch.inf
+    done[0, 6] = True
+    _, target = recurrence.vtrace(0.9, 1.0, ratio, 0 * one, one, one, done, done, 1, rho_bar=1.0, c_bar=torch.inf)
+    assert (target[0, :6] == torch.inf).all()
+    assert target[0, 6:].isfinite().all()
+
+
 def test_all_instruction_sets_give_the_same_numbers():
     for dtype, layout in ((dtype, layout) for dtype in (torch.float32, torch.float64) for layout in LAYOUTS.values()):
         b = {name: layout(x.to(dtype) if x.is_floating_point() else x) for name, x in make(19, 37, 3, 1).items()}
+        dense = {name: x[..., :1].contiguous() for name, x in b.items()}
+        given_ = [dense[name] for name in ("value", "next", "reward", "done", "terminated")]
         found = []
         for name in ISAS:
             use_isa(name)
-            found.append(from_logs(b))
+            found.append((*from_logs(b), *from_logs(dense, 0.9, 1.0), *recurrence.gae(0.9, 0.8, *given_, 1)))
         use_isa(None)
         for other in found[1:]:
             torch.testing.assert_close(other, found[0], rtol=0, atol=0)

@@ -174,6 +174,9 @@ static int sets_agree(int64_t kind, int64_t bits, int64_t outer, int64_t steps, 
     job.data[RL_RATIO] = absent & 4 ? 0 : all.data[RL_RATIO];
     failed |= !writes_the_same(&job, isa);
   }
+  job.lambda = 1;
+  job.c_bar = job.rho_bar;
+  failed |= kind != RL_PLAIN && !writes_the_same(&job, isa);
   if (kind == RL_TD_LAMBDA) {
     job.data[RL_NEXT_VALUE] = 0;
     failed |= !writes_the_same(&job, isa);

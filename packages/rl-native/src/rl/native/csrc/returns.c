@@ -17,6 +17,16 @@
 #define BLOCK_BYTES 8192    /* of lanes that go back together, where lanes are neighbours: what follows stays near */
 #define FAR_BYTES (1 << 20) /* of one tensor: with more, a job does not fit into a cache of the core's own */
 
+/* Of a row, so many bytes are joined before what follows them comes in, see returns_scan.h. Products of as many
+ * weights, each from the least to the most, are numbers with all digits. */
+#define JOINED_BYTES 64
+#define LEAST_WEIGHT 0.0078125
+#define MOST_WEIGHT 128
+
+/* No product of two such numbers is denormal. */
+#define TINY_f32 0x1p-63f
+#define TINY_f64 0x1p-511
+
 /* From lane to lane of scratch memory: a power of two would map all of them to the same sets of a cache. */
 #define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 17 * 64) / sizeof(type)))
 
@@ -117,31 +127,54 @@ static void put_lanes_inside(rl_returns_job *job) {
   }
 }
 
-#define RUN(set, across)                                                                                               \
-  (across ? (job->bits == 64 ? across_f64##set : across_f32##set) : (job->bits == 64 ? rows_f64##set : rows_f32##set)) \
-  (job, &places)
+/* Whether rows are scanned, by any instruction set: not where a product of weights could be infinite. Those of V-trace
+ * may be as small as they like. */
+static int scans(const rl_returns_job *job, const rl_places *places) {
+  const int ratios = job->kind == RL_VTRACE, by_step = job->data[RL_GAMMA] || job->data[RL_LAMBDA];
+  const double weight = job->gamma * job->lambda;
+  const double most = ratios && !(job->c_bar <= 1) ? weight * job->c_bar : weight;
+  return job->kind != RL_PLAIN && !by_step && places->along_time && job->steps >= JOINED_BYTES * 8 / job->bits &&
+         most <= MOST_WEIGHT && (weight >= LEAST_WEIGHT || weight == 0);
+}
+
+#define RUN(set, way) (job->bits == 64 ? way##_f64##set : way##_f32##set)(job, &places)
 
 /* The widest vectors that the processor has and the job can fill. */
 static void run(const rl_returns_job *job) {
   rl_places places = places_of(job);
   const int64_t in_16_bytes = 128 / job->bits, lanes = places.along_inner ? job->inner : 0;
+  const int scan = scans(job, &places);
 #if RL_X86
   const int isa = rl_isa();
   const int64_t rows = job->outer * job->inner, in_64_bytes = 4 * in_16_bytes, in_32_bytes = 2 * in_16_bytes;
+  if (isa == RL_ISA_AVX512 && scan) {
+    RUN(_avx512, scan);
+    return;
+  }
   if (isa == RL_ISA_AVX512 && lanes >= in_64_bytes) {
-    RUN(_avx512, 1);
+    RUN(_avx512, across);
     return;
   }
   if (isa == RL_ISA_AVX512 && lanes < in_32_bytes && rows > in_32_bytes && job->steps >= in_64_bytes) {
-    RUN(_avx512, 0);
+    RUN(_avx512, rows);
     return;
   }
   if (isa >= RL_ISA_AVX2) {
-    RUN(_avx2, lanes >= in_32_bytes);
+    if (scan)
+      RUN(_avx2, scan);
+    else if (lanes >= in_32_bytes)
+      RUN(_avx2, across);
+    else
+      RUN(_avx2, rows);
     return;
   }
 #endif
-  RUN(, lanes >= in_16_bytes);
+  if (scan)
+    RUN(, scan);
+  else if (lanes >= in_16_bytes)
+    RUN(, across);
+  else
+    RUN(, rows);
 }
 
 /* Run the job at `bytes`. Returns 0, or 1 if it cannot be one. Nothing is checked that the caller can know better:

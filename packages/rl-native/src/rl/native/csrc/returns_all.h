@@ -4,6 +4,7 @@
 #include "returns_across.h"
 #include "returns_chain.h"
 #include "returns_rows.h"
+#include "returns_scan.h"
 #undef VECTOR
 #undef REAL
 #undef LANES

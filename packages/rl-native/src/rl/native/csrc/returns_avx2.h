@@ -28,6 +28,35 @@ RL_AVX2 RL_INLINE __m256d unless_f64_avx2(const uint8_t *flags, __m256d x) {
 RL_AVX2 RL_INLINE __m256 at_most_f32_avx2(__m256 x, float bar) { return _mm256_min_ps(_mm256_set1_ps(bar), x); }
 RL_AVX2 RL_INLINE __m256d at_most_f64_avx2(__m256d x, double bar) { return _mm256_min_pd(_mm256_set1_pd(bar), x); }
 
+/* The lanes from the s-th on, and behind them the first ones of what comes then; s is 1, 2 or 4, and a constant. */
+RL_AVX2 RL_INLINE __m256 later_f32_avx2(__m256 x, __m256 then, int s) {
+  const __m256i a = _mm256_castps_si256(x), middle = _mm256_permute2x128_si256(a, _mm256_castps_si256(then), 0x21);
+  return _mm256_castsi256_ps(s == 1   ? _mm256_alignr_epi8(middle, a, 4)
+                             : s == 2 ? _mm256_alignr_epi8(middle, a, 8)
+                                      : middle);
+}
+
+RL_AVX2 RL_INLINE __m256d later_f64_avx2(__m256d x, __m256d then, int s) {
+  const __m256i a = _mm256_castpd_si256(x), middle = _mm256_permute2x128_si256(a, _mm256_castpd_si256(then), 0x21);
+  return _mm256_castsi256_pd(s == 1 ? _mm256_alignr_epi8(middle, a, 8) : middle);
+}
+
+/* All bits, where a number is above zero and below `high`. */
+RL_AVX2 RL_INLINE __m256 low_f32_avx2(__m256 x, float high) {
+  const __m256 below = _mm256_cmp_ps(x, _mm256_set1_ps(high), _CMP_LT_OQ);
+  return _mm256_and_ps(below, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ));
+}
+
+RL_AVX2 RL_INLINE __m256d low_f64_avx2(__m256d x, double high) {
+  const __m256d below = _mm256_cmp_pd(x, _mm256_set1_pd(high), _CMP_LT_OQ);
+  return _mm256_and_pd(below, _mm256_cmp_pd(x, _mm256_setzero_pd(), _CMP_GT_OQ));
+}
+
+RL_AVX2 RL_INLINE int any_small_f32_avx2(__m256 x) { return _mm256_movemask_ps(low_f32_avx2(x, LEAST_WEIGHT)); }
+RL_AVX2 RL_INLINE int any_small_f64_avx2(__m256d x) { return _mm256_movemask_pd(low_f64_avx2(x, LEAST_WEIGHT)); }
+RL_AVX2 RL_INLINE __m256 unless_tiny_f32_avx2(__m256 x) { return _mm256_andnot_ps(low_f32_avx2(x, TINY_f32), x); }
+RL_AVX2 RL_INLINE __m256d unless_tiny_f64_avx2(__m256d x) { return _mm256_andnot_pd(low_f64_avx2(x, TINY_f64), x); }
+
 /* Four steps of eight lanes: lanes 0-3 in the lower halves, 4-7 in the upper ones. */
 RL_AVX2 RL_INLINE void turn_f32_avx2(__m256 *v) {
   const __m256 a = _mm256_unpacklo_ps(v[0], v[1]), b = _mm256_unpackhi_ps(v[0], v[1]);

@@ -5,9 +5,10 @@
  *   TILE      how many steps are turned at once, see returns_chain.h
  *   FN(name)  name with a suffix of its own
  *   C(name)   constant of recurrent_math.h, see returns_ratio.h
- *   V(name)   name of what is known of vectors: vector, get, put, all, unless, at_most; load and store if TILE > 1
+ *   V(name)   name of what is known of vectors: vector, get, put, all, unless, at_most; load and store if TILE > 1;
+ *             later, any_small and unless_tiny for returns_scan.h
  *   TARGET    attribute that chooses the instruction set
- * No product is fused with a sum, and no order is changed, so that all sets give the same numbers. */
+ * No product is fused with a sum, and the order is the same for all sets, so that they give the same numbers. */
 
 typedef V(vector) FN(vector_here);
 #define VECTOR FN(vector_here)
@@ -52,8 +53,11 @@ TARGET RL_INLINE FN(terms) FN(terms_at)(int kind, int by_step, const FN(numbers)
     return (FN(terms)){delta, gamma * follow};
   /* Espeholt et al. 2018, eq. 1. A ratio that is not a number stays so; one that is infinite, and may be if nothing
    * bounds it, would make no number of a zero. */
-  const VECTOR ratio = READ(RL_RATIO), trace = gamma * (lambda * V(at_most)(ratio, same->c_bar));
-  return (FN(terms)){V(at_most)(ratio, same->rho_bar) * delta, UNLESS(RL_DONE, trace)};
+  const VECTOR ratio = READ(RL_RATIO), rho = V(at_most)(ratio, same->rho_bar);
+  if (kind == RL_EVEN)
+    return (FN(terms)){rho * delta, UNLESS(RL_DONE, gamma * rho)};
+  const VECTOR trace = gamma * (lambda * V(at_most)(ratio, same->c_bar));
+  return (FN(terms)){rho * delta, UNLESS(RL_DONE, trace)};
 }
 
 TARGET RL_INLINE FN(extras) FN(extras_at)(int kind, int by_step, const FN(numbers) * same, const rl_slots *at,
@@ -94,7 +98,7 @@ TARGET RL_INLINE void FN(expect)(int kind, int by_step, const rl_slots *at, int6
     EXPECT(RL_VALUE, AHEAD_BYTES);
   if (has_value(kind) || kind == RL_TD_LAMBDA)
     EXPECT(RL_NEXT_VALUE, AHEAD_BYTES);
-  if (kind == RL_VTRACE)
+  if (has_ratio(kind))
     EXPECT(RL_RATIO, AHEAD_BYTES);
   EXPECT(RL_OUT, 0);
   if (has_value(kind))
@@ -173,6 +177,7 @@ typedef struct {
   M(td_by_step, RL_TD_LAMBDA, 1)                                                                                       \
   M(sum, RL_SUM, 0)                                                                                                    \
   M(sum_by_step, RL_SUM, 1)                                                                                            \
+  M(even, RL_EVEN, 0)                                                                                                  \
   M(vtrace, RL_VTRACE, 0)                                                                                              \
   M(vtrace_by_step, RL_VTRACE, 1)
 

@@ -17,16 +17,24 @@ typedef struct {
 
 RL_INLINE int is_flag(int slot) { return slot == RL_DONE || slot == RL_TERMINATED; }
 
-enum { RL_SUM = RL_VTRACE + 1 }; /* TD(lambda) where nothing is bootstrapped */
+enum {
+  RL_SUM = RL_VTRACE + 1, /* TD(lambda) where nothing is bootstrapped */
+  RL_EVEN                 /* V-trace where a trace is cut as a ratio is: its advantage is the target less the value */
+};
 
 RL_INLINE int kind_of(const rl_returns_job *job) {
-  return job->kind == RL_TD_LAMBDA && !job->data[RL_NEXT_VALUE] ? RL_SUM : (int)job->kind;
+  if (job->kind == RL_TD_LAMBDA && !job->data[RL_NEXT_VALUE])
+    return RL_SUM;
+  const int even = job->lambda == 1 && job->rho_bar == job->c_bar && !job->data[RL_GAMMA] && !job->data[RL_LAMBDA];
+  return job->kind == RL_VTRACE && even ? RL_EVEN : (int)job->kind;
 }
+
+RL_INLINE int has_ratio(int kind) { return kind == RL_VTRACE || kind == RL_EVEN; }
 
 /* Whether ratios come as log-probabilities. */
 RL_INLINE int has_logs(const rl_returns_job *job) { return job->kind == RL_VTRACE && !job->data[RL_RATIO]; }
 
-RL_INLINE int has_value(int kind) { return kind == RL_GAE || kind == RL_VTRACE; }
+RL_INLINE int has_value(int kind) { return kind == RL_GAE || has_ratio(kind); }
 
 /* Whether nothing may follow the last step. GAE and V-trace multiply the zero that does; the others look at the weight,
  * which may not be there, or share it between what follows and the bootstrapped value. */

@@ -1,5 +1,6 @@
-/* Steps side by side in memory, or nothing: vectors along time in front and behind, in between the chains of ROWS
- * lanes. Everything goes backward, lanes too, so that memory is read as one stream and fetched in that direction. */
+/* Where returns_scan.h does not serve. Steps side by side in memory, or nothing: vectors along time in front and
+ * behind, in between the chains of ROWS lanes. Everything goes backward, lanes too, so that memory is read as one
+ * stream and fetched in that direction. */
 
 /* Scratch memory of a group of lanes, of CHUNK steps each. */
 typedef struct {

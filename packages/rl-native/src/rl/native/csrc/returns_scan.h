@@ -1,0 +1,139 @@
+/* Steps side by side in memory, one gamma and one lambda for all: a row at a time, in registers. The steps of a block
+ * are joined in pairs, fours and so on, each to what follows it; one product and one sum then bring in what follows the
+ * block. So no step is waited for alone, and nothing passes through scratch memory, of which 16 rows need more than the
+ * first cache has. A block is 64 bytes, whatever a vector holds: the order is the same for all instruction sets. */
+
+#define WIDTH ((int64_t)(JOINED_BYTES / sizeof(REAL))) /* steps of a block */
+#define PARTS (JOINED_BYTES / sizeof(REAL) / LANES)    /* vectors of a block */
+#define EACH                                                                                                           \
+  UNROLL                                                                                                               \
+  for (int k = 0; k < (int)PARTS; k++)
+
+/* x_t = d_t + c_t x_{t+s} for all t, from s = 1, for which it holds, to the width of a block; beyond the block all is
+ * zero. Where weights are `small`, those are zero whose product with another such one would be denormal: that takes a
+ * processor a hundred times as long. */
+TARGET RL_INLINE void FN(join)(int small, VECTOR *d, VECTOR *c) {
+  const VECTOR none = V(all)(0), one = V(all)(1);
+  UNROLL
+  for (int s = 1; s < (int)WIDTH; s *= 2) {
+    if (small) {
+      EACH c[k] = V(unless_tiny)(c[k]);
+    }
+    EACH {
+      const int whole = s / LANES, next = k + (whole ? whole : 1);
+      const VECTOR then = next < (int)PARTS ? d[next] : none, weight = next < (int)PARTS ? c[next] : one;
+      d[k] = d[k] + c[k] * (whole ? then : V(later)(d[k], then, s));
+      c[k] = c[k] * (whole ? weight : V(later)(c[k], weight, s));
+    }
+  }
+}
+
+/* n steps, at least a block; `following` is what follows them, and afterwards the first of them. The last block covers
+ * some of the one before: outputs must not be inputs. `ends`: the last step is taken as done. */
+TARGET RL_INLINE void FN(any_scan)(int kind, const FN(numbers) * same, const rl_slots *slots, int64_t n, int ends,
+                                   int far, REAL *following) {
+  ALIGNED REAL kept[WIDTH];
+  uint8_t flags[JOINED_BYTES / sizeof(REAL)];
+  rl_slots here = *slots;
+  VECTOR after = V(all)(*following);
+  int64_t i = n - WIDTH;
+  if (ends) {
+    memcpy(flags, (const void *)(intptr_t)(here.of[RL_DONE] + i), sizeof flags);
+    flags[WIDTH - 1] = 1;
+    here.of[RL_DONE] = (int64_t)(intptr_t)flags - i;
+  }
+  for (;;) {
+    const rl_slots *at = &here;
+    VECTOR d[PARTS], c[PARTS], x[PARTS], alone[PARTS];
+    EACH {
+      if (far)
+        FN(expect)(kind, 0, at, i + k * LANES);
+      const FN(terms) terms = FN(terms_at)(kind, 0, same, at, i + k * LANES);
+      d[k] = alone[k] = terms.d;
+      c[k] = terms.c;
+    }
+    int small = 0;
+    if (has_ratio(kind)) {
+      EACH small |= V(any_small)(c[k]);
+    }
+    if (small)
+      FN(join)(1, d, c);
+    else
+      FN(join)(0, d, c);
+    EACH x[k] = d[k] + c[k] * after;
+    EACH {
+      const VECTOR then = k + 1 < (int)PARTS ? x[k + 1] : after;
+      FN(emit)(kind, x[k], V(later)(x[k], then, 1), alone[k], FN(extras_at)(kind, 0, same, at, i + k * LANES), at,
+               i + k * LANES);
+    }
+    if (ends)
+      here.of[RL_DONE] = slots->of[RL_DONE];
+    if (i >= WIDTH || i == 0) {
+      after = V(all)(x[0][0]);
+      if (i == 0)
+        break;
+      i -= WIDTH;
+    } else {
+      EACH V(put)(kept + k * LANES, x[k]);
+      after = V(all)(kept[WIDTH - i]);
+      i = 0;
+    }
+  }
+  *following = after[0];
+}
+
+#define SCAN(name, kind)                                                                                               \
+  TARGET static void FN(name##_scan)(const FN(numbers) * same, const rl_slots *slots, int64_t n, int ends, int far,    \
+                                     REAL *following) {                                                                \
+    FN(any_scan)(kind, same, slots, n, ends_itself(kind) && ends, far, following);                                     \
+  }
+SCAN(gae, RL_GAE)
+SCAN(td, RL_TD_LAMBDA)
+SCAN(sum, RL_SUM)
+SCAN(even, RL_EVEN)
+SCAN(vtrace, RL_VTRACE)
+#undef SCAN
+
+typedef void FN(piece)(const FN(numbers) * same, const rl_slots *slots, int64_t n, int ends, int far, REAL *following);
+
+static FN(piece) * FN(piece_of)(int kind) {
+  return kind == RL_GAE         ? FN(gae_scan)
+         : kind == RL_TD_LAMBDA ? FN(td_scan)
+         : kind == RL_SUM       ? FN(sum_scan)
+         : kind == RL_EVEN      ? FN(even_scan)
+                                : FN(vtrace_scan);
+}
+
+/* Rows one by one, backward. Ratios are made of log-probabilities for a piece of a row at once: all blocks of a piece
+ * are whole, but for those of the last one. */
+TARGET static void FN(scan)(const rl_returns_job *job, rl_places *places) {
+  ALIGNED REAL ratios[CHUNK_BYTES / sizeof(REAL)];
+  const int64_t most = CHUNK_BYTES / sizeof(REAL);
+  const FN(numbers) same = FN(numbers_of)(job);
+  const int logs = has_logs(job);
+  const int far = !job->strided && job->outer * job->inner * job->steps * (int64_t)sizeof(REAL) > FAR_BYTES;
+  const rl_slots back = times(&places->inner, -1);
+  FN(piece) *const piece = FN(piece_of)(kind_of(job));
+  for (int64_t o = job->outer - 1; o >= 0; o--) {
+    rl_slots row = place_of(places, o, 0, job->inner - 1);
+    for (int64_t i = 0; i < job->inner; i++, row = moved(row, &back)) {
+      REAL following = 0;
+      if (!logs) {
+        piece(&same, &row, job->steps, 1, far, &following);
+        continue;
+      }
+      for (int64_t left = job->steps, n; left > 0; left -= n) {
+        n = left <= most ? left : left - most < WIDTH ? most - WIDTH : most;
+        const rl_slots step = times(&places->time, left - n);
+        rl_slots at = moved(row, &step);
+        at.of[RL_RATIO] = (int64_t)(intptr_t)ratios;
+        FN(ratios)(&at, n, far);
+        piece(&same, &at, n, left == job->steps, far, &following);
+      }
+    }
+  }
+}
+
+#undef WIDTH
+#undef PARTS
+#undef EACH
