@@ -154,6 +154,20 @@ def test_many_draws_at_once_are_those_of_a_few_at_a_time(isa, dtype):
 
 
 @each_dtype
+def test_a_batch_of_any_size_draws_what_its_parts_do(isa, dtype):
+    # So many rows that the lower levels follow the upper ones in steps. Whole numbers, whose sums are exact.
+    priority = torch.randint(0, 3, (300_000,), generator=_rng()).to(dtype)
+    tree, u = _tree(priority), torch.rand(3000, generator=_rng(1), dtype=torch.float64)
+    parts = torch.cat([tree.sample(5, u=part)[0] for part in u.split(5)])
+    for n in (1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 95, 97, 128, 129, 160, 161, 500, 1025, 2999, 3000):
+        index, drawn = tree.sample(n, u=u[:n])
+        assert torch.equal(index, parts[:n]), n
+        assert torch.equal(drawn, priority[index]), n
+        weight = tree.sample_weighted(n, 0.5, generator=_rng(n))[1]
+        assert torch.equal(weight == 1, tree.sample(n, generator=_rng(n))[1] == 1), n
+
+
+@each_dtype
 def test_totals_at_the_ends_of_what_float64_holds_can_be_drawn_from(isa, dtype):
     for scale in (1e-38, 1e37) if dtype is torch.float32 else (1e-300, 1e300):
         tree = _tree(torch.full((1000,), scale, dtype=dtype))

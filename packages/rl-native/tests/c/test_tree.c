@@ -134,7 +134,7 @@ static void refused(int64_t capacity, int64_t bits) {
 
 /* So many draws that they take the short way down, by as many children as it takes at most, and one more. */
 static void many(int64_t capacity, int64_t bits) {
-    enum { N = 10240 };
+    enum { N = 65536 };
     const int64_t bytes = rl_tree_bytes(capacity, bits);
     char *tree = aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64)), *value = malloc((size_t)capacity * 8);
     int64_t *all = malloc((size_t)capacity * 8), *index = malloc(N * sizeof *index);
@@ -223,7 +223,7 @@ int main(void) {
             run(capacities[i], 64), errors(capacities[i], 64);
         }
         refused(16, 32), refused(17, 64), refused(1000, 32);
-        many(20480, 32), many(20480, 64), many(20481, 32), many(163840, 64), many(163841, 32);
+        many(131072, 32), many(131072, 64), many(131073, 32), many(131073, 64), many(1048577, 32);
     }
     puts("ok");
     return 0;

@@ -37,6 +37,29 @@ RL_INLINE double series(const double *c, int last, double x) {
 
 enum { CHUNK = 256 }; /* so many numbers are made at a time, in the first cache */
 
+/* Of draws: those side by side between two looks ahead, in a step of one level, from one level to the next, between
+ * asking and reading, at the top or made into weights at once, and on their way at most. */
+enum { UNIT = 8, STEP = 32, LAG = 64, AHEAD = 32, GROUP = 64, RING = 2048 };
+
+/* Where draws lie: given, or made from a seed; in equal parts of the total, or in all of it; in steps of `unit`. */
+typedef struct {
+    const double *u;
+    uint64_t seed;
+    int stratified;
+    double all, part, unit;
+} rl_points;
+
+_Static_assert(AHEAD + STEP <= LAG, "what a step asks for is known");
+_Static_assert((RL_LEVELS + 1) * LAG + 2 * GROUP < RING, "draws that are on their way have places of their own");
+
+/* Draws on their way, the i-th at i & mask: the node or block that each has come to, and what is left in it. Half a page
+ * apart: processors take a read for one of what was written before if both lie at the same place of a page. */
+typedef struct {
+    _Alignas(64) int64_t node[RING];
+    int64_t mask, apart[255];
+    double rest[RING];
+} rl_flow;
+
 static const char MAGIC[8] = "rltree1";
 
 typedef struct {

@@ -1,0 +1,183 @@
+/* Draws. Part of tree_walk.h: once for each type of leaf and instruction set. */
+
+/* A short way down, if there are so many draws that it pays. */
+TARGET static int FN(guide)(const rl_tree *t, rl_guide *guide, int64_t n, double total) {
+    int level = 0;
+    const int64_t most = n / RL_GUIDE_DRAWS < RL_GUIDE_CHILDREN ? n / RL_GUIDE_DRAWS : RL_GUIDE_CHILDREN;
+    while (level < t->levels && t->children[level] > most) level++;
+    if (level == t->levels || total < 0x1p-900 || total > 0x1p900) return 0;
+    for (int64_t i = 0; i < t->children[level]; i++)
+        guide->end[i + 1] = LEVEL(level)[i >> RL_FAN_BITS].sum[i & (RL_FAN - 1)];
+    rl_guide_make(guide, level, t->children[level], total);
+    return 1;
+}
+
+/* Uniforms in [0, 1): splitmix64 of seed and place (Steele, Lea and Flood, 2014), 52 bits of it. */
+TARGET static void FN(uniform)(double *u, int64_t from, int64_t n, uint64_t seed) {
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t z = seed + 0x9e3779b97f4a7c15u * (uint64_t)(from + i + 1);
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        z = ((z ^ (z >> 31)) >> 12) | 0x3ff0000000000000u;
+        memcpy(u + i, &z, 8);
+        u[i] -= 1;
+    }
+}
+
+/* The points of n draws on the line from 0 to the total. */
+TARGET static void FN(points)(const rl_points *p, double *mass, int64_t at, int64_t n) {
+    if (p->u)
+        memcpy(mass, p->u + at, (size_t)n * sizeof(double));
+    else
+        FN(uniform)(mass, at, n, p->seed);
+    if (p->stratified)
+        for (int64_t i = 0; i < n; i++) mass[i] = (mass[i] + (double)(at + i)) * p->part;
+    else
+        for (int64_t i = 0; i < n; i++) mass[i] *= p->all;
+    if (p->unit != 1)
+        for (int64_t i = 0; i < n; i++) mass[i] = floor(mass[i]) * p->unit;
+}
+
+/* Ask for the line with the sums of a node of this level, or for the leaves of a block, below all levels. */
+RL_INLINE void FN(ask_for)(const rl_tree *t, int level, int64_t node) {
+    if (level >= 0) {
+        __builtin_prefetch(LEVEL(level) + node);
+    } else {
+        __builtin_prefetch(LEAF + (node << RL_BLOCK_BITS));
+        if (sizeof(REAL) > 4) __builtin_prefetch(LEAF + (node << RL_BLOCK_BITS) + 8);
+    }
+}
+
+/* One level down for g draws: node becomes the picked child, r what is left in it. */
+TARGET RL_INLINE void FN(descend)(const NODE *level, int64_t *node, double *r, int64_t g) {
+    int64_t i = 0;
+#ifdef LANES
+    for (; i + LANES <= g; i += LANES) ON(pick_children)((const char *)level, sizeof(NODE), node + i, r + i);
+#endif
+    for (; i < g; i++) node[i] = (node[i] << RL_FAN_BITS) + pick8_scalar(level[node[i]].sum, r + i);
+}
+
+/* From the blocks to the leaves; some of these may be empty. */
+TARGET RL_INLINE void FN(arrive)(const REAL *leaves, const int64_t *node, const double *r, int64_t *index,
+                                 REAL *priority, int64_t g) {
+    int64_t i = 0;
+#ifdef LANES
+    for (; i + LANES <= g; i += LANES) FN(pick_leaves)(leaves, node + i, r + i, index + i);
+#endif
+    for (; i < g; i++) {
+        const int64_t first = node[i] << RL_BLOCK_BITS;
+        index[i] = first + JOIN2(pick16_scalar, T)(leaves + first, r[i]);
+    }
+    for (i = 0; i < g; i++) priority[i] = leaves[index[i]];
+}
+
+/* The points of g draws, and their way down to the children of level `far`. */
+TARGET static void FN(enter)(const rl_tree *t, const rl_guide *guide, const rl_points *points, int far, int64_t at,
+                             int64_t *node, double *r, int64_t g) {
+    int level = t->levels;
+    FN(points)(points, r, at, g);
+    if (guide) {
+        level = guide->level;
+        for (int64_t i = 0; i < g; i++) node[i] = rl_guide_find(guide, r + i);
+    } else {
+        for (int64_t i = 0; i < g; i++) node[i] = 0;
+    }
+    while (level-- > far) FN(descend)(LEVEL(level), node, r, g);
+}
+
+/* A step of one level, or to the leaves, below all levels. To ask for a few lines between some computing costs next to
+ * nothing; a burst of more than the processor can wait for at once holds up what follows. */
+TARGET RL_INLINE void FN(step)(const rl_tree *t, int level, rl_flow *flow, int64_t at, int64_t n, int64_t *index,
+                               REAL *drawn) {
+    const int64_t end = n - at < STEP ? n : at + STEP;
+    if (at == 0)
+        for (int64_t i = 0; i < n && i < AHEAD; i++) FN(ask_for)(t, level, flow->node[i]);
+    for (int64_t i = at; i < end; i += UNIT) {
+        const int64_t g = end - i < UNIT ? end - i : UNIT, more = n - i - AHEAD;
+        const int64_t *later = flow->node + ((i + AHEAD) & flow->mask);
+        int64_t *node = flow->node + (i & flow->mask);
+        double *r = flow->rest + (i & flow->mask);
+        if (more >= UNIT)
+            for (int j = 0; j < UNIT; j++) FN(ask_for)(t, level, later[j]);
+        else
+            for (int j = 0; j < more; j++) FN(ask_for)(t, level, later[j]);
+        if (level >= 0)
+            FN(descend)(LEVEL(level), node, r, g);
+        else
+            FN(arrive)(LEAF, node, r, index + i, drawn + i % GROUP, g);
+    }
+}
+
+/* Whoever came to an empty leaf takes the nearest one of its block that is not. */
+TARGET RL_INLINE void FN(mend)(const REAL *leaves, const int64_t *node, int64_t *index, REAL *priority, int64_t g) {
+    int lost = 0;
+    for (int64_t i = 0; i < g; i++) lost |= !(priority[i] > 0);
+    if (__builtin_expect(!lost, 1)) return;
+    for (int64_t i = 0; i < g; i++)
+        if (!(priority[i] > 0)) {
+            const REAL *block = leaves + (node[i] << RL_BLOCK_BITS);
+            index[i] = (node[i] << RL_BLOCK_BITS) + JOIN2(nearest16, T)(block, (int)(index[i] & (RL_BLOCK - 1)));
+            priority[i] = leaves[index[i]];
+        }
+}
+
+/* What is left to do for g draws that have arrived. */
+TARGET static void FN(leave)(const rl_tree *t, const int64_t *node, REAL *drawn, int64_t g, double beta,
+                             int64_t *index, REAL *priority, REAL *weight) {
+    const double least = t->head->min;
+    double x[GROUP];
+    FN(mend)(LEAF, node, index, drawn, g);
+    if (priority) memcpy(priority, drawn, (size_t)g * sizeof(REAL));
+    if (!weight) return;
+    if (sizeof(REAL) > 4)
+        for (int64_t i = 0; i < g; i++) x[i] = (double)drawn[i] / least;
+    else /* what a float cannot tell from that */
+        for (int64_t i = 0; i < g; i++) x[i] = (double)drawn[i] * (1 / least);
+    FN(power)(x, weight, g, -beta);
+}
+
+/* All draws, in steps that follow each other down the tree. Levels that a cache near by holds are passed at once; each
+ * one below is LAG draws behind the one above, and a step asks for the lines of the next: memory works all the time. */
+TARGET static void FN(flow)(const rl_tree *t, const rl_guide *guide, const rl_points *points, int64_t n, double beta,
+                            int64_t *index, REAL *priority, REAL *weight) {
+    const int64_t near = guide ? 1 << 18 : 1 << 14; /* many draws wait for the second cache side by side */
+    const int top = guide ? guide->level : t->levels;
+    rl_flow flow;
+    REAL drawn[GROUP];
+    int far = 0;
+    while (far < top && t->children[far] * (int64_t)sizeof(NODE) > near * RL_FAN) far++;
+    const int64_t lag = n > STEP ? LAG : 0, all = (far + 1) * lag;
+    for (flow.mask = 4 * GROUP - 1; flow.mask < all + 2 * GROUP; flow.mask += flow.mask + 1) {}
+    for (int64_t from = 0; from < n + all; from += STEP) {
+        int64_t at = from, g = n - from < GROUP ? n - from : GROUP;
+        const int64_t place = from & flow.mask;
+        if (from % GROUP == 0 && from < n)
+            FN(enter)(t, guide, points, far, from, flow.node + place, flow.rest + place, g);
+        for (int level = far - 1; level >= 0; level--)
+            if ((at -= lag) >= 0 && at < n) FN(step)(t, level, &flow, at, n, 0, 0);
+        if ((at -= lag) < 0) continue;
+        FN(step)(t, -1, &flow, at, n, index, drawn);
+        if ((at + STEP) % GROUP && at + STEP < n) continue;
+        at -= at % GROUP, g = n - at < GROUP ? n - at : GROUP;
+        FN(leave)(t, flow.node + (at & flow.mask), drawn, g, beta, index + at, priority ? priority + at : 0,
+                  weight ? weight + at : 0);
+    }
+}
+
+TARGET static int64_t FN(sample)(const rl_tree *t, int64_t n, const int64_t *seed, const double *u, int stratified,
+                                 double beta, int64_t *index, REAL *priority, REAL *weight) {
+    rl_guide guide;
+    const double total = t->head->total;
+    /* So near to zero a mass is a few steps of what a double can hold, and sums are exact: a whole number is drawn. */
+    const double unit = total < 0x1p-1020 ? 0x1p-1074 : 1, all = total / unit, part = all / (double)(n > 0 ? n : 1);
+    if (!(total > 0)) return RL_TREE_EMPTY;
+    if (!(total <= DBL_MAX)) return RL_TREE_OVERFLOW;
+    if (u)
+        for (int64_t i = 0; i < n; i++)
+            if (!(u[i] >= 0 && u[i] < 1)) return AT(RL_TREE_UNIFORM, i);
+    if (n <= 0) return RL_TREE_OK;
+    const rl_points points = {u, u ? 0 : (uint64_t)*seed, stratified, all, part, unit};
+    const rl_guide *way = FN(guide)(t, &guide, n, total) ? &guide : 0;
+    FN(flow)(t, way, &points, n, beta, index, priority, weight);
+    return RL_TREE_OK;
+}
