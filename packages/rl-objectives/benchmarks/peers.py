@@ -31,20 +31,30 @@ def torchrl_values() -> Any:
 
 
 def in_turns(sides: Sides, rounds: int, seconds: float = 0.01) -> dict[str, Pair]:
-    """Medians of each, in microseconds; in each round as many calls, one after the other, as take about `seconds`."""
+    """Medians of each, in microseconds; in each round as many calls, one after the other, as take about `seconds`.
+
+    How many those are, calls say that go before: the first ones find caches as another side left them.
+    """
     times: dict[str, list[Pair]] = {name: [] for name in sides}
     for turn in range(rounds + 1):
         for name, call in sides.items():
-            start = time.perf_counter()
-            call()
-            count = max(1, min(500, int(seconds / (time.perf_counter() - start))))
-            cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
-            for _ in range(count):
-                call()
-            spent = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+            count, spent = 1, clock(call, 1)
+            while spent[1] < seconds * 1e9 / 10:
+                count *= 2
+                spent = clock(call, count)
+            count = max(1, int(count * seconds * 1e9 / spent[1]))
+            spent = clock(call, count)
             if turn:  # the first warms up
                 times[name].append((spent[0] / 1e3 / count, spent[1] / 1e3 / count))
     return {name: (statistics.median(x for x, _ in t), statistics.median(x for _, x in t)) for name, t in times.items()}
+
+
+def clock(call: Callable[[], object], count: int) -> Pair:
+    """Nanoseconds of so many calls."""
+    cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
+    for _ in range(count):
+        call()
+    return time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
 
 
 def ratio(found: dict[str, Pair], above: str, below: str) -> str:

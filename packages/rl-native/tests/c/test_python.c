@@ -45,11 +45,12 @@ static rl_object *type_(rl_object *x) {
   return hold_(x->is_tensor ? &tensor_class : x->is_number ? &float_class : &other_class);
 }
 static rl_object *attribute_(rl_object *x, rl_object *name) {
-  if (x == &ad && name == &name_of_level)
-    return hold_(&level);
   if (name != &name_of_attribute)
     abort();
   return hold_(x->wants_gradient ? &yes : &no);
+}
+static rl_object *entry(rl_object *x, rl_object *name) {
+  return x == &ad && name == &name_of_level ? &level : (raised = &failure, (void *)0);
 }
 static void hold(rl_object *x) { x->held++; }
 static void drop(rl_object *x) {
@@ -341,7 +342,7 @@ int main(void) {
                      .watched = {watched, watched + 1, watched + 2}, .forward = &ad, .level = &name_of_level,
                      .type = type_, .attribute = attribute_, .hold = hold, .drop = drop, .number = number,
                      .nearest = nearest, .from_whole = from_whole, .error = error, .forget = forget, .ask = ask,
-                     .truth = truth, .tuple = tuple, .release = release, .regain = regain};
+                     .truth = truth, .entry = entry, .tuple = tuple, .release = release, .regain = regain};
   exchange.major = 2;
   CHECK(!rl_python_open(&table))
   exchange.major = 1;

@@ -24,6 +24,7 @@ _CAPSULE = b"dlpack_exchange_api"
 _FUNCTIONS = (
     *("PyObject_Type", "PyObject_GetAttr", "Py_IncRef", "Py_DecRef", "PyFloat_AsDouble", "PyNumber_AsSsize_t"),
     *("PyLong_FromLongLong", "PyErr_Occurred", "PyErr_Clear", "PyObject_CallNoArgs", "PyObject_IsTrue"),
+    "PyDict_GetItemWithError",
     "PyTuple_Pack",
     *("PyEval_SaveThread", "PyEval_RestoreThread"),
 )

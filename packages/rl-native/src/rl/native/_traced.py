@@ -22,7 +22,7 @@ _is_recorded = torch._C._is_tracing  # noqa: SLF001
 WATCHED = (_dispatch_modes, _is_transformed, _is_recorded)
 """What C asks, see ``rl_watched`` in `csrc/python.c`, and the compiler cannot."""
 
-LEVEL = (forward_ad, "_current_level")
+LEVEL = (vars(forward_ad), "_current_level")
 """Where it finds whether derivatives travel forward."""
 
 

@@ -81,12 +81,10 @@ int rl_watched(void) {
   for (int i = 0; i < RL_WATCHED; i++)
     if (so(rl_py.ask(rl_py.watched[i])))
       return 1;
-  rl_object *const level = rl_py.attribute(rl_py.forward, rl_py.level);
+  rl_object *const level = rl_py.entry(rl_py.forward, rl_py.level);
   if (!level)
     return so(level);
-  const int64_t found = rl_whole(level);
-  rl_py.drop(level);
-  return found >= 0;
+  return rl_whole(level) >= 0;
 }
 
 int rl_wants_gradient(rl_object *tensor) {

@@ -45,6 +45,7 @@ typedef struct {
   void (*forget)(void);                                      /* PyErr_Clear */
   rl_object *(*ask)(rl_object *);                            /* PyObject_CallNoArgs, which gives a reference */
   int (*truth)(rl_object *);                                 /* PyObject_IsTrue */
+  rl_object *(*entry)(rl_object *, rl_object *);             /* PyDict_GetItemWithError, which gives none */
   rl_object *(*tuple)(intptr_t, ...);                        /* PyTuple_Pack, which gives one, too */
   void *(*release)(void);                                    /* PyEval_SaveThread */
   void (*regain)(void *);                                    /* PyEval_RestoreThread */

@@ -37,9 +37,9 @@ _WIDE = 32_768
 """Elements of a step from which PyTorch uses several threads for it."""
 _NUMPY_TYPES = frozenset((torch.float32, torch.float64))
 _PLAIN_TYPES = frozenset((Tensor, Parameter))
-_CPU = torch.device("cpu")
 
 _is_compiling = torch.compiler.is_compiling
+_is_dynamo = torch.compiler.is_dynamo_compiling
 # There is no public way to ask these.
 _dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
 _is_transformed = torch._C._are_functorch_transforms_active  # noqa: SLF001
@@ -205,10 +205,8 @@ def recurrence_backend(device: torch.device, dtype: torch.dtype) -> LinearRecurr
     return default().linear_recurrence(device, dtype)
 
 
-@cache
-def _form(name: str, device: torch.device, dtype: torch.dtype) -> Callable[..., Any] | None:
-    """A method of that back end; kept, since to look for both takes as long as a small batch."""
-    return getattr(recurrence_backend(device, dtype), name, None)
+_on_cpu: dict[tuple[str, torch.dtype], Callable[..., Any] | None] = {}
+"""What `fused_form` found, of back ends that can be traced: to look for it again takes as long as a small batch."""
 
 
 def forget_back_ends() -> None:
@@ -218,7 +216,7 @@ def forget_back_ends() -> None:
         >>> forget_back_ends()
     """
     recurrence_backend.cache_clear()
-    _form.cache_clear()
+    _on_cpu.clear()
 
 
 class _Traced:
@@ -260,9 +258,17 @@ def fused_form(name: str, like: Tensor) -> Callable[..., Any] | None:
         >>> fused_form("no such return", torch.zeros(1)) is None
         True
     """
-    if _is_compiling():
-        return getattr(_chosen(like), name, None)
-    return _form(name, _CPU if like.is_cpu else like.device, like.dtype)
+    if not _is_dynamo() and like.is_cpu:  # which takes half as long as to ask for all that trace
+        try:
+            return _on_cpu[name, like.dtype]
+        except KeyError:
+            pass
+    tracing = _is_compiling()
+    backend = _chosen(like) if tracing else recurrence_backend(like.device, like.dtype)
+    form = getattr(backend, name, None)
+    if not tracing and like.is_cpu and getattr(backend, "traceable", False):
+        _on_cpu[name, like.dtype] = form
+    return form
 
 
 def linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
