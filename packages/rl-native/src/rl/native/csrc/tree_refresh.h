@@ -100,10 +100,10 @@ TARGET static void FN(fill)(const rl_tree *t, const int64_t *index, const REAL *
     for (int64_t i = 0; i < n && i < AHEAD; i++) __builtin_prefetch(LEAF + index[i], 1);
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n) __builtin_prefetch(LEAF + index[i + AHEAD], 1);
-        if (raw) __builtin_prefetch(raw + index[i], 1);
+        if (raw && i + AHEAD < n) __builtin_prefetch(raw + index[i + AHEAD], 1);
         LEAF[index[i]] = value[i * step] + 0;
+        if (raw) raw[index[i]] = error[i * error_step];
     }
-    for (int64_t i = 0; raw && i < n; i++) raw[index[i]] = error[i * error_step];
 }
 
 /* A part of a batch, of at most CHUNK rows: leaves, what lies above them below the level `crowded`, and if `raw` is
