@@ -31,20 +31,30 @@ Call = Callable[[int], object]
 
 
 def in_turns(sides: dict[str, Call], rounds: int, seconds: float = 0.01) -> dict[str, Pair]:
-    """Medians of each; in each round as many calls of it, one after the other, as take about `seconds`."""
+    """Medians of each; in each round as many calls of it, one after the other, as take about `seconds`.
+
+    How many those are, calls say that go before: the first ones find caches as another side left them.
+    """
     times: dict[str, list[Pair]] = {name: [] for name in sides}
     for turn in range(rounds + 1):
         for name, call in sides.items():
-            start = time.perf_counter()
-            call(turn)
-            count = max(1, min(500, int(seconds / (time.perf_counter() - start))))
-            cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
-            for i in range(count):
-                call(i)
-            spent = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+            count, spent = 1, timed(call, 1)
+            while spent[1] < seconds * 1e6 / 10:
+                count *= 2
+                spent = timed(call, count)
+            count = max(1, int(count * seconds * 1e6 / spent[1]))
+            spent = timed(call, count)
             if turn:  # the first warms up
-                times[name].append((spent[0] / 1e3 / count, spent[1] / 1e3 / count))
+                times[name].append((spent[0] / count, spent[1] / count))
     return {name: (statistics.median(x for x, _ in t), statistics.median(x for _, x in t)) for name, t in times.items()}
+
+
+def timed(call: Call, count: int) -> Pair:
+    """Microseconds of so many calls."""
+    cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
+    for i in range(count):
+        call(i)
+    return (time.thread_time_ns() - cpu) / 1e3, (time.perf_counter_ns() - wall) / 1e3
 
 
 def table(head: list[str]) -> None:
