@@ -294,6 +294,9 @@ class NativePriorityTree:
         Raises:
             SpecError: if a leaf is no priority.
         """
+        if _compiling():
+            ops.tree_rebuild(self._buffer, self.dtype)
+            return
         status = functions().rl_tree_rebuild(self._buffer.data_ptr())
         if status:
             refuse(status, capacity=self.capacity, value=self._leaves)
