@@ -10,7 +10,7 @@ import torch
 
 import rl.native
 from rl.core.doctor import examine
-from rl.core.errors import RLError
+from rl.core.errors import RLError, SlowBackendWarning
 from rl.core.registry import discovered
 from rl.native import NativePriorityTree, _build, _library, isa, why_not
 from rl.native._build import COMMAND
@@ -62,6 +62,7 @@ def absent(monkeypatch, tmp_path):
     """A package whose library was not built."""
     _library._load.cache_clear()
     monkeypatch.setattr(_library, "LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(_library, "_said", set())
     yield monkeypatch
     _library._load.cache_clear()
 
@@ -75,6 +76,21 @@ def test_without_the_library_the_hooks_pass_and_the_class_says_what_to_do(absent
     said = [finding for finding in examine() if finding.name == "rl-native"]
     assert [finding.state for finding in said] == ["note"]
     assert COMMAND in said[0].value
+
+
+def test_without_the_library_returns_say_so_once(absent, recwarn):
+    for _ in range(2):
+        assert plugin.rl_linear_recurrence(torch.device("cpu"), torch.float32) is None
+    assert plugin.rl_linear_recurrence(torch.device("cpu"), torch.float16) is None
+    assert [warning.category for warning in recwarn.list] == [SlowBackendWarning]
+    assert str(recwarn.list[0].message).startswith("returns are computed in plain torch")
+    assert COMMAND in str(recwarn.list[0].message)
+
+
+def test_switched_off_it_says_nothing(absent, recwarn):
+    absent.setenv("RL_NATIVE", "off")
+    assert plugin.rl_linear_recurrence(torch.device("cpu"), torch.float32) is None
+    assert not recwarn.list
 
 
 def test_without_the_library_require_is_an_error(absent):

@@ -425,3 +425,15 @@ def test_returns_compile_whole(gamma):
         )
 
     torch.testing.assert_close(torch.compile(every, fullgraph=True, backend="aot_eager")(b), every(b))
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["numbers", "by step"])
+def test_the_operators_are_as_they_declare(steps):
+    b, ops, checks = make(3, 6, 2, 0), torch.ops.rl_native, ["test_schema", "test_faketensor"]
+    b = {name: x.transpose(0, 1).contiguous().transpose(0, 1) for name, x in b.items()}
+    by_step = b["lmbda"] if steps else None
+    flags = (b["reward"], b["done"], b["terminated"], by_step, by_step, 0.9, 0.8, 1)
+    torch.library.opcheck(ops.gae.default, (b["value"], b["next"], *flags), test_utils=checks)
+    for bootstrap in (b["next"], None):
+        torch.library.opcheck(ops.td_lambda.default, (bootstrap, *flags), test_utils=checks)
+    torch.library.opcheck(ops.vtrace.default, (b["ratio"], b["value"], b["next"], *flags, 1.0, 1.0), test_utils=checks)

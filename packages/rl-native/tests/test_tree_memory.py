@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from rl.core.errors import CheckpointError
+from rl.core.errors import CheckpointError, SpecError
 from rl.native import NativePriorityTree
 from rl.native._tree_calls import buffer_size, leaves_at
 from rl.native._tree_memory import ALIGN, zeros
@@ -203,6 +203,25 @@ def test_a_compiled_graph_holds_the_tree_without_a_break():
         compiled(tree, torch.tensor([1, 2, 900, 3]), *arguments[1:], *beside)
 
 
+def test_a_compiled_graph_holds_a_rebuild_too():
+    tree, given = _tree(), torch.rand(1000) + 1
+    start = leaves_at(1000, torch.float32)
+
+    def step(tree, leaves):
+        tree.buffer[start : start + 4000] = leaves.view(torch.uint8)
+        tree.rebuild()
+        return tree.total()
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    assert compiled(tree, given).item() == pytest.approx(given.double().sum().item(), rel=1e-13)
+    plain = NativePriorityTree(1000)
+    plain.update(torch.arange(1000), given)
+    assert torch.equal(tree.buffer, plain.buffer)
+    given[7] = -1
+    with pytest.raises(SpecError, match="place 7"):
+        compiled(tree, given)
+
+
 def test_the_operators_are_as_they_declare():
     tree, index = _tree(100), torch.tensor([1, 2])
     ops = torch.ops.rl_native
@@ -212,6 +231,7 @@ def test_the_operators_are_as_they_declare():
         arguments = (tree.buffer, index, torch.ones(2), 0.1, 0.6, *beside, 100)
         torch.library.opcheck(ops.tree_set_errors, arguments, test_utils=checks)
     torch.library.opcheck(ops.tree_get, (tree.buffer, index, torch.float32), test_utils=checks)
+    torch.library.opcheck(ops.tree_rebuild, (tree.buffer, torch.float32), test_utils=checks)
     u = torch.rand(5, dtype=torch.float64)
     seed = torch.zeros((), dtype=torch.int64)
     torch.library.opcheck(ops.tree_sample, (tree.buffer, 5, seed, u, False, 0.4, torch.float32), test_utils=checks)

@@ -148,6 +148,12 @@ def test_a_device_that_is_not_there(backend, device, recwarn):
     assert not recwarn.list
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_by_name_without_a_cuda_device_says_what_it_needs():
+    with pytest.raises(BackendError, match=r"'cuda' needs a cuda device.*`pip install rl-prio-cuda`.*backend='auto'"):
+        PrioritizedSampler(10, 0.6, 0.4, backend="cuda")
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 def test_rows_that_are_not_written_take_no_memory(backend):

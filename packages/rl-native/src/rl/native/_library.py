@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import warnings
 from functools import cache
 from pathlib import Path
 from struct import Struct
 
-from rl.core.errors import RLError
+from rl.core.errors import RLError, SlowBackendWarning
 from rl.core.settings import settings
 from rl.native._build import COMMAND, LIBRARY, STAMP, record, stamp
 
-__all__ = ["ISAS", "isa", "library", "require", "use_isa", "why", "why_not"]
+__all__ = ["ISAS", "isa", "library", "require", "use_isa", "warn_absent", "why", "why_not"]
 
 ISAS = ("scalar", "AVX2", "AVX-512")
 """Instruction sets by the number that C knows them by."""
@@ -106,6 +107,20 @@ def _absent() -> str:
         f"rl-native has no compiled library: {_load()[1]}. Everything works without it, slower;"
         f" to build it, install a C compiler and run `{COMMAND}`"
     )
+
+
+_said: set[str] = set()
+
+
+def warn_absent(what: str) -> None:
+    """Say, once, that something else computes because there is no library; not where it is switched off.
+
+    Args:
+        what: is done in plain torch then.
+    """
+    if settings().native != "off" and what not in _said:
+        _said.add(what)
+        warnings.warn(f"{what} in plain torch: {_absent()}", SlowBackendWarning, stacklevel=2)
 
 
 def isa() -> str:

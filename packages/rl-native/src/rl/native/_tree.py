@@ -95,7 +95,7 @@ class NativePriorityTree:
         self._new = self._leaves.new_empty
         self._head = buffer[24:48].view(_FLOAT64)
         self._set, self._set_errors = function("tree_set", UNUSUAL), function("tree_set_errors", UNUSUAL)
-        self._draw = function("tree_new_sample", UNUSUAL)
+        self._draw: Callable[..., Any] = function("tree_new_sample", UNUSUAL)  # which gives a tuple, or a status
 
     @property
     def buffer(self) -> Tensor:
@@ -294,6 +294,9 @@ class NativePriorityTree:
         Raises:
             SpecError: if a leaf is no priority.
         """
+        if _compiling():
+            ops.tree_rebuild(self._buffer, self.dtype)
+            return
         status = functions().rl_tree_rebuild(self._buffer.data_ptr())
         if status:
             refuse(status, capacity=self.capacity, value=self._leaves)

@@ -20,12 +20,13 @@ from rl.native._tree_calls import (
     check_target,
     check_values,
     functions,
+    leaves_at,
     pack_draws,
     pack_errors,
     refuse,
 )
 
-__all__ = ["tree_get", "tree_sample", "tree_set", "tree_set_errors"]
+__all__ = ["tree_get", "tree_rebuild", "tree_sample", "tree_set", "tree_set_errors"]
 
 _LIBRARY = Library("rl_native", "FRAGMENT")
 _LIBRARY.define("tree_set(Tensor(a!) buffer, Tensor index, Tensor priority) -> ()")
@@ -38,6 +39,7 @@ _LIBRARY.define(
     " -> (Tensor, Tensor)"
 )
 _LIBRARY.define("tree_get(Tensor buffer, Tensor index, ScalarType dtype) -> Tensor")
+_LIBRARY.define("tree_rebuild(Tensor(a!) buffer, ScalarType dtype) -> ()")
 
 
 def _tree_of(buffer: Tensor, dtype: torch.dtype) -> int:
@@ -147,6 +149,14 @@ def _get(buffer: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     return priority
 
 
+def _rebuild(buffer: Tensor, dtype: torch.dtype) -> None:
+    capacity = _tree_of(buffer, dtype)
+    status = functions().rl_tree_rebuild(buffer.data_ptr())
+    if status:
+        start = leaves_at(capacity, dtype)
+        refuse(status, capacity=capacity, value=buffer[start : start + capacity * dtype.itemsize].view(dtype))
+
+
 def _fake_sample(buffer: Tensor, n: int, *others: object) -> tuple[Tensor, Tensor]:
     dtype = cast(torch.dtype, others[-1])
     return buffer.new_empty(n, dtype=torch.int64), buffer.new_empty(n, dtype=dtype)
@@ -154,6 +164,10 @@ def _fake_sample(buffer: Tensor, n: int, *others: object) -> tuple[Tensor, Tenso
 
 def _fake_get(buffer: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     return buffer.new_empty(index.shape, dtype=dtype)
+
+
+def _fake_rebuild(buffer: Tensor, dtype: torch.dtype) -> None:
+    """Nothing is returned, and one tensor alone is read and written."""
 
 
 def _fake_set(buffer: Tensor, index: Tensor, priority: Tensor) -> None:
@@ -170,14 +184,17 @@ for _name, _function in {
     "tree_set_errors": _set_errors,
     "tree_sample": _sample,
     "tree_get": _get,
+    "tree_rebuild": _rebuild,
 }.items():
     _LIBRARY.impl(_name, _function, "CPU")
 register_fake("rl_native::tree_set", _fake_set, lib=_LIBRARY)
 register_fake("rl_native::tree_set_errors", _fake_set_errors, lib=_LIBRARY)
 register_fake("rl_native::tree_sample", _fake_sample, lib=_LIBRARY)
 register_fake("rl_native::tree_get", _fake_get, lib=_LIBRARY)
+register_fake("rl_native::tree_rebuild", _fake_rebuild, lib=_LIBRARY)
 
 tree_set = torch.ops.rl_native.tree_set.default
 tree_set_errors = torch.ops.rl_native.tree_set_errors.default
 tree_sample = torch.ops.rl_native.tree_sample.default
 tree_get = torch.ops.rl_native.tree_get.default
+tree_rebuild = torch.ops.rl_native.tree_rebuild.default

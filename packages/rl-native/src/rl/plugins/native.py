@@ -45,16 +45,17 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
 
 @hookimpl(tryfirst=True)
 def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecurrence | None:
-    """The recurrence in C, on the CPU for float32 and float64, where the library is there."""
+    """The recurrence in C, on the CPU for float32 and float64; a warning, once, where the library is not there."""
     if device.type != "cpu":
-        return None
-    from rl.native._library import library
-
-    if library() is None:
         return None
     from rl.native._returns import BITS
 
     if dtype not in BITS:
+        return None
+    from rl.native._library import library, warn_absent
+
+    if library() is None:
+        warn_absent("returns are computed")
         return None
     from rl.native._recurrence import NativeRecurrence
 

@@ -50,8 +50,13 @@ class Backend:
         return f"{self.name} of {self.distribution}: {self.why}"
 
 
-def refuse_device(who: str, device: torch.device | str) -> torch.device:
+def refuse_device(who: str, device: torch.device | str, *, backend: str = "auto") -> torch.device:
     """`device`, if this machine has it: nobody needs to be asked for a tree elsewhere.
+
+    Args:
+        who: for messages.
+        device: any kind of it.
+        backend: the one that needs it there, if that is why.
 
     Raises:
         ContractError: if there is no such kind of device.
@@ -70,6 +75,11 @@ def refuse_device(who: str, device: torch.device | str) -> torch.device:
     if place.type in ("cpu", "meta"):
         return place
     reason = _why_no(place)
+    if reason and backend in _INSTALL:
+        raise BackendError(
+            f"{who}: backend {backend!r} needs a {place} device, and `{_INSTALL[backend]}`: {reason}; backend='auto'"
+            " takes what there is"
+        )
     if reason:
         raise BackendError(f"{who}: device {place}: {reason}; storage and sampler take device='cpu'")
     return place

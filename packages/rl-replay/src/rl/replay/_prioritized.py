@@ -110,7 +110,8 @@ class PrioritizedSampler:
         self._alpha = refuse_exponent(who, "alpha", alpha)
         self._beta = refuse_exponent(who, "beta", beta)
         refuse_overflow(who, torch.ones(1, device="cpu"), self.eps, self._alpha, dtype, of_new_rows=True)
-        where = refuse_device(who, "cuda" if device is None and backend == "cuda" else device or "cpu")
+        by_name = device is None and backend == "cuda"
+        where = refuse_device(who, "cuda", backend=backend) if by_name else refuse_device(who, device or "cpu")
         with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
             tree, self._backend = find_tree(who, backend, capacity, where, dtype)
             self._raw, self._rows = large_zeros(capacity, dtype, where), 0  # rows with a priority, always the first
