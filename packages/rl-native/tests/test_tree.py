@@ -63,7 +63,7 @@ def test_every_instruction_set_makes_the_same_bytes_and_draws(dtype):
 
 
 @each_dtype
-@pytest.mark.parametrize("rows", [2000, 100_003])
+@pytest.mark.parametrize("rows", [2000, 100_003, 300_001])
 def test_small_batches_leave_the_bytes_of_a_tree_that_is_made_as_a_whole(isa, dtype, rows):
     tree = _tree(torch.rand(rows, generator=_rng(), dtype=dtype))
     for seed in range(60):

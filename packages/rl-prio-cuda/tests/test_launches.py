@@ -63,15 +63,15 @@ def _set(library, capacity, bits, n):
     return lambda: library.rl_prio_set(HERE, HERE, capacity, bits, HERE, HERE, n, 1, capacity, STREAM)
 
 
-def _wide(capacity):
+def _wide(capacity, bits=32):
     """Levels that one block would take too long for: with more than 2048 children, the root excepted."""
-    return [each for each in layout(capacity, 32).children[:-1] if each > 2048]
+    return [each for each in layout(capacity, bits).children[:-1] if each > 2048]
 
 
-def _above(children, n):
+def _above(capacity, bits, n):
     """Launches for the levels, with the children that each has to make again."""
-    for level, count in enumerate(children):
-        yield count if (n if level == 0 else 2 * n) >= count else n
+    small = layout(capacity, bits).size <= 2**20
+    return [count if (2 * n if small else n) >= count else n for count in _wide(capacity, bits)]
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -83,7 +83,7 @@ def test_an_update_takes_one_launch_or_one_for_each_wide_level(library, n, capac
     if n <= 1024:
         assert found == [("rl_update_single", 1, min(1024, max(64, -(-8 * n // 32) * 32)))]
         return
-    each = list(_above(_wide(capacity), n))
+    each = _above(capacity, bits, n)
     assert [kind for kind, _, _ in found] == ["rl_elect", "rl_write", *["rl_level"] * len(each), "rl_top"]
     for _, blocks, threads in found[:2]:
         assert blocks * threads >= n > (blocks - 1) * threads

@@ -272,12 +272,12 @@ def test_non_contiguous_and_converted_arguments(make):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("capacity", [1, 17, 5000])
+@pytest.mark.parametrize("capacity", [1, 17, 5000, 100_000, 200_000, 210_000])  # 2^20 bytes lie between these
 def test_the_bytes_are_those_of_rl_native(make, launches, dtype, capacity):
     native = pytest.importorskip("rl.native").NativePriorityTree
     one, other = make(capacity, dtype), native(capacity, dtype=dtype)
     assert torch.equal(one.buffer.cpu(), other.buffer)
-    for seed, n in enumerate([1, 7, 300, 1024, 3000, 20_000]):
+    for seed, n in enumerate([1, 7, 300, 1024, 3000, 8000, 20_000]):
         index = torch.randint(0, capacity, (n,), generator=_rng(seed))
         priority = torch.rand(n, generator=_rng(seed), dtype=dtype) ** 6
         priority[torch.rand(n, generator=_rng(seed + 99)) < 0.3] = 0

@@ -76,6 +76,7 @@ def _updates(capacity, dtype, sizes):
 
 
 SIZES = {1: [1, 3], 15: [2, 40], 17: [5, 9], 129: [1, 60, 300], 1025: [10, 700, 2000], 40_000: [2100, 5000]}
+SIZES[210_000] = [8000]  # takes more than 2^20 bytes
 WIDE = (17, 1025)  # of which float64 is no long variant; of the others float32
 
 

@@ -21,7 +21,7 @@ SHORT = (90, True)  # what is no long variant; float64 leaves take more register
 LANES = 128
 
 POINTERS = {"tree": "*u8", "work": "*u8", "index": "*i64", "u": "*fp64"}
-SCALARS = dict.fromkeys(("leaves", "n", "step", "rows", "eps", "alpha", "beta", "capacity", "padded"), "i64")
+SCALARS = dict.fromkeys(("leaves", "n", "most", "step", "rows", "eps", "alpha", "beta", "capacity", "padded"), "i64")
 SCALARS |= dict.fromkeys(("height", "first", "levels"), "i32")
 
 CASES = {

@@ -101,11 +101,12 @@ struct Naive {
         put(node + 8 * j, f.sum), put(node + 64 + j * one, f.min), put(node + 64 + (8 + j) * one, f.max);
     }
 
-    /* What lies above touched leaves; whole levels where the batch is as large as them, above the lowest half as large. */
+    /* What lies above touched leaves; whole levels where the batch is as large as them, or half as large in a tree of up
+     * to 2^20 bytes. */
     void refresh(const std::vector<int64_t> &index, int64_t n) {
         for (size_t l = 0; l < children.size(); l++) {
             std::set<int64_t> touched;
-            if ((l ? 2 * n : n) >= children[l])
+            if ((buffer.size() <= 1 << 20 ? 2 * n : n) >= children[l])
                 for (int64_t c = 0; c < children[l]; c++) touched.insert(c);
             else
                 for (int64_t i : index) touched.insert(i >> (4 + 3 * l));

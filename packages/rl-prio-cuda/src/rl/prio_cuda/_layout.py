@@ -21,6 +21,7 @@ ERROR_WORDS = 3
 
 _BLOCK, _FAN = 16, 8
 _MOST = 2**46
+_NEAR = 2**20  # bytes of a tree that a processor's cache holds
 _HEAD = struct.Struct("<8sqq3d")  # magic, capacity, bits of a leaf, total, min, max
 
 
@@ -43,6 +44,10 @@ class Layout:
     children: tuple[int, ...]
     leaves: int
     size: int
+
+    def reach(self, n: int) -> int:
+        """Children that a level has at most if a batch of `n` makes all of them again, as in ``rl_whole``."""
+        return 2 * n if self.size <= _NEAR else n
 
     @property
     def padded(self) -> int:

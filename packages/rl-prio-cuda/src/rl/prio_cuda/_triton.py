@@ -143,8 +143,9 @@ class TritonExecutor:
     ) -> None:
         """Make all levels again: those with much to do by many programs, the rest by one."""
         wide, first = plan.bits == 64, 0
+        most = plan.reach(n)
         for height, children in enumerate(plan.children):
-            full = n >= children if height == 0 else 2 * n >= children
+            full = most >= children
             count = children if full else n
             if count <= _FEW:
                 break
@@ -170,6 +171,7 @@ class TritonExecutor:
             value,
             plan.leaves,
             n,
+            most,
             step,
             max(first, 1),
             len(plan.at),

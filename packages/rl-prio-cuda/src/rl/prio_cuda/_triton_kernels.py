@@ -183,14 +183,12 @@ def level(
 
 
 @triton.jit
-def _climb(tree, work, index, leaves, n, height, BOTTOM: tl.constexpr, WIDE: tl.constexpr, Q: tl.constexpr):
+def _climb(tree, work, index, leaves, n, most, height, BOTTOM: tl.constexpr, WIDE: tl.constexpr, Q: tl.constexpr):
     """One level, by one program alone."""
     plan = longs(work) + _PLAN
     at, below = tl.load(plan + height), tl.load(plan + 16 + height)
-    many = n + below * 0  # int64: twice a batch may not fit into less
-    touched = many if BOTTOM else 2 * many
-    count = below if touched >= below else many
-    full = below + tl.zeros((Q,), tl.int64) <= touched
+    count = below if most >= below else n + below * 0
+    full = below + tl.zeros((Q,), tl.int64) <= most
     shift = 4 + 3 * height
     for start in range(0, count, Q):
         item = start + tl.arange(0, Q).to(tl.int64)
@@ -205,17 +203,29 @@ def _climb(tree, work, index, leaves, n, height, BOTTOM: tl.constexpr, WIDE: tl.
     tl.debug_barrier()  # what was written is read by other lanes next
 
 
-@triton.jit(do_not_specialize=["leaves", "n", "step", "first", "levels"])
+@triton.jit(do_not_specialize=["leaves", "n", "most", "step", "first", "levels"])
 def above(
-    tree, work, index, value, leaves, n, step, first, levels, BOTTOM: tl.constexpr, WIDE: tl.constexpr, Q: tl.constexpr
+    tree,
+    work,
+    index,
+    value,
+    leaves,
+    n,
+    most,
+    step,
+    first,
+    levels,
+    BOTTOM: tl.constexpr,
+    WIDE: tl.constexpr,
+    Q: tl.constexpr,
 ):
     """The levels from `first` up and the head, by one program; then report what was refused, and forget it."""
     worst = tl.load(longs(work) + _WORST)
     if worst == 0:
         if BOTTOM:
-            _climb(tree, work, index, leaves, n, 0, True, WIDE, Q)
+            _climb(tree, work, index, leaves, n, most, 0, True, WIDE, Q)
         for height in range(first, levels):
-            _climb(tree, work, index, leaves, n, height, False, WIDE, Q)
+            _climb(tree, work, index, leaves, n, most, height, False, WIDE, Q)
         lane = tl.arange(0, 1)
         root = tl.load(longs(work) + _PLAN + levels - 1)
         total, low, high = of_node(tree, root, lane, lane == 0, WIDE)

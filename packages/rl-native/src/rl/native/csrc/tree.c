@@ -37,6 +37,14 @@ RL_INLINE double series(const double *c, int last, double x) {
 
 enum { CHUNK = 256 }; /* so many numbers are made at a time, in the first cache */
 
+RL_INLINE int64_t at_most(int64_t most, int64_t x) { return x < most ? x : most; }
+
+/* Of updates, a mask: whether the child that was made last for a row has other extremes than before, for rows on their
+ * way. */
+enum { OTHERS = 255 };
+
+_Static_assert((RL_LEVELS + 1) * 8 <= OTHERS && CHUNK % 8 == 0, "rows on their way have places of their own");
+
 /* Of draws: those side by side between two looks ahead, in a step of one level, from one level to the next, between
  * asking and reading, at the top or made into weights at once, and on their way at most. */
 enum { UNIT = 8, STEP = 32, LAG = 64, AHEAD = 32, GROUP = 64, RING = 2048 };

@@ -6,6 +6,8 @@
 
 enum { RL_BLOCK_BITS = 4, RL_BLOCK = 16, RL_FAN_BITS = 3, RL_FAN = 8, RL_LEVELS = 16, RL_HEAD = 128 };
 
+enum { RL_NEAR = 1 << 20 }; /* bytes of a tree that a second cache holds beside other things */
+
 typedef struct {
     char magic[8];
     int64_t capacity, bits;

@@ -1,6 +1,13 @@
 /* Writing leaves, and making what lies above them. Part of tree_walk.h: once for each type of leaf and instruction
  * set. */
 
+/* Rows of a batch that climb together. Blocks of doubles do so one by one: side by side they take as long. */
+#ifdef LANES
+#define ROWS ((int64_t)(sizeof(REAL) == 4 ? LANES : 4))
+#else
+#define ROWS ((int64_t)4)
+#endif
+
 /* Make a child of a level; whether its extremes are others now. */
 TARGET RL_INLINE int FN(refresh_child)(const rl_tree *t, int level, int64_t child) {
     NODE *node = LEVEL(level) + (child >> RL_FAN_BITS);
@@ -45,58 +52,111 @@ TARGET static void FN(refresh_above)(const rl_tree *t, int level) {
     t->head->total = total, t->head->min = min, t->head->max = max;
 }
 
-/* From which level on a batch of n changes so many children that all are made, side by side, in less time. What lies
- * above no written leaf has other bytes before it is first made: rl-prio-cuda counts the same way. */
+/* From which level on a batch of n changes so many children that all are made, side by side, in less time: half of them
+ * where the second cache holds the tree, else as many. What lies above no written leaf has other bytes before it is
+ * first made: rl-prio-cuda counts the same way. */
 RL_INLINE int FN(crowded)(const rl_tree *t, int64_t n) {
-    int level = n < t->children[0];
-    while (level > 0 && level < t->levels && 2 * n < t->children[level]) level++;
+    const int64_t most = t->bytes <= RL_NEAR ? 2 * n : n;
+    int level = 0;
+    while (level < t->levels && most < t->children[level]) level++;
     return level;
 }
 
-/* Ask for the lines that a leaf is written into, and the sums above it. */
-RL_INLINE void FN(ask)(const rl_tree *t, int64_t index, const REAL *raw) {
-    const int64_t block = index >> RL_BLOCK_BITS;
-    const char *leaves = (const char *)(LEAF + (block << RL_BLOCK_BITS));
-    const char *node = (const char *)(LEVEL(0) + (block >> RL_FAN_BITS));
-    if (raw) __builtin_prefetch(raw + index, 1);
-    for (size_t at = 0; at < RL_BLOCK * sizeof(REAL); at += 64) __builtin_prefetch(leaves + at, 1);
-    for (size_t at = 0; at < sizeof(NODE); at += 64) __builtin_prefetch(node + at, 1);
+/* Ask for the lines that leaves are written into, and the sums above them. */
+RL_INLINE void FN(ask)(const rl_tree *t, const int64_t *index, int64_t from, int64_t to, const REAL *raw) {
+    for (int64_t i = from; i < to; i++) {
+        const int64_t block = index[i] >> RL_BLOCK_BITS;
+        const char *leaves = (const char *)(LEAF + (block << RL_BLOCK_BITS));
+        const char *node = (const char *)(LEVEL(0) + (block >> RL_FAN_BITS));
+        if (raw) __builtin_prefetch(raw + index[i], 1);
+        for (size_t at = 0; at < RL_BLOCK * sizeof(REAL); at += 64) __builtin_prefetch(leaves + at, 1);
+        for (size_t at = 0; at < sizeof(NODE); at += 64) __builtin_prefetch(node + at, 1);
+    }
 }
 
-/* Write a few leaves, and make what lies above them below the level `crowded`. Each level is LAG rows behind the one
- * under it, and lines are asked for AHEAD rows before: while some are on their way, others are added up, and nothing
- * is read that was written just now. Extremes are made only where one below has become another. */
-TARGET static void FN(climb)(const rl_tree *t, int crowded, const int64_t *index, const REAL *value, int64_t step,
-                             REAL *raw, const REAL *error, int64_t error_step, int64_t n, int64_t rest) {
-    enum { AHEAD = 16, LAG = 4 };
-    uint8_t other[CHUNK]; /* whether the child that was made last for a row has other extremes than before */
-    for (int64_t i = 0; i < AHEAD && i < n; i++) FN(ask)(t, index[i], raw);
-    for (int64_t i = 0; i < n + crowded * LAG; i++) {
-        if (i < n) {
-            if (i + AHEAD < rest) FN(ask)(t, index[i + AHEAD], raw);
-            LEAF[index[i]] = value[i * step] + 0; /* of -0 that makes 0 */
-            if (raw) raw[index[i]] = error[i * error_step];
-            other[i] = 1;
+/* Make the blocks of a group of rows side by side, unless neighbours share one; whether it did. */
+TARGET RL_INLINE int FN(raise_aside)(const rl_tree *t, const int64_t *index, uint8_t *other) {
+#ifdef LANES
+    int64_t block[LANES];
+    double sum[LANES];
+    REAL min[LANES], max[LANES];
+    int same = 0;
+    for (int i = 0; i < LANES; i++) block[i] = index[i] >> RL_BLOCK_BITS;
+    for (int i = 1; i < LANES; i++) same |= block[i] == block[i - 1];
+    if (same) return 0;
+    FN(blocks)(LEAF, block, sum, min, max);
+    for (int i = 0; i < LANES; i++) {
+        NODE *node = LEVEL(0) + (block[i] >> RL_FAN_BITS);
+        const int j = block[i] & (RL_FAN - 1);
+        other[i] = (min[i] != node->min[j]) | (max[i] != node->max[j]);
+        node->sum[j] = sum[i], node->min[j] = min[i], node->max[j] = max[i];
+    }
+    return 1;
+#else
+    (void)t, (void)index, (void)other;
+    return 0;
+#endif
+}
+
+/* Make the blocks of the rows of a batch of n from `row` to `end`; `others` become whether their extremes are others
+ * than before. */
+TARGET RL_INLINE void FN(raise_blocks)(const rl_tree *t, const int64_t *index, uint8_t *others, int64_t row,
+                                       int64_t end, int64_t n) {
+    if (sizeof(REAL) == 4 && end - row == ROWS && FN(raise_aside)(t, index + row, others + (row & OTHERS))) return;
+    for (; row < end; row++) {
+        const int64_t block = index[row] >> RL_BLOCK_BITS;
+        if (row + 1 < n && index[row + 1] >> RL_BLOCK_BITS == block) /* made in one with the next row */
+            others[row & OTHERS] = 1;
+        else
+            others[row & OTHERS] = (uint8_t)FN(refresh_child)(t, 0, block);
+    }
+}
+
+/* Make the children of a level above. Extremes are made only where one below has become another. */
+TARGET RL_INLINE void FN(raise)(const rl_tree *t, int level, const int64_t *index, uint8_t *others, int64_t row,
+                                int64_t end, int64_t n) {
+    const int shift = RL_BLOCK_BITS + level * RL_FAN_BITS;
+    for (; row < end; row++) {
+        const int64_t child = index[row] >> shift;
+        uint8_t *other = others + (row & OTHERS);
+        if (row + 1 < n && index[row + 1] >> shift == child)
+            others[(row + 1) & OTHERS] |= *other;
+        else if (*other)
+            *other = (uint8_t)FN(refresh_child)(t, level, child);
+        else
+            FN(refresh_sum)(t, level, child);
+    }
+}
+
+/* Write a few leaves, of the rows of a batch from `at` on, and make what lies above them below the level `crowded`.
+ * Each level is a group of rows behind the one under it, also from one part of the batch to the next, and lines are
+ * asked for AHEAD rows before, those of half a group at a time: while some are on their way, others are added up, and
+ * nothing is read that was written just now. */
+TARGET static void FN(climb)(const rl_tree *t, int crowded, const int64_t *index, int64_t at, int64_t n,
+                             const REAL *value, int64_t step, REAL *raw, const REAL *error, int64_t error_step,
+                             uint8_t *others) {
+    enum { AHEAD = 16, HALF = ROWS / 2 };
+    const int64_t end = n - at <= CHUNK ? n + crowded * ROWS : at + CHUNK;
+    if (at == 0) FN(ask)(t, index, 0, at_most(n, AHEAD), raw);
+    for (int64_t i = at; i < end; i += ROWS) {
+        const int64_t later = i + AHEAD;
+        int64_t row = i - ROWS;
+        for (int64_t j = i; j < at_most(n, i + ROWS); j++) {
+            LEAF[index[j]] = value[(j - at) * step] + 0; /* of -0 that makes 0 */
+            if (raw) raw[index[j]] = error[(j - at) * error_step];
         }
-        int64_t row = i - LAG;
-        int shift = RL_BLOCK_BITS;
-        for (int level = 0; level < crowded && row >= 0; level++, row -= LAG, shift += RL_FAN_BITS) {
-            if (row >= n) continue;
-            const int64_t child = index[row] >> shift;
-            if (row + 1 < n && index[row + 1] >> shift == child) /* made in one with the next row */
-                other[row + 1] |= other[row];
-            else if (other[row])
-                other[row] = (uint8_t)FN(refresh_child)(t, level, child);
-            else
-                FN(refresh_sum)(t, level, child);
-        }
+        FN(ask)(t, index, later, at_most(n, later + HALF), raw);
+        if (row >= 0) FN(raise_blocks)(t, index, others, row, at_most(n, row + ROWS), n);
+        FN(ask)(t, index, later + HALF, at_most(n, later + ROWS), raw);
+        for (int level = 1; level < crowded && (row -= ROWS) >= 0; level++)
+            FN(raise)(t, level, index, others, row, at_most(n, row + ROWS), n);
     }
 }
 
 /* Write many leaves; everything above is made afterwards. */
 TARGET static void FN(fill)(const rl_tree *t, const int64_t *index, const REAL *value, int64_t step, REAL *raw,
                             const REAL *error, int64_t error_step, int64_t n) {
-    enum { AHEAD = 24 };
+    enum { AHEAD = 16 };
     for (int64_t i = 0; i < n && i < AHEAD; i++) __builtin_prefetch(LEAF + index[i], 1);
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n) __builtin_prefetch(LEAF + index[i + AHEAD], 1);
@@ -106,13 +166,15 @@ TARGET static void FN(fill)(const rl_tree *t, const int64_t *index, const REAL *
     }
 }
 
-/* A part of a batch, of at most CHUNK rows: leaves, what lies above them below the level `crowded`, and if `raw` is
- * given the errors at the same places there. Of the batch `rest` rows come, these included. */
-TARGET static void FN(write)(const rl_tree *t, int crowded, const int64_t *index, const REAL *value, int64_t step,
-                             REAL *raw, const REAL *error, int64_t error_step, int64_t rest) {
-    const int64_t n = rest < CHUNK ? rest : CHUNK;
+/* A part of a batch of n, of at most CHUNK rows from `at` on: leaves, what lies above them below the level `crowded`,
+ * and if `raw` is given the errors at the same places there. `others` is kept from part to part. */
+TARGET static void FN(write)(const rl_tree *t, int crowded, const int64_t *index, int64_t at, int64_t n,
+                             const REAL *value, int64_t step, REAL *raw, const REAL *error, int64_t error_step,
+                             uint8_t *others) {
     if (crowded)
-        FN(climb)(t, crowded, index, value, step, raw, error, error_step, n, rest);
+        FN(climb)(t, crowded, index, at, n, value, step, raw, error, error_step, others);
     else
-        FN(fill)(t, index, value, step, raw, error, error_step, n);
+        FN(fill)(t, index + at, value, step, raw, error, error_step, n - at < CHUNK ? n - at : CHUNK);
 }
+
+#undef ROWS

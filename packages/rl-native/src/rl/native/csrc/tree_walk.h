@@ -108,8 +108,9 @@ TARGET static int64_t FN(set)(const rl_tree *t, const int64_t *index, const REAL
     if ((bad = FN(bad_index)(index, n, t->capacity)) >= 0) return AT(RL_TREE_INDEX, bad);
     if ((bad = FN(bad_priority)(value, step ? n : 1)) >= 0) return AT(RL_TREE_PRIORITY, bad);
     const int crowded = FN(crowded)(t, n);
+    uint8_t others[OTHERS + 1];
     for (int64_t at = 0; at < n; at += CHUNK)
-        FN(write)(t, crowded, index + at, value + at * step, step, 0, 0, 0, n - at);
+        FN(write)(t, crowded, index, at, n, value + at * step, step, 0, 0, 0, others);
     FN(refresh_above)(t, crowded);
     return RL_TREE_OK;
 }
@@ -143,13 +144,14 @@ TARGET static int64_t FN(set_errors)(const rl_tree *t, const int64_t *index, con
     if ((bad = FN(bad_index)(index, n, rows)) >= 0) return AT(RL_TREE_INDEX, bad);
     if ((bad = FN(bad_error)(error, step ? n : 1, eps, alpha, &most)) >= 0) return AT(RL_TREE_PRIORITY, bad);
     const int crowded = FN(crowded)(t, n);
+    uint8_t others[OTHERS + 1];
     for (int64_t at = 0; at < n; at += CHUNK) {
         const int64_t g = n - at < CHUNK ? n - at : CHUNK;
         if (step || at == 0) {
             for (int64_t i = 0; i < g; i++) x[i] = fabs((double)error[(at + i) * step]) + eps;
             FN(power)(x, y, g, alpha);
         }
-        FN(write)(t, crowded, index + at, y, 1, raw, error + at * step, step, n - at);
+        FN(write)(t, crowded, index, at, n, y, 1, raw, error + at * step, step, others);
     }
     if (largest && most > *largest) *largest = most;
     FN(refresh_above)(t, crowded);

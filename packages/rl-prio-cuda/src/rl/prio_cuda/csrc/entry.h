@@ -46,7 +46,7 @@ static int rl_raise_levels(const rl_update<REAL> &a, void *stream) {
     typename rl_level<REAL>::Args args = {a, 0};
     for (; args.level < a.tree.levels - 1 && a.tree.children[args.level] > RL_TOP; args.level++) {
         const int64_t children = a.tree.children[args.level], each = rl_level<REAL>::THREADS;
-        const int64_t touched = rl_whole(args.level, children, a.n) ? children : a.n;
+        const int64_t touched = rl_whole(a.tree, args.level, a.n) ? children : a.n;
         const int status = rl_launch<rl_level<REAL>>(rl_grid(touched * RL_FAN, each), each, args, stream);
         if (status) return status;
     }

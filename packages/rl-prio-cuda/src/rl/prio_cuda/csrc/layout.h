@@ -29,7 +29,7 @@ struct rl_tree {
     REAL *leaf;
     rl_node<REAL> *level[RL_LEVELS]; /* level 0 is above the blocks, the last one is the root */
     int64_t children[RL_LEVELS];     /* blocks or nodes below each level */
-    int64_t capacity;
+    int64_t capacity, bytes;         /* leaves, all of the buffer */
     int levels;
 };
 
@@ -79,7 +79,7 @@ static inline rl_tree<REAL> rl_view(void *buffer, int64_t capacity) {
     for (int l = 0; l < tree.levels; l++) tree.level[l] = (rl_node<REAL> *)((char *)buffer + at[l]);
     tree.head = (rl_head *)buffer;
     tree.leaf = (REAL *)((char *)buffer + leaves);
-    tree.capacity = capacity;
+    tree.capacity = capacity, tree.bytes = bytes;
     return tree;
 }
 

@@ -7,9 +7,15 @@
 /* Children that eight lanes read before they write any: reads of several wait for memory together. */
 enum { RL_AHEAD = 4 };
 
-/* All of a level is recomputed where most of it was touched. The rule is that of rl-native to the letter: which empty
- * children are written (their smallest becomes infinity) and which never were (it stays zero) is the same then. */
-RL_EVERYWHERE bool rl_whole(int level, int64_t children, int64_t n) { return (level == 0 ? n : 2 * n) >= children; }
+/* All of a level is recomputed where most of it was touched. The rule is that of rl-native to the letter, which counts
+ * half as many as enough in a tree that a processor's cache holds: which empty children are written (their smallest
+ * becomes infinity) and which never were (it stays zero) is the same then. */
+enum { RL_NEAR = 1 << 20 }; /* bytes */
+
+template <class REAL>
+RL_EVERYWHERE bool rl_whole(const rl_tree<REAL> &tree, int level, int64_t n) {
+    return (tree.bytes <= RL_NEAR ? 2 * n : n) >= tree.children[level];
+}
 
 template <class REAL>
 RL_DEVICE rl_figures<REAL> rl_child(const rl_tree<REAL> &tree, int level, int64_t child, int lane) {
@@ -36,7 +42,7 @@ RL_DEVICE void rl_refresh(const rl_tree<REAL> &tree, int level, const int64_t *i
     const int lane = at.thread & (RL_FAN - 1), shift = RL_BLOCK_BITS + RL_FAN_BITS * level;
     const int64_t groups = at.blocks * at.threads >> RL_FAN_BITS;
     const int64_t group = (at.block * at.threads + at.thread) >> RL_FAN_BITS;
-    const bool whole = rl_whole(level, tree.children[level], n);
+    const bool whole = rl_whole(tree, level, n);
     const int64_t m = whole ? tree.children[level] : n;
     if (!rl_eight<rl_figures<REAL>>::takes_part(lane)) return;
     for (int64_t j = group; j < m; j += RL_AHEAD * groups) {
