@@ -370,6 +370,28 @@ def test_weights_whose_products_leave_the_type(dtype, lmbda, c_bar):
 
 
 @pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("rho_bar", [1.0, 100.0])
+def test_a_small_weight_before_large_ones_is_not_lost(rho_bar):
+    one, done = torch.ones(1, 40, 1), torch.zeros(1, 40, 1, dtype=torch.bool)
+    ratio, reward = 100 * one, 0 * one
+    ratio[0, :2], reward[0, 12], done[0, 12] = 1e-12, 1.0, True
+    _, target = recurrence.vtrace(
+        1.0, 1.0, ratio, 0 * one, 0 * one, reward, done, done, 1, rho_bar=rho_bar, c_bar=100.0
+    )
+    torch.testing.assert_close(target[0, 0].item(), rho_bar * 1e-4, rtol=1e-5, atol=0)
+
+
+@pytest.mark.usefixtures("isa")
+def test_the_product_of_weights_cut_at_a_negative_threshold_may_leave_the_type():
+    one, done = torch.ones(1, 48, 1), torch.zeros(1, 48, 1, dtype=torch.bool)
+    reward = 0 * one
+    reward[:, 1::3], done[:, 2::3] = 1.0, True
+    _, target = recurrence.vtrace(1.0, 1.0, one, 0 * one, 0 * one, reward, done, done, 1, c_bar=-1e30)
+    assert target.isfinite().all()
+    assert target.flatten()[:3].tolist() == [torch.tensor(-1e30).item(), 1.0, 0.0]
+
+
+@pytest.mark.usefixtures("isa")
 def test_what_follows_an_end_is_not_reached_by_an_infinite_weight():
     one, done = torch.ones(1, 40, 1), torch.zeros(1, 40, 1, dtype=torch.bool)
     ratio = one.clone()

@@ -594,3 +594,23 @@ def test_the_first_draw_of_a_thread_may_be_inside_of_inference_mode():
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(draws).result().shape == (2,)
+
+
+_LITTLE_STACK = """
+import threading, torch
+from rl.native import NativePriorityTree
+tree = NativePriorityTree(100_000)
+tree.update(torch.arange(100_000), torch.rand(100_000))
+threading.stack_size(128 * 1024)
+for n in (4, 256, 65_536):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(tree.sample_weighted(n, 0.5)))
+    thread.start()
+    thread.join()
+    assert found[0][0].numel() == n
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how small a stack may be differs")
+def test_draws_fit_into_a_thread_of_little_stack():
+    subprocess.run([sys.executable, "-c", _LITTLE_STACK], check=True)

@@ -23,6 +23,10 @@
 #define LEAST_WEIGHT 0.0078125
 #define MOST_WEIGHT 128
 
+/* The most of V-trace, whose smallest weights count as zero: what is lost stays below 2^-31 of what it is a part of, as
+ * 15 more such weights make it 2^30 times as large at most. */
+#define MOST_TRACE 4
+
 /* No product of two such numbers is denormal. */
 #define TINY_f32 0x1p-63f
 #define TINY_f64 0x1p-511
@@ -128,13 +132,14 @@ static void put_lanes_inside(rl_returns_job *job) {
 }
 
 /* Whether rows are scanned, by any instruction set: not where a product of weights could be infinite. Those of V-trace
- * may be as small as they like. */
+ * may be as small as they like; the size of a negative threshold is no bound. */
 static int scans(const rl_returns_job *job, const rl_places *places) {
   const int ratios = job->kind == RL_VTRACE, by_step = job->data[RL_GAMMA] || job->data[RL_LAMBDA];
   const double weight = job->gamma * job->lambda;
   const double most = ratios && !(job->c_bar <= 1) ? weight * job->c_bar : weight;
+  const int bounded = ratios ? most <= MOST_TRACE && job->c_bar >= 0 : most <= MOST_WEIGHT;
   return job->kind != RL_PLAIN && !by_step && places->along_time && job->steps >= JOINED_BYTES * 8 / job->bits &&
-         most <= MOST_WEIGHT && (weight >= LEAST_WEIGHT || weight == 0);
+         bounded && (weight >= LEAST_WEIGHT || weight == 0);
 }
 
 #define RUN(set, way) (job->bits == 64 ? way##_f64##set : way##_f32##set)(job, &places)

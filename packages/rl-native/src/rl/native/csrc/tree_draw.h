@@ -1,15 +1,18 @@
 /* Draws. Part of tree_walk.h: once for each type of leaf and instruction set. */
 
-/* A short way down, if there are so many draws that it pays. */
-TARGET static int FN(guide)(const rl_tree *t, rl_guide *guide, int64_t n, double total) {
+/* The level whose children a short way down leads to, if there are so many draws that it pays; else all levels. */
+TARGET static int FN(guided)(const rl_tree *t, int64_t n, double total) {
     int level = 0;
     const int64_t most = n / RL_GUIDE_DRAWS < RL_GUIDE_CHILDREN ? n / RL_GUIDE_DRAWS : RL_GUIDE_CHILDREN;
     while (level < t->levels && t->children[level] > most) level++;
-    if (level == t->levels || total < 0x1p-900 || total > 0x1p900) return 0;
+    return total < 0x1p-900 || total > 0x1p900 ? t->levels : level;
+}
+
+/* That way, in memory that is there. */
+TARGET static void FN(guide)(const rl_tree *t, rl_guide *guide, int level, double total) {
     for (int64_t i = 0; i < t->children[level]; i++)
         guide->end[i + 1] = LEVEL(level)[i >> RL_FAN_BITS].sum[i & (RL_FAN - 1)];
     rl_guide_make(guide, level, t->children[level], total);
-    return 1;
 }
 
 /* Uniforms in [0, 1): splitmix64 of seed and place (Steele, Lea and Flood, 2014), 52 bits of it. */
@@ -166,7 +169,6 @@ TARGET static void FN(flow)(const rl_tree *t, const rl_guide *guide, const rl_po
 
 TARGET static int64_t FN(sample)(const rl_tree *t, int64_t n, const int64_t *seed, const double *u, int stratified,
                                  double beta, int64_t *index, REAL *priority, REAL *weight) {
-    rl_guide guide;
     const double total = t->head->total;
     /* So near to zero a mass is a few steps of what a double can hold, and sums are exact: a whole number is drawn. */
     const double unit = total < 0x1p-1020 ? 0x1p-1074 : 1, all = total / unit, part = all / (double)(n > 0 ? n : 1);
@@ -177,7 +179,22 @@ TARGET static int64_t FN(sample)(const rl_tree *t, int64_t n, const int64_t *see
             if (!(u[i] >= 0 && u[i] < 1)) return AT(RL_TREE_UNIFORM, i);
     if (n <= 0) return RL_TREE_OK;
     const rl_points points = {u, u ? 0 : (uint64_t)*seed, stratified, all, part, unit};
-    const rl_guide *way = FN(guide)(t, &guide, n, total) ? &guide : 0;
+    const int level = FN(guided)(t, n, total);
+    const int64_t children = level < t->levels ? t->children[level] : 0;
+    double ends[RL_GUIDE_NEAR + 1];
+    uint16_t cells[RL_GUIDE_FINE * RL_GUIDE_NEAR + 1];
+    const int near = children <= RL_GUIDE_NEAR;
+    rl_guide guide = {.end = ends, .first = cells}, *way = children ? &guide : 0;
+    if (!near) {
+        const size_t bytes = (size_t)(children + 1) * sizeof *guide.end;
+        guide.end = malloc(bytes + (RL_GUIDE_CELLS + 1) * sizeof *guide.first);
+        if (guide.end)
+            guide.first = (uint16_t *)(guide.end + children + 1);
+        else
+            way = 0; /* without memory all go the long way */
+    }
+    if (way) FN(guide)(t, way, level, total);
     FN(flow)(t, way, &points, n, beta, index, priority, weight);
+    if (!near) free(guide.end);
     return RL_TREE_OK;
 }

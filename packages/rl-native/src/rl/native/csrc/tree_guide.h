@@ -10,13 +10,15 @@
 #include "dispatch.h"
 
 enum { RL_GUIDE_CHILDREN = 8192, RL_GUIDE_CELLS = 16384, RL_GUIDE_DRAWS = 8 }; /* two at most; for each child */
+enum { RL_GUIDE_FINE = 4, RL_GUIDE_NEAR = 512 }; /* cells for each of few children; whose guide the stack takes, of
+                                                  * which a thread may have too little for more */
 
 typedef struct {
     int level; /* whose children these are */
     double cells_per_mass;
     int64_t cells;
-    double end[RL_GUIDE_CHILDREN + 1]; /* from 1 on; end[0] is 0 */
-    uint16_t first[RL_GUIDE_CELLS + 1];
+    double *end; /* from 1 on; end[0] is 0 */
+    uint16_t *first;
 } rl_guide;
 
 /* Grows with the mass, so that an end in an earlier cell lies below every mass of a later one, rounding or not. */
@@ -28,7 +30,7 @@ RL_INLINE int64_t rl_cell(const rl_guide *g, double mass) {
 /* Make the cells, from `end`, which holds the sums of `children` children from 1 on and becomes where they end. */
 static inline void rl_guide_make(rl_guide *g, int level, int64_t children, double total) {
     int64_t last = 1, cell = 0;
-    g->cells = 4 * children < RL_GUIDE_CELLS ? 4 * children : RL_GUIDE_CELLS;
+    g->cells = RL_GUIDE_FINE * children < RL_GUIDE_CELLS ? RL_GUIDE_FINE * children : RL_GUIDE_CELLS;
     g->level = level, g->cells_per_mass = (double)g->cells / total, g->end[0] = 0;
     for (int64_t i = 1; i <= children; i++) {
         if (g->end[i] > 0) last = i;
