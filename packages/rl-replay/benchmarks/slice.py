@@ -5,7 +5,7 @@ time, one thread. The naive side looks for the ends in all stored flags at each 
 with a `RandomSampler`: what gathering as many rows costs. TorchRL takes part where it is installed, as it comes and
 with `cache_values=True`, which serves data that does not change. Episodes of 10 steps are drawn whole.
 
-    python benchmarks/slice.py [--rows 10000 100000 1000000 10000000] [--calls 200]
+    python benchmarks/slice.py [--rows 10000 100000 1000000 10000000] [--calls 200] [--alone]
 """
 
 from __future__ import annotations
@@ -103,14 +103,15 @@ def report(title: str, medians: dict[str, tuple[float, float]]) -> None:
         print(f"  {name:16s} {wall:11.1f} us wall {cpu:11.1f} us CPU   {cpu / ours:9.2f} x")
 
 
-def case(rows: int, episode: int, calls: int) -> None:
+def case(rows: int, episode: int, calls: int, *, alone: bool) -> None:
     data, new, strict = rows_of(rows, episode), rows_of(256, episode), episode >= STEPS
     mine = own(data, SliceSampler(num_slices=SLICES, strict_length=strict))
-    fixed: Sides = {
-        "rl-replay": mine.sample,
-        "uniform rows": own(data, RandomSampler()).sample,
-        "naive scan": Naive(data).sample,
-    }
+    fixed: Sides = {"rl-replay": mine.sample, "uniform rows": own(data, RandomSampler()).sample}
+    title = f"{rows} rows, {rows // episode} trajectories of {episode} steps"
+    if alone:
+        report(f"{title}: sample", in_turns(fixed, calls))
+        return
+    fixed["naive scan"] = Naive(data).sample
     drawn: Sides = {"rl-replay": lambda: mine.sampler.sample(mine.storage, SLICES * STEPS)}
     growing = own(data, SliceSampler(num_slices=SLICES, strict_length=strict))
     changing: Sides = {"rl-replay": lambda: (growing.extend(new), growing.sample())}
@@ -120,7 +121,6 @@ def case(rows: int, episode: int, calls: int) -> None:
         fixed |= {"torchrl": theirs.sample, "torchrl, cached": cached.sample}
         drawn["torchrl"] = lambda: theirs.sampler.sample(theirs.storage, SLICES * STEPS)
         changing["torchrl"] = lambda: (peers.extend(new), peers.sample())
-    title = f"{rows} rows, {rows // episode} trajectories of {episode} steps"
     report(f"{title}: sample", in_turns(fixed, calls))
     report(f"{title}: the sampler alone, indices and flags", in_turns(drawn, calls))
     report(f"{title}: growing, extend by 256 rows and sample", in_turns(changing, calls))
@@ -130,13 +130,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000, 10_000_000])
     parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--alone", action="store_true", help="no side that goes through all rows, and empties caches")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, {SLICES} slices of {STEPS} steps, up to {options.calls} calls of each side")
     for rows in options.rows:
         for episode in (10, 100, 1000):
-            case(rows, episode, options.calls)
+            case(rows, episode, options.calls, alone=options.alone)
 
 
 if __name__ == "__main__":
