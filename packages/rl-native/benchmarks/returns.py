@@ -37,8 +37,9 @@ def in_turns(sides: Sides, rounds: int, elements: int) -> dict[str, Pair]:
     times: dict[str, list[Pair]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, run in sides.items():
-            least, most = (1, 20_000) if name.startswith("TorchRL") else (2, 400_000)  # warm, too
+            least, most = (1, 20_000) if name.startswith("TorchRL") else (2, 400_000)
             repeat = max(least, most // elements)
+            run()  # finds caches as another side left them
             cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
             for _ in range(repeat):
                 run()
