@@ -26,7 +26,7 @@ COMMAND = "python -m rl.native._build"
 STAMP = "rl_native_stamp"
 """The symbol that holds what `stamp` was when the library was compiled."""
 
-# No -march: wider instructions are chosen at run time. No contraction: every instruction set gives the same numbers.
+# No -march: wider instructions are chosen at run time. No contraction: what is rounded once is written so.
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra")
 
 

@@ -17,19 +17,14 @@
 #define BLOCK_BYTES 8192    /* of lanes that go back together, where lanes are neighbours: what follows stays near */
 #define FAR_BYTES (1 << 20) /* of one tensor: with more, a job does not fit into a cache of the core's own */
 
-/* Of a row, so many bytes are joined before what follows them comes in, see returns_scan.h. Products of as many
- * weights, each from the least to the most, are numbers with all digits. */
+/* Of a row, so many bytes are joined before what follows them comes in, see returns_scan.h. No product of as many
+ * weights, each at most this, is infinite. */
 #define JOINED_BYTES 64
-#define LEAST_WEIGHT 0.0078125
 #define MOST_WEIGHT 128
 
-/* The most of V-trace, whose smallest weights count as zero: what is lost stays below 2^-31 of what it is a part of, as
- * 15 more such weights make it 2^30 times as large at most. */
+/* The most of V-trace, of whose weights tiny products count as zero: 15 more such weights would make what is lost 2^30
+ * times as large at most. */
 #define MOST_TRACE 4
-
-/* No product of two such numbers is denormal. */
-#define TINY_f32 0x1p-63f
-#define TINY_f64 0x1p-511
 
 /* From lane to lane of scratch memory: a power of two would map all of them to the same sets of a cache. */
 #define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 17 * 64) / sizeof(type)))
@@ -139,23 +134,51 @@ static int scans(const rl_returns_job *job, const rl_places *places) {
   const double most = ratios && !(job->c_bar <= 1) ? weight * job->c_bar : weight;
   const int bounded = ratios ? most <= MOST_TRACE && job->c_bar >= 0 : most <= MOST_WEIGHT;
   return job->kind != RL_PLAIN && !by_step && places->along_time && job->steps >= JOINED_BYTES * 8 / job->bits &&
-         bounded && (weight >= LEAST_WEIGHT || weight == 0);
+         bounded && weight >= 0;
 }
 
+/* Products of weights can become denormal, which takes a processor a hundred times as long: while rows are scanned they
+ * count as zero. */
+#if RL_X86
+enum { RL_FLUSH = 0x8000 };
+static unsigned flush(void) {
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | RL_FLUSH);
+  return before;
+}
+static void unflush(unsigned before) { _mm_setcsr(before); }
+#else
+static unsigned flush(void) { return 0; }
+static void unflush(unsigned before) { (void)before; }
+#endif
+
 #define RUN(set, way) (job->bits == 64 ? way##_f64##set : way##_f32##set)(job, &places)
+
+/* Rows, by the widest vectors that the processor has. */
+static void scan(const rl_returns_job *job, rl_places places) {
+  const unsigned before = flush();
+#if RL_X86
+  if (rl_isa() == RL_ISA_AVX512)
+    RUN(_avx512, scan);
+  else if (rl_isa() == RL_ISA_AVX2)
+    RUN(_avx2, scan);
+  else
+#endif
+    RUN(, scan);
+  unflush(before);
+}
 
 /* The widest vectors that the processor has and the job can fill. */
 static void run(const rl_returns_job *job) {
   rl_places places = places_of(job);
   const int64_t in_16_bytes = 128 / job->bits, lanes = places.along_inner ? job->inner : 0;
-  const int scan = scans(job, &places);
+  if (scans(job, &places)) {
+    scan(job, places);
+    return;
+  }
 #if RL_X86
   const int isa = rl_isa();
   const int64_t rows = job->outer * job->inner, in_64_bytes = 4 * in_16_bytes, in_32_bytes = 2 * in_16_bytes;
-  if (isa == RL_ISA_AVX512 && scan) {
-    RUN(_avx512, scan);
-    return;
-  }
   if (isa == RL_ISA_AVX512 && lanes >= in_64_bytes) {
     RUN(_avx512, across);
     return;
@@ -165,18 +188,14 @@ static void run(const rl_returns_job *job) {
     return;
   }
   if (isa >= RL_ISA_AVX2) {
-    if (scan)
-      RUN(_avx2, scan);
-    else if (lanes >= in_32_bytes)
+    if (lanes >= in_32_bytes)
       RUN(_avx2, across);
     else
       RUN(_avx2, rows);
     return;
   }
 #endif
-  if (scan)
-    RUN(, scan);
-  else if (lanes >= in_16_bytes)
+  if (lanes >= in_16_bytes)
     RUN(, across);
   else
     RUN(, rows);

@@ -41,21 +41,9 @@ RL_AVX2 RL_INLINE __m256d later_f64_avx2(__m256d x, __m256d then, int s) {
   return _mm256_castsi256_pd(s == 1 ? _mm256_alignr_epi8(middle, a, 8) : middle);
 }
 
-/* All bits, where a number is above zero and below `high`. */
-RL_AVX2 RL_INLINE __m256 low_f32_avx2(__m256 x, float high) {
-  const __m256 below = _mm256_cmp_ps(x, _mm256_set1_ps(high), _CMP_LT_OQ);
-  return _mm256_and_ps(below, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ));
-}
-
-RL_AVX2 RL_INLINE __m256d low_f64_avx2(__m256d x, double high) {
-  const __m256d below = _mm256_cmp_pd(x, _mm256_set1_pd(high), _CMP_LT_OQ);
-  return _mm256_and_pd(below, _mm256_cmp_pd(x, _mm256_setzero_pd(), _CMP_GT_OQ));
-}
-
-RL_AVX2 RL_INLINE int any_small_f32_avx2(__m256 x) { return _mm256_movemask_ps(low_f32_avx2(x, LEAST_WEIGHT)); }
-RL_AVX2 RL_INLINE int any_small_f64_avx2(__m256d x) { return _mm256_movemask_pd(low_f64_avx2(x, LEAST_WEIGHT)); }
-RL_AVX2 RL_INLINE __m256 unless_tiny_f32_avx2(__m256 x) { return _mm256_andnot_ps(low_f32_avx2(x, TINY_f32), x); }
-RL_AVX2 RL_INLINE __m256d unless_tiny_f64_avx2(__m256d x) { return _mm256_andnot_pd(low_f64_avx2(x, TINY_f64), x); }
+/* a b + c, rounded once. */
+RL_AVX2 RL_INLINE __m256 fused_f32_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+RL_AVX2 RL_INLINE __m256d fused_f64_avx2(__m256d a, __m256d b, __m256d c) { return _mm256_fmadd_pd(a, b, c); }
 
 /* Four steps of eight lanes: lanes 0-3 in the lower halves, 4-7 in the upper ones. */
 RL_AVX2 RL_INLINE void turn_f32_avx2(__m256 *v) {

@@ -42,28 +42,9 @@ RL_AVX512 RL_INLINE __m512d later_f64_avx512(__m512d x, __m512d then, int s) {
                                       : _mm512_alignr_epi64(b, a, 4));
 }
 
-/* Whether a number is above zero, and not above the least weight. Bits compare as numbers do; one less than those of
- * zero is more than any. */
-RL_AVX512 RL_INLINE int any_small_f32_avx512(__m512 x) {
-  const __m512i less = _mm512_sub_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(1));
-  return _mm512_cmplt_epu32_mask(less, _mm512_castps_si512(_mm512_set1_ps(LEAST_WEIGHT))) != 0;
-}
-
-RL_AVX512 RL_INLINE int any_small_f64_avx512(__m512d x) {
-  const __m512i less = _mm512_sub_epi64(_mm512_castpd_si512(x), _mm512_set1_epi64(1));
-  return _mm512_cmplt_epu64_mask(less, _mm512_castpd_si512(_mm512_set1_pd(LEAST_WEIGHT))) != 0;
-}
-
-/* x, and zero where a number above zero is tiny. */
-RL_AVX512 RL_INLINE __m512 unless_tiny_f32_avx512(__m512 x) {
-  const __mmask16 below = _mm512_cmp_ps_mask(x, _mm512_set1_ps(TINY_f32), _CMP_LT_OQ);
-  return _mm512_mask_mov_ps(x, _mm512_mask_cmp_ps_mask(below, x, _mm512_setzero_ps(), _CMP_GT_OQ), _mm512_setzero_ps());
-}
-
-RL_AVX512 RL_INLINE __m512d unless_tiny_f64_avx512(__m512d x) {
-  const __mmask8 below = _mm512_cmp_pd_mask(x, _mm512_set1_pd(TINY_f64), _CMP_LT_OQ);
-  return _mm512_mask_mov_pd(x, _mm512_mask_cmp_pd_mask(below, x, _mm512_setzero_pd(), _CMP_GT_OQ), _mm512_setzero_pd());
-}
+/* a b + c, rounded once. */
+RL_AVX512 RL_INLINE __m512 fused_f32_avx512(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
+RL_AVX512 RL_INLINE __m512d fused_f64_avx512(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_pd(a, b, c); }
 
 /* Four steps of sixteen lanes, four lanes in each quarter. */
 RL_AVX512 RL_INLINE void turn_f32_avx512(__m512 *v) {

@@ -6,9 +6,10 @@
  *   FN(name)  name with a suffix of its own
  *   C(name)   constant of recurrent_math.h, see returns_ratio.h
  *   V(name)   name of what is known of vectors: vector, get, put, all, unless, at_most; load and store if TILE > 1;
- *             later, any_small and unless_tiny for returns_scan.h
+ *             later and fused for returns_scan.h
  *   TARGET    attribute that chooses the instruction set
- * No product is fused with a sum, and the order is the same for all sets, so that they give the same numbers. */
+ * The order is the same for all sets, and no product is fused with a sum but by V(fused), so that they give the same
+ * numbers; plain C, where rows are scanned, all but the last digits. */
 
 typedef V(vector) FN(vector_here);
 #define VECTOR FN(vector_here)

@@ -1,7 +1,6 @@
 /* Vectors of 16 bytes in plain C, for any processor; see returns_kernel.h for what each name means. */
 
 /* Each four bytes of a vector see the flags of all lanes; this is where their own is, in any order of bytes. */
-typedef uint64_t rl_words __attribute__((vector_size(16)));
 typedef uint32_t rl_quads __attribute__((vector_size(16)));
 static const uint8_t own_byte_f32[16] = {[0] = 255, [5] = 255, [10] = 255, [15] = 255};
 static const uint8_t own_byte_f64[16] = {[0] = 255, [4] = 255, [9] = 255, [13] = 255};
@@ -27,20 +26,14 @@ static const uint8_t own_byte_f64[16] = {[0] = 255, [4] = 255, [9] = 255, [13] =
   RL_INLINE vector_##name at_most_##name(vector_##name x, TYPE bar) {                                                  \
     const integers_##name over = (integers_##name)(x > bar);                                                           \
     return (vector_##name)((over & (integers_##name)all_##name(bar)) | (~over & (integers_##name)x));                  \
-  }                                                                                                                    \
-  RL_INLINE integers_##name low_##name(vector_##name x, TYPE high) {                                                   \
-    return (integers_##name)(x < all_##name(high)) & (integers_##name)(x > all_##name(0));                             \
-  }                                                                                                                    \
-  RL_INLINE int any_small_##name(vector_##name x) {                                                                    \
-    const rl_words found = (rl_words)low_##name(x, LEAST_WEIGHT);                                                      \
-    return (found[0] | found[1]) != 0;                                                                                 \
-  }                                                                                                                    \
-  RL_INLINE vector_##name unless_tiny_##name(vector_##name x) {                                                        \
-    return (vector_##name)(~low_##name(x, TINY_##name) & (integers_##name)x);                                          \
   }
 
 PLAIN_VECTORS(float, uint32_t, 4, f32)
 PLAIN_VECTORS(double, uint64_t, 2, f64)
+
+/* a b + c, rounded twice: not every processor can do it at once. */
+RL_INLINE vector_f32 fused_f32(vector_f32 a, vector_f32 b, vector_f32 c) { return a * b + c; }
+RL_INLINE vector_f64 fused_f64(vector_f64 a, vector_f64 b, vector_f64 c) { return a * b + c; }
 
 /* The lanes from the s-th on, and behind them the first ones of what comes then; s is 1 or 2, and a constant. */
 RL_INLINE vector_f32 later_f32(vector_f32 x, vector_f32 then, int s) {

@@ -10,19 +10,15 @@
   for (int k = 0; k < (int)PARTS; k++)
 
 /* x_t = d_t + c_t x_{t+s} for all t, from s = 1, for which it holds, to the width of a block; beyond the block all is
- * zero. Where weights are `small`, those are zero whose product with another such one would be denormal: that takes a
- * processor a hundred times as long. */
-TARGET RL_INLINE void FN(join)(int small, VECTOR *d, VECTOR *c) {
+ * zero. */
+TARGET RL_INLINE void FN(join)(VECTOR *d, VECTOR *c) {
   const VECTOR none = V(all)(0), one = V(all)(1);
   UNROLL
   for (int s = 1; s < (int)WIDTH; s *= 2) {
-    if (small) {
-      EACH c[k] = V(unless_tiny)(c[k]);
-    }
     EACH {
       const int whole = s / LANES, next = k + (whole ? whole : 1);
       const VECTOR then = next < (int)PARTS ? d[next] : none, weight = next < (int)PARTS ? c[next] : one;
-      d[k] = d[k] + c[k] * (whole ? then : V(later)(d[k], then, s));
+      d[k] = V(fused)(c[k], whole ? then : V(later)(d[k], then, s), d[k]);
       c[k] = c[k] * (whole ? weight : V(later)(c[k], weight, s));
     }
   }
@@ -52,15 +48,8 @@ TARGET RL_INLINE void FN(any_scan)(int kind, const FN(numbers) * same, const rl_
       d[k] = alone[k] = terms.d;
       c[k] = terms.c;
     }
-    int small = 0;
-    if (has_ratio(kind)) {
-      EACH small |= V(any_small)(c[k]);
-    }
-    if (small)
-      FN(join)(1, d, c);
-    else
-      FN(join)(0, d, c);
-    EACH x[k] = d[k] + c[k] * after;
+    FN(join)(d, c);
+    EACH x[k] = V(fused)(c[k], after, d[k]);
     EACH {
       const VECTOR then = k + 1 < (int)PARTS ? x[k + 1] : after;
       FN(emit)(kind, x[k], V(later)(x[k], then, 1), alone[k], FN(extras_at)(kind, 0, same, at, i + k * LANES), at,
