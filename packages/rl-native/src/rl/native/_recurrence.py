@@ -179,12 +179,7 @@ class NativeRecurrence:
             GAE, time_dim, gamma, lmbda, 0.0, 0.0,
             reward, state_value, next_state_value, None, None, None, None, None, done, terminated,
         )  # fmt: skip
-        # Written out in each of the four: a call more would be a twentieth of what a small batch takes.
-        if not _is_dynamo():
-            found = self._new(*job) if out is None else self._into(job, out)
-            if found is not None:
-                return found
-        return self._closer(job, out)
+        return self._answer(job, out)
 
     def td_lambda(
         self,
@@ -230,11 +225,7 @@ class NativeRecurrence:
             TD_LAMBDA, time_dim, gamma, lmbda, 0.0, 0.0,
             reward, None, next_state_value, None, None, None, None, None, done, terminated,
         )  # fmt: skip
-        if not _is_dynamo():
-            found = self._new(*job) if out is None else self._into(job, out)
-            if found is not None:
-                return found
-        return self._closer(job, out)
+        return self._answer(job, out)
 
     def vtrace(  # noqa: PLR0913 - the terms of the formula
         self,
@@ -290,11 +281,7 @@ class NativeRecurrence:
             VTRACE, time_dim, gamma, lmbda, rho_bar, c_bar,
             reward, state_value, next_state_value, ratio, None, None, None, None, done, terminated,
         )  # fmt: skip
-        if not _is_dynamo():
-            found = self._new(*job) if out is None else self._into(job, out)
-            if found is not None:
-                return found
-        return self._closer(job, out)
+        return self._answer(job, out)
 
     def vtrace_from_log_probs(  # noqa: PLR0913 - the terms of the formula
         self,
@@ -351,6 +338,10 @@ class NativeRecurrence:
             VTRACE, time_dim, gamma, lmbda, rho_bar, c_bar,
             reward, state_value, next_state_value, None, log_pi, log_mu, None, None, done, terminated,
         )  # fmt: skip
+        return self._answer(job, out)
+
+    def _answer(self, job: Job, out: Any) -> Any:
+        """A return, by C at once if all is as it mostly is."""
         if not _is_dynamo():
             found = self._new(*job) if out is None else self._into(job, out)
             if found is not None:
