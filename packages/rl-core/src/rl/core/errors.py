@@ -9,10 +9,12 @@ from __future__ import annotations
 __all__ = [
     "BackendError",
     "BrokenPluginWarning",
+    "CheckError",
     "CheckpointError",
     "ContractError",
     "DuplicateComponentError",
     "MissingExtraError",
+    "NotExercisedWarning",
     "PluginError",
     "RLError",
     "ShapeError",
@@ -66,9 +68,17 @@ class CheckpointError(RLError, ValueError):
     """A checkpoint is missing, damaged, or does not fit what it is loaded into."""
 
 
+class CheckError(RLError, AssertionError):
+    """A component breaks a promise of its kind; raised by the checks of `rl.core.testing`."""
+
+
 class BrokenPluginWarning(UserWarning):
     """A plugin was found but is left out; the rest works."""
 
 
 class SlowBackendWarning(UserWarning):
     """What was taken works, and something faster could be installed; the message holds the line that does it."""
+
+
+class NotExercisedWarning(UserWarning):
+    """A check of `rl.core.testing` passed without trying everything; the message says what and how to try it."""

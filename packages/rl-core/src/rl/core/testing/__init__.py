@@ -1,7 +1,8 @@
 """Conformance checks: plain functions that show whether a component keeps to the interfaces of rl-core.
 
-Call them from a test; they raise AssertionError with a sentence that says what is wrong. They are what the
-packages of this project are tested with, and they need nothing but rl-core.
+Call them from a test. A broken promise raises `rl.core.errors.CheckError`, an `AssertionError` whose message puts the
+reason first and names the component last. What a check could not exercise is in the `Report` that it returns, one
+sentence each, and is issued as a `rl.core.errors.NotExercisedWarning`. They need nothing but rl-core.
 """
 
 from typing import TYPE_CHECKING
@@ -9,30 +10,50 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.core.testing._contract import check_contract
-    from rl.core.testing._env import check_env, check_env_specs
-    from rl.core.testing._loss import check_loss
-    from rl.core.testing._priority_tree import check_priority_tree
-    from rl.core.testing._recurrence import check_linear_recurrence
-    from rl.core.testing._recurrent import check_recurrent_backend, recurrent_reference
-    from rl.core.testing._replay import check_sampler, check_storage, check_writer
-    from rl.core.testing._row_gather import check_row_gather
-    from rl.core.testing._spec import check_spec
-    from rl.core.testing._toy import ToyPriorityTree, ToyRecurrentBackend, ToyRowGather, toy_linear_recurrence
-    from rl.core.testing._toy_env import CountingEnv
-    from rl.core.testing._transform import check_transform
+    from rl.core.testing._check_contract import check_contract
+    from rl.core.testing._check_module import check_module
+    from rl.core.testing._check_spec import check_spec
+    from rl.core.testing._report import Report
+    from rl.core.testing.backends._check_linear_recurrence import check_linear_recurrence
+    from rl.core.testing.backends._check_priority_tree import check_priority_tree
+    from rl.core.testing.backends._check_recurrent_backend import check_recurrent_backend, recurrent_reference
+    from rl.core.testing.backends._check_row_gather import check_row_gather
+    from rl.core.testing.env._check_collector import check_collector
+    from rl.core.testing.env._check_env import check_env
+    from rl.core.testing.env._check_env_specs import check_env_specs
+    from rl.core.testing.env._check_transform import check_transform
+    from rl.core.testing.loss._check_estimator import check_estimator
+    from rl.core.testing.loss._check_loss import check_loss
+    from rl.core.testing.plugin._check_component import check_component
+    from rl.core.testing.plugin._check_plugin import PluginReport, check_plugin
+    from rl.core.testing.replay._check_sampler import check_sampler
+    from rl.core.testing.replay._check_storage import check_storage
+    from rl.core.testing.replay._check_writer import check_writer
+    from rl.core.testing.run._check_logger import check_logger
+    from rl.core.testing.run._check_recipe import check_recipe
+    from rl.core.testing.toys._backends import ToyPriorityTree, ToyRecurrentBackend, ToyRowGather, toy_linear_recurrence
+    from rl.core.testing.toys._counting_env import CountingEnv
 
 __all__ = [
     "CountingEnv",
+    "PluginReport",
+    "Report",
     "ToyPriorityTree",
     "ToyRecurrentBackend",
     "ToyRowGather",
+    "check_collector",
+    "check_component",
     "check_contract",
     "check_env",
     "check_env_specs",
+    "check_estimator",
     "check_linear_recurrence",
+    "check_logger",
     "check_loss",
+    "check_module",
+    "check_plugin",
     "check_priority_tree",
+    "check_recipe",
     "check_recurrent_backend",
     "check_row_gather",
     "check_sampler",
@@ -47,17 +68,28 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "rl.core.testing._contract": ["check_contract"],
-        "rl.core.testing._env": ["check_env", "check_env_specs"],
-        "rl.core.testing._loss": ["check_loss"],
-        "rl.core.testing._priority_tree": ["check_priority_tree"],
-        "rl.core.testing._recurrence": ["check_linear_recurrence"],
-        "rl.core.testing._recurrent": ["check_recurrent_backend", "recurrent_reference"],
-        "rl.core.testing._replay": ["check_sampler", "check_storage", "check_writer"],
-        "rl.core.testing._row_gather": ["check_row_gather"],
-        "rl.core.testing._spec": ["check_spec"],
-        "rl.core.testing._toy": ["ToyPriorityTree", "ToyRecurrentBackend", "ToyRowGather", "toy_linear_recurrence"],
-        "rl.core.testing._toy_env": ["CountingEnv"],
-        "rl.core.testing._transform": ["check_transform"],
+        "rl.core.testing._check_contract": ["check_contract"],
+        "rl.core.testing._check_module": ["check_module"],
+        "rl.core.testing._check_spec": ["check_spec"],
+        "rl.core.testing._report": ["Report"],
+        "rl.core.testing.backends._check_linear_recurrence": ["check_linear_recurrence"],
+        "rl.core.testing.backends._check_priority_tree": ["check_priority_tree"],
+        "rl.core.testing.backends._check_recurrent_backend": ["check_recurrent_backend", "recurrent_reference"],
+        "rl.core.testing.backends._check_row_gather": ["check_row_gather"],
+        "rl.core.testing.env._check_collector": ["check_collector"],
+        "rl.core.testing.env._check_env": ["check_env"],
+        "rl.core.testing.env._check_env_specs": ["check_env_specs"],
+        "rl.core.testing.env._check_transform": ["check_transform"],
+        "rl.core.testing.loss._check_estimator": ["check_estimator"],
+        "rl.core.testing.loss._check_loss": ["check_loss"],
+        "rl.core.testing.plugin._check_component": ["check_component"],
+        "rl.core.testing.plugin._check_plugin": ["PluginReport", "check_plugin"],
+        "rl.core.testing.replay._check_sampler": ["check_sampler"],
+        "rl.core.testing.replay._check_storage": ["check_storage"],
+        "rl.core.testing.replay._check_writer": ["check_writer"],
+        "rl.core.testing.run._check_logger": ["check_logger"],
+        "rl.core.testing.run._check_recipe": ["check_recipe"],
+        "rl.core.testing.toys._backends": ["ToyPriorityTree", "ToyRecurrentBackend", "ToyRowGather", "toy_linear_recurrence"],
+        "rl.core.testing.toys._counting_env": ["CountingEnv"],
     },
 )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rl.core._recurrent import RecurrentOptions
 from rl.core.checks import same_shape
 from rl.core.errors import BackendError
-from rl.core.testing._recurrent import recurrent_reference
+from rl.core.testing.backends._check_recurrent_backend import recurrent_reference
 
 __all__ = ["ToyPriorityTree", "ToyRecurrentBackend", "ToyRowGather", "toy_linear_recurrence"]
 

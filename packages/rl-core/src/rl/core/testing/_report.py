@@ -1,0 +1,91 @@
+"""What the checks share: how a broken promise is raised, and how what was not exercised is reported."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import CheckError, NotExercisedWarning
+from rl.core.keys import NestedKey, key_str, unwrap
+
+__all__ = ["Report", "leaf_keys", "require", "require_plain", "require_same", "same_values"]
+
+
+@dataclass
+class Report:
+    """What a check that passed did not exercise.
+
+    Args:
+        owner: the component that was checked.
+        not_exercised: one sentence each; empty if everything was exercised.
+
+    Example:
+        >>> from rl.core.testing import CountingEnv, check_env
+        >>> check_env(lambda: CountingEnv(length=3, batch_size=(2,))).not_exercised
+        []
+    """
+
+    owner: str
+    not_exercised: list[str] = field(default_factory=list)
+
+    def skip(self, sentence: str) -> None:
+        """Record what was not exercised; a sentence that is there already is not repeated."""
+        if sentence not in self.not_exercised:
+            self.not_exercised.append(sentence)
+
+    def warn(self, stacklevel: int = 3) -> Report:
+        """Issue a `NotExercisedWarning` for each sentence; returns the report."""
+        for sentence in self.not_exercised:
+            warnings.warn(f"not exercised: {sentence} ({self.owner})", NotExercisedWarning, stacklevel=stacklevel)
+        return self
+
+
+def require(held: bool, reason: str, owner: str) -> None:
+    """Raise a `CheckError` with the reason first and the component last, unless the promise held."""
+    if not held:
+        raise CheckError(f"{reason} ({owner})")
+
+
+def leaf_keys(entries: Any) -> list[NestedKey]:
+    """The flat keys of a TensorDict, or those of a dict."""
+    if isinstance(entries, TensorDictBase):
+        return [unwrap(key) for key in entries.keys(include_nested=True, leaves_only=True)]
+    return list(entries)
+
+
+def same_values(left: Any, right: Any) -> bool:
+    """Whether two entries agree bit by bit, NaN with NaN."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        if left.shape != right.shape or left.dtype != right.dtype:
+            return False
+        same = left == right
+        return bool((same | (left.isnan() & right.isnan())).all() if left.is_floating_point() else same.all())
+    return bool(left == right) if not hasattr(left, "batch_size") else left.tolist() == right.tolist()
+
+
+def require_same(left: Any, right: Any, reason: str, owner: str) -> None:
+    """Raise unless two sets of entries agree bit by bit; the error names the key."""
+    one, two = set(leaf_keys(left)), set(leaf_keys(right))
+    require(one == two, f"{reason}: the entries {sorted(map(str, one ^ two))} are in one of them only", owner)
+    for key in one:
+        require(same_values(left.get(key), right.get(key)), f"{reason}: {key_str(key)} differs", owner)
+
+
+def require_plain(value: Any, what: str, owner: str) -> None:
+    """Raise unless `value` is made of tensors and plain containers."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            require(isinstance(key, (str, int)), f"{what}: the key {key!r} is neither string nor number", owner)
+            require_plain(item, what, owner)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            require_plain(item, what, owner)
+    else:
+        plain = value is None or type(value) in (bool, int, float, str) or isinstance(value, torch.Tensor)
+        require(plain, f"{what} holds a {type(value).__name__}; states hold tensors and plain containers", owner)

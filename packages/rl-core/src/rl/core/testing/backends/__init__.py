@@ -1,0 +1,1 @@
+"""Checks of what answers the hooks: priority trees, recurrences, recurrent back ends, copies of rows."""

@@ -1,0 +1,318 @@
+"""Whether an environment keeps what its specs and the protocol promise."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from rl.core.interfaces import Env
+from rl.core.keys import as_tuple, key_str
+from rl.core.specs import Composite
+from rl.core.testing._report import Report, leaf_keys, require, require_plain, require_same, same_values
+from rl.core.testing.env._check_env_specs import check_env_specs
+from rl.core.testing.env._course import Course
+from rl.core.testing.env._ends import Ends, check_inner_reset
+from rl.core.testing.env._entries import require_flags, require_in_specs
+from rl.core.testing.env._leaf_form import check_leaf_form
+
+__all__ = ["check_env"]
+
+_MEMBERS = sorted(name for name in {*vars(Env), *Env.__annotations__} if not name.startswith("_"))
+_ROLES = ("observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec")
+_SHORT = 30
+
+
+def check_env(
+    make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, time_limit: int | None = None
+) -> Report:
+    """Check an environment: specs, flags, terminal observations, partial resets, seeds, state, and its leaf form.
+
+    Every step is compared with the specs, so that NaN and values out of bounds are found later in an episode and at
+    its end. What was returned before must stay as it was.
+
+    Args:
+        make_env: makes the environment; called several times. What it makes is an `rl.core.interfaces.Env`, it need
+            not inherit from anything.
+        seed: for `set_seed`.
+        steps: at most so many random steps are made to see three episodes end.
+        time_limit: steps after which the environment truncates an episode; with it, an earlier end that is reported
+            as truncated is an error.
+
+    Returns:
+        What was not exercised, for example episode ends if there was none; each sentence is also a
+        `NotExercisedWarning`.
+
+    Raises:
+        CheckError: an `AssertionError` with the reason first.
+
+    Example:
+        >>> from rl.core.testing import CountingEnv
+        >>> check_env(lambda: CountingEnv(length=3, batch_size=(2,)))
+        Report(owner='CountingEnv', not_exercised=[])
+    """
+    env = make_env()
+    who = type(env).__name__
+    report = Report(who)
+    try:
+        _check_protocol(env, who)
+        check_env_specs(env, seed=seed)
+    finally:
+        env.close()
+    with Course(make_env, seed) as course:
+        _check_steps(course, seed, steps, time_limit, report)
+    with Course(make_env, seed) as course:
+        _check_seed(course, make_env, seed, steps)
+    with Course(make_env, seed) as course:
+        _check_same_seed_again(course, seed, steps)
+    with Course(make_env, seed) as course:
+        _check_partial_reset(course, seed, report)
+    check_inner_reset(make_env, seed, steps)
+    _check_state(make_env, seed, steps, report)
+    check_leaf_form(make_env, seed, steps)
+    try:
+        env.close()
+    except Exception as error:
+        require(False, f"close, called a second time, raised {type(error).__name__}: {error}", who)
+    return report.warn()
+
+
+def _check_protocol(env: Any, who: str) -> None:
+    missing = [name for name in _MEMBERS if not hasattr(env, name)]
+    require(not missing, f"no rl.core.interfaces.Env: lacks {missing}", who)
+    for role in _ROLES:
+        spec = getattr(env, role)
+        require(isinstance(spec, Composite), f"{role} must be a Composite, got {type(spec).__name__}", who)
+        require(
+            spec.shape == env.batch_size,
+            f"{role} has shape {tuple(spec.shape)}; specs that an environment hands out carry its batch"
+            f" {tuple(env.batch_size)}",
+            who,
+        )
+    for key in env.full_reward_spec.keys(include_nested=True, leaves_only=True):
+        shape = env.full_reward_spec[key].shape
+        require(
+            len(shape) > len(env.batch_size),
+            f"the reward {key_str(key)} has shape {list(shape)}; it must be {[*env.batch_size, 1]}, or it broadcasts"
+            " with values",
+            who,
+        )
+    td = env.reset().update(env.full_action_spec.rand())
+    stepped = env.step(td)
+    require(stepped is td, "step must return its input, with the outcome under 'next'", who)
+    require(td.get("next", None) is not None, f"step wrote nothing under 'next' (keys: {list(td.keys())})", who)
+
+
+# ---------------------------------------------------------------------- steps
+
+
+class _Handed:
+    """Everything that was returned so far, and what it was then."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._kept: list[tuple[str, dict[Any, Any], TensorDictBase]] = []
+
+    def keep(self, what: str, entries: TensorDictBase) -> None:
+        held = dict(entries.items(include_nested=True, leaves_only=True))
+        self._kept.append((what, held, entries.clone()))
+
+    def check(self) -> None:
+        for what, held, before in self._kept:
+            for key, value in held.items():
+                require(
+                    same_values(value, before.get(key)),
+                    f"{what} reuses its buffer: {key_str(key)} that it returned was overwritten by a later call",
+                    self._who,
+                )
+
+
+def _check_steps(course: Course, seed: int, steps: int, time_limit: int | None, report: Report) -> None:
+    """Steps write under ``next`` alone what the specs say, and nothing that was returned changes later."""
+    env, who = course.env, course.who
+    returned = env.set_seed(seed)
+    require(isinstance(returned, int), f"set_seed must return the next seed, got {type(returned).__name__}", who)
+    handed, ends = _Handed(who), Ends(course, time_limit)
+    first, td = env.reset(), env.reset()
+    for key in course.observation_keys:
+        one, two = first.get(key), td.get(key)
+        shared = isinstance(one, torch.Tensor) and one.numel() > 0 and one.data_ptr() == two.data_ptr()
+        require(not shared, f"reset reuses its buffer: two resets returned {key_str(key)} in the same memory", who)
+    handed.keep("reset", td)
+    require(not course.over(td), "reset returned done flags that are true", who)
+    for _ in range(steps):
+        td.update(course.act())
+        before = td.exclude("next").clone()
+        stepped = env.step(td)
+        require(stepped is td, "step must return its input, with the outcome under 'next'", who)
+        require_same(stepped.exclude("next"), before, "step changed root entries", who)
+        outcome = _checked_outcome(course, stepped, handed)
+        root = course.advance(stepped)
+        if course.over(outcome):
+            fresh = env.reset(course.ask_reset(root))
+            require_same(
+                stepped.get("next"),
+                outcome,
+                "reset overwrote what the last step wrote under 'next': the last observation is lost",
+                who,
+            )
+            _check_fresh(course, fresh, outcome)
+            handed.keep("reset", fresh)
+            root = fresh
+        ends.record(before, outcome, root)
+        td = root
+        if ends.seen >= 3:
+            break
+    handed.check()
+    ends.check(report, steps)
+
+
+def _checked_outcome(course: Course, stepped: TensorDictBase, handed: _Handed) -> TensorDictBase:
+    env, where = course.env, f"'next' of {course.who}.step"
+    outcome = stepped.get("next").clone()
+    specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
+    require_in_specs(outcome, specs, env, where)
+    require_flags(outcome, env, where)
+    for key in course.reward_keys:
+        value = outcome.get(key)
+        require(
+            not value.is_floating_point() or bool(value.isfinite().all()),
+            f"{key_str(key)} is not finite: {value.flatten()[~value.flatten().isfinite()][:1].tolist()}",
+            where,
+        )
+    handed.keep("step", stepped.get("next"))
+    return outcome
+
+
+def _check_fresh(course: Course, fresh: TensorDictBase, outcome: TensorDictBase) -> None:
+    """After a partial reset no flag is set, and what was not reset is what it was."""
+    env, who = course.env, f"{course.who}.reset"
+    require_in_specs(fresh.select(*course.observation_keys, strict=False), [env.observation_spec], env, who)
+    require(not course.over(fresh), "a done flag of an element that was reset is still true", who)
+    left = [key for key in leaf_keys(fresh) if as_tuple(key)[-1] == "_reset"]
+    require(not left, f"left {left} in its input: it must be taken out", who)
+    if course.one_level:
+        over = course.per_element(outcome.get("done"))
+        for key in course.observation_keys:
+            now, then = fresh.get(key), outcome.get(key)
+            same = same_values(now[~over], then[~over])
+            require(same, f"the reset of finished elements changed {key_str(key)} of others", who)
+
+
+def _check_partial_reset(course: Course, seed: int, report: Report) -> None:
+    """A reset of the first element leaves the others alone."""
+    env, who = course.env, f"{course.who}.reset"
+    if env.batch_size.numel() < 2:
+        return
+    if not course.one_level:
+        report.skip("partial resets: the done flags stand at several levels")
+        return
+    env.set_seed(seed)
+    td = env.reset()
+    for _ in range(2):
+        _, td = course.step(td, course.act())
+    mask = torch.zeros_like(td.get("done"))
+    mask.view(-1)[0] = True
+    held = {key: td.get(key) for key in course.observation_keys}
+    before = {key: value.clone() for key, value in held.items()}
+    fresh = env.reset(td.set("_reset", mask))
+    others = ~course.per_element(mask)
+    for key, value in before.items():
+        kept = same_values(held[key], value)
+        require(kept, f"the reset of one element wrote into a tensor of its input, {key_str(key)}", who)
+        kept = same_values(fresh.get(key)[others], value[others])
+        require(kept, f"the reset of one element changed {key_str(key)} of the others", who)
+    require(not course.over(fresh), "the reset of one element returned done flags that are true", who)
+
+
+# ---------------------------------------------------------------------- seeds and states
+
+
+def _check_seed(course: Course, make_env: Callable[[], Env], seed: int, steps: int) -> None:
+    """Two environments of one seed, given the same actions, do the same; each way of stepping does."""
+    env, who, twin = course.env, course.who, make_env()
+    try:
+        env.set_seed(seed)
+        twin.set_seed(seed)
+        one, two = env.reset(), twin.reset()
+        require_same(one, two, f"two environments of seed {seed} start differently", who)
+        for _ in range(min(steps, _SHORT)):
+            action = course.act()
+            stepped = twin.step(two.update(action.clone()))
+            done, one = env.step_and_maybe_reset(one.update(action))
+            require_same(
+                done.get("next"),
+                stepped.get("next"),
+                "step and step_and_maybe_reset differ, with one seed and the same actions",
+                who,
+            )
+            two = course.advance(stepped)
+            two = twin.reset(course.ask_reset(two)) if course.over(stepped.get("next")) else two
+            _check_following_root(course, one, two)
+    finally:
+        twin.close()
+
+
+def _check_following_root(course: Course, one: TensorDictBase, two: TensorDictBase) -> None:
+    written, who = course.observation_keys, course.who
+    rewards = [key for key in course.reward_keys if key in leaf_keys(one)]
+    rewards = [key for key in rewards if key not in written and key not in course.state_keys]
+    require(
+        not rewards,
+        f"step_and_maybe_reset left {rewards} in the root of the following step; a reward stands under 'next' alone",
+        who,
+    )
+    require_same(one.select(*written), two.select(*written), "the root of the following step differs", who)
+
+
+def _check_same_seed_again(course: Course, seed: int, steps: int) -> None:
+    """The same seed, set again, gives the same episodes again."""
+    env = course.env
+    actions = [course.act() for _ in range(min(steps, _SHORT))]
+    courses: list[list[TensorDictBase]] = []
+    for _ in range(2):
+        env.set_seed(seed)
+        td = env.reset()
+        seen = [td.clone()]
+        for action in actions:
+            outcome, td = course.step(td, action)
+            seen += [outcome.clone(), td.select(*course.observation_keys).clone()]
+        courses.append(seen)
+    for one, two in zip(*courses, strict=True):
+        reason = f"set_seed has no effect: seed {seed}, set twice, gives two different runs"
+        require_same(one, two, reason, course.who)
+
+
+def _check_state(make_env: Callable[[], Env], seed: int, steps: int, report: Report) -> None:
+    """Another environment continues where a state was taken."""
+    with Course(make_env, seed) as course, Course(make_env, seed) as other:
+        env: Any = course.env
+        into: Any = other.env
+        if not hasattr(env, "state_dict") or not hasattr(env, "load_state_dict"):
+            report.skip("exact continuation: there is no state_dict and load_state_dict")
+            return
+        env.set_seed(seed)
+        td = env.reset()
+        for _ in range(min(steps, 5)):
+            _, td = course.step(td, course.act())
+        state = copy.deepcopy(env.state_dict())
+        require_plain(state, "state_dict", course.who)
+        root = td.clone()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the answer says the same
+            exact = into.load_state_dict(copy.deepcopy(state))
+        if exact is False:
+            report.skip("exact continuation: load_state_dict says that it cannot restore the state")
+            return
+        for _ in range(min(steps, _SHORT)):
+            action = course.act()
+            outcome, td = course.step(td, action)
+            again, root = other.step(root, action)
+            reason = "the state_dict is incomplete: after load_state_dict, the run continues differently"
+            require_same(outcome, again, reason, course.who)
+            keys = course.observation_keys
+            require_same(td.select(*keys), root.select(*keys), reason, course.who)

@@ -1,0 +1,39 @@
+"""A short rollout against the specs."""
+
+from __future__ import annotations
+
+from rl.core.interfaces import Env
+from rl.core.testing.env._entries import require_flags, require_in_specs
+
+__all__ = ["check_env_specs"]
+
+
+def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> None:
+    """Compare a reset and a few random steps with the specs, entry by entry.
+
+    Args:
+        env: any environment of the protocol; left within an episode.
+        seed: for `set_seed`; not called if None.
+        steps: how many.
+
+    Raises:
+        CheckError: an `AssertionError` with one line for each entry that differs: key, expected, got.
+
+    Example:
+        >>> from rl.core.testing import CountingEnv
+        >>> check_env_specs(CountingEnv())
+    """
+    who = type(env).__name__
+    if seed is not None:
+        env.set_seed(seed)
+    td = env.reset()
+    require_in_specs(td, [env.observation_spec, env.full_done_spec], env, f"{who}.reset")
+    require_flags(td, env, f"{who}.reset")
+    for _ in range(steps):
+        td.update(env.full_action_spec.rand())
+        stepped, td = env.step_and_maybe_reset(td)
+        outcome = stepped.get("next")
+        require_in_specs(
+            outcome, [env.observation_spec, env.full_reward_spec, env.full_done_spec], env, f"'next' of {who}.step"
+        )
+        require_flags(outcome, env, f"'next' of {who}.step")

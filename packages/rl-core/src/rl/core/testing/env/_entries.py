@@ -1,0 +1,70 @@
+"""Entries of an environment against its specs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
+from rl.core.mdp import FLAGS, done_levels
+from rl.core.specs import Composite
+from rl.core.testing._report import leaf_keys, require
+
+__all__ = ["require_flags", "require_in_specs", "spec_keys"]
+
+
+def spec_keys(spec: Composite) -> list[NestedKey]:
+    """The flat keys of a spec."""
+    return [unwrap(key) for key in spec.keys(include_nested=True, leaves_only=True)]
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor) or hasattr(value, "dtype"):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return type(value).__name__
+
+
+def require_in_specs(entries: Any, specs: Iterable[Composite], env: Any, owner: str) -> None:
+    """Raise unless entries are what the specs say, with one line for each that is not."""
+    wanted = {key: spec[key] for spec in specs for key in spec_keys(spec)}
+    found = leaf_keys(entries)
+    lines = [line for key, spec in wanted.items() if (line := _line(key, spec, entries, found, wanted))]
+    known = {*wanted, *spec_keys(env.full_action_spec)}
+    state = getattr(env, "full_state_spec", None)
+    known |= set() if state is None else set(spec_keys(state))
+    extra = [key for key in found if key not in known and as_tuple(key)[0] != "next"]
+    lines += [f"{key_str(key)}: expected nothing, got {_described(entries.get(key))}" for key in extra]
+    require(not lines, "\n".join(lines), owner)
+
+
+def _line(key: NestedKey, spec: Any, entries: Any, found: list[NestedKey], wanted: dict[NestedKey, Any]) -> str:
+    if key not in found:
+        close = nearest(key, [other for other in found if other not in wanted])
+        hint = f" (is {key_str(close)} it?)" if close is not None else ""
+        return f"{key_str(key)}: expected {_described(spec)}, got nothing{hint}"
+    value = entries.get(key)
+    if not isinstance(value, Tensor):
+        return ""
+    fault = spec._fault(value, torch.Size(()))  # noqa: SLF001  of rl-core itself
+    if fault is not None:
+        return f"{key_str(key)}: expected {fault.expected}, got {fault.got}"
+    if value.is_floating_point() and bool(value.isnan().any()):
+        return f"{key_str(key)}: expected numbers, got NaN at {tuple(value.isnan().nonzero()[0].tolist())}"
+    return ""
+
+
+def require_flags(entries: Any, env: Any, owner: str) -> None:
+    """Raise unless ``done = terminated | truncated`` at every level."""
+    keys = spec_keys(env.full_done_spec)
+    for level in done_levels(keys):
+        names = [unwrap((*level, flag)) for flag in FLAGS]
+        require(names[0] in keys, f"the done spec has no {key_str(names[0])} (keys: {keys})", owner)
+        require(names[1] in keys, f"the done spec has no {key_str(names[1])} (keys: {keys})", owner)
+        either = entries.get(names[1])
+        truncated = entries.get(names[2], None)
+        either = either if truncated is None else either | truncated
+        same = torch.equal(entries.get(names[0]), either)
+        require(same, f"{key_str(names[0])} is not the union of terminated and truncated", owner)

@@ -1,0 +1,1 @@
+"""Checks of losses and value estimators."""

@@ -1,0 +1,239 @@
+"""Conformance of a `rl.core.interfaces.Loss`."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from copy import deepcopy
+from functools import reduce
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from rl.core._explain import contract_of
+from rl.core.contract import Contract
+from rl.core.errors import ContractError
+from rl.core.keys import TD_ERROR, NestedKey, as_tuple, key_str, unwrap
+from rl.core.testing._contracts import Tried, require_declared_form, require_kept, seeded
+from rl.core.testing._report import Report, leaf_keys, require
+
+__all__ = ["check_loss"]
+
+
+def check_loss(
+    loss: Any,
+    batch: TensorDictBase,
+    *,
+    annotates: Iterable[NestedKey] = (TD_ERROR,),
+    frozen: Iterable[NestedKey] | None = None,
+) -> TensorDictBase:
+    """Check what trainers and loggers take for granted of a loss.
+
+    - The keys that it reads suffice, and each of them that is missing is named by a `ContractError`. Shapes and dtypes
+      are those of the contract.
+    - It returns exactly what it declares: scalars, none of them float64 unless the batch or a parameter is. Those
+      whose names start with ``loss`` are finite and carry a gradient that reaches every network with trained
+      parameters, the others are detached.
+    - No gradient reaches what is `frozen`, and nothing broadcasts ``[B]`` with ``[B, 1]``.
+    - The batch stays as it is, but for annotations.
+    - Without gradients, from a deep copy and from a pickle it returns the same; a copy has parameters of its own.
+
+    Args:
+        loss: has a ``contract``, or ``in_keys`` and ``out_keys``; usually an `torch.nn.Module`.
+        batch: holds at least the keys that are read.
+        annotates: keys that the loss may add to its input.
+        frozen: what no gradient may reach: attributes of the loss, such as ``"target_network"``, and keys of the
+            batch, such as ``("next", "observation")`` where the bootstrapped target is a constant. None issues a
+            `NotExercisedWarning` if the loss has something of that kind.
+
+    Returns:
+        What the loss returned.
+
+    Raises:
+        CheckError: an `AssertionError` about the first promise that is broken, the reason first.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rl.core.contract import Contract, Key
+        >>> class Squared(nn.Module):
+        ...     contract = Contract((Key("observation"),), (Key("loss_value"),))
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.net = nn.Linear(3, 1)
+        ...     def forward(self, td):
+        ...         (x,) = self.contract.read(td, self)
+        ...         return TensorDict(loss_value=self.net(x).square().mean())
+        >>> Squared.__module__ = "__main__"; import __main__; __main__.Squared = Squared  # a doctest is no module
+        >>> out = check_loss(Squared(), TensorDict(observation=torch.randn(4, 3), batch_size=[4]))
+        >>> list(out.keys())
+        ['loss_value']
+    """
+    contract, name = contract_of(loss), type(loss).__name__
+    report = Report(name)
+    tried = Tried(loss, contract, batch, name)
+    given, out = tried.given, tried.out
+    _check_output(loss, contract, tried, name, [unwrap(key) for key in annotates])
+    if batch.batch_size.numel() < 2:
+        report.skip("broadcasts of [B] with [B, 1]: the batch has one element")
+    _check_missing(loss, contract, given, name)
+    _check_gradient(loss, out, name)
+    _check_frozen(loss, contract, given, frozen, report)
+    with torch.no_grad():
+        _check_same(out, seeded(loss, given), "torch.no_grad()", name)
+    copies = {"a deep copy": deepcopy(loss), "a pickle": _pickled(loss, name)}
+    for what, copy in copies.items():
+        _check_same(out, seeded(copy, given), what, name)
+        _check_independent(loss, copy, given, what, name)
+    report.warn()
+    return out
+
+
+def _check_output(loss: Any, contract: Contract, tried: Tried, name: str, annotates: list[NestedKey]) -> None:
+    out, before = tried.out, tried.before
+    require(isinstance(out, TensorDictBase), f"must return a TensorDict, got {type(out).__name__}", name)
+    written, declared = leaf_keys(out), contract.out_keys
+    require(set(written) == set(declared), f"returned {written}, declared is {declared}", name)
+    added = [key for key in leaf_keys(tried.handed) if key not in leaf_keys(before) and key not in annotates]
+    require(not added, f"wrote {added} into its input", name)
+    for entries in (tried.given, tried.handed):
+        require_kept(before, entries, annotates, name)
+    require(any(_is_loss(key) for key in declared), "returns nothing whose name starts with 'loss'", name)
+    _check_scalars(loss, contract, out, before, name)
+    letters: dict[str, int] = {}
+    require_declared_form(contract.reads, before, before.batch_size, letters, name)
+    scalars = [key for key in contract.writes if not key.batched]
+    require_declared_form(scalars, out, torch.Size(()), letters, name)
+
+
+def _check_scalars(loss: Any, contract: Contract, out: TensorDictBase, before: TensorDictBase, name: str) -> None:
+    sources = [*before.values(include_nested=True, leaves_only=True)]
+    sources += [*loss.parameters(), *loss.buffers()] if isinstance(loss, nn.Module) else []
+    double = any(getattr(value, "dtype", None) is torch.float64 for value in sources)
+    for key in contract.out_keys:
+        value, text = out[key], key_str(key)
+        require(value.shape == (), f"{text} has shape {tuple(value.shape)}, expected a scalar", name)
+        wide = value.dtype is torch.float64 and not double
+        require(not wide, f"{text} is float64, although nothing that is read is: expected float32", name)
+        if not _is_loss(key):
+            require(not value.requires_grad, f"{text}, a diagnostic, has a gradient: detach it", name)
+            continue
+        require(bool(value.isfinite()), f"{text} is {value.item()}", name)
+        require(value.requires_grad, f"{text} has no gradient", name)
+
+
+def _is_loss(key: NestedKey) -> bool:
+    return isinstance(key, str) and key.startswith("loss")
+
+
+def _check_missing(loss: Any, contract: Contract, given: TensorDictBase, name: str) -> None:
+    for key in contract.in_keys:
+        rest, text = given.exclude(key), key_str(key)
+        before = leaf_keys(rest)
+        try:
+            loss(rest)
+        except ContractError as error:
+            require(text in str(error), f"without {text}, the error does not name it: {error}", name)
+        except Exception as error:
+            kind = type(error).__name__
+            reason = f"without {text}, which it reads, it raises {kind} ({error}): read through the contract, which"
+            require(False, f"{reason} raises a ContractError that names the key", name)
+        else:
+            require(False, f"did without {text}, which the contract declares as read: make it optional", name)
+        require(leaf_keys(rest) == before, f"wrote into its input before it missed {text}", name)
+
+
+def _total(out: TensorDictBase) -> Tensor:
+    return torch.stack([out[key] for key in leaf_keys(out) if _is_loss(key)]).sum()
+
+
+def _check_gradient(loss: Any, out: TensorDictBase, name: str) -> None:
+    if not isinstance(loss, nn.Module):
+        return
+    trained = {path: p for path, p in loss.named_parameters() if p.requires_grad}
+    require(bool(trained), "has no parameters to train", name)
+    gradients: Any = torch.autograd.grad([_total(out)], list(trained.values()), allow_unused=True, retain_graph=True)
+    reached = {path: grad for path, grad in zip(trained, gradients, strict=True) if grad is not None}
+    for path, grad in reached.items():
+        require(bool(grad.isfinite().all()), f"the gradient in {path} is not finite", name)
+    for child in sorted({path.split(".")[0] for path in trained}):
+        moved = any(bool(grad.any()) for path, grad in reached.items() if path.split(".")[0] == child)
+        require(moved, f"no gradient reaches {child}", name)
+
+
+def _check_frozen(
+    loss: Any, contract: Contract, given: TensorDictBase, frozen: Iterable[NestedKey] | None, report: Report
+) -> None:
+    """No gradient reaches what is frozen."""
+    if frozen is None:
+        parts = loss.parameters() if isinstance(loss, nn.Module) else ()
+        if any(not p.requires_grad for p in parts) or any(as_tuple(key)[0] == "next" for key in contract.in_keys):
+            report.skip(
+                "gradients into target networks and bootstrapped targets: name them in `frozen=`, for example"
+                " frozen=['target_network', ('next', 'observation')]"
+            )
+        return
+    fed, tensors = given.clone(), dict[str, list[Tensor]]()
+    for entry in map(unwrap, frozen):
+        if entry in leaf_keys(fed):
+            if not fed[entry].is_floating_point():
+                report.skip(f"the gradient into {key_str(entry)}: it holds no floating-point numbers")
+                continue
+            tensors[key_str(entry)] = [fed[entry].requires_grad_()]
+        else:
+            tensors[key_str(entry)] = [p for p in _parameters(loss, entry, report.owner) if p.requires_grad]
+    flat = [tensor for ones in tensors.values() for tensor in ones]
+    if not flat:
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        total = _total(loss(fed))
+    gradients = iter(torch.autograd.grad([total], flat, allow_unused=True))
+    for name, ones in tensors.items():
+        found = [grad for grad in (next(gradients) for _ in ones) if grad is not None]
+        reason = f"the gradient reaches {name}, which is frozen: detach the target, or compute it under torch.no_grad()"
+        require(not any(bool(grad.any()) for grad in found), reason, report.owner)
+
+
+def _parameters(loss: Any, name: NestedKey, owner: str) -> list[Tensor]:
+    try:
+        part = reduce(getattr, ".".join(as_tuple(name)).split("."), loss)
+    except AttributeError:
+        require(False, f"frozen={key_str(name)} is neither an attribute of the loss nor a key that it reads", owner)
+        raise
+    if isinstance(part, nn.Module):
+        return list(part.parameters())
+    if isinstance(part, TensorDictBase):
+        return list(part.values(include_nested=True, leaves_only=True))
+    return [part] if isinstance(part, Tensor) else list(part)
+
+
+def _check_same(out: TensorDictBase, other: TensorDictBase, what: str, name: str) -> None:
+    for key in leaf_keys(out):
+        value, again = out[key].detach(), other[key].detach()
+        same = torch.allclose(value, again, rtol=1e-5, atol=1e-6, equal_nan=True)
+        require(same, f"{key_str(key)} is {again.item()} with {what}, it was {value.item()}", name)
+
+
+def _pickled(loss: Any, name: str) -> Any:
+    try:
+        return pickle.loads(pickle.dumps(loss))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        require(False, f"cannot be pickled: {error}", name)
+        raise
+
+
+def _check_independent(loss: Any, copy: Any, given: TensorDictBase, what: str, name: str) -> None:
+    """Parameters of a copy are its own, and they are what it computes with."""
+    if not isinstance(copy, nn.Module):
+        return
+    before = seeded(loss, given)
+    with torch.no_grad():
+        for parameter in copy.parameters():
+            parameter.add_(torch.linspace(0.1, 0.3, parameter.numel()).to(parameter).view_as(parameter))
+    _check_same(before, seeded(loss, given), f"{what} whose parameters changed", name)
+    after = seeded(copy, given)
+    losses = [key for key in leaf_keys(before) if _is_loss(key)]
+    same = all(torch.equal(before[key].detach(), after[key].detach()) for key in losses)
+    require(not same, f"{what} does not compute with its own parameters", name)

@@ -1,0 +1,1 @@
+"""Checks of declarations and of whole plugins."""

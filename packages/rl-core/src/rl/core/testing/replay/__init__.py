@@ -1,0 +1,1 @@
+"""Checks of storages, samplers and writers."""

@@ -1,0 +1,81 @@
+"""Does a writer keep what the protocol promises?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import RLError
+from rl.core.interfaces import Writer
+from rl.core.testing._report import Report, require, require_plain
+from rl.core.testing.replay._rows import SIZE, RowCount, make_rows, require_refused
+
+__all__ = ["check_writer"]
+
+
+def check_writer(make: Callable[[], Writer]) -> Report:
+    """Check a writer: it claims different places inside the storage, fills it without a gap, and resumes.
+
+    Args:
+        make: a new writer. One that refuses every claim, such as a writer for datasets, must refuse each with
+            an `RLError`; nothing else is asked of it.
+
+    Returns:
+        What was not exercised.
+
+    Raises:
+        CheckError: an `AssertionError` about the first promise that is broken, the reason first.
+
+    Example:
+        >>> from rl.core.errors import ContractError
+        >>> class ReadOnly:
+        ...     def claim(self, storage, count):
+        ...         raise ContractError("this dataset is fixed")
+        ...     def state_dict(self):
+        ...         return {}
+        >>> check_writer(ReadOnly)
+        Report(owner='ReadOnly', not_exercised=[])
+    """
+    writer, storage = make(), RowCount(0, max_size=SIZE)
+    who = type(writer).__name__
+    require_plain(writer.state_dict(), "state_dict()", who)
+    try:
+        writer.claim(storage, 1)
+    except RLError:
+        require_refused(lambda: make().claim(storage, 3), f"claim of three rows, after it refused one,", who)
+        return Report(who)
+    writer = make()
+    for count in (1, 3, 2, 5, 8, 1, 3):
+        resumed = make()
+        resumed.load_state_dict(writer.state_dict())
+        index = _claim(writer, storage, count)
+        again = writer.claim(storage, count)
+        require(torch.equal(index, again), f"a claim moves the cursor; only `extended` does", who)
+        require(torch.equal(index, resumed.claim(storage, count)), f"claims differ after load_state_dict", who)
+        wanted = min(len(storage) + count, SIZE)
+        storage.grow(index, who)
+        require(len(storage) == wanted, f"claims {index.tolist()}, which overwrites rows while places are free: {len(storage)} rows,"
+            f" expected {wanted}", who)
+        writer.extended(index, make_rows(0, count))
+    before = writer.state_dict()
+    require_refused(lambda: writer.claim(storage, SIZE + 1), f"claim of more rows than the storage has places", who)
+    require_refused(lambda: writer.claim(storage, 0), f"claim of no rows", who)
+    require(writer.state_dict() == before, f"a refused claim moved the cursor", who)
+    writer.empty()
+    fresh = RowCount(0, max_size=SIZE)
+    fresh.grow(_claim(writer, fresh, 3), who)
+    return Report(who)
+
+
+def _claim(writer: Writer, storage: RowCount, count: int) -> Tensor:
+    who, index = type(writer).__name__, writer.claim(storage, count)
+    require(index.dtype is torch.int64, f"indices are {index.dtype}, expected int64", who)
+    require(index.shape == (count,), f"{list(index.shape)} indices for {count} rows", who)
+    require(len(set(index.tolist())) == count, f"claims a place twice: {index.tolist()}", who)
+    inside = bool(((index >= 0) & (index < storage.max_size)).all())
+    require(inside, f"claims {index.tolist()} of a storage of {storage.max_size}", who)
+    return index
+
+

@@ -1,0 +1,1 @@
+"""Checks of loggers and recipes."""

@@ -1,0 +1,87 @@
+"""Conformance of a recipe: what ``rl train`` takes for granted of one."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from rl.core._targets import import_target
+from rl.core.errors import CheckError, RLError
+from rl.core.testing._report import Report, require
+
+__all__ = ["check_recipe"]
+
+_MEMBERS = ("name", "config", "train", "policy")
+
+
+def check_recipe(recipe: Any) -> Report:
+    """Check a recipe, such as an `rl.trainers.Recipe`: its settings, and the functions that it names; trains nothing.
+
+    The settings are a frozen dataclass in a module that imports no torch, with a default and a documented line for
+    each field, and come back equal from the plain values that a file holds. ``train`` is called as
+    ``train(config, out=, resume=, display=)`` and ``policy`` as ``policy(config, env)``.
+
+    Args:
+        recipe: has ``name``, ``config``, ``train`` and ``policy``.
+
+    Returns:
+        What was not exercised: training itself.
+
+    Raises:
+        CheckError: an `AssertionError` with the reason first.
+    """
+    who = f"recipe {getattr(recipe, 'name', recipe)!r}"
+    report = Report(who)
+    missing = [name for name in _MEMBERS if not hasattr(recipe, name)]
+    require(not missing, f"no recipe: lacks {missing}", who)
+    config: Any = recipe.config
+    usable = isinstance(config, type) and dataclasses.is_dataclass(config)
+    require(usable, f"config must be a dataclass, got {config!r}", who)
+    _check_config(config, who)
+    _check_light(config, who)
+    _check_function(recipe.train, who, lambda f: f.bind(None, out=None, resume=None, display=None), "out=, resume=, display=")
+    _check_function(recipe.policy, who, lambda f: f.bind(None, None), "env")
+    report.skip("training: call `train` in a test of its own")
+    return report.warn()
+
+
+def _check_config(config: Any, who: str) -> None:
+    frozen = config.__dataclass_params__.frozen
+    require(frozen, f"{config.__name__} is not frozen: settings must not change during a run", who)
+    text = "\n".join(inspect.getdoc(cls) or "" for cls in config.__mro__ if cls is not object)
+    for field in dataclasses.fields(config):
+        known = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        require(known, f"the setting {field.name!r} has no default", who)
+        documented = re.search(rf"^\s+{re.escape(field.name)}: \S", text, re.MULTILINE) is not None
+        require(documented, f"the setting {field.name!r} is not documented under Args of {config.__name__}", who)
+    try:
+        settings = config()
+    except Exception as error:
+        raise CheckError(f"the defaults are refused: {type(error).__name__}: {error} ({who})") from error
+    again = config(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(config)})
+    require(again == settings, "settings made again of their values are not equal", who)
+
+
+def _check_light(config: Any, who: str) -> None:
+    """The module of the settings imports no torch: ``rl train --help`` would wait for it."""
+    code = f"import sys, {config.__module__}; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    reason = f"{config.__module__}, the module of the settings, imports torch or does not import"
+    require(done.returncode == 0, f"{reason} {done.stderr.strip()[-200:]}".strip(), who)
+
+
+def _check_function(target: Any, who: str, bind: Callable[[inspect.Signature], Any], what: str) -> None:
+    try:
+        function = import_target(target, who, "its distribution")
+    except RLError as error:
+        raise CheckError(f"{target!r} does not import: {error} ({who})") from error
+    require(callable(function), f"{target!r} is no function", who)
+    try:
+        bind(inspect.signature(function))
+    except TypeError as error:
+        raise CheckError(f"{target!r} cannot be called with (config, {what}): {error} ({who})") from error

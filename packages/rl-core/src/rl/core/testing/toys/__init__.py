@@ -1,0 +1,1 @@
+"""The simplest components that keep every promise."""
