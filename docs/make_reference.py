@@ -24,6 +24,7 @@ EXTRA_MODULES = {
         "rl.core.provenance",
         "rl.core.checks",
         "rl.core.settings",
+        "rl.core.targets",
         "rl.core.testing",
     ],
     "rl.objectives": ["rl.objectives.value", "rl.objectives.value.functional"],

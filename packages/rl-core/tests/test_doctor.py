@@ -88,7 +88,9 @@ def test_a_gpu_is_shown_and_asked_for(gpu):
         def rl_linear_recurrence(self, device):
             return fast if device.type == "cuda" else None
 
-    fast = SimpleNamespace(name="fast-scan", why="the library for this GPU loads")
+    def fast(d, c, time_dim): ...
+
+    fast.name, fast.why = "fast-scan", "the library for this GPU loads"
     findings = doctor.examine(registry=registry(Trees(), OnGpu()))
     (card,) = [f for f in of(findings, "devices") if f.name == "cuda:0"]
     assert card.value == "Pretend 9000, 8 GiB, compute capability 9.0"
@@ -125,6 +127,24 @@ def test_every_component_is_imported():
     found = {f.name: f for f in of(doctor.examine(registry=made), "components")}
     assert [found[name].state for name in ("loss typo", "env absent")] == ["problem", "problem"]
     assert found["all others"].value == "1 import"
+
+
+def test_a_target_that_does_not_fit_its_kind_is_a_problem():
+    made = Registry()
+    made.add(Component("env", "x", "torch.nn:MSELoss"), distribution="acme")
+    (found,) = problems(doctor.examine(registry=made))
+    assert (found.name, "env 'x' of acme is broken" in found.value) == ("env x", True)
+
+
+def test_a_wrong_answer_of_a_hook_is_a_problem():
+    class Wrong:
+        @hookimpl
+        def rl_priority_tree(self):
+            return "a tree"
+
+    (found,) = problems(doctor.examine(registry=registry(Wrong())))
+    assert "rl_priority_tree gave 'a tree', which lacks update" in found.value
+    assert "RL_PLUGINS_DISABLE=wrong" in found.remedy
 
 
 def test_an_extra_that_is_absent_is_no_problem(monkeypatch, tmp_path):

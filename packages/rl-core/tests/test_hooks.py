@@ -135,6 +135,38 @@ def test_a_plugin_that_raises_is_named_and_the_next_one_is_asked():
     assert problem.endswith("libfast.so: cannot open [...]")
 
 
+ASKED = {
+    "rl_priority_tree": {"capacity": 2, "device": CPU, "dtype": torch.float32},
+    "rl_linear_recurrence": {"device": CPU, "dtype": torch.float32},
+    "rl_row_gather": {"tensors": []},
+    "rl_recurrent_backend": {"cell": "gru", "name": None, "device": CPU},
+    "rl_notes": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("hook", "wrong", "said"),
+    [
+        pytest.param("rl_priority_tree", "a tree", "'a tree', which lacks update, sample, get, total, min", id="tree"),
+        pytest.param("rl_linear_recurrence", "scan", "'scan', which lacks __call__ of", id="scan"),
+        pytest.param("rl_row_gather", [], r"\[\], which lacks rows, runs of rl.core.interfaces.RowGather", id="rows"),
+        pytest.param("rl_recurrent_backend", ToyRecurrentBackend.__call__, "which lacks name of", id="unnamed"),
+        pytest.param("rl_notes", 3, "3, which is no str", id="notes"),
+    ],
+)
+def test_a_wrong_answer_is_named_and_the_next_one_is_called(hook, wrong, said):
+    class Wrong:
+        pass
+
+    setattr(Wrong, hook, staticmethod(hookimpl(lambda: wrong)))
+    found = registry(Fallback(), Wrong())
+    with pytest.warns(BrokenPluginWarning, match=f"this program:wrong: {hook} gave .*{said}.*Upgrade this program"):
+        answers = found.answers(hook, **ASKED[hook])
+    assert [answer.plugin.name for answer in answers] == ["fallback"] * (hook != "rl_notes")
+    (problem,) = found.plugins[1].problems
+    assert problem.startswith(f"{hook} gave")
+
+
 def test_when_the_only_one_raises_the_error_repeats_why():
     found = registry(Crashes())
     with pytest.warns(BrokenPluginWarning), pytest.raises(BackendError, match=r"crashes: .*libfast.so"):
@@ -204,7 +236,7 @@ def test_what_is_no_command_is_named():
         def rl_commands(self):
             yield "train"
 
-    with pytest.warns(BrokenPluginWarning, match="'train' is no rl.core.components.Command"):
+    with pytest.warns(BrokenPluginWarning, match="rl_commands gave 'train', which is no Command"):
         assert registry(Wrong()).commands() == {}
 
 

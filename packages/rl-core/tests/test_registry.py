@@ -10,8 +10,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from rl.core import _targets
 from rl.core import registry as registry_module
+from rl.core import targets
 from rl.core.__about__ import __version__
 from rl.core.components import CONTRACTS, Component
 from rl.core.errors import (
@@ -258,7 +258,7 @@ def test_a_missing_library_is_answered_with_the_line_that_installs_it(module):
 
 
 def test_a_package_of_ours_that_is_absent_is_named(module, monkeypatch):
-    monkeypatch.setattr(_targets, "installed_version", lambda name: None)
+    monkeypatch.setattr(targets, "installed_version", lambda name: None)
     registry = loads(module, "raise ModuleNotFoundError('No module', name='rl.prio_cuda.tree')", None)
     with pytest.raises(MissingExtraError, match="needs rl-prio-cuda, which is not installed: pip install rl-prio-cuda"):
         registry.load("env", "x")

@@ -17,11 +17,11 @@ from rl.core.__about__ import __version__
 from rl.core._parser import Parser
 from rl.core._records import PluginRecord
 from rl.core._table import table
-from rl.core._targets import import_target
 from rl.core.components import Command
 from rl.core.errors import BrokenPluginWarning, RLError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import settings
+from rl.core.targets import import_target
 
 __all__ = ["main"]
 

@@ -16,12 +16,12 @@ from rl.core.__about__ import __version__
 from rl.core._parser import Parser
 from rl.core._records import PluginRecord
 from rl.core._table import table
-from rl.core._targets import import_target
 from rl.core._versions import installed_version, requirements, satisfies
 from rl.core.components import Command
 from rl.core.errors import MissingExtraError, RLError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import normalized, settings
+from rl.core.targets import import_target
 
 __all__ = ["Finding", "examine", "main"]
 

@@ -21,8 +21,8 @@ import pluggy
 
 from rl.core import hookspecs, namespace
 from rl.core._admission import IncompatiblePluginError, Offers, admit, check_component, did_you_mean
+from rl.core._protocols import check_answer
 from rl.core._records import Answer, PluginRecord, in_order, record_of
-from rl.core._targets import import_target
 from rl.core.components import CONTRACTS, OWN_COMMANDS, Command, Component
 from rl.core.errors import (
     BackendError,
@@ -32,6 +32,7 @@ from rl.core.errors import (
     UnknownComponentError,
 )
 from rl.core.settings import settings
+from rl.core.targets import check_target
 
 if TYPE_CHECKING:
     import torch
@@ -171,10 +172,10 @@ class Registry:
         Raises:
             UnknownComponentError: if nobody offers it.
             MissingExtraError: if a library that it needs is absent; holds the line that installs it.
-            PluginError: if its module is broken.
+            PluginError: if its module is broken, or it does not fit the protocol of its kind.
         """
         component, record = self._offer(kind, name)
-        return import_target(component.target, f"{kind} {name!r}", record.distribution, component.extra)
+        return check_target(component, record.distribution)
 
     def _offer(self, kind: str, name: str) -> tuple[Component, PluginRecord]:
         if (kind, name) in self._offers:
@@ -214,12 +215,15 @@ class Registry:
             record = self._records[impl.plugin_name]
             try:
                 value = impl.function(*(arguments[name] for name in impl.argnames))
-                if value is not None and not first and hook == "rl_commands":
-                    value = _as_commands(value)
-            except (Exception, SystemExit) as error:
+                if value is not None:
+                    value = _checked(hook, value)
+            except _WrongAnswerError as error:
+                self._failed(record, f"{hook} gave {error}")
+                value = None
+            except (Exception, SystemExit, GeneratorExit) as error:
                 if first and isinstance(error, RLError):
                     raise  # refused on purpose
-                self._failed(record, hook, error)
+                self._failed(record, f"{hook} raised {_said(error)}")
                 value = None
             if value is None:
                 passed.append(record.id)
@@ -229,10 +233,9 @@ class Registry:
                 break
         return found
 
-    def _failed(self, record: PluginRecord, hook: str, error: BaseException) -> None:
+    def _failed(self, record: PluginRecord, problem: str) -> None:
         remedy = f"Upgrade {record.distribution}, or leave it out with RL_PLUGINS_DISABLE={record.name}"
-        problem = f"{hook} raised {_said(error)}"
-        self._note(record, problem, f"{problem}; the other plugins are asked instead. {remedy}")
+        self._note(record, problem, f"{problem}; the other plugins are called instead. {remedy}")
 
     def _note(self, record: PluginRecord, problem: str, message: str) -> None:
         if problem not in record.problems:
@@ -331,11 +334,29 @@ def _outside() -> int:
     return level
 
 
-def _as_commands(value: Any) -> list[Command]:
-    found = [value] if isinstance(value, Command) else list(value)
+class _WrongAnswerError(Exception):
+    """What a hook gave is no answer of that hook."""
+
+
+def _checked(hook: str, value: Any) -> Any:
+    """The answer in the form that callers of the hook read."""
+    if hook == "rl_commands":
+        return _list_of(Command, value)
+    if hook == "rl_notes":
+        return _list_of(str, value)
+    if problem := check_answer(hook, value):
+        raise _WrongAnswerError(problem)
+    return value
+
+
+def _list_of(kind: type, value: Any) -> list[Any]:
+    """One object, or any iterable of them, as a list."""
+    if not isinstance(value, kind) and not isinstance(value, Iterable):
+        raise _WrongAnswerError(f"{value!r}, which is no {kind.__qualname__}")
+    found = [value] if isinstance(value, kind) else list(value)
     for item in found:
-        if not isinstance(item, Command):
-            raise PluginError(f"{item!r} is no rl.core.components.Command")
+        if not isinstance(item, kind):
+            raise _WrongAnswerError(f"{item!r}, which is no {kind.__qualname__}")
     return found
 
 
@@ -392,6 +413,6 @@ def load(kind: str, name: str) -> Any:
     Raises:
         UnknownComponentError: if nobody offers it; names the nearest one.
         MissingExtraError: if a library that it needs is absent; holds the line that installs it.
-        PluginError: if its module is broken.
+        PluginError: if its module is broken, or it does not fit the protocol of its kind.
     """
     return default().load(kind, name)

@@ -8,7 +8,6 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor
 
-from rl.core.errors import BackendError
 from rl.core.interfaces import RowGather
 from rl.core.registry import default
 
@@ -20,20 +19,9 @@ View = tuple[Tensor, torch.Size]
 
 
 def row_gather(tensors: Sequence[Tensor]) -> RowGather:
-    """Who copies rows of these: the first plugin that answers `rl_row_gather`; plain torch if all plugins are off.
-
-    Raises:
-        BackendError: if that answer cannot copy rows.
-    """
+    """Row copies for these tensors: the first answer to `rl_row_gather`, or plain torch without plugins."""
     found = default().answer("rl_row_gather", tensors=tensors) if tensors else None
-    if found is None:
-        return TorchRowGather(tensors)
-    if not all(callable(getattr(found.value, name, None)) for name in ("rows", "runs")):
-        raise BackendError(
-            f"plugin {found.plugin.label} answers rl_row_gather with {type(found.value).__name__}, expected an object "
-            f"with the methods `rows` and `runs`; leave it out with RL_PLUGINS_DISABLE={found.plugin.name}"
-        )
-    return found.value
+    return TorchRowGather(tensors) if found is None else found.value
 
 
 def flat_rows(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Import what a ``module:attribute`` string names, and say in words why that fails."""
+"""Import what a component or a command names, and check that it is what its kind asks for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,44 @@ from importlib import import_module
 from typing import Any
 
 from rl.core import namespace
+from rl.core._protocols import check_kind
 from rl.core._records import FIRST_PARTY
 from rl.core._versions import installed_version
+from rl.core.components import Component
 from rl.core.errors import MissingExtraError, PluginError
 
-__all__ = ["import_target"]
+__all__ = ["check_target", "import_target"]
+
+
+def check_target(component: Component, distribution: str = "this program") -> Any:
+    """Import the target of a component and check it against the protocol of the component's kind.
+
+    A target is a class or a function that makes one; of kind recipe it is an object. A class has the methods of the
+    protocol in `rl.core.interfaces`, or a ``__getattr__`` of its own; a function is not called.
+
+    Args:
+        component: names the target.
+        distribution: that declared it, for messages.
+
+    Returns:
+        The class or the function.
+
+    Raises:
+        MissingExtraError: if a library of somebody else is absent; holds the line that installs it.
+        PluginError: if the module or the attribute is not there, the module raises, or the target does not fit.
+
+    Example:
+        >>> check_target(Component("tree_backend", "toy", "rl.core.testing:ToyPriorityTree")).__name__
+        'ToyPriorityTree'
+    """
+    what = f"{component.kind} {component.name!r}"
+    target = import_target(component.target, what, distribution, component.extra)
+    if problem := check_kind(component, target):
+        raise PluginError(
+            f"{what} of {distribution} is broken: its target {component.target!r} does not fit the kind"
+            f" {component.kind}, {problem}. Upgrade {distribution}, or correct the target"
+        )
+    return target
 
 
 def import_target(target: str, what: str, distribution: str, extra: str | None = None) -> Any:
