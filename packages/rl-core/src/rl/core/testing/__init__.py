@@ -89,7 +89,12 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core.testing.replay._check_writer": ["check_writer"],
         "rl.core.testing.run._check_logger": ["check_logger"],
         "rl.core.testing.run._check_recipe": ["check_recipe"],
-        "rl.core.testing.toys._backends": ["ToyPriorityTree", "ToyRecurrentBackend", "ToyRowGather", "toy_linear_recurrence"],
+        "rl.core.testing.toys._backends": [
+            "ToyPriorityTree",
+            "ToyRecurrentBackend",
+            "ToyRowGather",
+            "toy_linear_recurrence",
+        ],
         "rl.core.testing.toys._counting_env": ["CountingEnv"],
     },
 )

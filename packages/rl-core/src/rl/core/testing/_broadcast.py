@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from rl.core.testing._report import require
+from rl.core.testing._report import fail
 
 __all__ = ["NoBroadcast"]
 
@@ -49,8 +49,7 @@ class NoBroadcast(TorchFunctionMode):
 
     def _refuse(self, pair: tuple[torch.Size, torch.Size], name: str) -> None:
         flat, column = pair
-        require(
-            False,
+        fail(
             f"{name} broadcasts {list(flat)} with {list(column)} to {list(torch.broadcast_shapes(*pair))}: give both the"
             " same shape",
             self._owner,

@@ -15,7 +15,7 @@ from rl.core.keys import NestedKey, key_str
 from rl.core.lowering import lower
 from rl.core.testing._check_contract import check_contract
 from rl.core.testing._contracts import seeded
-from rl.core.testing._report import Report, leaf_keys, require, same_values
+from rl.core.testing._report import Report, fail, leaf_keys, require, same_values
 
 __all__ = ["check_module"]
 
@@ -105,8 +105,7 @@ def _check_copies(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], 
     try:
         pickled = pickle.loads(pickle.dumps(module))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        require(False, f"cannot be pickled: {error}", who)
-        raise
+        fail(f"cannot be pickled: {error}", who)
     for what, copy in (("a deep copy", deepcopy(module)), ("a pickle", pickled)):
         require(_agree(before, seeded(copy, td), keys), f"{what} gives another result", who)
         state = deepcopy(module.state_dict())

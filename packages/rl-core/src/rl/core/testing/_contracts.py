@@ -12,7 +12,7 @@ from torch import Tensor
 from rl.core.contract import Contract, Key
 from rl.core.keys import NestedKey, key_str
 from rl.core.testing._broadcast import NoBroadcast
-from rl.core.testing._report import leaf_keys, require, same_values
+from rl.core.testing._report import fail, leaf_keys, require, same_values
 
 __all__ = ["Tried", "require_declared_form", "require_kept", "seeded"]
 
@@ -67,10 +67,10 @@ class Tried:
         text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         if whole is None:
             read = [key for key in self._extra if _raised(component, batch.exclude(key)) is not None] or self._extra
-            require(False, f"reads {read}, which the contract does not declare", self._owner)
+            fail(f"reads {read}, which the contract does not declare", self._owner)
         if isinstance(error, KeyError):
-            require(False, f"reads what neither the contract declares nor the batch holds: {text}", self._owner)
-        require(False, f"fails on the entries that the contract declares, with {text}", self._owner)
+            fail(f"reads what neither the contract declares nor the batch holds: {text}", self._owner)
+        fail(f"fails on the entries that the contract declares, with {text}", self._owner)
 
     def _require_independent(self, component: Any, batch: TensorDictBase) -> None:
         """The result does not depend on entries that are not declared."""
@@ -82,7 +82,7 @@ class Tried:
         if _same(self.out, seeded(component, batch), keys):
             return
         read = [key for key in self._extra if not _same(self.out, seeded(component, self._with(batch, key)), keys)]
-        require(False, f"reads {read}, which the contract does not declare: the result depends on it", self._owner)
+        fail(f"reads {read}, which the contract does not declare: the result depends on it", self._owner)
 
     def _with(self, batch: TensorDictBase, key: NestedKey) -> TensorDictBase:
         return batch.select(*leaf_keys(self.given), key)
@@ -147,5 +147,7 @@ def require_declared_form(
         known = {letter: letters[letter] for letter in key.shape if isinstance(letter, str) and letter in letters}
         where = f" where {known}" if known else ""
         require(
-            fits, f"{name} is declared {declared}, it is {list(value.shape)} in a batch {list(batch_size)}{where}", owner
+            fits,
+            f"{name} is declared {declared}, it is {list(value.shape)} in a batch {list(batch_size)}{where}",
+            owner,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from tensordict import TensorDictBase
@@ -14,7 +14,7 @@ from torch import Tensor
 from rl.core.errors import CheckError, NotExercisedWarning
 from rl.core.keys import NestedKey, key_str, unwrap
 
-__all__ = ["Report", "leaf_keys", "require", "require_plain", "require_same", "same_values"]
+__all__ = ["Report", "fail", "leaf_keys", "require", "require_plain", "require_same", "same_values"]
 
 
 @dataclass
@@ -46,10 +46,15 @@ class Report:
         return self
 
 
+def fail(reason: str, owner: str) -> NoReturn:
+    """Raise a `CheckError` with the reason first and the component last."""
+    raise CheckError(f"{reason} ({owner})")
+
+
 def require(held: bool, reason: str, owner: str) -> None:
-    """Raise a `CheckError` with the reason first and the component last, unless the promise held."""
+    """As `fail`, unless the promise held."""
     if not held:
-        raise CheckError(f"{reason} ({owner})")
+        fail(reason, owner)
 
 
 def leaf_keys(entries: Any) -> list[NestedKey]:

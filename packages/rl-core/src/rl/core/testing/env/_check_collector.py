@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
+from rl.core.errors import CheckError
 from rl.core.interfaces import Collector
 from rl.core.keys import NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, next_key
 from rl.core.mdp import FLAGS
@@ -67,7 +68,7 @@ def check_collector(make: Callable[[], Collector], *, batches: int = 3) -> Repor
     try:
         collector.shutdown()
     except Exception as error:
-        require(False, f"shutdown, called a second time, raised {type(error).__name__}: {error}", who)
+        raise CheckError(f"shutdown, called a second time, raised {type(error).__name__}: {error} ({who})") from error
     _check_state(make, batches, report)
     return report.warn()
 
@@ -100,7 +101,8 @@ def _check_form(batch: Any, who: str) -> None:
 
 def _check_course(found: list[TensorDictBase], who: str) -> bool:
     """Whether an episode ended; raises unless the steps follow each other."""
-    steps = torch.cat(found, dim=-1)
+    tensors: Any = found  # torch.cat is typed for tensors alone
+    steps: Any = torch.cat(tensors, dim=-1)
     if next_key("done") not in leaf_keys(steps):
         return True  # several levels: ends are not those of elements
     done = steps.get(next_key("done")).flatten(steps.ndim).any(-1)

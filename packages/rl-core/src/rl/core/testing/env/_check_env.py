@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
+from rl.core.errors import CheckError
 from rl.core.interfaces import Env
 from rl.core.keys import as_tuple, key_str
 from rl.core.specs import Composite
@@ -27,9 +28,7 @@ _ROLES = ("observation_spec", "full_action_spec", "full_reward_spec", "full_done
 _SHORT = 30
 
 
-def check_env(
-    make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, time_limit: int | None = None
-) -> Report:
+def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, time_limit: int | None = None) -> Report:
     """Check an environment: specs, flags, terminal observations, partial resets, seeds, state, and its leaf form.
 
     Every step is compared with the specs, so that NaN and values out of bounds are found later in an episode and at
@@ -77,7 +76,7 @@ def check_env(
     try:
         env.close()
     except Exception as error:
-        require(False, f"close, called a second time, raised {type(error).__name__}: {error}", who)
+        raise CheckError(f"close, called a second time, raised {type(error).__name__}: {error} ({who})") from error
     return report.warn()
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
-from rl.core.testing._report import Report, require, same_values
+from rl.core.testing._report import Report, fail, require, same_values
 from rl.core.testing.env._course import Course
 
 __all__ = ["Ends", "check_inner_reset"]
@@ -87,7 +87,7 @@ class Ends:
             report.skip("terminal observations: the done flags stand at several levels")
             return
         if self._alike > 1 and self._moved and not self._kept:
-            require(False, _LOST, self._course.who)
+            fail(_LOST, self._course.who)
         if not self._kept:
             report.skip("terminal observations: at every end seen, the observation equals that of the reset")
         if self._truncated and self._limit is None:
@@ -99,7 +99,9 @@ class Ends:
 
 
 def _same_rows(left: Tensor, right: Tensor, batch_dims: int) -> Tensor:
-    same = (left == right) | ((left != left) & (right != right))  # NaN with NaN
+    same = left == right
+    if left.is_floating_point():
+        same |= left.isnan() & right.isnan()
     return same.flatten(batch_dims).all(-1).cpu() if same.ndim > batch_dims else same.cpu()
 
 

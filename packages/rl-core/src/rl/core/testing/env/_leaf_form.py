@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,6 @@ from rl.core.testing._report import require, require_same, same_values
 from rl.core.testing.env._entries import spec_keys
 
 __all__ = ["check_leaf_form"]
-
 
 
 def check_leaf_form(make_env: Callable[[], Env], seed: int, steps: int) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from rl.core._explain import contract_of
 from rl.core.contract import Contract
-from rl.core.errors import ContractError
+from rl.core.errors import CheckError, ContractError
 from rl.core.keys import TD_ERROR, NestedKey, as_tuple, key_str, unwrap
 from rl.core.testing._contracts import Tried, require_declared_form, require_kept, seeded
-from rl.core.testing._report import Report, leaf_keys, require
+from rl.core.testing._report import Report, fail, leaf_keys, require
 
 __all__ = ["check_loss"]
 
@@ -136,11 +136,13 @@ def _check_missing(loss: Any, contract: Contract, given: TensorDictBase, name: s
         except ContractError as error:
             require(text in str(error), f"without {text}, the error does not name it: {error}", name)
         except Exception as error:
-            kind = type(error).__name__
-            reason = f"without {text}, which it reads, it raises {kind} ({error}): read through the contract, which"
-            require(False, f"{reason} raises a ContractError that names the key", name)
+            raised = f"{type(error).__name__} ({error})"
+            raise CheckError(
+                f"without {text}, which it reads, it raises {raised}: read through the contract, which raises a"
+                f" ContractError that names the key ({name})"
+            ) from error
         else:
-            require(False, f"did without {text}, which the contract declares as read: make it optional", name)
+            fail(f"did without {text}, which the contract declares as read: make it optional", name)
         require(leaf_keys(rest) == before, f"wrote into its input before it missed {text}", name)
 
 
@@ -189,7 +191,7 @@ def _check_frozen(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         total = _total(loss(fed))
-    gradients = iter(torch.autograd.grad([total], flat, allow_unused=True))
+    gradients: Any = iter(torch.autograd.grad([total], flat, allow_unused=True))
     for name, ones in tensors.items():
         found = [grad for grad in (next(gradients) for _ in ones) if grad is not None]
         reason = f"the gradient reaches {name}, which is frozen: detach the target, or compute it under torch.no_grad()"
@@ -198,14 +200,14 @@ def _check_frozen(
 
 def _parameters(loss: Any, name: NestedKey, owner: str) -> list[Tensor]:
     try:
-        part = reduce(getattr, ".".join(as_tuple(name)).split("."), loss)
+        part: Any = reduce(getattr, ".".join(as_tuple(name)).split("."), loss)
     except AttributeError:
-        require(False, f"frozen={key_str(name)} is neither an attribute of the loss nor a key that it reads", owner)
-        raise
+        fail(f"frozen={key_str(name)} is neither an attribute of the loss nor a key that it reads", owner)
     if isinstance(part, nn.Module):
         return list(part.parameters())
     if isinstance(part, TensorDictBase):
-        return list(part.values(include_nested=True, leaves_only=True))
+        values: Any = part.values(include_nested=True, leaves_only=True)
+        return list(values)
     return [part] if isinstance(part, Tensor) else list(part)
 
 
@@ -220,8 +222,7 @@ def _pickled(loss: Any, name: str) -> Any:
     try:
         return pickle.loads(pickle.dumps(loss))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        require(False, f"cannot be pickled: {error}", name)
-        raise
+        fail(f"cannot be pickled: {error}", name)
 
 
 def _check_independent(loss: Any, copy: Any, given: TensorDictBase, what: str, name: str) -> None:

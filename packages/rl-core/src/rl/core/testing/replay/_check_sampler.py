@@ -38,15 +38,20 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
     """
     storage, empty = RowCount(23), RowCount(0)
     who = type(make()).__name__
-    require_refused(lambda: make().sample(empty, 4), f"sample of an empty storage", who)
-    require_refused(lambda: _informed(make(), storage).sample(storage, 0), f"sample(batch_size=0)", who)
+    require_refused(lambda: make().sample(empty, 4), "sample of an empty storage", who)
+    require_refused(lambda: _informed(make(), storage).sample(storage, 0), "sample(batch_size=0)", who)
+    _keeps_what_it_returned(_informed(make(), storage), storage)
     first, second = _informed(make(), storage), _informed(make(), storage)
     one, two = torch.Generator().manual_seed(7), torch.Generator().manual_seed(7)
     before = torch.get_rng_state()
     for _ in range(9):
         index = _draw(first, storage, one)
-        require(torch.equal(index, _draw(second, storage, two)), f"equal generators draw different indices; all randomness must come from `generator`", who)
-    require(torch.equal(before, torch.get_rng_state()), f"uses the global generator in addition to the given one", who)
+        require(
+            torch.equal(index, _draw(second, storage, two)),
+            "equal generators draw different indices; all randomness must come from `generator`",
+            who,
+        )
+    require(torch.equal(before, torch.get_rng_state()), "uses the global generator in addition to the given one", who)
     _takes_priorities(first, storage)  # so that the state holds more than what a new sampler has
     state, random = first.state_dict(), one.get_state()
     require_plain(state, "state_dict()", who)
@@ -55,10 +60,13 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
     third.load_state_dict(state)
     three.set_state(random)
     for index in expected:
-        require(torch.equal(index, _draw(third, storage, three)), f"the state_dict is incomplete: draws differ after load_state_dict", who)
+        require(
+            torch.equal(index, _draw(third, storage, three)),
+            "the state_dict is incomplete: draws differ after load_state_dict",
+            who,
+        )
     _sampler_passes(_informed(make(), storage), storage)
     _reaches_all(_informed(make(), storage), storage)
-    _keeps_what_it_returned(_informed(make(), storage), storage)
     first.empty()
     fewer = RowCount(7)  # what it knew of the other rows is void
     _informed(first, fewer)
@@ -96,7 +104,9 @@ def _keeps_what_it_returned(sampler: Sampler, storage: RowCount) -> None:
     for _ in range(3):
         _draw(sampler, storage, generator)
     same = torch.equal(first, before)
-    require(same, "reuses its buffer: indices that it returned were overwritten by a later draw", type(sampler).__name__)
+    require(
+        same, "reuses its buffer: indices that it returned were overwritten by a later draw", type(sampler).__name__
+    )
 
 
 def _sampler_passes(sampler: Sampler, storage: RowCount) -> None:

@@ -40,15 +40,17 @@ def check_storage(make: Callable[[int], Storage]) -> Report:
     who = type(storage).__name__
     require(storage.max_size == SIZE, f"max_size is {storage.max_size}, made with {SIZE}", who)
     require(len(storage) == 0, f"a new storage has {len(storage)} rows", who)
-    require(storage.count(make_rows(0, 3)) == 3, f"count must return the number of rows", who)
-    require(len(storage) == 0, f"count must not write", who)
+    require(storage.count(make_rows(0, 3)) == 3, "count must return the number of rows", who)
+    require(len(storage) == 0, "count must not write", who)
     fresh = make(SIZE)
     fresh.load_state_dict(make(SIZE).state_dict())  # before anything is written there is a state, too
     require(len(fresh) == 0, f"{len(fresh)} rows after load_state_dict of a new storage's state", who)
     storage.set(torch.arange(3), make_rows(0, 3))
     _holds(storage, [0, 1, 2])
     for gap in (torch.tensor([4, 5]), torch.tensor([2, 4])):
-        require_refused(lambda gap=gap: storage.set(gap, make_rows(50, 52)), f"set with a gap before it", who, IndexError)
+        require_refused(
+            lambda gap=gap: storage.set(gap, make_rows(50, 52)), "set with a gap before it", who, IndexError
+        )
     _holds(storage, [0, 1, 2])
     storage.set(slice(3, SIZE), make_rows(3, SIZE))
     storage.set(torch.tensor([7, 0]), make_rows(20, 22))
@@ -65,7 +67,7 @@ def check_storage(make: Callable[[int], Storage]) -> Report:
     storage.empty()
     require(len(storage) == 0, f"empty() leaves {len(storage)} rows", who)
     other_rows = make_rows(5, 7).exclude("wide")
-    require_refused(lambda: storage.set(torch.arange(2), other_rows), f"set of other rows after empty()", who)
+    require_refused(lambda: storage.set(torch.arange(2), other_rows), "set of other rows after empty()", who)
     storage.set(torch.arange(2), make_rows(5, 7))
     _holds(storage, [5, 6])
     _holds(other, expected)
@@ -92,8 +94,8 @@ def _holds(storage: Storage, numbers: list[int]) -> None:
     for outside in (len(numbers), -1 - len(numbers)):
         require_refused(lambda outside=outside: storage.get(outside), f"get({outside})", who, IndexError)
     last = storage.get(len(numbers) - 1)
-    require(last.batch_size == torch.Size([]), f"get of an int returns one row, without a batch dimension", who)
-    require(int(last["number"]) == numbers[-1], f"get of an int returns another row", who)
+    require(last.batch_size == torch.Size([]), "get of an int returns one row, without a batch dimension", who)
+    require(int(last["number"]) == numbers[-1], "get of an int returns another row", who)
 
 
 def _storage_copies(storage: Storage, expected: list[int]) -> None:
@@ -122,7 +124,5 @@ def _storage_refuses(storage: Storage, expected: list[int]) -> None:
     for index in (torch.tensor([1, SIZE]), torch.tensor([-1, 1])):
         require_refused(lambda index=index: storage.set(index, good), f"set at {index.tolist()}", who, IndexError)
         require_refused(lambda index=index: storage.get(index), f"get at {index.tolist()}", who, IndexError)
-    require_refused(lambda: storage.set(torch.arange(3), good), f"set of two rows at three indices", who)
+    require_refused(lambda: storage.set(torch.arange(3), good), "set of two rows at three indices", who)
     _holds(storage, expected)
-
-

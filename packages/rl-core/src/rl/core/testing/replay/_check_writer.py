@@ -44,7 +44,7 @@ def check_writer(make: Callable[[], Writer]) -> Report:
     try:
         writer.claim(storage, 1)
     except RLError:
-        require_refused(lambda: make().claim(storage, 3), f"claim of three rows, after it refused one,", who)
+        require_refused(lambda: make().claim(storage, 3), "claim of three rows, after it refused one,", who)
         return Report(who)
     writer = make()
     for count in (1, 3, 2, 5, 8, 1, 3):
@@ -52,17 +52,21 @@ def check_writer(make: Callable[[], Writer]) -> Report:
         resumed.load_state_dict(writer.state_dict())
         index = _claim(writer, storage, count)
         again = writer.claim(storage, count)
-        require(torch.equal(index, again), f"a claim moves the cursor; only `extended` does", who)
-        require(torch.equal(index, resumed.claim(storage, count)), f"claims differ after load_state_dict", who)
+        require(torch.equal(index, again), "a claim moves the cursor; only `extended` does", who)
+        require(torch.equal(index, resumed.claim(storage, count)), "claims differ after load_state_dict", who)
         wanted = min(len(storage) + count, SIZE)
         storage.grow(index, who)
-        require(len(storage) == wanted, f"claims {index.tolist()}, which overwrites rows while places are free: {len(storage)} rows,"
-            f" expected {wanted}", who)
+        require(
+            len(storage) == wanted,
+            f"claims {index.tolist()}, which overwrites rows while places are free: {len(storage)} rows,"
+            f" expected {wanted}",
+            who,
+        )
         writer.extended(index, make_rows(0, count))
     before = writer.state_dict()
-    require_refused(lambda: writer.claim(storage, SIZE + 1), f"claim of more rows than the storage has places", who)
-    require_refused(lambda: writer.claim(storage, 0), f"claim of no rows", who)
-    require(writer.state_dict() == before, f"a refused claim moved the cursor", who)
+    require_refused(lambda: writer.claim(storage, SIZE + 1), "claim of more rows than the storage has places", who)
+    require_refused(lambda: writer.claim(storage, 0), "claim of no rows", who)
+    require(writer.state_dict() == before, "a refused claim moved the cursor", who)
     writer.empty()
     fresh = RowCount(0, max_size=SIZE)
     fresh.grow(_claim(writer, fresh, 3), who)
@@ -77,5 +81,3 @@ def _claim(writer: Writer, storage: RowCount, count: int) -> Tensor:
     inside = bool(((index >= 0) & (index < storage.max_size)).all())
     require(inside, f"claims {index.tolist()} of a storage of {storage.max_size}", who)
     return index
-
-

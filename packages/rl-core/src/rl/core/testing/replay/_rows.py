@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl.core.errors import CheckError, RLError
-from rl.core.testing._report import require
+from rl.core.testing._report import fail, require
 
 __all__ = ["SIZE", "RowCount", "make_rows", "require_refused"]
 
@@ -71,4 +71,4 @@ def require_refused(call: Callable[[], object], what: str, owner: str, kind: typ
     except Exception as error:
         reason = f"{what} raises {type(error).__name__} ({error}), expected {kind.__name__}"
         raise CheckError(f"{reason} ({owner})") from error
-    require(False, f"{what} is accepted; it must raise {kind.__name__}", owner)
+    fail(f"{what} is accepted; it must raise {kind.__name__}", owner)

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rl.core._targets import import_target
 from rl.core.errors import CheckError, RLError
+from rl.core.targets import import_target
 from rl.core.testing._report import Report, require
 
 __all__ = ["check_recipe"]
@@ -44,7 +44,9 @@ def check_recipe(recipe: Any) -> Report:
     require(usable, f"config must be a dataclass, got {config!r}", who)
     _check_config(config, who)
     _check_light(config, who)
-    _check_function(recipe.train, who, lambda f: f.bind(None, out=None, resume=None, display=None), "out=, resume=, display=")
+    _check_function(
+        recipe.train, who, lambda f: f.bind(None, out=None, resume=None, display=None), "out=, resume=, display="
+    )
     _check_function(recipe.policy, who, lambda f: f.bind(None, None), "env")
     report.skip("training: call `train` in a test of its own")
     return report.warn()

@@ -161,16 +161,64 @@ class Remembers(Uniform):
         return super().draw(self.most, count, generator)
 
 
+class Reusing(Uniform):
+    """Draws into one tensor."""
+
+    def draw(self, rows, count, generator):
+        self.index = getattr(self, "index", torch.zeros(count, dtype=torch.int64))
+        return torch.randint(rows, (count,), generator=generator, out=self.index)
+
+
+class Weighted(Uniform):
+    """Draws in proportion to priority."""
+
+    def __init__(self):
+        self.priority = torch.zeros(0)
+
+    def draw(self, rows, count, generator):
+        return torch.multinomial(self.priority[:rows], count, replacement=True, generator=generator)
+
+    def extended(self, index, data):
+        self.priority = torch.ones(len(index))
+
+    def update_priority(self, index, priority):
+        self.priority[index] = priority
+
+    def state_dict(self):
+        return {"priority": self.priority.clone()}
+
+    def load_state_dict(self, state):
+        self.priority = state["priority"].clone()
+
+
+class ForgetsPriorities(Weighted):
+    def state_dict(self):
+        return {"rows": len(self.priority)}
+
+    def load_state_dict(self, state):
+        self.priority = torch.ones(state["rows"])
+
+
+class WeighsByNothing(Uniform):
+    def sample(self, storage, batch_size, *, generator=None):
+        index, _ = super().sample(storage, batch_size, generator=generator)
+        return index, {"priority_weight": torch.full((batch_size,), torch.nan)}
+
+
 def test_a_right_sampler_passes():
     check_sampler(Uniform)
+    check_sampler(Weighted)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (NeverLast, r"rows \[22\] of 23 never come"),
+        (NeverLast, r"rows \[22\] of 23 are never drawn"),
         (Unfinished, "update_priority raises NotImplementedError"),
         (Remembers, "indices outside of the 7 rows"),
+        (Reusing, r"^reuses its buffer: indices .* \(Reusing\)"),
+        (ForgetsPriorities, "^the state_dict is incomplete: draws differ after load_state_dict"),
+        (WeighsByNothing, "^info 'priority_weight' is not finite"),
     ],
 )
 def test_a_wrong_sampler_is_caught(make, message):

@@ -1,0 +1,365 @@
+"""Each fault of an environment is named by check_env, or reported as not exercised."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from rl.core.errors import CheckError, NotExercisedWarning
+from rl.core.specs import Bounded, Composite, Unbounded
+from rl.core.testing import CountingEnv, check_env, check_env_specs
+
+
+class WrongShape(CountingEnv):
+    def __init__(self):
+        super().__init__()
+        self.observation_spec = Composite(observation=Unbounded(3))
+
+
+class WrongKey(CountingEnv):
+    def __init__(self):
+        super().__init__()
+        self.observation_spec = Composite(observations=Unbounded(1))
+
+
+class Forgotten(CountingEnv):
+    """Writes an entry of which no spec tells."""
+
+    def step_leaves(self, root):
+        return super().step_leaves(root) | {"extra": torch.zeros(1)}
+
+
+class Contradiction(CountingEnv):
+    def step_leaves(self, root):
+        out = super().step_leaves(root)
+        return out | {"done": ~out["done"]}
+
+
+class Overwriting(CountingEnv):
+    """Its reset writes into the tensors of the last step."""
+
+    def reset(self, tensordict=None):
+        if tensordict is not None and tensordict.get("_reset", None) is not None:
+            tensordict["observation"].masked_fill_(tensordict["_reset"], 0.0)
+            tensordict = tensordict.clone()
+        return super().reset(tensordict)
+
+
+class Careless(CountingEnv):
+    """Resets everything, whatever was asked for."""
+
+    def reset(self, tensordict=None):
+        out = super().reset(tensordict)
+        return out.set("observation", torch.zeros_like(out["observation"]))
+
+
+class Unseeded(CountingEnv):
+    def reset_leaves(self, current=None, mask=None):
+        out = super().reset_leaves(current, mask)
+        return out | {"observation": out["observation"] + torch.rand(())}
+
+
+class OwnReturn(CountingEnv):
+    def step(self, tensordict):
+        return super().step(tensordict.copy())
+
+
+class Diverging(CountingEnv):
+    """Its leaf form pays more."""
+
+    def lowered(self):
+        other = CountingEnv(self._length, tuple(self.batch_size))
+        plain = other.step_leaves
+        other.step_leaves = lambda root: (out := plain(root)) | {"reward": out["reward"] + 1}
+        return other
+
+
+class Sharing(CountingEnv):
+    def step_leaves(self, root):
+        out = super().step_leaves(root)
+        return out | {"terminated": out["done"]}
+
+
+class NoSeedReturned(CountingEnv):
+    def set_seed(self, seed):
+        return None
+
+
+class CutAtReset(CountingEnv):
+    def reset_leaves(self, current=None, mask=None):
+        fresh = super().reset_leaves(current, mask)
+        return fresh | {"truncated": torch.ones_like(fresh["done"])}
+
+
+class RewardAtRoot(CountingEnv):
+    def step_and_maybe_reset(self, tensordict):
+        stepped, root = super().step_and_maybe_reset(tensordict)
+        return stepped, root.set("reward", torch.zeros(*self.batch_size, 1))
+
+
+class ClosesOnce(CountingEnv):
+    def close(self):
+        assert not self.closed
+        super().close()
+
+
+class NotANumber(CountingEnv):
+    """NaN in the middle of an episode."""
+
+    def step_leaves(self, root):
+        out = super().step_leaves(root)
+        return out | {"observation": torch.where(out["observation"] == 5, torch.nan, out["observation"])}
+
+
+class NotANumberAtTheEnd(CountingEnv):
+    def step_leaves(self, root):
+        out = super().step_leaves(root)
+        return out | {"observation": torch.where(out["done"], torch.nan, out["observation"])}
+
+
+class InfiniteReward(CountingEnv):
+    def step_leaves(self, root):
+        out = super().step_leaves(root)
+        return out | {"reward": torch.where(out["done"], torch.inf, out["reward"])}
+
+
+class Outside(CountingEnv):
+    """Leaves its bounds after some steps."""
+
+    def __init__(self, length=9, high=6.0):
+        super().__init__(length)
+        self.observation_spec = Composite(observation=Bounded(0.0, high, shape=(1,)))
+
+
+class DoubleRewardAtTheEnd(CountingEnv):
+    def step(self, tensordict):
+        out = super().step(tensordict)
+        if bool(out["next", "done"].any()):
+            out["next", "reward"] = out["next", "reward"].double()
+        return out
+
+
+class FlatReward(CountingEnv):
+    """Its reward broadcasts with values."""
+
+    def __init__(self):
+        super().__init__(3, (2,))
+        self.full_reward_spec = Composite(reward=Unbounded((2,)), shape=(2,))
+
+
+class ResetsInside(CountingEnv):
+    """Its step returns the first observation of the following episode."""
+
+    def step_leaves(self, root):
+        out = super().step_leaves(root)
+        return out | {"observation": torch.where(out["done"], 0.0, out["observation"])}
+
+
+class Seeded(CountingEnv):
+    """Starts at random, from a generator of its own; its place is hidden."""
+
+    def __init__(self, length=3, batch_size=()):
+        super().__init__(length, batch_size)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def start(self):
+        return torch.rand((*self.batch_size, 1), generator=self.generator)
+
+    def reset_leaves(self, current=None, mask=None):
+        out = super().reset_leaves(current, mask)
+        start = self.start()
+        return out | {"observation": start if mask is None else torch.where(mask, start, out["observation"])}
+
+    def set_seed(self, seed):
+        self.generator.manual_seed(seed)
+        return seed + 1
+
+    def state_dict(self):
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state):
+        self.generator.set_state(state["generator"])
+
+
+class ResetsTwice(Seeded):
+    """Its step draws the start of an episode that the reset then draws again."""
+
+    def step_leaves(self, root):
+        out = super().step_leaves(root)
+        return out | {"observation": torch.where(out["done"], self.start(), out["observation"])}
+
+
+class DeafToSeeds(Seeded):
+    def set_seed(self, seed):
+        return seed + 1
+
+
+class ForgetsItsGenerator(Seeded):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class OddState(Seeded):
+    def state_dict(self):
+        return {"generator": self.generator}
+
+
+class NotRestorable(Seeded):
+    def load_state_dict(self, state):
+        return False
+
+
+class Buffered(CountingEnv):
+    """Its reset returns the same tensor each time."""
+
+    def reset_leaves(self, current=None, mask=None):
+        out = super().reset_leaves(current, mask)
+        if mask is None:
+            self.buffer = getattr(self, "buffer", out["observation"])
+            out["observation"] = self.buffer
+        return out
+
+
+class StepsIntoItsReset(CountingEnv):
+    """Each reset overwrites what the step before the last one returned."""
+
+    def step_leaves(self, root):
+        out = super().step_leaves(root)
+        self.held = [*getattr(self, "held", []), out["observation"]]
+        if len(self.held) > 2:
+            self.held[-3].fill_(-1)
+        return out
+
+
+class TruncatesInstead(CountingEnv):
+    """Reports its terminal states as truncated."""
+
+    def step_leaves(self, root):
+        out = super().step_leaves(root)
+        return out | {"truncated": out["terminated"], "terminated": torch.zeros_like(out["terminated"])}
+
+
+class StepsAtTheRoot(CountingEnv):
+    def step(self, tensordict):
+        out = super().step(tensordict)
+        return out.set("reward", torch.zeros(1))
+
+
+class NotMaybeReset(CountingEnv):
+    """Never resets by itself."""
+
+    def step_and_maybe_reset(self, tensordict):
+        self.step(tensordict)
+        return tensordict, tensordict["next"].exclude("reward")
+
+
+class LeavesTheMask(CountingEnv):
+    def reset(self, tensordict=None):
+        out = super().reset(tensordict)
+        return out.set("_reset", torch.ones(1, dtype=torch.bool)) if tensordict is not None else out
+
+
+class Batchless(CountingEnv):
+    def __init__(self):
+        super().__init__(3, (2,))
+        self.full_action_spec = Composite(action=self.action_spec)
+
+
+FAULTS = [
+    (WrongShape, r"^'observation': expected .*\(3,\), got .*\(1,\) \(WrongShape.reset\)"),
+    (WrongKey, r"^'observations': expected float32 \[1\], got nothing \(is 'observation' it"),
+    (Forgotten, r"^'extra': expected nothing, got float32 \[1\]"),
+    (lambda: NotANumber(9), r"^'observation': expected numbers, got NaN at \(0,\) \('next' of NotANumber.step\)"),
+    (NotANumberAtTheEnd, "^'observation': expected numbers, got NaN"),
+    (InfiniteReward, r"^'reward' is not finite: \[inf\]"),
+    (Outside, r"^'observation': expected .*6.*, got \[7.0\]"),
+    (lambda: Outside(7), r"^'observation': expected .*6.*, got \[7.0\]"),
+    (DoubleRewardAtTheEnd, "^'reward': expected .*float32, got .*float64"),
+    (FlatReward, r"^the reward 'reward' has shape \[2\]; it must be \[2, 1\]"),
+    (Contradiction, "^'done' is not the union of terminated and truncated"),
+    (CutAtReset, r"^'done' is not the union of terminated and truncated \(CutAtReset.reset\)"),
+    (Overwriting, "^reset overwrote .* the last observation is lost"),
+    (ResetsInside, "^the terminal observation is lost"),
+    (lambda: ResetsInside([4, 2, 3], (3,)), "^the terminal observation is lost"),
+    (ResetsTwice, "^the terminal observation is lost"),
+    (lambda: Careless([4, 2, 3], (3,)), "changed 'observation' of others"),
+    (Unseeded, "^two environments of seed 0 start differently"),
+    (DeafToSeeds, "^set_seed has no effect: seed 0, set twice"),
+    (NoSeedReturned, "^set_seed must return the next seed"),
+    (ForgetsItsGenerator, "^the state_dict is incomplete: after load_state_dict"),
+    (OddState, "^state_dict holds a Generator"),
+    (Buffered, "^reset reuses its buffer: two resets returned 'observation' in the same memory"),
+    (StepsIntoItsReset, "^(step|reset) reuses its buffer: 'observation' that it returned was overwritten"),
+    (OwnReturn, "^step must return its input"),
+    (StepsAtTheRoot, "^step changed root entries"),
+    (NotMaybeReset, "^the root of the following step differs"),
+    (LeavesTheMask, "^left .'_reset'. in its input"),
+    (Batchless, r"^full_action_spec has shape \(\)"),
+    (Diverging, "^step and step_leaves differ: 'reward' differs"),
+    (Sharing, "^'terminated' shares its memory with 'done'"),
+    (RewardAtRoot, "left .'reward'. in the root of the following step"),
+    (ClosesOnce, "^close, called a second time, raised AssertionError"),
+]
+
+
+def named(value):
+    return getattr(value, "__name__", "").strip("<>")
+
+
+@pytest.mark.parametrize(("make", "message"), FAULTS, ids=named)
+def test_a_fault_is_named_reason_first(make, message):
+    with pytest.raises(CheckError, match=message):
+        check_env(make)
+
+
+def test_a_terminal_state_reported_as_truncated_is_named_where_the_time_limit_is_known():
+    with pytest.raises(CheckError, match=r"^a terminal state is reported as truncated: .* after .3. steps, .* 10"):
+        check_env(TruncatesInstead, time_limit=10)
+    assert check_env(TruncatesInstead, time_limit=3).not_exercised == []
+    with pytest.raises(CheckError, match="goes on after the time limit of 2"):
+        check_env(TruncatesInstead, time_limit=2)
+
+
+class NoState(CountingEnv):
+    state_dict = property()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: CountingEnv(1000), "episode ends: none in 200 random steps; give `steps=`"),
+        (TruncatesInstead, "whether ends reported as truncated are time limits: .* after .3. steps"),
+        (NotRestorable, "exact continuation: load_state_dict says that it cannot"),
+        (NoState, "exact continuation: there is no state_dict"),
+    ],
+    ids=named,
+)
+def test_what_was_not_exercised_is_reported_in_one_sentence(make, sentence):
+    with pytest.warns(NotExercisedWarning, match=f"^not exercised: {sentence}"):
+        report = check_env(make)
+    assert len(report.not_exercised) == 1
+
+
+def test_something_else_is_no_environment():
+    class Nothing:
+        batch_size = torch.Size([])
+
+        def close(self):
+            pass
+
+    with pytest.raises(AssertionError, match=r"^no rl\.core\.interfaces\.Env: lacks .*'reset'"):
+        check_env(Nothing)
+
+
+def test_what_is_right_passes():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # everything is exercised
+        check_env(lambda: CountingEnv([2, 5, 3], (3,)))
+        check_env(Seeded)
+        check_env(lambda: Seeded([2, 5, 3], (3,)))
+    check_env_specs(CountingEnv(), steps=5)
