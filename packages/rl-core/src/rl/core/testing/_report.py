@@ -84,7 +84,7 @@ def require_same(left: Any, right: Any, reason: str, owner: str) -> None:
 
 def require_plain(value: Any, what: str, owner: str) -> None:
     """Raise unless `value` is made of tensors and plain containers."""
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and not isinstance(value, TensorDictBase):
         for key, item in value.items():
             require(isinstance(key, (str, int)), f"{what}: the key {key!r} is neither string nor number", owner)
             require_plain(item, what, owner)
