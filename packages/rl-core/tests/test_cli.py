@@ -114,6 +114,46 @@ def test_a_plugin_that_is_left_out_is_one_line_and_other_warnings_are_as_ever(ca
     assert [category for _, category, *_ in shown] == [UserWarning]
 
 
+def test_plugins_marks_what_makes_every_command_slow(capsys, registry):
+    registry.plugins[0].import_seconds, registry.plugins[0].imports = 0.312, ("torch",)
+    assert cli.main(["plugins"]) == 0
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert "  312 ms SLOW  loaded  the declaration takes 312 ms and imports torch; only targets" in row
+
+
+@pytest.mark.parametrize("name", ["train", "eval"])
+def test_a_subcommand_of_a_package_that_is_absent_says_what_to_install(capsys, monkeypatch, name):
+    monkeypatch.setattr(cli, "installed_version", lambda distribution: None)
+    assert cli.main([name]) == 2
+    assert capsys.readouterr().err == f"rl: `rl {name}` comes with rl-trainers: pip install rl-trainers\n"
+
+
+def test_an_interrupt_says_which_plugin_was_running(capsys, monkeypatch):
+    def interrupted():
+        error = KeyboardInterrupt()
+        error.add_note("while importing plugin acme:slow 1.0")
+        raise error
+
+    monkeypatch.setattr(cli, "discovered", interrupted)
+    assert cli.main(["plugins"]) == 130
+    assert capsys.readouterr().err == "rl: interrupted while importing plugin acme:slow 1.0\n"
+
+
+def test_what_a_plugin_writes_does_not_reach_a_listing(tmp_path):
+    (tmp_path / "acme-1.0.dist-info").mkdir()
+    (tmp_path / "acme-1.0.dist-info" / "METADATA").write_text("Name: acme\nVersion: 1.0\n")
+    (tmp_path / "acme-1.0.dist-info" / "entry_points.txt").write_text("[rl.plugins]\nacme = rlt_noisy\n")
+    noise = "import os, sys, rl.core.hookspecs as h\nprint('one')\nos.write(1, b'two')\n"
+    noise += "sys.__stdout__.write('three')\n@h.hookimpl\ndef rl_commands():\n    os.write(1, b'four')\n    return []\n"
+    (tmp_path / "rlt_noisy.py").write_text(noise)
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    for words in (["plugins", "--json"], ["doctor", "--quick", "--json"]):
+        command = [sys.executable, "-m", "rl.core", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+        assert "acme" in str(json.loads(done.stdout))
+        assert all(word in done.stderr for word in ("one", "two", "three", "four"))
+
+
 def test_a_bug_is_not_hidden():
     with pytest.raises(ZeroDivisionError):
         cli.main(["crash"])
@@ -136,9 +176,10 @@ def test_a_wrong_setting_is_one_message(capsys, monkeypatch):
 def test_plugins_is_an_aligned_table(capsys):
     assert cli.main(["plugins"]) == 0
     head, line, row = capsys.readouterr().out.splitlines()
-    assert head.split() == ["distribution", "version", "plugin", "contracts", "components", "state", "reason"]
+    columns = "distribution version plugin contracts components import state reason"
+    assert head.split() == columns.split()
     assert set(line) == {"-", " "}
-    assert row.split() == ["acme", "-", "mine", "loss/1", "1", "loss", "loaded"]
+    assert row.split() == ["acme", "-", "mine", "loss/1", "1", "loss", "0", "ms", "loaded"]
     assert head.index("state") == row.index("loaded")
 
 

@@ -68,7 +68,7 @@ def test_a_sound_system_has_no_problem():
 
 def test_who_answers_which_hook():
     found = {f.name: f for f in of(doctor.examine(registry=registry(Trees())), "back ends")}
-    assert found["priority tree on cpu"].value == "ToyPriorityTree of this program"
+    assert found["priority tree on cpu"].value == "ToyPriorityTree of this program (the only candidate)"
     assert found["linear recurrence on cpu"].state == "note"
     assert "nobody answers" in found["recurrent gru on cpu"].value
 
@@ -95,7 +95,9 @@ def test_a_gpu_is_shown_and_asked_for(gpu):
     (card,) = [f for f in of(findings, "devices") if f.name == "cuda:0"]
     assert card.value == "Pretend 9000, 8 GiB, compute capability 9.0"
     found = {f.name: f.value for f in of(findings, "back ends")}
-    assert found["linear recurrence on cuda"] == "fast-scan of this program: the library for this GPU loads"
+    assert found["linear recurrence on cuda"] == (
+        "fast-scan of this program: the library for this GPU loads (the only candidate)"
+    )
     assert "nobody answers" in found["linear recurrence on cpu"]
 
 
@@ -109,14 +111,35 @@ def test_what_torch_says_about_a_driver_is_repeated(monkeypatch):
     assert "driver is too old" in found.value
 
 
-def test_who_passed_is_told():
+def test_candidates_are_listed_in_the_order_of_calls_with_what_became_of_them():
     class Passes:
-        @hookimpl
+        @hookimpl(tryfirst=True)
         def rl_priority_tree(self):
             return None
 
-    found = {f.name: f.value for f in of(doctor.examine(registry=registry(Trees(), Passes())), "back ends")}
-    assert found["priority tree on cpu"] == "ToyPriorityTree of this program; not for this program:passes"
+    class Last:
+        @hookimpl(trylast=True)
+        def rl_priority_tree(self):
+            raise AssertionError
+
+    found = {f.name: f.value for f in of(doctor.examine(registry=registry(Last(), Trees(), Passes())), "back ends")}
+    assert found["priority tree on cpu"] == (
+        "ToyPriorityTree of this program (in order of calls: this program:passes [tryfirst]: no answer here;"
+        " this program:trees: selected, the first answer; this program:last [trylast]: not called)"
+    )
+
+
+def test_names_that_clash_and_slow_declarations_are_notes():
+    made = registry(Trees())
+    made.plugins[0].notes.append("env 'x' is offered 2 times, as a:x, b:x")
+    made.plugins[0].imports = ("torch",)
+    findings = [f for f in of(doctor.examine(quick=True, registry=made), "plugins") if f.state == "note"]
+    assert [f.value.partition(",")[0] for f in findings] == [
+        "env 'x' is offered 2 times",
+        "the declaration imports torch; only targets may import what is heavy",
+    ]
+    assert "distribution:name" in findings[0].remedy
+    assert "RL_PLUGINS_DISABLE=trees" in findings[1].remedy
 
 
 def test_every_component_is_imported():
@@ -126,7 +149,7 @@ def test_every_component_is_imported():
     made.add(Component("env", "absent", "rl.core.no_such_module:X"))
     found = {f.name: f for f in of(doctor.examine(registry=made), "components")}
     assert [found[name].state for name in ("loss typo", "env absent")] == ["problem", "problem"]
-    assert found["all others"].value == "1 import"
+    assert found["all others"].value == "1 import and fit their kinds"
 
 
 def test_a_target_that_does_not_fit_its_kind_is_a_problem():

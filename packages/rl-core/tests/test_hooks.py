@@ -173,6 +173,17 @@ def test_when_the_only_one_raises_the_error_repeats_why():
         found.priority_tree(2, CPU, torch.float32)
 
 
+def test_an_interrupt_names_the_plugin_whose_hook_was_running():
+    class Interrupted:
+        @hookimpl
+        def rl_linear_recurrence(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as seen:
+        registry(Interrupted()).linear_recurrence(CPU, torch.float32)
+    assert seen.value.__notes__[0].startswith("while calling rl_linear_recurrence of plugin this program:interrupted;")
+
+
 def test_a_refusal_on_purpose_reaches_the_caller():
     class Refuses:
         @hookimpl

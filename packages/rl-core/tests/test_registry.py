@@ -68,6 +68,10 @@ BROKEN = {
     "missing-module": ("import no_such_module_at_all", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),
     "raises": ("raise ValueError('boom')", "ValueError: boom"),
     "exits": ("raise SystemExit(3)", "SystemExit: 3"),
+    "closes": ("raise GeneratorExit", "GeneratorExit"),
+    "neither": ("class Odd(BaseException): ...\nraise Odd('x')", "Odd: x"),
+    "escapes": ("raise ValueError('\\x1b[2J\\udcff')", "ValueError: \\x1b[2J\\udcff"),
+    "summary": (declares('"loss", "x", "m:A", 3'), "has the summary 3; expected a string"),
     "syntax": ("def", "SyntaxError"),
     "unknown-hook": ("@hookimpl\ndef rl_componets(): ...", "unknown hook 'rl_componets'"),
     "wrong-argument": ("@hookimpl\ndef rl_priority_tree(size): ...", "size"),
@@ -147,24 +151,41 @@ def test_an_older_contract_says_to_upgrade_the_plugin(module, monkeypatch):
     assert "serves env/2 to env/3: upgrade acme" in record.reason
 
 
-def test_of_two_plugins_with_one_name_the_second_is_left_out(module, good):
-    other = entry(module("rlt_other", declares('"loss", "other", "m:B"', '"loss", "good", "m:C"')), dist="aaa")
+def test_of_two_plugins_with_one_name_only_that_name_is_ambiguous(module, good):
+    other = entry(
+        module("rlt_other", declares('"loss", "other", "json:dumps"', '"loss", "good", "json:dumps"')), dist="A_aa"
+    )
     registry = Registry([good, other])
-    assert state(registry, "rlt_other").state == "loaded"  # 'aaa' sorts before 'zzz-good'
-    record = state(registry, "rlt_good")
-    assert record.state == "broken"
-    for part in ("loss 'good'", "m:C by aaa", "json:loads by zzz-good", "RL_PLUGINS_DISABLE"):
-        assert part in record.reason
-    assert registry.owner("loss", "good").distribution == "aaa"
+    assert [record.state for record in registry.plugins] == ["loaded", "loaded"]
+    assert registry.load("loss", "other")(1) == "1"
+    with pytest.raises(DuplicateComponentError) as seen:
+        registry.load("loss", "good")
+    for part in (
+        "loss 'good' is offered by A_aa and by zzz-good",
+        "'A_aa:good' or 'zzz-good:good'",
+        "RL_PLUGINS_DISABLE",
+    ):
+        assert part in str(seen.value)
+    assert registry.load("loss", "zzz-good:good")("1") == 1
+    assert registry.load("loss", "a-aa:good")(1) == "1"  # spelt as installers compare names
+    assert registry.owner("loss", "zzz-good:good").name == "rlt_good"
+    assert all(
+        record.notes == ["loss 'good' is offered 2 times, as A_aa:good, zzz-good:good"] for record in registry.plugins
+    )
+    with pytest.raises(UnknownComponentError, match="offers loss 'A_aa:nothing'"):
+        registry.load("loss", "A_aa:nothing")
 
 
-def test_nobody_takes_a_name_of_ours_by_sorting_first(module):
+def test_a_name_of_ours_stays_ours_and_the_other_is_there_by_its_distribution(module):
     ours = entry(module("rlt_ours", GOOD), dist="rl-replay")
-    theirs = entry(module("rlt_theirs", GOOD), dist="aaa")
+    theirs = entry(module("rlt_theirs", declares('"loss", "good", "json:dumps"', '"loss", "more", "m:A"')), dist="aaa")
     fake = entry(module("rlt_fake", GOOD), dist="rl-aaa")
     registry = Registry([theirs, fake, ours])
     assert [record.name for record in registry.plugins] == ["rlt_ours", "rlt_theirs", "rlt_fake"]
-    assert [record.state for record in registry.plugins] == ["loaded", "broken", "broken"]
+    assert {record.state for record in registry.plugins} == {"loaded"}
+    assert registry.owner("loss", "good").distribution == "rl-replay"
+    assert registry.load("loss", "aaa:good")(1) == "1"
+    assert registry.owner("loss", "more").distribution == "aaa"
 
 
 def test_two_distributions_may_name_their_entry_point_alike(module):
@@ -173,6 +194,12 @@ def test_two_distributions_may_name_their_entry_point_alike(module):
     registry = Registry([two, one])
     assert [record.id for record in registry.plugins] == ["one:plugin", "two:plugin"]
     assert len(registry.components("loss")) == 2
+
+
+def test_a_disabled_plugin_is_named_when_something_is_not_found(good):
+    registry = Registry([good], disabled=["zzz-good"])
+    with pytest.raises(UnknownComponentError, match=r"zzz-good:rlt_good \(RL_PLUGINS_DISABLE names zzz-good\)"):
+        registry.load("env", "acme/grid")
 
 
 @pytest.mark.parametrize("name", ["rlt_good", "rlt-good", "zzz_good", "ZZZ-Good", "*"])
@@ -236,7 +263,12 @@ def test_an_unknown_name_is_answered_with_the_nearest(module):
     with pytest.raises(UnknownComponentError) as seen:
         registry.load("loss", "ppo-clp")
     text = str(seen.value)
-    for part in ("loss 'ppo-clp'", "did you mean 'ppo-clip'?", "known: ppo-clip", "left out: acme:rlt_broken"):
+    for part in (
+        "loss 'ppo-clp'",
+        "did you mean 'ppo-clip'?",
+        "known: ppo-clip",
+        "left out: acme:rlt_broken (broken); see `rl plugins`",
+    ):
         assert part in text
     with pytest.raises(UnknownComponentError, match=r"known: none"):
         registry.load("env", "gym")
@@ -302,6 +334,9 @@ def test_a_record_is_plain_data(good):
         "contracts": ["loss/1"],
         "components": [{"kind": "loss", "name": "good", "summary": "A good one."}],
         "problems": [],
+        "notes": [],
+        "import_seconds": pytest.approx(0.5, abs=0.5),
+        "imports": [],
     }
 
 
@@ -311,7 +346,7 @@ def fresh_default(monkeypatch):
     monkeypatch.setattr(registry_module, "_default", [])
 
     def use(*entries):
-        monkeypatch.setattr(registry_module, "entry_points", lambda group: entries)
+        monkeypatch.setattr(registry_module, "scan", lambda group: (entries, []))
 
     return use
 
@@ -385,3 +420,25 @@ def test_a_component_of_a_plugin_that_is_left_out_is_named_with_the_reason(modul
     registry = Registry([entry(module("rlt_future", declares('"loss", "later", "m:A", contract=9')))])
     with pytest.raises(UnknownComponentError, match=r"'later' is of acme:rlt_future 1.2, which is left out: .*loss/9"):
         registry.load("loss", "later")
+
+
+def test_an_interrupt_names_the_plugin_that_was_being_imported(module, good):
+    slow = entry(module("rlt_slow", "raise KeyboardInterrupt"))
+    with pytest.raises(KeyboardInterrupt) as seen:
+        Registry([slow, good])
+    (note,) = seen.value.__notes__
+    assert note == "while importing plugin acme:rlt_slow 1.2; RL_PLUGINS_DISABLE=rlt_slow leaves it out"
+
+
+def test_a_declaration_that_is_slow_or_imports_torch_is_marked(module, good, monkeypatch):
+    monkeypatch.delitem(sys.modules, "tensordict")
+    monkeypatch.setitem(sys.modules, "rlt_heavy", None)
+    text = (
+        "import sys, time, types\ntime.sleep(0.06)\nsys.modules['tensordict'] = types.ModuleType('tensordict')\n" + GOOD
+    )
+    registry = Registry([entry(module("rlt_slow", text.replace('"good"', '"slow"'))), good])
+    record = state(registry, "rlt_slow")
+    assert record.imports == ("tensordict",)
+    assert 0.06 <= record.import_seconds < 1
+    assert "ms and imports tensordict; only targets may import what is heavy" in record.slow
+    assert state(registry, "rlt_good").imports == ()

@@ -14,17 +14,19 @@ from rl.core._records import PluginRecord
 from rl.core.components import CONTRACTS, Component
 from rl.core.errors import DuplicateComponentError, PluginError
 
-__all__ = ["IncompatiblePluginError", "Offers", "admit", "check_component", "did_you_mean"]
+__all__ = ["IncompatiblePluginError", "Offers", "add_offer", "admit", "did_you_mean"]
 
-Offers = dict[tuple[str, str], tuple[Component, PluginRecord]]
-"""By kind and name: the component, and the plugin that offers it."""
+Offers = dict[tuple[str, str], tuple[tuple[Component, PluginRecord], ...]]
+"""By kind and name: each component of that name, and the plugin that offers it."""
 
 
 class IncompatiblePluginError(PluginError):
     """Written for another rl-core; the plugin itself may be fine."""
 
 
-def admit(manager: pluggy.PluginManager, plugin: object, record: PluginRecord, offers: Offers) -> Offers:
+def admit(
+    manager: pluggy.PluginManager, plugin: object, record: PluginRecord, offers: Offers, *, share_names: bool
+) -> Offers:
     """Register a plugin and all its components, or nothing.
 
     Args:
@@ -32,6 +34,7 @@ def admit(manager: pluggy.PluginManager, plugin: object, record: PluginRecord, o
         plugin: holds the hook implementations.
         record: of the plugin; gets its components.
         offers: of the plugins before it; left as they are.
+        share_names: see `add_offer`.
 
     Returns:
         The offers with those of the plugin.
@@ -52,9 +55,8 @@ def admit(manager: pluggy.PluginManager, plugin: object, record: PluginRecord, o
         record.components = tuple(_listed(manager, record))
         staged = dict(offers)
         for component in record.components:
-            check_component(component, record, staged)
-            staged[component.kind, component.name] = (component, record)
-    except (Exception, SystemExit) as error:
+            add_offer(component, record, staged, share_names=share_names)
+    except BaseException as error:
         if manager.has_plugin(record.id):
             manager.unregister(name=record.id)
         if isinstance(error, pluggy.PluginValidationError):
@@ -92,13 +94,33 @@ def _listed(manager: pluggy.PluginManager, record: PluginRecord) -> list[Compone
     return found
 
 
-def check_component(component: Component, record: PluginRecord, taken: Offers) -> None:
-    """Raise unless the component can be served and its name is free.
+def add_offer(component: Component, record: PluginRecord, offers: Offers, *, share_names: bool) -> None:
+    """Add a component to the offers, if it can be served.
+
+    Args:
+        component: what is offered.
+        record: of the plugin that offers it.
+        offers: gets the component.
+        share_names: whether another distribution may offer a component of that kind and name.
 
     Raises:
         PluginError: if its kind or its contract version is not served.
-        DuplicateComponentError: if there is one of that kind and name.
+        DuplicateComponentError: if the name is not free.
     """
+    _check_served(component, record)
+    key = (component.kind, component.name)
+    present = offers.get(key, ())
+    for other, owner in present:
+        if not share_names or owner.distribution == record.distribution:
+            raise DuplicateComponentError(
+                f"{component.kind} {component.name!r} is offered twice: {other.target} by {owner.distribution}, and"
+                f" {component.target} by {record.distribution}, which is left out. Rename one, uninstall one"
+                " distribution, or name one in RL_PLUGINS_DISABLE"
+            )
+    offers[key] = (*present, (component, record))
+
+
+def _check_served(component: Component, record: PluginRecord) -> None:
     kind, what = component.kind, f"{component.kind} {component.name!r}"
     if kind not in CONTRACTS:
         raise IncompatiblePluginError(
@@ -112,12 +134,6 @@ def check_component(component: Component, record: PluginRecord, taken: Offers) -
         raise IncompatiblePluginError(
             f"{what} was written for {kind}/{component.contract}, this rl-core {__version__} serves {serves}:"
             f" upgrade {upgrade}"
-        )
-    if other := taken.get((kind, component.name)):
-        raise DuplicateComponentError(
-            f"{what} is offered twice: {other[0].target} by {other[1].distribution}, and {component.target} by"
-            f" {record.distribution}, which is left out. Rename one, uninstall one distribution, or name one"
-            " in RL_PLUGINS_DISABLE"
         )
 
 

@@ -1,32 +1,24 @@
-"""What the registry knows about one plugin."""
+"""What is known of one plugin: its distribution, its entry point, what importing it costs, and why it is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint
 from typing import Any, Literal
 
 from rl.core.components import Component
-from rl.core.settings import normalized
 
-__all__ = ["FIRST_PARTY", "Answer", "PluginRecord", "PluginState", "in_order", "record_of"]
+__all__ = ["Answer", "PluginRecord", "PluginState", "brief", "declaring", "naming_interrupts", "printable"]
 
 PluginState = Literal["loaded", "broken", "disabled", "incompatible"]
 
-FIRST_PARTY = (
-    "rl-core",
-    "rl-envs",
-    "rl-modules",
-    "rl-collectors",
-    "rl-replay",
-    "rl-objectives",
-    "rl-trainers",
-    "rl-native",
-    "rl-prio-cuda",
-    "rl-recurrent-triton",
-)
-"""Distributions that are listed first, so that nobody takes one of their names by sorting before them."""
+SLOW_IMPORT = 0.05
+"""Seconds that a declaration may take; every `rl` command waits for it."""
+
+_HEAVY = ("torch", "tensordict")
 
 
 @dataclass
@@ -43,6 +35,9 @@ class PluginRecord:
         reason: why it is not loaded.
         components: what it declares; offered only if the plugin is loaded.
         problems: what went wrong later, when one of its hooks was called.
+        notes: what is worth knowing though the plugin works: names that other plugins offer too.
+        import_seconds: time to import its declaration and to list its components and commands.
+        imports: which of torch and tensordict its declaration imported first in this process.
     """
 
     name: str
@@ -53,6 +48,9 @@ class PluginRecord:
     reason: str = ""
     components: tuple[Component, ...] = ()
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    import_seconds: float = 0.0
+    imports: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -69,6 +67,18 @@ class PluginRecord:
         """The contract versions that its components were written for: ``env/1``, ``loss/1``."""
         return tuple(sorted({f"{c.kind}/{c.contract}" for c in self.components}))
 
+    @property
+    def slow(self) -> str:
+        """What about the declaration slows every ``rl`` command; an empty string if nothing does.
+
+        Example:
+            >>> PluginRecord("a", "acme", import_seconds=0.3, imports=("torch",)).slow
+            'the declaration takes 300 ms and imports torch; only targets may import what is heavy'
+        """
+        parts = [f"takes {self.import_seconds * 1000:.0f} ms"] if self.import_seconds > SLOW_IMPORT else []
+        parts += [f"imports {' and '.join(self.imports)}"] if self.imports else []
+        return f"the declaration {' and '.join(parts)}; only targets may import what is heavy" if parts else ""
+
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain containers, for JSON."""
         return {
@@ -81,6 +91,9 @@ class PluginRecord:
             "contracts": list(self.contracts),
             "components": [{"kind": c.kind, "name": c.name, "summary": c.summary} for c in self.components],
             "problems": list(self.problems),
+            "notes": list(self.notes),
+            "import_seconds": round(self.import_seconds, 4),
+            "imports": list(self.imports),
         }
 
 
@@ -91,7 +104,7 @@ class Answer:
     Args:
         value: the answer.
         plugin: who gave it.
-        passed: ids of the plugins that were asked before and said None, or failed.
+        passed: ids of the plugins that were called before and gave None, or failed.
     """
 
     value: Any
@@ -99,23 +112,36 @@ class Answer:
     passed: tuple[str, ...] = ()
 
 
-def record_of(entry: EntryPoint, disabled: Iterable[str] = ()) -> PluginRecord:
-    """The record of an entry point that nobody has imported yet."""
-    distribution, version = (entry.dist.name, entry.dist.version) if entry.dist else ("?", "")
-    record = PluginRecord(entry.name, distribution, version, entry.value)
-    names = {"*", normalized(entry.name), normalized(distribution)}
-    if hit := names & {normalized(name) for name in disabled}:
-        record.state = "disabled"
-        record.reason = f"RL_PLUGINS_DISABLE names {', '.join(sorted(hit))}"
-    return record
+@contextmanager
+def naming_interrupts(record: PluginRecord, doing: str) -> Generator[None]:
+    """Add to a `KeyboardInterrupt` which plugin was running."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.add_note(f"while {doing} plugin {record.label}; RL_PLUGINS_DISABLE={record.name} leaves it out")
+        raise
 
 
-def in_order(entries: Iterable[EntryPoint]) -> list[EntryPoint]:
-    """Entry points in an order that does not depend on the file system: first our own, then by name."""
+@contextmanager
+def declaring(record: PluginRecord, doing: str) -> Generator[None]:
+    """Measure what a declaration costs, and keep its prints out of listings."""
+    before = {name for name in _HEAVY if name in sys.modules}
+    begin = time.perf_counter()
+    try:
+        with naming_interrupts(record, doing), redirect_stdout(sys.stderr):
+            yield
+    finally:
+        record.import_seconds += time.perf_counter() - begin
+        record.imports += tuple(name for name in _HEAVY if name in sys.modules and name not in before)
 
-    def rank(entry: EntryPoint) -> tuple[int, str, str]:
-        distribution = normalized(entry.dist.name) if entry.dist else "?"
-        ours = FIRST_PARTY.index(distribution) if distribution in FIRST_PARTY else len(FIRST_PARTY)
-        return ours, distribution, entry.name
 
-    return sorted(entries, key=rank)
+def brief(error: BaseException) -> str:
+    """Type and first line of an error, in characters that any terminal shows."""
+    first, *more = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {printable(first)}{' [...]' if more else ''}"
+
+
+def printable(text: str) -> str:
+    """`text` without characters that a terminal would obey or could not show, and of a bounded length."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:400])
+    return shown if len(text) <= 400 else f"{shown}..."

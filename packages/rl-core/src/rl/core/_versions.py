@@ -5,27 +5,43 @@ from __future__ import annotations
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
 
-__all__ = ["Requirement", "installed_version", "requirements", "satisfies"]
+__all__ = ["Requirement", "installed_version", "is_version", "requirements", "satisfies"]
 
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 _CLAUSE = re.compile(r"\s*(>=|<=|==|!=|<|>|~=)\s*([0-9][0-9.]*)(\*?)")
 
+_VERSION = re.compile(r"v?[0-9][A-Za-z0-9._+!-]{0,99}")
+_UNREADABLE = "unreadable"
+
 Requirement = tuple[str, str, str | None, bool]
 """Name, version range, extra that asks for it or None, whether other conditions (a platform) go with it."""
 
 
+def is_version(text: object) -> bool:
+    """Whether a field of metadata can be a version.
+
+    Example:
+        >>> is_version("2.13.0+cpu"), is_version("one"), is_version(None)
+        (True, False, False)
+    """
+    return isinstance(text, str) and _VERSION.fullmatch(text) is not None
+
+
 def installed_version(distribution: str) -> str | None:
-    """The version of a distribution, or None if it is not installed.
+    """The version of a distribution, or None if it is not installed; ``unreadable`` if its metadata is damaged.
 
     Example:
         >>> installed_version("no-such-distribution") is None
         True
     """
     try:
-        return version(distribution)
+        found: object = version(distribution)
     except PackageNotFoundError:
         return None
+    except Exception:  # noqa: BLE001  bytes that are no text, a field that is absent
+        return _UNREADABLE
+    return str(found) if is_version(found) else _UNREADABLE
 
 
 def _release(text: str) -> tuple[int, ...]:
@@ -75,7 +91,7 @@ def requirements(distribution: str) -> list[Requirement]:
     """What a distribution asks for; nothing if it is not installed."""
     try:
         lines = requires(distribution) or []
-    except PackageNotFoundError:
+    except Exception:  # noqa: BLE001  not installed, or its metadata is damaged, which is reported elsewhere
         return []
     found: list[Requirement] = []
     for line in lines:

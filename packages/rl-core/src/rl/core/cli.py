@@ -14,9 +14,11 @@ from difflib import get_close_matches
 from typing import Any, TextIO
 
 from rl.core.__about__ import __version__
+from rl.core._output import diverted_stdout
 from rl.core._parser import Parser
-from rl.core._records import PluginRecord
+from rl.core._records import PluginRecord, printable
 from rl.core._table import table
+from rl.core._versions import installed_version
 from rl.core.components import Command
 from rl.core.errors import BrokenPluginWarning, RLError
 from rl.core.registry import Registry, discovered
@@ -71,8 +73,8 @@ def _guarded(arguments: list[str]) -> int:
     except BrokenPipeError:  # `rl plugins | head`
         sys.stderr.close()
         return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("rl: interrupted\n")
+    except KeyboardInterrupt as error:
+        sys.stderr.write(f"{' '.join(['rl: interrupted', *getattr(error, '__notes__', ())])}\n")
         return 130
 
 
@@ -87,7 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
     if len(arguments) > 1 and arguments[0] == "help":  # `rl help train` is `rl train --help`
         arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        _write_help(discovered(), sys.stdout)
+        _write_help(sys.stdout)
         return 0
     name, rest = arguments[0], arguments[1:]
     if name in ("-V", "--version"):
@@ -95,7 +97,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name in _OWN:
         return _OWN[name][0](rest)
-    offered = discovered().commands()
+    _, offered = _found()
     if name in offered:
         command, record = offered[name]
         function = import_target(command.target, f"command {name!r}", record.distribution)
@@ -103,18 +105,28 @@ def _dispatch(arguments: list[str]) -> int:
     return _unknown(name, [*_OWN, *offered])
 
 
+def _found() -> tuple[Registry, dict[str, tuple[Command, PluginRecord]]]:
+    """What is installed, and its subcommands; what plugins print meanwhile goes to standard error."""
+    with diverted_stdout():
+        registry = discovered()
+        return registry, registry.commands()
+
+
 def _unknown(name: str, known: list[str]) -> int:
+    if name in _ELSEWHERE and installed_version(_ELSEWHERE[name]) is None:
+        sys.stderr.write(f"rl: `rl {name}` comes with {_ELSEWHERE[name]}: pip install {_ELSEWHERE[name]}\n")
+        return 2
     what = "option" if name.startswith("-") else "subcommand"
     close = get_close_matches(name, known, n=1)
     hint = f" Did you mean `rl {close[0]}`?" if close else ""
-    left_out = [r.id for r in discovered().plugins if r.state != "loaded"]
-    more = f" Plugins that are left out: {', '.join(left_out)} (see `rl plugins`)." if left_out else ""
+    left_out = discovered().left_out()
+    more = f" {left_out[0].upper()}{left_out[1:]}." if left_out else ""
     sys.stderr.write(f"rl: no {what} {name!r}.{hint}{more} `rl --help` lists what there is.\n")
     return 2
 
 
-def _write_help(registry: Registry, out: TextIO) -> None:
-    offered: dict[str, tuple[Command, PluginRecord]] = registry.commands()
+def _write_help(out: TextIO) -> None:
+    _, offered = _found()
     rows = [(name, summary, "") for name, (_, summary) in _OWN.items()]
     rows += [(name, command.summary, record.distribution) for name, (command, record) in offered.items()]
     out.write("usage: rl [--help] [--version] SUBCOMMAND [ARGUMENTS]\n\nSubcommands:\n")
@@ -127,23 +139,21 @@ def _plugins(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="as JSON, with everything that is known")
     parser.add_argument("--all", action="store_true", help="one line for each component, too")
     options = parser.read(arguments)
-    registry = discovered()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is wrong stands in the table
-        registry.commands()
+        registry, _ = _found()
     if options.json:
         sys.stdout.write(json.dumps([record.as_dict() for record in registry.plugins], indent=2) + "\n")
         return 0
-    head = ("distribution", "version", "plugin", "contracts", "components", "state", "reason")
+    head = ("distribution", "version", "plugin", "contracts", "components", "import", "state", "reason")
     for line in table([head, *map(_row, registry.plugins)], head=True):
         sys.stdout.write(line + "\n")
     if not registry.plugins:
         sys.stdout.write("No plugin is installed: pip install rl-envs, for example.\n")
-    if options.all and registry.components():
-        rows = [("kind", "name", "distribution", "summary")]
-        rows += [
-            (c.kind, c.name, registry.owner(c.kind, c.name).distribution, c.summary) for c in registry.components()
-        ]
+    loaded = [record for record in registry.plugins if record.state == "loaded"]
+    rows = sorted((c.kind, c.name, r.distribution, printable(c.summary)) for r in loaded for c in r.components)
+    if options.all and rows:
+        rows = [("kind", "name", "distribution", "summary"), *rows]
         sys.stdout.write("\n" + "\n".join(table(rows, head=True)) + "\n")
     return 0
 
@@ -153,13 +163,16 @@ def _row(record: PluginRecord) -> tuple[str, ...]:
     for component in record.components:
         counts[component.kind] = counts.get(component.kind, 0) + 1
     listed = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    reason = " ".join("; ".join([record.reason, *record.problems]).strip("; ").split())
+    parts = (record.reason, *record.problems, *record.notes, record.slow)
+    reason = " ".join("; ".join(filter(None, parts)).split())
+    cost = f"{record.import_seconds * 1000:.0f} ms{' SLOW' if record.slow else ''}"
     return (
         record.distribution,
         record.version or "-",
         record.name,
         ", ".join(record.contracts) or "-",
         listed or "-",
+        cost if record.import_seconds else "-",
         record.state,
         reason,
     )
@@ -170,6 +183,9 @@ def _doctor(arguments: list[str]) -> int:
 
     return doctor.main(arguments)
 
+
+_ELSEWHERE = {"eval": "rl-trainers", "train": "rl-trainers"}
+"""Subcommands that somebody who reads our pages types, and the distribution that brings them."""
 
 _OWN: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "plugins": (_plugins, "List the plugins that are installed, usable or not."),

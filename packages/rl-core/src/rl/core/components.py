@@ -53,6 +53,12 @@ def _check_target(what: str, target: str) -> None:
         )
 
 
+def _check_texts(what: str, **texts: object) -> None:
+    for argument, text in texts.items():
+        if not isinstance(text, str):
+            raise PluginError(f"{what} has the {argument} {text!r}; expected a string")
+
+
 @dataclass(frozen=True)
 class Component:
     """One thing that a distribution offers; imported on first use, not when it is listed.
@@ -66,7 +72,7 @@ class Component:
         contract: version of the kind's contract that the component was written for.
 
     Raises:
-        PluginError: if the name or the target cannot be one.
+        PluginError: if the name or the target cannot be one, or a text is no string.
 
     Example:
         >>> Component("env", "gym", "rl.envs:GymEnv", summary="Any Gymnasium environment.", extra="gym").name
@@ -81,7 +87,10 @@ class Component:
     contract: int = 1
 
     def __post_init__(self) -> None:
-        _check_name(f"a component of kind {self.kind!r}", self.name)
+        what = f"a component of kind {self.kind!r}"
+        _check_texts(what, kind=self.kind, name=self.name, target=self.target, summary=self.summary)
+        _check_texts(what, extra=self.extra or "")
+        _check_name(what, self.name)
         _check_target(f"{self.kind} {self.name!r}", self.target)
 
 
@@ -96,7 +105,7 @@ class Command:
         summary: one line for ``rl --help``.
 
     Raises:
-        PluginError: if the name or the target cannot be one.
+        PluginError: if the name or the target cannot be one, or a text is no string.
 
     Example:
         >>> Command("train", "rl.trainers.cli:train", "Train an agent.").name
@@ -108,6 +117,7 @@ class Command:
     summary: str = ""
 
     def __post_init__(self) -> None:
+        _check_texts("a command", name=self.name, target=self.target, summary=self.summary)
         _check_name("a command", self.name)
         _check_target(f"command {self.name!r}", self.target)
 

@@ -13,15 +13,16 @@ from typing import Any, Literal
 
 from rl.core import namespace
 from rl.core.__about__ import __version__
+from rl.core._output import diverted_stdout
 from rl.core._parser import Parser
-from rl.core._records import PluginRecord
+from rl.core._records import Answer, PluginRecord
 from rl.core._table import table
 from rl.core._versions import installed_version, requirements, satisfies
 from rl.core.components import Command
 from rl.core.errors import MissingExtraError, RLError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import normalized, settings
-from rl.core.targets import import_target
+from rl.core.targets import check_target, import_target
 
 __all__ = ["Finding", "examine", "main"]
 
@@ -91,7 +92,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="import neither torch nor tensordict")
     parser.add_argument("--json", action="store_true", help="as JSON")
     options = parser.read(arguments)
-    findings = examine(quick=options.quick)
+    with diverted_stdout():
+        findings = examine(quick=options.quick)
     problems = [finding for finding in findings if finding.state == "problem"]
     if options.json:
         report = {"ok": not problems, "findings": [asdict(finding) for finding in findings]}
@@ -125,12 +127,12 @@ def examine(*, quick: bool = False, registry: Registry | None = None) -> list[Fi
     """
     registry = discovered() if registry is None else registry
     findings = [*_system(), *_libraries(), *_namespace()]
-    _commands(registry)
+    commands = _commands(registry)
     if not quick:
         findings += [*_imports(), *_devices(), *_answers(registry)]
     findings += _notes(registry)
     if not quick:
-        findings += _targets(registry)
+        findings += _targets(registry, commands)
     # Last, since asking the hooks may have brought up problems.
     findings += [*_plugins(registry), *_settings(registry), *_bad_pairs(), *_extras(registry)]
     return findings
@@ -239,9 +241,23 @@ def _answer(registry: Registry, what: str, hook: str, arguments: dict[str, Any])
     if found is None:
         return Finding("back ends", what, "nobody answers; no installed plugin offers one", "note")
     name = getattr(found.value, "name", None) or getattr(found.value, "__name__", None) or type(found.value).__name__
-    passed = f"; not for {', '.join(found.passed)}" if found.passed else ""
     why = getattr(found.value, "why", "")
-    return Finding("back ends", what, f"{name} of {found.plugin.distribution}{passed}{f': {why}' if why else ''}")
+    order = _order(registry.candidates(hook), found)
+    return Finding("back ends", what, f"{name} of {found.plugin.distribution}{f': {why}' if why else ''} ({order})")
+
+
+def _order(candidates: list[tuple[PluginRecord, str]], found: Answer) -> str:
+    """Each plugin that implements a hook, in the order of calls, and what became of the call."""
+    if len(candidates) == 1:
+        return "the only candidate"
+    shown: list[str] = []
+    for record, mark in candidates:
+        if record is found.plugin:
+            outcome = "selected, the first answer"
+        else:
+            outcome = "no answer here" if record.id in found.passed else "not called"
+        shown.append(f"{record.id}{f' [{mark}]' if mark else ''}: {outcome}")
+    return f"in order of calls: {'; '.join(shown)}"
 
 
 def _commands(registry: Registry) -> dict[str, tuple[Command, PluginRecord]]:
@@ -261,24 +277,26 @@ def _notes(registry: Registry) -> Iterator[Finding]:
             yield Finding("back ends", answer.plugin.distribution, text, "note")
 
 
-def _targets(registry: Registry) -> Iterator[Finding]:
-    """Import every component."""
+def _targets(registry: Registry, commands: dict[str, tuple[Command, PluginRecord]]) -> Iterator[Finding]:
+    """Import every component and compare it with its kind."""
     if sys.modules.get("torch") is None or sys.modules.get("tensordict") is None:
         return
     sound = 0
-    for component in registry.components():
+    loaded = [record for record in registry.plugins if record.state == "loaded"]
+    every = [(component, record) for record in loaded for component in record.components]
+    for component, record in sorted(every, key=lambda one: (one[0].kind, one[0].name)):
         what = f"{component.kind} {component.name}"
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                registry.load(component.kind, component.name)
+                check_target(component, record.distribution)
         except MissingExtraError as error:
             yield Finding("components", what, str(error), "note")
         except RLError as error:
             yield Finding("components", what, str(error), "problem", "the message says what to do")
         else:
             sound += 1
-    for name, (command, record) in _commands(registry).items():
+    for name, (command, record) in commands.items():
         try:
             import_target(command.target, f"command {name!r}", record.distribution)
         except MissingExtraError as error:
@@ -286,7 +304,8 @@ def _targets(registry: Registry) -> Iterator[Finding]:
         except RLError as error:
             yield Finding("components", f"command {name}", str(error), "problem", "the message says what to do")
     if sound:
-        yield Finding("components", "all others" if sound < len(registry.components()) else "all", f"{sound} import")
+        value = f"{sound} import and fit their kinds"
+        yield Finding("components", "all others" if sound < len(every) else "all", value)
 
 
 def _plugins(registry: Registry) -> Iterator[Finding]:
@@ -302,6 +321,13 @@ def _plugins(registry: Registry) -> Iterator[Finding]:
                 "problem",
                 f"upgrade {record.distribution}, or set RL_PLUGINS_DISABLE={record.name}",
             )
+        for note in record.notes:
+            yield Finding(
+                "plugins", record.id, note, "note", "ask for one by distribution:name, or uninstall the other"
+            )
+        if record.slow:
+            remedy = f"upgrade {record.distribution}, report it there, or set RL_PLUGINS_DISABLE={record.name}"
+            yield Finding("plugins", record.id, record.slow, "note", remedy)
         yield from _wanted(record)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -43,8 +44,9 @@ def _owner(folder: Path, file: Path) -> str | None:
     """The distribution in `folder` that brought `file`."""
     wanted = file.relative_to(folder).as_posix()
     for distribution in distributions(path=[str(folder)]):
-        if any(entry.as_posix() == wanted for entry in distribution.files or ()):
-            return distribution.name
+        with suppress(Exception):  # a damaged list of files is not this one's
+            if any(entry.as_posix() == wanted for entry in distribution.files or ()):
+                return distribution.name
     return None
 
 

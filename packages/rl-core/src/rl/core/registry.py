@@ -9,29 +9,29 @@ This module imports neither torch nor tensordict.
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import redirect_stdout
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pluggy
 
 from rl.core import hookspecs, namespace
-from rl.core._admission import IncompatiblePluginError, Offers, admit, check_component, did_you_mean
+from rl.core._admission import IncompatiblePluginError, Offers, add_offer, admit, did_you_mean
+from rl.core._discovery import FIRST_PARTY, disable, in_order, record_of, scan
 from rl.core._protocols import check_answer
-from rl.core._records import Answer, PluginRecord, in_order, record_of
+from rl.core._records import Answer, PluginRecord, brief, declaring, naming_interrupts
 from rl.core.components import CONTRACTS, OWN_COMMANDS, Command, Component
 from rl.core.errors import (
     BackendError,
     BrokenPluginWarning,
+    DuplicateComponentError,
     PluginError,
     RLError,
     UnknownComponentError,
 )
-from rl.core.settings import settings
+from rl.core.settings import normalized, settings
 from rl.core.targets import check_target
 
 if TYPE_CHECKING:
@@ -67,31 +67,47 @@ class Registry:
         disabled = list(disabled)
         for entry in in_order(entries):
             self._discover(entry, record_of(entry, disabled))
+        self._note_clashes()
 
     @classmethod
     def installed(cls) -> Registry:
         """A new registry of everything in this environment, less what ``RL_PLUGINS_DISABLE`` names."""
-        return cls(entry_points(group=GROUP), disabled=settings().plugins_disable)
+        disabled = settings().plugins_disable
+        entries, damaged = scan(GROUP)
+        registry = cls(entries, disabled=disabled)
+        for record in damaged:
+            registry._records[record.id] = disable(record, disabled)
+        return registry
 
     # ------------------------------------------------------------------ filling
 
     def _discover(self, entry: EntryPoint, record: PluginRecord) -> None:
-        if record.id in self._records:  # two entry points of one name in one distribution
+        while record.id in self._records:  # two entry points of one name in one distribution
             record.name = f"{record.name} ({record.value})"
         self._records[record.id] = record
-        if record.state == "disabled":
+        if record.state != "loaded":
             return
         try:
-            with redirect_stdout(sys.stderr):  # what a plugin prints must not end up in a listing
-                self._offers = admit(self._manager, entry.load(), record, self._offers)
+            with declaring(record, "importing"):
+                self._offers = admit(self._manager, entry.load(), record, self._offers, share_names=True)
+        except KeyboardInterrupt:
+            raise
         except IncompatiblePluginError as error:
             record.state, record.reason = "incompatible", str(error)
         except RLError as error:
             record.state, record.reason = "broken", str(error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  one broken plugin must not hide the others
+        except BaseException as error:  # noqa: BLE001  one broken plugin must not hide the others
             missing = (error.name or "") if isinstance(error, ImportError) else ""
             record.state = "broken"
-            record.reason = f"{_said(error)}{namespace.hint(missing)}"
+            record.reason = f"{brief(error)}{namespace.hint(missing)}"
+
+    def _note_clashes(self) -> None:
+        """Note with each plugin which of its names other plugins offer too."""
+        for (kind, name), offers in self._offers.items():
+            if len(offers) > 1:
+                names = ", ".join(f"{owner.distribution}:{name}" for _, owner in offers)
+                for _, owner in offers:
+                    owner.notes.append(f"{kind} {name!r} is offered {len(offers)} times, as {names}")
 
     def register(self, plugin: object, name: str, distribution: str = "this program") -> PluginRecord:
         """Add a plugin that is no entry point: any object or module with functions marked `hookimpl`.
@@ -108,7 +124,7 @@ class Registry:
         record = PluginRecord(name, distribution)
         if record.id in self._records:
             raise PluginError(f"a plugin {record.id} is registered already: choose another name")
-        self._offers = admit(self._manager, plugin, record, self._offers)
+        self._offers = admit(self._manager, plugin, record, self._offers, share_names=False)
         self._records[record.id] = record
         return record
 
@@ -120,10 +136,9 @@ class Registry:
             DuplicateComponentError: if there is one of that kind and name.
         """
         record = self._records.get(f"{distribution}:code") or PluginRecord("code", distribution)
-        check_component(component, record, self._offers)
+        add_offer(component, record, self._offers, share_names=False)
         record.components = (*record.components, component)
         self._records[record.id] = record
-        self._offers[component.kind, component.name] = (component, record)
 
     # ------------------------------------------------------------------ asking
 
@@ -156,21 +171,42 @@ class Registry:
             raise UnknownComponentError(
                 f"there is no kind {kind!r} of component{did_you_mean(kind, CONTRACTS)} (kinds: {', '.join(CONTRACTS)})"
             )
-        return [self._offers[key][0] for key in sorted(self._offers) if kind in (None, key[0])]
+        return [offer[0] for key in sorted(self._offers) if kind in (None, key[0]) for offer in self._offers[key]]
 
     def owner(self, kind: str, name: str) -> PluginRecord:
         """The plugin that offers a component.
 
+        Args:
+            kind: of the component.
+            name: as for `load`.
+
         Raises:
-            UnknownComponentError: if nobody does.
+            UnknownComponentError: if no plugin does.
+            DuplicateComponentError: if several plugins do.
         """
         return self._offer(kind, name)[1]
+
+    def left_out(self) -> str:
+        """The plugins that are not loaded and why, for the message about something that was not found.
+
+        Example:
+            >>> Registry().left_out()
+            ''
+        """
+        absent = [record for record in self.plugins if record.state != "loaded"]
+        states = [f"{r.id} ({r.reason if r.state == 'disabled' else r.state})" for r in absent]
+        return f"plugins that are left out: {', '.join(states)}; see `rl plugins`" if states else ""
 
     def load(self, kind: str, name: str) -> Any:
         """Import the component `name` and return it: a class or a function.
 
+        Args:
+            kind: of the component.
+            name: of the component; ``distribution:name`` for one of several with that name.
+
         Raises:
-            UnknownComponentError: if nobody offers it.
+            UnknownComponentError: if no plugin offers it.
+            DuplicateComponentError: if several plugins offer it; says how to choose.
             MissingExtraError: if a library that it needs is absent; holds the line that installs it.
             PluginError: if its module is broken, or it does not fit the protocol of its kind.
         """
@@ -178,17 +214,28 @@ class Registry:
         return check_target(component, record.distribution)
 
     def _offer(self, kind: str, name: str) -> tuple[Component, PluginRecord]:
-        if (kind, name) in self._offers:
-            return self._offers[kind, name]
-        known = [component.name for component in self.components(kind)]
+        distribution, _, plain = name.rpartition(":")
+        present = self._offers.get((kind, plain), ())
+        if distribution:
+            present = [offer for offer in present if normalized(offer[1].distribution) == normalized(distribution)]
+        if len(present) > 1 and normalized(present[0][1].distribution) not in FIRST_PARTY:
+            owners = [owner.distribution for _, owner in present]
+            raise DuplicateComponentError(
+                f"{kind} {name!r} is offered by {' and by '.join(owners)}. Ask for"
+                f" {' or '.join(repr(f'{owner}:{plain}') for owner in owners)}, or name one distribution in"
+                " RL_PLUGINS_DISABLE"
+            )
+        return present[0] if present else self._unknown(kind, name)
+
+    def _unknown(self, kind: str, name: str) -> NoReturn:
+        known = list(dict.fromkeys(component.name for component in self.components(kind)))
         for record in self.plugins:
             if record.state != "loaded" and (kind, name) in {(c.kind, c.name) for c in record.components}:
                 raise UnknownComponentError(f"{kind} {name!r} is of {record.label}, which is left out: {record.reason}")
-        left_out = [record.id for record in self.plugins if record.state != "loaded"]
-        more = f"; left out: {', '.join(left_out)} (see `rl plugins`)" if left_out else ""
+        more = self.left_out()
         raise UnknownComponentError(
             f"no installed plugin offers {kind} {name!r}{did_you_mean(name, known)}"
-            f" (known: {', '.join(known) or 'none'}{more})"
+            f" (known: {', '.join(known) or 'none'}{f'; {more}' if more else ''})"
         )
 
     # ------------------------------------------------------------------ hooks
@@ -208,22 +255,34 @@ class Registry:
         found = self._ask(hook, arguments, first=True)
         return found[0] if found else None
 
+    def candidates(self, hook: str) -> list[tuple[PluginRecord, str]]:
+        """The plugins that implement a hook, in the order of calls, each with its mark: tryfirst, trylast or none."""
+        found: list[tuple[PluginRecord, str]] = []
+        for impl in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
+            mark = "tryfirst" if impl.tryfirst else "trylast" if impl.trylast else ""
+            found.append((self._records[impl.plugin_name], mark))
+        return found
+
     def _ask(self, hook: str, arguments: dict[str, Any], *, first: bool) -> list[Answer]:
         found: list[Answer] = []
         passed: list[str] = []
         for impl in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
             record = self._records[impl.plugin_name]
+            watch = declaring if hook == "rl_commands" else naming_interrupts
             try:
-                value = impl.function(*(arguments[name] for name in impl.argnames))
-                if value is not None:
-                    value = _checked(hook, value)
+                with watch(record, f"calling {hook} of"):
+                    value = impl.function(*(arguments[name] for name in impl.argnames))
+                    if value is not None:
+                        value = _checked(hook, value)
+            except KeyboardInterrupt:
+                raise
             except _WrongAnswerError as error:
                 self._failed(record, f"{hook} gave {error}")
                 value = None
-            except (Exception, SystemExit, GeneratorExit) as error:
+            except BaseException as error:
                 if first and isinstance(error, RLError):
                     raise  # refused on purpose
-                self._failed(record, f"{hook} raised {_said(error)}")
+                self._failed(record, f"{hook} raised {brief(error)}")
                 value = None
             if value is None:
                 passed.append(record.id)
@@ -300,8 +359,7 @@ class Registry:
     def commands(self) -> dict[str, tuple[Command, PluginRecord]]:
         """Subcommands of ``rl`` by name. Of two with one name the first plugin's is taken, with a warning."""
         order = list(self._records)
-        with redirect_stdout(sys.stderr):
-            answers = self.answers("rl_commands", registry=self)
+        answers = self.answers("rl_commands", registry=self)
         found: dict[str, tuple[Command, PluginRecord]] = {}
         for answer in sorted(answers, key=lambda answer: order.index(answer.plugin.id)):
             for command in answer.value:
@@ -318,12 +376,6 @@ def _device(device: torch.device | str) -> torch.device:
     import torch
 
     return torch.device(device)
-
-
-def _said(error: BaseException) -> str:
-    """Its type and first line: some of torch have sixty."""
-    first, *more = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {first}{' [...]' if more else ''}"
 
 
 def _outside() -> int:
@@ -410,8 +462,13 @@ def components(kind: str | None = None) -> list[Component]:
 def load(kind: str, name: str) -> Any:
     """Import an installed component and return it: a class or a function.
 
+    Args:
+        kind: of the component.
+        name: of the component; ``distribution:name`` for one of several with that name.
+
     Raises:
-        UnknownComponentError: if nobody offers it; names the nearest one.
+        UnknownComponentError: if no plugin offers it; names the nearest one.
+        DuplicateComponentError: if several plugins offer it; says how to choose.
         MissingExtraError: if a library that it needs is absent; holds the line that installs it.
         PluginError: if its module is broken, or it does not fit the protocol of its kind.
     """

@@ -1,0 +1,91 @@
+"""A distribution whose metadata is damaged is left out by name, and everything else is found."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl.core._versions import installed_version, requirements
+from rl.core.registry import Registry
+
+DECLARES = """
+from rl.core.components import Component
+from rl.core.hookspecs import hookimpl
+@hookimpl
+def rl_components():
+    return [Component("loss", "{0}", "json:loads")]
+"""
+POINTS = "[rl.plugins]\n{0} = rlt_{0}\n"
+METADATA = "Metadata-Version: 2.1\nName: {0}\nVersion: 1.0\n"
+
+
+def install(site: Path, name: str, metadata: bytes | None = None, points: bytes | None = None) -> None:
+    folder = site / f"{name}-1.0.dist-info"
+    folder.mkdir()
+    (site / f"rlt_{name}.py").write_text(DECLARES.format(name))
+    (folder / "entry_points.txt").write_bytes(POINTS.format(name).encode() if points is None else points)
+    if metadata != b"absent":
+        (folder / "METADATA").write_bytes(METADATA.format(name).encode() if metadata is None else metadata)
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("bad", "good"):
+        sys.modules.pop(f"rlt_{name}", None)
+
+
+DAMAGE = {
+    "no-metadata": ({"metadata": b"absent"}, "METADATA"),
+    "empty-metadata": ({"metadata": b""}, "METADATA"),
+    "binary-metadata": ({"metadata": b"\xff\xfe\x00Name: bad"}, "METADATA"),
+    "no-version": ({"metadata": b"Name: bad\n"}, "Version"),
+    "hostile-version": ({"metadata": b"Name: bad\nVersion: \x1b]0;x\x07 && rm\n"}, "no usable Version ("),
+    "long-version": ({"metadata": b"Name: bad\nVersion: " + b"9" * 5000}, "no usable Version ('9999"),
+    "hostile-name": ({"metadata": b"Name: ../../x y\nVersion: 1\n"}, "no usable Name ('../../x y')"),
+    "binary-points": ({"points": b"[rl.plugins]\n\xff\xfe\x00"}, "entry_points.txt cannot be read (UnicodeDecodeError"),
+    "half-a-line": ({"points": b"[rl.plugins]\nbad\n"}, "entry_points.txt cannot be read"),
+    "empty-value": ({"points": b"[rl.plugins]\nbad =\n"}, "Error"),
+    "odd-value": ({"points": b"[rl.plugins]\nbad = \x1b[2J a b c\n"}, "Error"),
+}
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGE.values(), ids=DAMAGE)
+def test_it_is_left_out_by_name_and_the_rest_works(site, monkeypatch, damage, said):
+    install(site, "bad", **damage)
+    install(site, "good")
+    monkeypatch.delenv("RL_PLUGINS_DISABLE", raising=False)
+    registry = Registry.installed()
+    (record,) = [record for record in registry.plugins if record.distribution == "bad"]
+    assert record.state == "broken"
+    assert said in record.reason
+    assert "".join((record.reason, record.id, record.version)).isprintable()
+    assert registry.load("loss", "good")("1") == 1
+    assert "rlt_bad" not in sys.modules
+    assert installed_version("bad") in (None, "unreadable", "1", "1.0")
+    assert requirements("bad") == []
+    monkeypatch.setenv("RL_PLUGINS_DISABLE", "bad")
+    assert {r.state for r in Registry.installed().plugins if r.distribution == "bad"} == {"disabled"}
+
+
+def test_commands_work_beside_it(site):
+    for number, damage in enumerate(damage for damage, _ in DAMAGE.values()):
+        install(site, f"bad{number}", **damage)
+    env = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    for words in (["plugins"], ["plugins", "--json"], ["--help"], ["doctor", "--quick"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "rl.core", *words], capture_output=True, text=True, check=False, env=env
+        )
+        assert done.returncode == (words[0] == "doctor"), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_of_two_folders_of_one_distribution_the_first_on_the_path_counts(site, tmp_path_factory, monkeypatch):
+    install(site, "good")
+    first = tmp_path_factory.mktemp("first")
+    install(first, "good", points=b"")
+    monkeypatch.syspath_prepend(first)
+    assert "good" not in {record.distribution for record in Registry.installed().plugins}
