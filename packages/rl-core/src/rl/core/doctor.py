@@ -13,18 +13,19 @@ from typing import Any, Literal
 
 from rl.core import namespace
 from rl.core.__about__ import __version__
+from rl.core._admission import did_you_mean
 from rl.core._output import diverted_stdout
 from rl.core._parser import Parser
 from rl.core._records import Answer, PluginRecord
 from rl.core._table import table
 from rl.core._versions import installed_version, requirements, satisfies
 from rl.core.components import Command
-from rl.core.errors import MissingExtraError, RLError
+from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import normalized, settings
 from rl.core.targets import check_target, import_target
 
-__all__ = ["Finding", "examine", "main"]
+__all__ = ["Finding", "examine", "examine_plugin", "main"]
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,13 @@ def main(arguments: list[str]) -> int:
         description="Look for what is broken or slower than it need be, and say what to do. Exit status 1 if"
         " anything is broken.",
     )
-    parser.add_argument("--quick", action="store_true", help="import neither torch nor tensordict")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--quick", action="store_true", help="import neither torch nor tensordict")
+    part.add_argument("--plugin", metavar="NAME", help="run the conformance checks on an installed plugin, and no more")
     parser.add_argument("--json", action="store_true", help="as JSON")
     options = parser.read(arguments)
     with diverted_stdout():
-        findings = examine(quick=options.quick)
+        findings = examine(quick=options.quick) if options.plugin is None else examine_plugin(options.plugin)
     problems = [finding for finding in findings if finding.state == "problem"]
     if options.json:
         report = {"ok": not problems, "findings": [asdict(finding) for finding in findings]}
@@ -136,6 +139,39 @@ def examine(*, quick: bool = False, registry: Registry | None = None) -> list[Fi
     # Last, since asking the hooks may have brought up problems.
     findings += [*_plugins(registry), *_settings(registry), *_bad_pairs(), *_extras(registry)]
     return findings
+
+
+def examine_plugin(name: str, *, registry: Registry | None = None) -> list[Finding]:
+    """Everything that ``rl doctor --plugin NAME`` reports: the checks of `rl.core.testing.check_plugin`.
+
+    Args:
+        name: of an entry point or a distribution, or both as ``distribution:name``.
+        registry: the plugins to look among; if None, what is installed.
+
+    Raises:
+        UnknownComponentError: if no installed plugin has that name.
+    """
+    records = (discovered() if registry is None else registry).plugins
+    wanted = normalized(name)
+    found = [r for r in records if wanted in (normalized(r.name), normalized(r.distribution), normalized(r.id))]
+    if not found:
+        known = [record.id for record in records]
+        raise UnknownComponentError(
+            f"no installed plugin is called {name!r}{did_you_mean(name, known)} (installed: {', '.join(known) or 'none'})"
+        )
+    from rl.core.testing.plugin._examine import examine_plugin as rows_of
+
+    states: dict[str, Literal["ok", "note", "problem"]] = {"ok": "ok", "not exercised": "note", "problem": "problem"}
+    return [
+        Finding(
+            f"plugin {record.label}",
+            row.name,
+            row.text if row.state != "not exercised" else f"not exercised: {row.text}",
+            states[row.state],
+        )
+        for record in found
+        for row in rows_of(record.value, record.distribution)
+    ]
 
 
 def _system() -> Iterator[Finding]:

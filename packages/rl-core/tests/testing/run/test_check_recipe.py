@@ -116,7 +116,10 @@ class Unequal:
         ({"config": Refused}, "^the defaults are refused: ValueError: 2.0"),
         ({"config": Unequal}, "^settings made again of their values are not equal"),
         ({"config": 3}, "^config must be a dataclass, got 3"),
-        ({"train": "light_recipe:few"}, r"^'light_recipe:few' cannot be called with \(config, out=, resume=, display=\)"),
+        (
+            {"train": "light_recipe:few"},
+            r"^'light_recipe:few' cannot be called with \(config, out=, resume=, display=\)",
+        ),
         ({"policy": "light_recipe:few"}, r"^'light_recipe:few' cannot be called with \(config, env\)"),
         ({"policy": "light_recipe:nothing"}, "^'light_recipe:nothing' does not import"),
         ({"policy": "light_recipe:number"}, "^'light_recipe:number' is no function"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rl.core.testing.loss._check_estimator import check_estimator
     from rl.core.testing.loss._check_loss import check_loss
     from rl.core.testing.plugin._check_component import check_component
-    from rl.core.testing.plugin._check_plugin import PluginReport, check_plugin
+    from rl.core.testing.plugin._check_plugin import check_plugin
     from rl.core.testing.replay._check_sampler import check_sampler
     from rl.core.testing.replay._check_storage import check_storage
     from rl.core.testing.replay._check_writer import check_writer
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CountingEnv",
-    "PluginReport",
     "Report",
     "ToyPriorityTree",
     "ToyRecurrentBackend",
@@ -83,7 +82,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core.testing.loss._check_estimator": ["check_estimator"],
         "rl.core.testing.loss._check_loss": ["check_loss"],
         "rl.core.testing.plugin._check_component": ["check_component"],
-        "rl.core.testing.plugin._check_plugin": ["PluginReport", "check_plugin"],
+        "rl.core.testing.plugin._check_plugin": ["check_plugin"],
         "rl.core.testing.replay._check_sampler": ["check_sampler"],
         "rl.core.testing.replay._check_storage": ["check_storage"],
         "rl.core.testing.replay._check_writer": ["check_writer"],

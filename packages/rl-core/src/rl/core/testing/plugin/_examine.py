@@ -1,0 +1,191 @@
+"""All checks that a plugin's declaration allows for, one row for each result."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from rl.core.components import Component
+from rl.core.errors import BackendError, CheckError, RLError
+from rl.core.registry import GROUP, Registry
+from rl.core.targets import check_target
+from rl.core.testing._report import Report
+from rl.core.testing.backends._check_priority_tree import check_priority_tree
+from rl.core.testing.backends._check_recurrent_backend import check_recurrent_backend
+from rl.core.testing.env._check_env import check_env
+from rl.core.testing.plugin._check_component import check_component
+from rl.core.testing.replay._check_sampler import check_sampler
+from rl.core.testing.replay._check_storage import check_storage
+from rl.core.testing.replay._check_writer import check_writer
+from rl.core.testing.run._check_logger import check_logger
+from rl.core.testing.run._check_recipe import check_recipe
+
+__all__ = ["Row", "examine_plugin"]
+
+SLOW = 0.05
+"""Seconds that the import of a declaration may take; every ``rl`` command waits for it."""
+
+_CHILD = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+from importlib.metadata import EntryPoint
+from rl.core.registry import GROUP, Registry
+record = Registry([EntryPoint(name="checked", value=sys.argv[1], group=GROUP)]).plugins[0]
+print("\\n" + json.dumps(record.as_dict()))
+"""
+
+_BY_HAND = {
+    "collector": "check_collector",
+    "estimator": "check_estimator",
+    "loss": "check_loss",
+    "module": "check_module",
+    "transform": "check_transform",
+}
+"""Kinds that cannot be checked without data, and the check to call."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One result.
+
+    Args:
+        name: what was checked.
+        state: how it went.
+        text: what was found.
+    """
+
+    name: str
+    state: Literal["ok", "not exercised", "problem"]
+    text: str = ""
+
+
+def examine_plugin(value: str, distribution: str = "this program") -> Iterator[Row]:
+    """Check the declaration at `value`, ``module`` or ``module:attribute``, and each component that it lists."""
+    first = _declaration(value)
+    yield first
+    if first.state == "problem":
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the checks warn of is in their reports
+        for component in Registry([_entry(value)]).plugins[0].components:
+            yield from _component(component, distribution)
+
+
+def _entry(value: str) -> EntryPoint:
+    return EntryPoint(name="checked", value=value, group=GROUP)
+
+
+def _declaration(value: str) -> Row:
+    """What importing the declaration costs, in a process of its own; the best of three if it is slow."""
+    record, seconds = _imported(value), float("inf")
+    for _ in range(3):
+        seconds = min(seconds, record["import_seconds"])
+        if seconds <= SLOW or record["imports"] or record["state"] != "loaded":
+            break
+        record = _imported(value)
+    name = f"declaration {value}"
+    if record["state"] != "loaded":
+        return Row(name, "problem", record["reason"])
+    if record["imports"]:
+        heavy = " and ".join(record["imports"])
+        return Row(name, "problem", f"it imports {heavy}; only targets may import what is heavy")
+    took = f"{seconds * 1000:.0f} ms"
+    if seconds > SLOW:
+        return Row(name, "problem", f"its import takes {took}, and every `rl` command waits for it; allowed are 50 ms")
+    count = len(record["components"])
+    return Row(name, "ok", f"{count} component{'' if count == 1 else 's'}, imported in {took}, without torch")
+
+
+def _imported(value: str) -> dict[str, Any]:
+    command = [sys.executable, "-c", _CHILD, value, json.dumps(sys.path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        reason = f"its import ended the process with status {done.returncode}: {last}"
+        return {"state": "broken", "reason": reason, "import_seconds": 0.0, "imports": [], "components": []}
+
+
+def _component(component: Component, distribution: str) -> Iterator[Row]:
+    name = f"{component.kind} {component.name}"
+    try:
+        declared = check_component(component, distribution)
+        if declared.not_exercised:
+            yield from (Row(name, "not exercised", sentence) for sentence in declared.not_exercised)
+            return
+        checked = _checked(component, check_target(component, distribution))
+    except CheckError as error:
+        yield Row(name, "problem", str(error))
+    except BackendError as error:
+        yield Row(name, "not exercised", f"its behaviour on this machine: {error}")
+    except Exception as error:  # noqa: BLE001  whatever a component raises, the others are checked
+        yield Row(name, "problem", f"the check ended with {type(error).__name__}: {error}")
+    else:
+        if isinstance(checked, str):
+            yield Row(name, "not exercised", checked)
+            return
+        yield Row(name, "ok", "declaration, target and behaviour")
+        yield from (Row(name, "not exercised", sentence) for sentence in checked.not_exercised)
+
+
+def _checked(component: Component, target: Any) -> Report | str:
+    """The report of the check of the component's kind; a sentence if it cannot run."""
+    kind = component.kind
+    if kind in _BY_HAND:
+        return f"its behaviour: needs arguments and data; call rl.core.testing.{_BY_HAND[kind]} in a test"
+    if kind == "recipe":
+        return check_recipe(target)
+    with TemporaryDirectory() as folder:
+        given: dict[str, tuple[Any, ...]] = {"storage": (8,), "tree_backend": (8,), "logger": (Path(folder),)}
+        arguments = given.get(kind, ())
+        if refusal := _refusal(target, arguments):
+            return f"its behaviour: needs arguments ({refusal}); call its check of rl.core.testing in a test"
+        return _CHECKS[kind](target, arguments)
+
+
+def _refusal(target: Any, arguments: tuple[Any, ...]) -> str:
+    """Why the target makes nothing from these arguments; an empty string if it does."""
+    try:
+        inspect.signature(target).bind(*arguments)
+        made = target(*arguments)
+    except BackendError:
+        raise
+    except (TypeError, ValueError, RLError) as error:
+        return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    close: Any = getattr(made, "close", None)
+    if callable(close):
+        close()
+    return ""
+
+
+def _recurrent(target: Any, arguments: tuple[Any, ...]) -> Report:
+    for cell in ("lstm", "gru"):
+        check_recurrent_backend(target(*arguments), cell)
+    return Report(getattr(target, "__name__", str(target)))
+
+
+def _tree(target: Any, arguments: tuple[Any, ...]) -> Report:
+    del arguments
+    check_priority_tree(lambda capacity, dtype: target(capacity, dtype=dtype))
+    return Report(getattr(target, "__name__", str(target)))
+
+
+_CHECKS: dict[str, Callable[[Any, tuple[Any, ...]], Report]] = {
+    "env": lambda target, _: check_env(target),
+    "logger": lambda target, arguments: check_logger(lambda: target(*arguments)),
+    "recurrent_backend": _recurrent,
+    "sampler": lambda target, _: check_sampler(target),
+    "storage": lambda target, _: check_storage(target),
+    "tree_backend": _tree,
+    "writer": lambda target, _: check_writer(target),
+}
