@@ -1,0 +1,33 @@
+"""Recipes and loggers keep what `rl train` relies on."""
+
+import pytest
+
+from rl.core.testing import check_logger, check_recipe
+from rl.trainers._dqn_config import DQN
+from rl.trainers._loggers import CSVLogger, TensorBoardLogger, read_metrics
+from rl.trainers._ppo_config import PPO
+
+
+@pytest.mark.parametrize("recipe", [PPO, DQN], ids=lambda recipe: recipe.name)
+def test_a_recipe_conforms(recipe):
+    assert check_recipe(recipe).not_exercised == ["training: call `train` in a test of its own"]
+
+
+def test_the_csv_logger_conforms(tmp_path):
+    def read():
+        columns = read_metrics(tmp_path / "metrics.csv")
+        steps = [int(step) for step in columns.pop("frames")]
+        return {name: dict(zip(steps, values, strict=True)) for name, values in columns.items()}
+
+    assert check_logger(lambda: CSVLogger(tmp_path), read=read).not_exercised == []
+
+
+def test_the_tensorboard_logger_conforms(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def read():
+        events = EventAccumulator(str(tmp_path / "tensorboard"))
+        events.Reload()
+        return {name: {one.step: one.value for one in events.Scalars(name)} for name in events.Tags()["scalars"]}
+
+    assert check_logger(lambda: TensorBoardLogger(tmp_path), read=read).not_exercised == []
