@@ -11,7 +11,9 @@ import torch
 import rl.native
 from rl.core.doctor import examine
 from rl.core.errors import RLError, SlowBackendWarning
-from rl.core.registry import discovered
+from rl.core.hookspecs import hookimpl
+from rl.core.registry import Registry, discovered
+from rl.core.testing import ToyPriorityTree
 from rl.native import NativePriorityTree, _build, _library, isa, why_not
 from rl.native._build import COMMAND
 from rl.native._library import ISAS, use_isa
@@ -43,6 +45,18 @@ def test_the_hook_answers_for_the_cpu_alone():
     assert plugin.rl_priority_tree(10, torch.device("cuda"), torch.float32) is None
     assert plugin.rl_priority_tree(10, torch.device("cpu"), torch.float16) is None
     assert isinstance(discovered().priority_tree(10, "cpu", torch.float32), NativePriorityTree)
+
+
+def test_an_unmarked_tree_of_a_third_party_is_selected_before_ours():
+    class Acme:
+        @hookimpl
+        def rl_priority_tree(self, capacity, device, dtype):
+            return ToyPriorityTree(capacity, device, dtype)
+
+    registry = Registry()
+    registry.register(plugin, "native", "rl-native")  # ours are registered first
+    registry.register(Acme(), "acme", "acme")
+    assert isinstance(registry.priority_tree(10, "cpu", torch.float32), ToyPriorityTree)
 
 
 def test_doctor_says_what_is_compiled():

@@ -3,17 +3,17 @@
 A plugin implements what it likes of them, marked with `hookimpl`. pluggy passes an implementation only the
 arguments that it names, so a new hook or a new argument is a minor release.
 
-Order of answers: an implementation marked ``@hookimpl(tryfirst=True)`` is asked before one without a mark,
-and ``@hookimpl(trylast=True)`` after it. Among equals the plugin that was registered last is asked first:
-a third party before us, and third parties in reverse order of their distributions' names. In a
-*first result* hook None means "not me", and the first other answer ends the round.
+Order of calls: an implementation marked ``@hookimpl(tryfirst=True)``, then those without a mark, then
+``@hookimpl(trylast=True)``. Accelerators have no mark, plain PyTorch has ``trylast``. Among plugins with one mark the
+one that was registered last is called first: ours are registered first, then third parties by the names of their
+distributions. In a *first result* hook None means "not me", and the first other answer ends the round.
 
-A plugin that raises does not end the round: it is named in a `BrokenPluginWarning`, and the next one is
-asked. Raise an error of `rl.core.errors` to refuse on purpose: it reaches the caller as it is. Hook wrappers
-are refused.
+A plugin that raises, or gives an object that lacks a member of the hook's protocol, does not end the round: it is
+named in a `BrokenPluginWarning`, and the next one is called. Raise an error of `rl.core.errors` to refuse on purpose:
+it reaches the caller as it is. Hook wrappers are refused.
 
-`rl doctor` shows who answers for each device, with the attributes ``name`` and ``why`` of the answer where it has
-them; ``why`` is a sentence such as "AVX2 library", for those who wonder which of several paths was taken.
+`rl doctor` shows all candidates for each device in the order of calls, and the attributes ``name`` and ``why`` of the
+selected answer where it has them; ``why`` is a sentence such as "AVX2 library".
 """
 
 from __future__ import annotations

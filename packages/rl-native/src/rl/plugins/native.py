@@ -25,7 +25,7 @@ def rl_components() -> Iterator[Component]:
     )
 
 
-@hookimpl(tryfirst=True)
+@hookimpl
 def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree | None:
     """The tree in C, on the CPU for float32 and float64, where the library is there."""
     if device.type != "cpu":
@@ -43,7 +43,7 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
     return NativePriorityTree(capacity, dtype=dtype)
 
 
-@hookimpl(tryfirst=True)
+@hookimpl
 def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecurrence | None:
     """The recurrence in C, on the CPU for float32 and float64; a warning, once, where the library is not there."""
     if device.type != "cpu":
@@ -62,7 +62,7 @@ def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecu
     return NativeRecurrence()
 
 
-@hookimpl(tryfirst=True)
+@hookimpl
 def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
     """``scan`` of rl-modules with loops over time in C, on the CPU, where that package and the library are there."""
     if cell not in ("lstm", "gru") or name not in ("scan", None) or device.type != "cpu":
@@ -83,7 +83,7 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
     return scan(kernels=NativeKernels())
 
 
-@hookimpl(tryfirst=True)
+@hookimpl
 def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
     """Copies of rows in C, each in one piece of the CPU's memory, where the library is there."""
     from rl.native._library import library

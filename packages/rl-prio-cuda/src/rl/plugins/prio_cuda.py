@@ -25,7 +25,7 @@ def rl_components() -> Iterator[Component]:
     )
 
 
-@hookimpl(tryfirst=True)
+@hookimpl
 def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree | None:
     """The tree on the GPU, for float32 and float64, where torch sees the device."""
     if device.type != "cuda":

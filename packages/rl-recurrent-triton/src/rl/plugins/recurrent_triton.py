@@ -25,7 +25,7 @@ def rl_components() -> Iterator[Component]:
     )
 
 
-@hookimpl(tryfirst=True)
+@hookimpl
 def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
     """``triton``, on CUDA devices before all others; on a CPU where Triton interprets, for whoever asks by name."""
     if cell not in ("lstm", "gru") or name not in (None, "triton"):
