@@ -1,5 +1,7 @@
 """Each fault of a logger is named by check_logger."""
 
+from typing import ClassVar
+
 import pytest
 
 from rl.core.errors import CheckError, NotExercisedWarning
@@ -9,7 +11,7 @@ from rl.core.testing import check_logger
 class Memory:
     """Keeps every promise."""
 
-    rows: dict = {}
+    rows: ClassVar[dict] = {}
 
     def __init__(self):
         self.rows.clear()

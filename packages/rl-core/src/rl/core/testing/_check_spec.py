@@ -13,6 +13,7 @@ from torch import Tensor
 from rl.core.errors import SpecError
 from rl.core.specs import TensorSpec
 from rl.core.specs._stacked import combine
+from rl.core.testing._report import fail, naming
 
 __all__ = ["check_spec"]
 
@@ -28,19 +29,20 @@ def check_spec(spec: TensorSpec, *, draws: int = 3) -> None:
         draws: how many random values are tried.
 
     Raises:
-        AssertionError: a sentence that says what is wrong.
+        CheckError: an `AssertionError` that says what is wrong.
 
     Example:
         >>> from rl.core.specs import Bounded
         >>> check_spec(Bounded(-1, 1, shape=(2,)))
     """
-    for _ in range(draws):
-        _check_values(spec)
-    _check_copies(spec)
-    _check_algebra(spec)
-    _check_slices(spec)
-    if spec.cardinality() <= 1000:
-        _check_enumerate(spec)
+    with naming(type(spec).__name__):
+        for _ in range(draws):
+            _check_values(spec)
+        _check_copies(spec)
+        _check_algebra(spec)
+        _check_slices(spec)
+        if spec.cardinality() <= 1000:
+            _check_enumerate(spec)
 
 
 def _shape(value: Any) -> torch.Size:
@@ -74,43 +76,58 @@ def _equal(a: Any, b: Any) -> bool:
 def _check_values(spec: TensorSpec) -> None:
     name = repr(spec)
     value = spec.rand()
-    assert _fits(_shape(value), spec.shape), f"rand() has shape {_shape(value)}, not that of {name}"
-    assert spec.is_in(value), f"rand() gave {value!r}, which is not in {name}"
+    if not (_fits(_shape(value), spec.shape)):
+        fail(f"rand() has shape {_shape(value)}, not that of {name}")
+    if not (spec.is_in(value)):
+        fail(f"rand() gave {value!r}, which is not in {name}")
     spec.assert_is_in(value)
-    assert _equal(spec.project(value), value), f"project() changed {value!r}, which is in {name}"
+    if not (_equal(spec.project(value), value)):
+        fail(f"project() changed {value!r}, which is in {name}")
     there_and_back = spec.encode(spec.to_numpy(value))
-    assert _equal(there_and_back, value), f"encode(to_numpy(x)) is {there_and_back!r} for x = {value!r} of {name}"
-    assert not spec.is_in(object()) or spec.dtype is None, f"an object() is in {name}"
+    if not (_equal(there_and_back, value)):
+        fail(f"encode(to_numpy(x)) is {there_and_back!r} for x = {value!r} of {name}")
+    if not (not spec.is_in(object()) or spec.dtype is None):
+        fail(f"an object() is in {name}")
     for make in (spec.zero, spec.one):
         form = make()
-        assert _fits(_shape(form), spec.shape), f"{make.__name__}() has shape {_shape(form)}, not that of {name}"
+        if not (_fits(_shape(form), spec.shape)):
+            fail(f"{make.__name__}() has shape {_shape(form)}, not that of {name}")
     if -1 not in spec.shape:
         many = spec.rand((2, 1))
         expected = torch.Size((2, 1)) + spec.shape
-        assert _shape(many) == expected, f"rand((2, 1)) has shape {_shape(many)}, not {expected}"
-        assert spec.is_in(many), f"rand((2, 1)) gave {many!r}, which is not in {name}"
+        if not (_shape(many) == expected):
+            fail(f"rand((2, 1)) has shape {_shape(many)}, not {expected}")
+        if not (spec.is_in(many)):
+            fail(f"rand((2, 1)) gave {many!r}, which is not in {name}")
 
 
 def _check_copies(spec: TensorSpec) -> None:
     copies = {"clone()": spec.clone(), "deepcopy": copy.deepcopy(spec), "pickle": pickle.loads(pickle.dumps(spec))}
     for how, other in copies.items():
-        assert other == spec, f"{how} of {spec!r} is not equal to it: {other!r}"
-    assert spec != object(), f"{spec!r} is equal to an object()"
+        if not (other == spec):
+            fail(f"{how} of {spec!r} is not equal to it: {other!r}")
+    if not (spec != object()):
+        fail(f"{spec!r} is equal to an object()")
     if spec.device is not None:
-        assert spec.to(spec.device) == spec, f"to({spec.device}) changed {spec!r}"
+        if not (spec.to(spec.device) == spec):
+            fail(f"to({spec.device}) changed {spec!r}")
 
 
 def _agree(spec: TensorSpec, changed: TensorSpec, expected: torch.Size, what: str) -> None:
-    assert changed.shape == expected, f"{what} of {spec!r} has shape {changed.shape}, torch gives {expected}"
+    if not (changed.shape == expected):
+        fail(f"{what} of {spec!r} has shape {changed.shape}, torch gives {expected}")
     value = changed.rand()
-    assert changed.is_in(value), f"after {what}, rand() gave {value!r}, which is not in {changed!r}"
+    if not (changed.is_in(value)):
+        fail(f"after {what}, rand() gave {value!r}, which is not in {changed!r}")
 
 
 def _check_algebra(spec: TensorSpec) -> None:
     stacked: Any = torch.stack([spec, spec, spec], 0)  # pyright: ignore[reportArgumentType, reportCallIssue]  # specs are stacked as tensors are
     parts = stacked.unbind(0)
-    assert all(part == spec for part in parts), f"unbind(stack) of {spec!r} gave {parts!r}"
-    assert stacked[1] == spec, f"stack(...)[1] of {spec!r} gave {stacked[1]!r}"
+    if not (all(part == spec for part in parts)):
+        fail(f"unbind(stack) of {spec!r} gave {parts!r}")
+    if not (stacked[1] == spec):
+        fail(f"stack(...)[1] of {spec!r} gave {stacked[1]!r}")
     if -1 in spec.shape:
         return
     value = spec.rand()
@@ -122,12 +139,14 @@ def _check_algebra(spec: TensorSpec) -> None:
     _agree(spec, stacked, lead.shape, "stack")
     _agree(spec, spec.expand(3, *spec.shape), lead.shape, "expand")
     _agree(spec, spec.unsqueeze(0), carrier.unsqueeze(0).shape, "unsqueeze(0)")
-    assert spec.unsqueeze(0).squeeze(0) == spec, f"squeeze(unsqueeze) of {spec!r} is not equal to it"
+    if not (spec.unsqueeze(0).squeeze(0) == spec):
+        fail(f"squeeze(unsqueeze) of {spec!r} is not equal to it")
     six = spec.expand(2, 3, *spec.shape)
     grid = carrier.expand(2, 3, *carrier.shape)
     _agree(spec, six.flatten(0, 1), grid.flatten(0, 1).shape, "flatten(0, 1)")
     _agree(spec, six.reshape(3, 2, *spec.shape), grid.reshape(3, 2, *carrier.shape).shape, "reshape")
-    assert six.flatten(0, 1).unflatten(0, (2, 3)) == six, f"unflatten(flatten) of {six!r} is not equal to it"
+    if not (six.flatten(0, 1).unflatten(0, (2, 3)) == six):
+        fail(f"unflatten(flatten) of {six!r} is not equal to it")
     _agree(spec, six[:, 1:], grid[:, 1:].shape, "[:, 1:]")
     _agree(spec, six[0, [2, 0]], grid[0, [2, 0]].shape, "[0, [2, 0]]")
 
@@ -142,15 +161,17 @@ def _check_slices(spec: TensorSpec) -> None:
         drawn = [part.rand() for part in parts]
         for part, value in zip(parts, drawn, strict=True):
             shape = _shape(value)
-            assert shape == part.shape, f"slices of {spec!r} of shape {part.shape} draw values of shape {shape}"
+            if not (shape == part.shape):
+                fail(f"slices of {spec!r} of shape {part.shape} draw values of shape {shape}")
         value = combine(drawn, 0)
-        assert spec.is_in(value), f"draws of the slices of {spec!r}, stacked, are not in it: {value!r}"
+        if not (spec.is_in(value)):
+            fail(f"draws of the slices of {spec!r}, stacked, are not in it: {value!r}")
 
 
 def _check_enumerate(spec: TensorSpec) -> None:
     values = spec.enumerate()
-    assert len(values) == spec.cardinality(), (
-        f"enumerate() of {spec!r} gave {len(values)} values, the cardinality is {spec.cardinality()}"
-    )
+    if not (len(values) == spec.cardinality()):
+        fail(f"enumerate() of {spec!r} gave {len(values)} values, the cardinality is {spec.cardinality()}")
     for value in values.unbind(0):
-        assert spec.is_in(value), f"enumerate() gave {value!r}, which is not in {spec!r}"
+        if not (spec.is_in(value)):
+            fail(f"enumerate() gave {value!r}, which is not in {spec!r}")

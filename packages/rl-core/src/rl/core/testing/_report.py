@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from rl.core.errors import CheckError, NotExercisedWarning
 from rl.core.keys import NestedKey, key_str, unwrap
 
-__all__ = ["Report", "fail", "leaf_keys", "require", "require_plain", "require_same", "same_values"]
+__all__ = ["Report", "fail", "leaf_keys", "naming", "require", "require_plain", "require_same", "same_values"]
 
 
 @dataclass
@@ -46,9 +47,18 @@ class Report:
         return self
 
 
-def fail(reason: str, owner: str) -> NoReturn:
+def fail(reason: str, owner: str = "") -> NoReturn:
     """Raise a `CheckError` with the reason first and the component last."""
-    raise CheckError(f"{reason} ({owner})")
+    raise CheckError(f"{reason} ({owner})" if owner else reason)
+
+
+@contextmanager
+def naming(owner: str) -> Generator[None]:
+    """Turn an error that does not name the component into a `CheckError` that does."""
+    try:
+        yield
+    except AssertionError as error:
+        raise CheckError(f"{error} ({owner})") from error.__cause__
 
 
 def require(held: bool, reason: str, owner: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl.core.errors import CheckError
 from rl.core.interfaces import LinearRecurrence
+from rl.core.testing._report import fail, naming
 
 __all__ = ["check_linear_recurrence"]
 
@@ -42,29 +44,30 @@ def check_linear_recurrence(
         gradients: whether gradients are compared; false for a part that is never called where one is needed.
 
     Raises:
-        AssertionError: with what is wrong.
+        CheckError: an `AssertionError` that says what is wrong.
 
     Example:
         >>> from rl.core.testing import toy_linear_recurrence
         >>> check_linear_recurrence(toy_linear_recurrence)
     """
-    generator = torch.Generator().manual_seed(0)
-    for shape, time_dim in _SHAPES:
-        d = torch.randn(shape, generator=generator)
-        random = torch.rand(shape, generator=generator)
-        cut = torch.where(random < 0.3, torch.zeros(()), random)  # episode ends
-        for name, c in {
-            "random weights": cut,
-            "weights of one": torch.ones(shape),
-            "no weight": torch.zeros(shape),
-        }.items():
-            where = f"shape {shape}, time_dim {time_dim}, {name}"
-            _compare(recurrence, d.to(device, dtype), c.to(device, dtype), time_dim, tolerance, where)
-    d, c = torch.randn(4, 6, generator=generator), torch.rand(4, 6, generator=generator)
-    d, c = d.to(device, dtype).t(), c.to(device, dtype).t()
-    _compare(recurrence, d, c, 0, tolerance, "transposed memory")
-    if gradients:
-        _compare_gradients(recurrence, d, c, tolerance)
+    with naming(getattr(recurrence, "__name__", type(recurrence).__name__)):
+        generator = torch.Generator().manual_seed(0)
+        for shape, time_dim in _SHAPES:
+            d = torch.randn(shape, generator=generator)
+            random = torch.rand(shape, generator=generator)
+            cut = torch.where(random < 0.3, torch.zeros(()), random)  # episode ends
+            for name, c in {
+                "random weights": cut,
+                "weights of one": torch.ones(shape),
+                "no weight": torch.zeros(shape),
+            }.items():
+                where = f"shape {shape}, time_dim {time_dim}, {name}"
+                _compare(recurrence, d.to(device, dtype), c.to(device, dtype), time_dim, tolerance, where)
+        d, c = torch.randn(4, 6, generator=generator), torch.rand(4, 6, generator=generator)
+        d, c = d.to(device, dtype).t(), c.to(device, dtype).t()
+        _compare(recurrence, d, c, 0, tolerance, "transposed memory")
+        if gradients:
+            _compare_gradients(recurrence, d, c, tolerance)
 
 
 def _compare_gradients(recurrence: LinearRecurrence, d: Tensor, c: Tensor, tolerance: float) -> None:
@@ -74,25 +77,30 @@ def _compare_gradients(recurrence: LinearRecurrence, d: Tensor, c: Tensor, toler
     try:
         found = torch.autograd.grad((recurrence(given[0], given[1], 0) * weights).sum(), given, allow_unused=True)
     except RuntimeError as error:
-        raise AssertionError(f"its gradient cannot be computed: {error}") from error
+        raise CheckError(f"its gradient cannot be computed: {error}") from error
     expected = torch.autograd.grad((_reference(given[0], given[1], 0) * weights.double()).sum(), given)
     for name, got, wanted in zip(("d", "c"), found, expected, strict=True):
-        assert got is not None, f"no gradient reaches {name}: it must be differentiable in both arguments"
+        if not (got is not None):
+            fail(f"no gradient reaches {name}: it must be differentiable in both arguments")
         error = (got.double() - wanted.double()).abs().max().item()
         bound = tolerance * (1 + wanted.abs().max().item())
-        assert error <= bound, (
-            f"the gradient in {name} differs from that of the loop by {error:.3g}, more than {bound:.3g}"
-        )
+        if not (error <= bound):
+            fail(f"the gradient in {name} differs from that of the loop by {error:.3g}, more than {bound:.3g}")
 
 
 def _compare(recurrence: LinearRecurrence, d: Tensor, c: Tensor, time_dim: int, tolerance: float, where: str) -> None:
     given = d.clone(), c.clone()
     out = recurrence(d, c, time_dim)
     expected = _reference(d, c, time_dim)
-    assert out.shape == d.shape, f"{where}: gave the shape {tuple(out.shape)}, expected {tuple(d.shape)}"
-    assert out.dtype == d.dtype, f"{where}: gave {out.dtype}, expected {d.dtype}"
-    assert out.device == d.device, f"{where}: gave a tensor on {out.device}, expected {d.device}"
-    assert torch.equal(d, given[0]) and torch.equal(c, given[1]), f"{where}: changed its arguments"  # noqa: PT018
+    if not (out.shape == d.shape):
+        fail(f"{where}: gave the shape {tuple(out.shape)}, expected {tuple(d.shape)}")
+    if not (out.dtype == d.dtype):
+        fail(f"{where}: gave {out.dtype}, expected {d.dtype}")
+    if not (out.device == d.device):
+        fail(f"{where}: gave a tensor on {out.device}, expected {d.device}")
+    if not (torch.equal(d, given[0]) and torch.equal(c, given[1])):
+        fail(f"{where}: changed its arguments")
     error = (out.double() - expected).abs().max().item()
     bound = tolerance * (1 + expected.abs().max().item())
-    assert error <= bound, f"{where}: differs from the loop by {error:.3g}, more than {bound:.3g}"
+    if not (error <= bound):
+        fail(f"{where}: differs from the loop by {error:.3g}, more than {bound:.3g}")

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl.core.errors import CheckError
 from rl.core.interfaces import PriorityTree
+from rl.core.testing._report import fail, naming
 
 __all__ = ["check_priority_tree"]
 
@@ -33,25 +35,26 @@ def check_priority_tree(make: Make, *, dtypes: tuple[torch.dtype, ...] = (torch.
         dtypes: to be checked.
 
     Raises:
-        AssertionError: with what is wrong.
+        CheckError: an `AssertionError` that says what is wrong.
 
     Example:
         >>> from rl.core.testing import ToyPriorityTree
         >>> check_priority_tree(lambda capacity, dtype: ToyPriorityTree(capacity, dtype=dtype))
     """
-    for dtype in dtypes:
-        for capacity in _CAPACITIES:
-            _check_empty(make, capacity, dtype)
-            _check_against_array(make, capacity, dtype)
-        _check_zero_is_never_drawn(make, dtype)
-        _check_proportions(make, dtype)
-        _check_generator(make, dtype)
-        _check_stratified(make, dtype)
-        _check_refusals(make, dtype)
-        if hasattr(make(1, dtype), "sample_weighted"):
-            _check_weights(make, dtype)
-        if hasattr(make(1, dtype), "update_from_errors"):
-            _check_errors(make, dtype)
+    with naming(type(make(1, dtypes[0])).__name__):
+        for dtype in dtypes:
+            for capacity in _CAPACITIES:
+                _check_empty(make, capacity, dtype)
+                _check_against_array(make, capacity, dtype)
+            _check_zero_is_never_drawn(make, dtype)
+            _check_proportions(make, dtype)
+            _check_generator(make, dtype)
+            _check_stratified(make, dtype)
+            _check_refusals(make, dtype)
+            if hasattr(make(1, dtype), "sample_weighted"):
+                _check_weights(make, dtype)
+            if hasattr(make(1, dtype), "update_from_errors"):
+                _check_errors(make, dtype)
 
 
 def _filled(make: Make, dtype: torch.dtype, priority: Tensor) -> PriorityTree:
@@ -67,11 +70,16 @@ def _rng(tree: PriorityTree, seed: int) -> torch.Generator:
 def _check_empty(make: Make, capacity: int, dtype: torch.dtype) -> None:
     tree = make(capacity, dtype)
     what = f"an empty tree of capacity {capacity} and {dtype}"
-    assert tree.capacity == capacity, f"{what} says capacity {tree.capacity}"
-    assert tree.dtype == dtype, f"{what} says dtype {tree.dtype}"
-    assert tree.total().item() == 0, f"{what} has the total {tree.total().item()}, expected 0"
-    assert tree.max().item() == 0, f"{what} has the maximum {tree.max().item()}, expected 0"
-    assert tree.min().item() == float("inf"), f"{what} has the minimum {tree.min().item()}, expected infinity"
+    if not (tree.capacity == capacity):
+        fail(f"{what} says capacity {tree.capacity}")
+    if not (tree.dtype == dtype):
+        fail(f"{what} says dtype {tree.dtype}")
+    if not (tree.total().item() == 0):
+        fail(f"{what} has the total {tree.total().item()}, expected 0")
+    if not (tree.max().item() == 0):
+        fail(f"{what} has the maximum {tree.max().item()}, expected 0")
+    if not (tree.min().item() == float("inf")):
+        fail(f"{what} has the minimum {tree.min().item()}, expected infinity")
     _refused(tree, lambda: tree.sample(1), ValueError, f"sampling from {what}")
 
 
@@ -87,8 +95,10 @@ def _check_against_array(make: Make, capacity: int, dtype: torch.dtype) -> None:
         given = index.to(tree.device), priority.to(tree.device)
         before = given[0].clone(), given[1].clone()
         tree.update(*given)
-        assert torch.equal(given[0], before[0]), "update changed the indices that it was given"
-        assert torch.equal(given[1], before[1]), "update changed the priorities that it was given"
+        if not (torch.equal(given[0], before[0])):
+            fail("update changed the indices that it was given")
+        if not (torch.equal(given[1], before[1])):
+            fail("update changed the priorities that it was given")
         for i, p in zip(index.tolist(), priority.tolist(), strict=True):
             array[i] = p
         _compare(tree, array, f"capacity {capacity}, {dtype}, after {round_ + 1} updates")
@@ -96,22 +106,26 @@ def _check_against_array(make: Make, capacity: int, dtype: torch.dtype) -> None:
 
 def _compare(tree: PriorityTree, array: Tensor, where: str) -> None:
     stored = tree.get(torch.arange(len(array), device=tree.device))
-    assert stored.dtype == array.dtype, f"{where}: get gave {stored.dtype}, expected {array.dtype}"
+    if not (stored.dtype == array.dtype):
+        fail(f"{where}: get gave {stored.dtype}, expected {array.dtype}")
     different = (stored.cpu() != array).nonzero().flatten().tolist()
-    assert not different, (
-        f"{where}: index {different[0]} holds {stored[different[0]].item()}, expected {array[different[0]].item()}"
-        " (of a repeated index the last priority counts)"
-    )
+    if different:
+        fail(
+            f"{where}: index {different[0]} holds {stored[different[0]].item()}, expected {array[different[0]].item()}"
+            " (of a repeated index the last priority counts)"
+        )
     total, expected = tree.total(), array.double().sum().item()
-    assert total.dtype == torch.float64, f"{where}: total is {total.dtype}, expected torch.float64"
+    if not (total.dtype == torch.float64):
+        fail(f"{where}: total is {total.dtype}, expected torch.float64")
     slack = (1e-5 if array.dtype == torch.float32 else 1e-12) * expected
-    assert abs(total.item() - expected) <= slack, f"{where}: the total is {total.item()}, expected {expected}"
-    assert tree.max().item() == array.max().item(), (
-        f"{where}: the maximum is {tree.max().item()}, expected {array.max().item()}"
-    )
+    if not (abs(total.item() - expected) <= slack):
+        fail(f"{where}: the total is {total.item()}, expected {expected}")
+    if not (tree.max().item() == array.max().item()):
+        fail(f"{where}: the maximum is {tree.max().item()}, expected {array.max().item()}")
     positive = array[array > 0]
     smallest = positive.min().item() if len(positive) else float("inf")
-    assert tree.min().item() == smallest, f"{where}: the minimum above zero is {tree.min().item()}, expected {smallest}"
+    if not (tree.min().item() == smallest):
+        fail(f"{where}: the minimum above zero is {tree.min().item()}, expected {smallest}")
 
 
 def _check_zero_is_never_drawn(make: Make, dtype: torch.dtype) -> None:
@@ -121,11 +135,15 @@ def _check_zero_is_never_drawn(make: Make, dtype: torch.dtype) -> None:
         tree = _filled(make, dtype, priority)
         for stratified in (False, True):
             index, drawn = tree.sample(3000, generator=_rng(tree, 1), stratified=stratified)
-            assert index.shape == drawn.shape == (3000,), f"sample(3000) gave shapes {index.shape} and {drawn.shape}"
-            assert index.dtype == torch.int64, f"sample gave indices of {index.dtype}, expected torch.int64"
+            if not (index.shape == drawn.shape == (3000,)):
+                fail(f"sample(3000) gave shapes {index.shape} and {drawn.shape}")
+            if not (index.dtype == torch.int64):
+                fail(f"sample gave indices of {index.dtype}, expected torch.int64")
             wrong = set(index.tolist()) - set(live)
-            assert not wrong, f"{sorted(wrong)} were drawn, whose priority is zero (stratified={stratified}, {dtype})"
-            assert torch.equal(drawn, tree.get(index)), "sample gave other priorities than get does for its indices"
+            if wrong:
+                fail(f"{sorted(wrong)} were drawn, whose priority is zero (stratified={stratified}, {dtype})")
+            if not (torch.equal(drawn, tree.get(index))):
+                fail("sample gave other priorities than get does for its indices")
 
 
 def _chi_square_bound(degrees: int) -> float:
@@ -145,10 +163,11 @@ def _check_proportions(make: Make, dtype: torch.dtype) -> None:
         counts = torch.bincount(index.cpu(), minlength=leaves).double()
         statistic = ((counts - expected) ** 2 / expected).sum().item()
         bound = _chi_square_bound(leaves - 1)
-        assert statistic < bound, (
-            f"{n} draws from {leaves} leaves ({dtype}) are not in proportion to priority: chi-square {statistic:.1f},"
-            f" which exceeds {bound:.1f} once in a million"
-        )
+        if not (statistic < bound):
+            fail(
+                f"{n} draws from {leaves} leaves ({dtype}) are not in proportion to priority: chi-square {statistic:.1f},"
+                f" which exceeds {bound:.1f} once in a million"
+            )
 
 
 def _check_generator(make: Make, dtype: torch.dtype) -> None:
@@ -159,11 +178,14 @@ def _check_generator(make: Make, dtype: torch.dtype) -> None:
             return tree.sample(64, generator=generator, stratified=stratified)[0].tolist()
 
         first, second = draw(_rng(tree, 5)), draw(_rng(tree, 5))
-        assert first == second, f"two generators of one seed gave different draws (stratified={stratified})"
+        if not (first == second):
+            fail(f"two generators of one seed gave different draws (stratified={stratified})")
         running = _rng(tree, 5)
         draw(running)
-        assert draw(running) != first, f"sample does not advance its generator (stratified={stratified})"
-        assert draw(_rng(tree, 6)) != first, f"two seeds gave the same draws (stratified={stratified})"
+        if not (draw(running) != first):
+            fail(f"sample does not advance its generator (stratified={stratified})")
+        if not (draw(_rng(tree, 6)) != first):
+            fail(f"two seeds gave the same draws (stratified={stratified})")
 
 
 def _check_stratified(make: Make, dtype: torch.dtype) -> None:
@@ -175,9 +197,8 @@ def _check_stratified(make: Make, dtype: torch.dtype) -> None:
         counts = torch.bincount(index.cpu(), minlength=30).tolist()
         for leaf, share in enumerate((weight.double() / weight.double().sum() * n).tolist()):
             low, high = max(floor(share) - 1, 0), ceil(share) + 1
-            assert low <= counts[leaf] <= high, (
-                f"stratified draws: leaf {leaf} was drawn {counts[leaf]} times of {n}, expected {low} to {high}"
-            )
+            if not (low <= counts[leaf] <= high):
+                fail(f"stratified draws: leaf {leaf} was drawn {counts[leaf]} times of {n}, expected {low} to {high}")
 
 
 def _check_refusals(make: Make, dtype: torch.dtype) -> None:
@@ -205,13 +226,17 @@ def _check_weights(make: Make, dtype: torch.dtype) -> None:
     for beta, stratified in ((0.0, False), (0.4, True), (1.0, False)):
         index, weight = draw(500, beta, generator=_rng(tree, 1), stratified=stratified)
         same, drawn = tree.sample(500, generator=_rng(tree, 1), stratified=stratified)
-        assert torch.equal(index, same), "sample_weighted drew other indices than sample does with this generator"
-        assert weight.shape == (500,), f"sample_weighted(500) gave weights of shape {tuple(weight.shape)}"
-        assert weight.dtype == dtype, f"sample_weighted gave weights of {weight.dtype}, expected {dtype}"
+        if not (torch.equal(index, same)):
+            fail("sample_weighted drew other indices than sample does with this generator")
+        if not (weight.shape == (500,)):
+            fail(f"sample_weighted(500) gave weights of shape {tuple(weight.shape)}")
+        if not (weight.dtype == dtype):
+            fail(f"sample_weighted gave weights of {weight.dtype}, expected {dtype}")
         expected = (drawn.double() / tree.min().double()) ** -beta
         worst = ((weight.double() - expected).abs() / expected).max().item()
         slack = 1e-5 if dtype == torch.float32 else 1e-10
-        assert worst <= slack, f"a weight of sample_weighted with beta={beta} is off by {worst:.1e} of itself ({dtype})"
+        if not (worst <= slack):
+            fail(f"a weight of sample_weighted with beta={beta} is off by {worst:.1e} of itself ({dtype})")
 
 
 _EPS, _ALPHA = 0.01, 0.6
@@ -253,13 +278,17 @@ def _check_errors(make: Make, dtype: torch.dtype) -> None:
 def _compare_errors(tree: PriorityTree, array: Tensor, raw: Tensor, largest: float, most: float | None) -> None:
     stored = tree.get(torch.arange(len(array), device=tree.device)).cpu().double()
     expected = torch.where(stored == 0, 0.0, (array.double().abs() + _EPS) ** _ALPHA)  # zero: never written
-    assert ((stored != 0) | (array == 0)).all(), "update_from_errors left a priority of zero where it was to write"
+    if not (((stored != 0) | (array == 0)).all()):
+        fail("update_from_errors left a priority of zero where it was to write")
     worst = ((stored - expected).abs() / (expected + 1e-30)).max().item()
     slack = 1e-5 if array.dtype == torch.float32 else 1e-10
-    assert worst <= slack, f"a priority of update_from_errors is off by {worst:.1e} of itself ({array.dtype})"
+    if not (worst <= slack):
+        fail(f"a priority of update_from_errors is off by {worst:.1e} of itself ({array.dtype})")
     if most is not None:
-        assert torch.equal(raw.cpu(), array), "update_from_errors: raw does not hold the errors that were given last"
-        assert largest == most, f"update_from_errors: largest is {largest}, expected {most}"
+        if not (torch.equal(raw.cpu(), array)):
+            fail("update_from_errors: raw does not hold the errors that were given last")
+        if not (largest == most):
+            fail(f"update_from_errors: largest is {largest}, expected {most}")
 
 
 def _refused(tree: PriorityTree, call: Callable[[], object], error: type[Exception], what: str) -> None:
@@ -270,7 +299,5 @@ def _refused(tree: PriorityTree, call: Callable[[], object], error: type[Excepti
     except error:
         return
     except Exception as other:
-        raise AssertionError(
-            f"{what} must raise {error.__name__}, it raised {type(other).__name__}: {other}"
-        ) from other
-    raise AssertionError(f"{what} must raise {error.__name__}, it was accepted")
+        raise CheckError(f"{what} must raise {error.__name__}, it raised {type(other).__name__}: {other}") from other
+    raise CheckError(f"{what} must raise {error.__name__}, it was accepted")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl.core._recurrent import RecurrentOptions
 from rl.core.interfaces import RecurrentBackend
+from rl.core.testing._report import fail, naming
 
 __all__ = ["check_recurrent_backend", "recurrent_reference"]
 
@@ -125,31 +126,35 @@ def check_recurrent_backend(
         tolerance: relative to the largest number compared, and absolute.
 
     Raises:
-        AssertionError: with what is wrong.
+        CheckError: an `AssertionError` that says what is wrong.
 
     Example:
         >>> from rl.core.testing import ToyRecurrentBackend
         >>> check_recurrent_backend(ToyRecurrentBackend(), "gru")
     """
-    assert isinstance(backend.name, str) and backend.name, "a back end has a name, which `rl doctor` shows"  # noqa: PT018
-    make = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
-    rng = torch.Generator().manual_seed(0)
-    sizes = ((3, 7, 4, 5, 1, True), (1, 1, 2, 3, 1, True), (4, 6, 3, 8, 2, True), (2, 5, 3, 4, 3, False))
-    for batch, time, width, hidden, layers, bias in sizes:
-        module = make(width, hidden, layers, bias=bias, batch_first=True)
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=rng) / 2)
-        module = module.to(device, dtype)
-        inputs = torch.randn(time, batch, width, generator=rng).to(device, dtype).transpose(0, 1)
-        parts = 2 if cell == "lstm" else 1
-        state = tuple(torch.randn(batch, layers, hidden, generator=rng).to(device, dtype) for _ in range(parts))
-        given = tuple(torch.randn(batch, time, layers, hidden, generator=rng).to(device, dtype) for _ in range(parts))
-        for name, is_init in _patterns(batch, time, rng):
-            for resets in (None, given):
-                where = f"{cell}, B={batch}, T={time}, {layers} layers, bias={bias}, {name}"
-                where += ", to given states" if resets else ""
-                _compare(backend, module, inputs, state, is_init.to(device), resets, tolerance, where)
+    with naming(type(backend).__name__):
+        if not (isinstance(backend.name, str) and backend.name):
+            fail("a back end has a name, which `rl doctor` shows")
+        make = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
+        rng = torch.Generator().manual_seed(0)
+        sizes = ((3, 7, 4, 5, 1, True), (1, 1, 2, 3, 1, True), (4, 6, 3, 8, 2, True), (2, 5, 3, 4, 3, False))
+        for batch, time, width, hidden, layers, bias in sizes:
+            module = make(width, hidden, layers, bias=bias, batch_first=True)
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.copy_(torch.randn(parameter.shape, generator=rng) / 2)
+            module = module.to(device, dtype)
+            inputs = torch.randn(time, batch, width, generator=rng).to(device, dtype).transpose(0, 1)
+            parts = 2 if cell == "lstm" else 1
+            state = tuple(torch.randn(batch, layers, hidden, generator=rng).to(device, dtype) for _ in range(parts))
+            given = tuple(
+                torch.randn(batch, time, layers, hidden, generator=rng).to(device, dtype) for _ in range(parts)
+            )
+            for name, is_init in _patterns(batch, time, rng):
+                for resets in (None, given):
+                    where = f"{cell}, B={batch}, T={time}, {layers} layers, bias={bias}, {name}"
+                    where += ", to given states" if resets else ""
+                    _compare(backend, module, inputs, state, is_init.to(device), resets, tolerance, where)
 
 
 def _compare(
@@ -173,18 +178,20 @@ def _compare(
     exactly = "ieee" if inputs.device.type == "cuda" else None
     options = RecurrentOptions(recompute=recompute, matmul_precision=exactly)
     out, after = backend(module, inputs, state, is_init, resets, options)
-    assert isinstance(after, tuple) and len(after) == len(state), f"{where}: gave {len(after)} states"  # noqa: PT018
+    if not (isinstance(after, tuple) and len(after) == len(state)):
+        fail(f"{where}: gave {len(after)} states")
     expected, expected_after = recurrent_reference(exact, inputs_64, state_64, is_init, resets_64)
     named = {"outputs": (out, expected)}
     named |= {f"state {i}": pair for i, pair in enumerate(zip(after, expected_after, strict=True))}
     for name, (got, want) in named.items():
-        assert got.shape == want.shape, (
-            f"{where}: {name} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}"
-        )
-        assert got.dtype == inputs.dtype, f"{where}: {name} is {got.dtype}, expected {inputs.dtype}"
+        if not (got.shape == want.shape):
+            fail(f"{where}: {name} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}")
+        if not (got.dtype == inputs.dtype):
+            fail(f"{where}: {name} is {got.dtype}, expected {inputs.dtype}")
         _close(got, want, tolerance, f"{where}: {name}")
     for tensor, old in zip((inputs, *state, *(resets or ()), is_init), before, strict=True):
-        assert torch.equal(tensor.detach(), old), f"{where}: the back end changed its arguments"
+        if not (torch.equal(tensor.detach(), old)):
+            fail(f"{where}: the back end changed its arguments")
 
     rng = torch.Generator().manual_seed(1)
     weights = [torch.randn(want.shape, generator=rng, dtype=torch.float64) for _, want in named.values()]
@@ -211,4 +218,5 @@ def _gradients(outputs: list[Tensor], weights: list[Tensor], leaves: list[Tensor
 def _close(got: Tensor, want: Tensor, tolerance: float, what: str) -> None:
     error = (got.detach().double() - want.detach()).abs().max().item()
     bound = tolerance * (1 + want.detach().abs().max().item())
-    assert error <= bound, f"{what}: differs from the reference by {error:.3g}, more than {bound:.3g}"
+    if not (error <= bound):
+        fail(f"{what}: differs from the reference by {error:.3g}, more than {bound:.3g}")

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl.core.errors import CheckError
 from rl.core.interfaces import RowGather
+from rl.core.testing._report import fail, naming
 
 __all__ = ["check_row_gather"]
 
@@ -32,26 +34,27 @@ def check_row_gather(
         refuses: whether an index outside of the written rows raises at once; false for a device that says so later.
 
     Raises:
-        AssertionError: with what is wrong.
+        CheckError: an `AssertionError` that says what is wrong.
 
     Example:
         >>> from rl.core.testing import ToyRowGather
         >>> check_row_gather(ToyRowGather)
     """
-    generator = torch.Generator().manual_seed(0)
-    numbers = [torch.randint(0, 200, (_CAPACITY, *row), generator=generator) for row in _ROWS for _ in _DTYPES]
-    tensors = [number.to(device, dtype) for number, dtype in zip(numbers, _DTYPES * len(_ROWS), strict=True)]
-    apart = [torch.stack((tensor, tensor, tensor), 1)[:, 1] for tensor in tensors]
-    for kind, given in {"": tensors, "rows apart, ": apart}.items():
-        gather = make(given)
-        _check_copies(gather, given, kind, generator)
-        _check_changes(gather, given, kind, device)
-        if refuses:
-            _check_refusals(gather, device)
-    slices = getattr(make(tensors), "slices", None)
-    if slices is not None and tensors[0].is_cpu:
-        _check_slices(slices, generator)
-        _check_refused_slices(slices)
+    with naming(getattr(make, "__name__", type(make).__name__)):
+        generator = torch.Generator().manual_seed(0)
+        numbers = [torch.randint(0, 200, (_CAPACITY, *row), generator=generator) for row in _ROWS for _ in _DTYPES]
+        tensors = [number.to(device, dtype) for number, dtype in zip(numbers, _DTYPES * len(_ROWS), strict=True)]
+        apart = [torch.stack((tensor, tensor, tensor), 1)[:, 1] for tensor in tensors]
+        for kind, given in {"": tensors, "rows apart, ": apart}.items():
+            gather = make(given)
+            _check_copies(gather, given, kind, generator)
+            _check_changes(gather, given, kind, device)
+            if refuses:
+                _check_refusals(gather, device)
+        slices = getattr(make(tensors), "slices", None)
+        if slices is not None and tensors[0].is_cpu:
+            _check_slices(slices, generator)
+            _check_refused_slices(slices)
 
 
 def _check_copies(gather: RowGather, tensors: Sequence[Tensor], kind: str, generator: torch.Generator) -> None:
@@ -68,14 +71,19 @@ def _check_copies(gather: RowGather, tensors: Sequence[Tensor], kind: str, gener
 
 
 def _compare(found: list[Tensor], tensors: Sequence[Tensor], places: Tensor, where: str) -> None:
-    assert len(found) == len(tensors), f"{where}: gave {len(found)} tensors for {len(tensors)}"
+    if not (len(found) == len(tensors)):
+        fail(f"{where}: gave {len(found)} tensors for {len(tensors)}")
     for copy, tensor in zip(found, tensors, strict=True):
         of = f"{where}, {tensor.dtype} {tuple(tensor.shape[1:])}"
         wanted = _seen(tensor)[places.cpu()]
-        assert copy.dtype is tensor.dtype, f"{of}: gave {copy.dtype}"
-        assert copy.device == tensor.device, f"{of}: gave a tensor on {copy.device}"
-        assert copy.shape == wanted.shape, f"{of}: gave the shape {tuple(copy.shape)}, expected {tuple(wanted.shape)}"
-        assert torch.equal(_seen(copy), wanted), f"{of}: differs from indexing"
+        if copy.dtype is not tensor.dtype:
+            fail(f"{of}: gave {copy.dtype}")
+        if not (copy.device == tensor.device):
+            fail(f"{of}: gave a tensor on {copy.device}")
+        if not (copy.shape == wanted.shape):
+            fail(f"{of}: gave the shape {tuple(copy.shape)}, expected {tuple(wanted.shape)}")
+        if not (torch.equal(_seen(copy), wanted)):
+            fail(f"{of}: differs from indexing")
 
 
 def _seen(tensor: Tensor) -> Tensor:
@@ -117,7 +125,7 @@ def _check_refusals(gather: RowGather, device: torch.device | str) -> None:
             call()
         except IndexError:
             continue
-        raise AssertionError(f"{what} must raise IndexError")
+        raise CheckError(f"{what} must raise IndexError")
 
 
 def _check_slices(slices: Callable[..., Any], generator: torch.Generator) -> None:
@@ -145,13 +153,18 @@ def _compare_slices(found: Any, lines: list[list[int]], where: list[float], step
         for (base, start, stop, _, _), u in zip(lines, where, strict=True)
     ]
     rows = [(first + step) % _CAPACITY for first in firsts for step in range(steps)]
-    assert index.dtype is torch.int64, f"{of}: gave {index.dtype}"
-    assert index.tolist() == rows, f"{of}: the rows differ from those of a loop"
+    if index.dtype is not torch.int64:
+        fail(f"{of}: gave {index.dtype}")
+    if not (index.tolist() == rows):
+        fail(f"{of}: the rows differ from those of a loop")
     if max(firsts) + steps > _CAPACITY:
-        assert begin is None, f"{of}: one goes on at the front of the ring, and `runs` cannot copy it"
+        if begin is not None:
+            fail(f"{of}: one goes on at the front of the ring, and `runs` cannot copy it")
     else:
-        assert begin is not None, f"{of}: gave no first rows, though no slice goes on at the front of the ring"
-        assert begin.tolist() == firsts, f"{of}: the first rows differ from those of a loop"
+        if not (begin is not None):
+            fail(f"{of}: gave no first rows, though no slice goes on at the front of the ring")
+        if not (begin.tolist() == firsts):
+            fail(f"{of}: the first rows differ from those of a loop")
 
 
 def _check_refused_slices(slices: Callable[..., Any]) -> None:
@@ -184,4 +197,5 @@ def _check_refused_slices(slices: Callable[..., Any]) -> None:
             found = slices(lines, members, where, which, case["steps"], _CAPACITY, case["written"])
         except IndexError:
             continue
-        assert found is None, f"slices: {what} must raise IndexError"
+        if found is not None:
+            fail(f"slices: {what} must raise IndexError")

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from rl.core._records import SLOW_IMPORT
 from rl.core.components import Component
 from rl.core.errors import BackendError, CheckError, RLError
 from rl.core.registry import GROUP, Registry
@@ -30,9 +31,6 @@ from rl.core.testing.run._check_logger import check_logger
 from rl.core.testing.run._check_recipe import check_recipe
 
 __all__ = ["Row", "examine_plugin"]
-
-SLOW = 0.05
-"""Seconds that the import of a declaration may take; every ``rl`` command waits for it."""
 
 _CHILD = """
 import json, sys
@@ -89,7 +87,7 @@ def _declaration(value: str) -> Row:
     record, seconds = _imported(value), float("inf")
     for _ in range(3):
         seconds = min(seconds, record["import_seconds"])
-        if seconds <= SLOW or record["imports"] or record["state"] != "loaded":
+        if seconds <= SLOW_IMPORT or record["imports"] or record["state"] != "loaded":
             break
         record = _imported(value)
     name = f"declaration {value}"
@@ -99,7 +97,7 @@ def _declaration(value: str) -> Row:
         heavy = " and ".join(record["imports"])
         return Row(name, "problem", f"it imports {heavy}; only targets may import what is heavy")
     took = f"{seconds * 1000:.0f} ms"
-    if seconds > SLOW:
+    if seconds > SLOW_IMPORT:
         return Row(name, "problem", f"its import takes {took}, and every `rl` command waits for it; allowed are 50 ms")
     count = len(record["components"])
     return Row(name, "ok", f"{count} component{'' if count == 1 else 's'}, imported in {took}, without torch")
