@@ -157,7 +157,8 @@ def examine_plugin(name: str, *, registry: Registry | None = None) -> list[Findi
     if not found:
         known = [record.id for record in records]
         raise UnknownComponentError(
-            f"no installed plugin is called {name!r}{did_you_mean(name, known)} (installed: {', '.join(known) or 'none'})"
+            f"no installed plugin is called {name!r}{did_you_mean(name, known)}"
+            f" (installed: {', '.join(known) or 'none'})"
         )
     from rl.core.testing.plugin._examine import examine_plugin as rows_of
 

@@ -50,7 +50,7 @@ class NoBroadcast(TorchFunctionMode):
     def _refuse(self, pair: tuple[torch.Size, torch.Size], name: str) -> None:
         flat, column = pair
         fail(
-            f"{name} broadcasts {list(flat)} with {list(column)} to {list(torch.broadcast_shapes(*pair))}: give both the"
-            " same shape",
+            f"{name} broadcasts {list(flat)} with {list(column)} to {list(torch.broadcast_shapes(*pair))}: give"
+            " both the same shape",
             self._owner,
         )

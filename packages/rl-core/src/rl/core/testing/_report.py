@@ -61,7 +61,7 @@ def naming(owner: str) -> Generator[None]:
         raise CheckError(f"{error} ({owner})") from error.__cause__
 
 
-def require(held: bool, reason: str, owner: str) -> None:
+def require(held: object, reason: str, owner: str) -> None:
     """As `fail`, unless the promise held."""
     if not held:
         fail(reason, owner)

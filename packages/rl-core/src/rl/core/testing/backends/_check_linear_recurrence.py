@@ -80,11 +80,11 @@ def _compare_gradients(recurrence: LinearRecurrence, d: Tensor, c: Tensor, toler
         raise CheckError(f"its gradient cannot be computed: {error}") from error
     expected = torch.autograd.grad((_reference(given[0], given[1], 0) * weights.double()).sum(), given)
     for name, got, wanted in zip(("d", "c"), found, expected, strict=True):
-        if not (got is not None):
+        if got is None:  # pyright: ignore[reportUnnecessaryComparison]  # allow_unused
             fail(f"no gradient reaches {name}: it must be differentiable in both arguments")
         error = (got.double() - wanted.double()).abs().max().item()
         bound = tolerance * (1 + wanted.abs().max().item())
-        if not (error <= bound):
+        if not error <= bound:
             fail(f"the gradient in {name} differs from that of the loop by {error:.3g}, more than {bound:.3g}")
 
 
@@ -92,15 +92,15 @@ def _compare(recurrence: LinearRecurrence, d: Tensor, c: Tensor, time_dim: int, 
     given = d.clone(), c.clone()
     out = recurrence(d, c, time_dim)
     expected = _reference(d, c, time_dim)
-    if not (out.shape == d.shape):
+    if out.shape != d.shape:
         fail(f"{where}: gave the shape {tuple(out.shape)}, expected {tuple(d.shape)}")
-    if not (out.dtype == d.dtype):
+    if out.dtype != d.dtype:
         fail(f"{where}: gave {out.dtype}, expected {d.dtype}")
-    if not (out.device == d.device):
+    if out.device != d.device:
         fail(f"{where}: gave a tensor on {out.device}, expected {d.device}")
     if not (torch.equal(d, given[0]) and torch.equal(c, given[1])):
         fail(f"{where}: changed its arguments")
     error = (out.double() - expected).abs().max().item()
     bound = tolerance * (1 + expected.abs().max().item())
-    if not (error <= bound):
+    if not error <= bound:
         fail(f"{where}: differs from the loop by {error:.3g}, more than {bound:.3g}")

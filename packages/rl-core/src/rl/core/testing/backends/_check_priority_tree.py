@@ -70,15 +70,15 @@ def _rng(tree: PriorityTree, seed: int) -> torch.Generator:
 def _check_empty(make: Make, capacity: int, dtype: torch.dtype) -> None:
     tree = make(capacity, dtype)
     what = f"an empty tree of capacity {capacity} and {dtype}"
-    if not (tree.capacity == capacity):
+    if tree.capacity != capacity:
         fail(f"{what} says capacity {tree.capacity}")
-    if not (tree.dtype == dtype):
+    if tree.dtype != dtype:
         fail(f"{what} says dtype {tree.dtype}")
-    if not (tree.total().item() == 0):
+    if tree.total().item() != 0:
         fail(f"{what} has the total {tree.total().item()}, expected 0")
-    if not (tree.max().item() == 0):
+    if tree.max().item() != 0:
         fail(f"{what} has the maximum {tree.max().item()}, expected 0")
-    if not (tree.min().item() == float("inf")):
+    if tree.min().item() != float("inf"):
         fail(f"{what} has the minimum {tree.min().item()}, expected infinity")
     _refused(tree, lambda: tree.sample(1), ValueError, f"sampling from {what}")
 
@@ -95,9 +95,9 @@ def _check_against_array(make: Make, capacity: int, dtype: torch.dtype) -> None:
         given = index.to(tree.device), priority.to(tree.device)
         before = given[0].clone(), given[1].clone()
         tree.update(*given)
-        if not (torch.equal(given[0], before[0])):
+        if not torch.equal(given[0], before[0]):
             fail("update changed the indices that it was given")
-        if not (torch.equal(given[1], before[1])):
+        if not torch.equal(given[1], before[1]):
             fail("update changed the priorities that it was given")
         for i, p in zip(index.tolist(), priority.tolist(), strict=True):
             array[i] = p
@@ -106,7 +106,7 @@ def _check_against_array(make: Make, capacity: int, dtype: torch.dtype) -> None:
 
 def _compare(tree: PriorityTree, array: Tensor, where: str) -> None:
     stored = tree.get(torch.arange(len(array), device=tree.device))
-    if not (stored.dtype == array.dtype):
+    if stored.dtype != array.dtype:
         fail(f"{where}: get gave {stored.dtype}, expected {array.dtype}")
     different = (stored.cpu() != array).nonzero().flatten().tolist()
     if different:
@@ -115,16 +115,16 @@ def _compare(tree: PriorityTree, array: Tensor, where: str) -> None:
             " (of a repeated index the last priority counts)"
         )
     total, expected = tree.total(), array.double().sum().item()
-    if not (total.dtype == torch.float64):
+    if total.dtype != torch.float64:
         fail(f"{where}: total is {total.dtype}, expected torch.float64")
     slack = (1e-5 if array.dtype == torch.float32 else 1e-12) * expected
     if not (abs(total.item() - expected) <= slack):
         fail(f"{where}: the total is {total.item()}, expected {expected}")
-    if not (tree.max().item() == array.max().item()):
+    if tree.max().item() != array.max().item():
         fail(f"{where}: the maximum is {tree.max().item()}, expected {array.max().item()}")
     positive = array[array > 0]
     smallest = positive.min().item() if len(positive) else float("inf")
-    if not (tree.min().item() == smallest):
+    if tree.min().item() != smallest:
         fail(f"{where}: the minimum above zero is {tree.min().item()}, expected {smallest}")
 
 
@@ -137,12 +137,12 @@ def _check_zero_is_never_drawn(make: Make, dtype: torch.dtype) -> None:
             index, drawn = tree.sample(3000, generator=_rng(tree, 1), stratified=stratified)
             if not (index.shape == drawn.shape == (3000,)):
                 fail(f"sample(3000) gave shapes {index.shape} and {drawn.shape}")
-            if not (index.dtype == torch.int64):
+            if index.dtype != torch.int64:
                 fail(f"sample gave indices of {index.dtype}, expected torch.int64")
             wrong = set(index.tolist()) - set(live)
             if wrong:
                 fail(f"{sorted(wrong)} were drawn, whose priority is zero (stratified={stratified}, {dtype})")
-            if not (torch.equal(drawn, tree.get(index))):
+            if not torch.equal(drawn, tree.get(index)):
                 fail("sample gave other priorities than get does for its indices")
 
 
@@ -163,10 +163,10 @@ def _check_proportions(make: Make, dtype: torch.dtype) -> None:
         counts = torch.bincount(index.cpu(), minlength=leaves).double()
         statistic = ((counts - expected) ** 2 / expected).sum().item()
         bound = _chi_square_bound(leaves - 1)
-        if not (statistic < bound):
+        if not statistic < bound:
             fail(
-                f"{n} draws from {leaves} leaves ({dtype}) are not in proportion to priority: chi-square {statistic:.1f},"
-                f" which exceeds {bound:.1f} once in a million"
+                f"{n} draws from {leaves} leaves ({dtype}) are not in proportion to priority: chi-square"
+                f" {statistic:.1f} exceeds {bound:.1f} once in a million"
             )
 
 
@@ -178,13 +178,13 @@ def _check_generator(make: Make, dtype: torch.dtype) -> None:
             return tree.sample(64, generator=generator, stratified=stratified)[0].tolist()
 
         first, second = draw(_rng(tree, 5)), draw(_rng(tree, 5))
-        if not (first == second):
+        if first != second:
             fail(f"two generators of one seed gave different draws (stratified={stratified})")
         running = _rng(tree, 5)
         draw(running)
-        if not (draw(running) != first):
+        if draw(running) == first:
             fail(f"sample does not advance its generator (stratified={stratified})")
-        if not (draw(_rng(tree, 6)) != first):
+        if draw(_rng(tree, 6)) == first:
             fail(f"two seeds gave the same draws (stratified={stratified})")
 
 
@@ -226,16 +226,16 @@ def _check_weights(make: Make, dtype: torch.dtype) -> None:
     for beta, stratified in ((0.0, False), (0.4, True), (1.0, False)):
         index, weight = draw(500, beta, generator=_rng(tree, 1), stratified=stratified)
         same, drawn = tree.sample(500, generator=_rng(tree, 1), stratified=stratified)
-        if not (torch.equal(index, same)):
+        if not torch.equal(index, same):
             fail("sample_weighted drew other indices than sample does with this generator")
-        if not (weight.shape == (500,)):
+        if weight.shape != (500,):
             fail(f"sample_weighted(500) gave weights of shape {tuple(weight.shape)}")
-        if not (weight.dtype == dtype):
+        if weight.dtype != dtype:
             fail(f"sample_weighted gave weights of {weight.dtype}, expected {dtype}")
         expected = (drawn.double() / tree.min().double()) ** -beta
         worst = ((weight.double() - expected).abs() / expected).max().item()
         slack = 1e-5 if dtype == torch.float32 else 1e-10
-        if not (worst <= slack):
+        if not worst <= slack:
             fail(f"a weight of sample_weighted with beta={beta} is off by {worst:.1e} of itself ({dtype})")
 
 
@@ -278,16 +278,16 @@ def _check_errors(make: Make, dtype: torch.dtype) -> None:
 def _compare_errors(tree: PriorityTree, array: Tensor, raw: Tensor, largest: float, most: float | None) -> None:
     stored = tree.get(torch.arange(len(array), device=tree.device)).cpu().double()
     expected = torch.where(stored == 0, 0.0, (array.double().abs() + _EPS) ** _ALPHA)  # zero: never written
-    if not (((stored != 0) | (array == 0)).all()):
+    if not ((stored != 0) | (array == 0)).all():
         fail("update_from_errors left a priority of zero where it was to write")
     worst = ((stored - expected).abs() / (expected + 1e-30)).max().item()
     slack = 1e-5 if array.dtype == torch.float32 else 1e-10
-    if not (worst <= slack):
+    if not worst <= slack:
         fail(f"a priority of update_from_errors is off by {worst:.1e} of itself ({array.dtype})")
     if most is not None:
-        if not (torch.equal(raw.cpu(), array)):
+        if not torch.equal(raw.cpu(), array):
             fail("update_from_errors: raw does not hold the errors that were given last")
-        if not (largest == most):
+        if largest != most:
             fail(f"update_from_errors: largest is {largest}, expected {most}")
 
 

@@ -184,13 +184,13 @@ def _compare(
     named = {"outputs": (out, expected)}
     named |= {f"state {i}": pair for i, pair in enumerate(zip(after, expected_after, strict=True))}
     for name, (got, want) in named.items():
-        if not (got.shape == want.shape):
+        if got.shape != want.shape:
             fail(f"{where}: {name} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}")
-        if not (got.dtype == inputs.dtype):
+        if got.dtype != inputs.dtype:
             fail(f"{where}: {name} is {got.dtype}, expected {inputs.dtype}")
         _close(got, want, tolerance, f"{where}: {name}")
     for tensor, old in zip((inputs, *state, *(resets or ()), is_init), before, strict=True):
-        if not (torch.equal(tensor.detach(), old)):
+        if not torch.equal(tensor.detach(), old):
             fail(f"{where}: the back end changed its arguments")
 
     rng = torch.Generator().manual_seed(1)
@@ -218,5 +218,5 @@ def _gradients(outputs: list[Tensor], weights: list[Tensor], leaves: list[Tensor
 def _close(got: Tensor, want: Tensor, tolerance: float, what: str) -> None:
     error = (got.detach().double() - want.detach()).abs().max().item()
     bound = tolerance * (1 + want.detach().abs().max().item())
-    if not (error <= bound):
+    if not error <= bound:
         fail(f"{what}: differs from the reference by {error:.3g}, more than {bound:.3g}")

@@ -71,18 +71,18 @@ def _check_copies(gather: RowGather, tensors: Sequence[Tensor], kind: str, gener
 
 
 def _compare(found: list[Tensor], tensors: Sequence[Tensor], places: Tensor, where: str) -> None:
-    if not (len(found) == len(tensors)):
+    if len(found) != len(tensors):
         fail(f"{where}: gave {len(found)} tensors for {len(tensors)}")
     for copy, tensor in zip(found, tensors, strict=True):
         of = f"{where}, {tensor.dtype} {tuple(tensor.shape[1:])}"
         wanted = _seen(tensor)[places.cpu()]
         if copy.dtype is not tensor.dtype:
             fail(f"{of}: gave {copy.dtype}")
-        if not (copy.device == tensor.device):
+        if copy.device != tensor.device:
             fail(f"{of}: gave a tensor on {copy.device}")
-        if not (copy.shape == wanted.shape):
+        if copy.shape != wanted.shape:
             fail(f"{of}: gave the shape {tuple(copy.shape)}, expected {tuple(wanted.shape)}")
-        if not (torch.equal(_seen(copy), wanted)):
+        if not torch.equal(_seen(copy), wanted):
             fail(f"{of}: differs from indexing")
 
 
@@ -155,15 +155,15 @@ def _compare_slices(found: Any, lines: list[list[int]], where: list[float], step
     rows = [(first + step) % _CAPACITY for first in firsts for step in range(steps)]
     if index.dtype is not torch.int64:
         fail(f"{of}: gave {index.dtype}")
-    if not (index.tolist() == rows):
+    if index.tolist() != rows:
         fail(f"{of}: the rows differ from those of a loop")
     if max(firsts) + steps > _CAPACITY:
         if begin is not None:
             fail(f"{of}: one goes on at the front of the ring, and `runs` cannot copy it")
     else:
-        if not (begin is not None):
+        if begin is None:
             fail(f"{of}: gave no first rows, though no slice goes on at the front of the ring")
-        if not (begin.tolist() == firsts):
+        if begin.tolist() != firsts:
             fail(f"{of}: the first rows differ from those of a loop")
 
 

@@ -31,7 +31,7 @@ def check_plugin(module: str, distribution: str = "this program") -> Report:
         >>> check_plugin("rl.core.no_such_module")
         Traceback (most recent call last):
         ...
-        rl.core.errors.CheckError: ModuleNotFoundError: No module named 'rl.core.no_such_module' (declaration rl.core...)
+        rl.core.errors.CheckError: ModuleNotFoundError: No module named 'rl.core.no_such_module' (declaration rl...)
     """
     rows = list(examine_plugin(module, distribution))
     faults = [row for row in rows if row.state == "problem"]
