@@ -1,5 +1,7 @@
 """Compare the public API of each package with that of its last release, kept in packages/NAME/api.json.
 
+Public API is what can be imported, and what `api_promises` lists: members of protocols, hooks, contract versions, names
+of components, bounds of dependencies.
 A breaking change is allowed only together with a new compatibility series: 0.1 -> 0.2, or 1.x -> 2.0.
 `--release NAME` (or `all`) writes the snapshot for the present version. `--root DIR` looks at another checkout.
 """
@@ -15,16 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+from api_promises import broken_promises, promises, series
 
 #: What changes without changing the API, or would tie the snapshot to a machine.
 VOLATILE = {"docstring", "analysis"}
 LINES = {"lineno", "endlineno"}
-
-
-def series(version: str) -> tuple[int, ...]:
-    """The part of a version within which nothing may break."""
-    major, minor = (int(part) for part in version.split(".")[:2])
-    return (0, minor) if major == 0 else (major,)
 
 
 def version_of(package: Path) -> str:
@@ -84,7 +81,14 @@ def snapshot(package: Path) -> dict[str, Any]:
     """What `--release` writes."""
     module = present_api(package)
     api = stripped(json.loads(module.as_json()), package)
-    return {"version": version_of(package), "exports": sorted(map(str, module.exports or ())), "api": api}
+    exports = sorted(map(str, module.exports or ()))
+    return {"version": version_of(package), "exports": exports, "api": api, "promises": promises(package, module)}
+
+
+def is_break(change: griffe.Breakage) -> bool:
+    """Whether a change of a name breaks callers: an implementation of a hook gets the arguments that it names."""
+    added = isinstance(change, griffe.ParameterAddedRequiredBreakage | griffe.ParameterMovedBreakage)
+    return not (added and change.obj.path.startswith("rl.core.hookspecs.rl_"))
 
 
 def check(package: Path) -> bool:
@@ -100,7 +104,8 @@ def check(package: Path) -> bool:
     breaks = [f"rl.{short_name(package)}: {name} left __all__" for name in old["exports"] if name not in new["exports"]]
     # Both sides go through the same serialization: what it loses must not look like a change.
     changes = griffe.find_breaking_changes(stored_api(package, old["api"]), stored_api(package, new["api"]))
-    breaks += [change.explain(griffe.ExplanationStyle.ONE_LINE) for change in changes]
+    breaks += [change.explain(griffe.ExplanationStyle.ONE_LINE) for change in changes if is_break(change)]
+    breaks += broken_promises(old["promises"], new["promises"])
     allowed = not breaks or series(now) > series(old["version"])
     verdict = "" if allowed else ": needs a new version series (`hatch version minor` before 1.0, else `major`)"
     print(f"{package.name} {old['version']} -> {now}: {len(breaks)} breaking change(s){verdict}")
