@@ -11,7 +11,7 @@ from torch import nn
 
 from rl.core.errors import ContractError, RLError
 from rl.core.registry import Registry
-from rl.core.testing import check_contract, check_env, check_loss
+from rl.core.testing import check_env, check_loss, check_plugin
 
 
 def make_actor(length: int = 6) -> ProbabilisticTensorDictSequential:
@@ -36,13 +36,19 @@ def batch():
 
 @pytest.mark.parametrize("num_envs", [None, 1, 4])
 def test_the_environment_keeps_the_protocol(num_envs):
-    check_env(lambda: ChainEnv(num_envs))
+    report = check_env(lambda: ChainEnv(num_envs), time_limit=24)
+    assert report.not_exercised == []
 
 
 def test_the_loss_keeps_the_protocol(batch):
     torch.manual_seed(0)
-    check_loss(ReinforceLoss(make_actor()), batch)
-    check_contract(ReinforceLoss(make_actor()), batch)
+    check_loss(ReinforceLoss(make_actor()), batch, frozen=["advantage"])
+
+
+def test_the_plugin_as_a_whole():
+    """Declaration, targets, and what can be made without arguments; the loss needs a batch, see above."""
+    report = check_plugin("rl_plugin_example.plugin", "rl-plugin-example")
+    assert any("check_loss" in sentence for sentence in report.not_exercised)
 
 
 def test_both_are_found_by_name():

@@ -62,7 +62,7 @@ class Shuffled(Plain):
         return super().batch(steps[::-1])
 
 
-class StartsEachBatchAnew(Plain):
+class RestartsEachBatch(Plain):
     def batch(self, steps):
         self.root = None
         return super().batch(steps)
@@ -126,7 +126,7 @@ class Tuples(Plain):
 FAULTS = {
     TimeFirst: r"^the last dimension of a batch is named 'time', got None \(TimeFirst\)",
     Shuffled: "^within an episode, 'observation' is not what the step before wrote",
-    StartsEachBatchAnew: "^within an episode, 'observation' is not what the step before wrote",
+    RestartsEachBatch: "^within an episode, 'observation' is not what the step before wrote",
     LosesTheEnd: r"^\('next', 'done'\) is not the union of terminated and truncated",
     OneId: r"^\('collector', 'traj_ids'\) does not change exactly at episode ends",
     Reusing: "^reuses its buffer: .* of a batch was overwritten by a later one",

@@ -213,11 +213,11 @@ def test_a_right_sampler_passes():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (NeverLast, r"rows \[22\] of 23 are never drawn"),
+        (NeverLast, r"rows \[22\] of 23 are never sampled"),
         (Unfinished, "update_priority raises NotImplementedError"),
         (Remembers, "indices outside of the 7 rows"),
         (Reusing, r"^reuses its buffer: indices .* \(Reusing\)"),
-        (ForgetsPriorities, "^the state_dict is incomplete: draws differ after load_state_dict"),
+        (ForgetsPriorities, "^the state_dict is incomplete: samples differ after load_state_dict"),
         (WeighsByNothing, "^info 'priority_weight' is not finite"),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_fault_is_named_reason_first(light, other, message):
         check_recipe(recipe(light, **other))
 
 
-def test_settings_beside_an_import_of_torch_are_named(light):
+def test_settings_next_to_an_import_of_torch_are_named(light):
     heavy = __import__("heavy_recipe")
     with pytest.raises(CheckError, match=r"^heavy_recipe, the module of the settings, imports torch"):
         check_recipe(recipe(light, config=heavy.Config))

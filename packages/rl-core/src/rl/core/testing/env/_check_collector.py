@@ -138,7 +138,7 @@ def _check_state(make: Callable[[], Collector], batches: int, report: Report) ->
     """Another collector continues where a state was taken."""
     one, two = make(), make()
     try:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(record=True) as said:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             torch.manual_seed(0)
             course = iter(one)
@@ -150,7 +150,7 @@ def _check_state(make: Callable[[], Collector], batches: int, report: Report) ->
             two.load_state_dict(copy.deepcopy(state))
             torch.manual_seed(1)
             found = list(islice(iter(two), batches - 1))
-        if refused := [str(warning.message) for warning in said]:
+        if refused := [str(warning.message) for warning in warned]:
             report.skip(f"exact continuation: {refused[0]}")
             return
         require(len(found) == len(expected), "after load_state_dict, another number of batches follows", report.owner)

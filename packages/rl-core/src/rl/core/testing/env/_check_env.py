@@ -38,7 +38,7 @@ def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, t
         make_env: makes the environment; called several times. What it makes is an `rl.core.interfaces.Env`, it need
             not inherit from anything.
         seed: for `set_seed`.
-        steps: at most so many random steps are made to see three episodes end.
+        steps: largest number of random steps; three episode ends suffice.
         time_limit: steps after which the environment truncates an episode; with it, an earlier end that is reported
             as truncated is an error.
 
@@ -152,7 +152,7 @@ def _check_steps(course: Course, seed: int, steps: int, time_limit: int | None, 
         outcome = _checked_outcome(course, stepped, handed)
         root = course.advance(stepped)
         if course.over(outcome):
-            fresh = env.reset(course.ask_reset(root))
+            fresh = env.reset(course.mark_reset(root))
             require_same(
                 stepped.get("next"),
                 outcome,
@@ -250,7 +250,7 @@ def _check_seed(course: Course, make_env: Callable[[], Env], seed: int, steps: i
                 who,
             )
             two = course.advance(stepped)
-            two = twin.reset(course.ask_reset(two)) if course.over(stepped.get("next")) else two
+            two = twin.reset(course.mark_reset(two)) if course.over(stepped.get("next")) else two
             _check_following_root(course, one, two)
     finally:
         twin.close()

@@ -59,7 +59,7 @@ class Course:
         """A done flag ``[*B, 1]`` as ``[*B]``."""
         return flag.flatten(len(self.env.batch_size)).any(-1)
 
-    def ask_reset(self, root: TensorDictBase) -> TensorDictBase:
+    def mark_reset(self, root: TensorDictBase) -> TensorDictBase:
         """Mark what has ended for a reset."""
         for key in self.done_keys:
             root.set(unwrap((*as_tuple(key)[:-1], "_reset")), root.get(key).clone())

@@ -19,7 +19,7 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
     """Check a sampler: its indices are valid, its randomness is the generator's, its state is exact.
 
     Args:
-        make: a new sampler. `Sampler.extended` is called for every row before anything is drawn.
+        make: a new sampler. `Sampler.extended` is called for every row before the first sample.
 
     Returns:
         What was not exercised.
@@ -48,7 +48,7 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
         index = _draw(first, storage, one)
         require(
             torch.equal(index, _draw(second, storage, two)),
-            "equal generators draw different indices; all randomness must come from `generator`",
+            "equal generators sample different indices; all randomness must come from `generator`",
             who,
         )
     require(torch.equal(before, torch.get_rng_state()), "uses the global generator in addition to the given one", who)
@@ -62,7 +62,7 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
     for index in expected:
         require(
             torch.equal(index, _draw(third, storage, three)),
-            "the state_dict is incomplete: draws differ after load_state_dict",
+            "the state_dict is incomplete: samples differ after load_state_dict",
             who,
         )
     _sampler_passes(_informed(make(), storage), storage)
@@ -105,7 +105,7 @@ def _keeps_what_it_returned(sampler: Sampler, storage: RowCount) -> None:
         _draw(sampler, storage, generator)
     same = torch.equal(first, before)
     require(
-        same, "reuses its buffer: indices that it returned were overwritten by a later draw", type(sampler).__name__
+        same, "reuses its buffer: indices that it returned were overwritten by a later sample", type(sampler).__name__
     )
 
 
@@ -118,7 +118,7 @@ def _sampler_passes(sampler: Sampler, storage: RowCount) -> None:
         drawn += _draw(sampler, storage, generator).tolist()
         if sampler.ran_out:
             unique = len(set(drawn)) == len(drawn)
-            require(unique, f"a pass draws rows more than once: {sorted(drawn)}", who)
+            require(unique, f"a pass samples rows more than once: {sorted(drawn)}", who)
             require(len(storage) - len(drawn) < 5, f"a pass leaves out rows; it drew {sorted(drawn)}", who)
             return
 
@@ -127,7 +127,7 @@ def _reaches_all(sampler: Sampler, storage: RowCount) -> None:
     generator = torch.Generator().manual_seed(5)
     drawn = {row for _ in range(300) for row in _draw(sampler, storage, generator).tolist()}
     never = sorted(set(range(len(storage))) - drawn)
-    require(not never, f"rows {never} of {len(storage)} are never drawn in 300 draws of 5", type(sampler).__name__)
+    require(not never, f"rows {never} of {len(storage)} are never sampled in 300 batches of 5", type(sampler).__name__)
 
 
 def _takes_priorities(sampler: Sampler, storage: RowCount) -> bool:

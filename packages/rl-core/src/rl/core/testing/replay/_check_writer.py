@@ -20,7 +20,7 @@ def check_writer(make: Callable[[], Writer]) -> Report:
 
     Args:
         make: a new writer. One that refuses every claim, such as a writer for datasets, must refuse each with
-            an `RLError`; nothing else is asked of it.
+            an `RLError`; nothing else is checked.
 
     Returns:
         What was not exercised.
