@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from types import ModuleType
 
 import pytest
@@ -64,6 +65,14 @@ def test_help_lists_own_and_contributed_subcommands(capsys, arguments):
     assert out.startswith("usage: rl")
     for part in ("plugins", "doctor", "play", "Play a game.", "acme"):
         assert part in out
+
+
+def test_a_contributed_command_says_first_which_plugins_are_left_out(capsys, registry):
+    registry.plugins[0].state, registry.plugins[0].reason = "broken", "because"
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert cli.main(["play"]) == 0
+    assert capsys.readouterr().err == "rl: plugin acme:mine is left out: because\n"
 
 
 def test_version(capsys):
