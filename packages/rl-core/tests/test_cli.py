@@ -188,7 +188,8 @@ def test_plugins_is_an_aligned_table(capsys):
     columns = "distribution version plugin contracts components import state reason"
     assert head.split() == columns.split()
     assert set(line) == {"-", " "}
-    assert row.split() == ["acme", "-", "mine", "loss/1", "1", "loss", "0", "ms", "loaded"]
+    assert row.split()[:6] == ["acme", "-", "mine", "loss/1", "1", "loss"]
+    assert row.split()[7] == "ms"
     assert head.index("state") == row.index("loaded")
 
 
