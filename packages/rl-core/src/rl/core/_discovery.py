@@ -50,8 +50,10 @@ def scan(group: str) -> tuple[list[EntryPoint], list[PluginRecord]]:
             if group in (distribution.read_text("entry_points.txt") or ""):  # parsing each would take longer
                 entries += distribution.entry_points.select(group=group)
         except Exception as error:  # noqa: BLE001  one damaged distribution must not hide the others
-            reason = f"its entry_points.txt cannot be read ({brief(error)}): {_remedy(distribution)}"
-            damaged.append(PluginRecord("?", name, state="broken", reason=reason))
+            reason = (
+                f"its entry_points.txt cannot be read ({brief(error)}); torch reads it, too: {_remedy(distribution)}"
+            )
+            damaged.append(PluginRecord(name, name, state="broken", reason=reason))
     return entries, damaged
 
 

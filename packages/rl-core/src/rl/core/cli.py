@@ -97,8 +97,9 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name in _OWN:
         return _OWN[name][0](rest)
-    _, offered = _found()
+    registry, offered = _found()
     if name in offered:
+        registry.warn()  # before libraries are imported, which may fail for the same reason
         command, record = offered[name]
         function = import_target(command.target, f"command {name!r}", record.distribution)
         return int(function(rest) or 0)

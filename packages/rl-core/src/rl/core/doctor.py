@@ -16,7 +16,7 @@ from rl.core.__about__ import __version__
 from rl.core._admission import did_you_mean
 from rl.core._output import diverted_stdout
 from rl.core._parser import Parser
-from rl.core._records import Answer, PluginRecord
+from rl.core._records import Answer, PluginRecord, brief
 from rl.core._table import table
 from rl.core._versions import installed_version, requirements, satisfies
 from rl.core.components import Command
@@ -132,7 +132,7 @@ def examine(*, quick: bool = False, registry: Registry | None = None) -> list[Fi
     findings = [*_system(), *_libraries(), *_namespace()]
     commands = _commands(registry)
     if not quick:
-        findings += [*_imports(), *_devices(), *_answers(registry)]
+        findings += [*_imports(registry), *_devices(), *_answers(registry)]
     findings += _notes(registry)
     if not quick:
         findings += _targets(registry, commands)
@@ -198,18 +198,16 @@ def _libraries() -> Iterator[Finding]:
             yield Finding("libraries", name, found)
 
 
-def _imports() -> Iterator[Finding]:
+def _imports(registry: Registry) -> Iterator[Finding]:
+    unreadable = [record.distribution for record in registry.plugins if record.state == "broken" and not record.value]
     for name in ("torch", "tensordict"):
         try:
             __import__(name)
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it is, it is reported
-            yield Finding(
-                "libraries",
-                f"import {name}",
-                f"{type(error).__name__}: {error}",
-                "problem",
-                f"pip install --force-reinstall {name}",
-            )
+            remedy = f"pip install --force-reinstall {name}"
+            if isinstance(error, UnicodeDecodeError) and unreadable:  # torch reads the entry points of all
+                remedy = f"repair {', '.join(unreadable)} first, as the section plugins says"
+            yield Finding("libraries", f"import {name}", brief(error), "problem", remedy)
 
 
 def _namespace() -> Iterator[Finding]:
