@@ -98,7 +98,8 @@ def _declaration(value: str) -> Row:
         return Row(name, "problem", f"it imports {heavy}; only targets may import what is heavy")
     took = f"{seconds * 1000:.0f} ms"
     if seconds > SLOW_IMPORT:
-        return Row(name, "problem", f"its import takes {took}, and every `rl` command waits for it; allowed are 50 ms")
+        allowed = f"{SLOW_IMPORT * 1000:.0f} ms"
+        return Row(name, "problem", f"its import takes {took}, {allowed} is the limit: every `rl` command waits for it")
     count = len(record["components"])
     return Row(name, "ok", f"{count} component{'' if count == 1 else 's'}, imported in {took}, without torch")
 
