@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from rl.core.testing import check_priority_tree
-from rl.prio_cuda import CudaPriorityTree, TritonPriorityTree
+from rl.prio_cuda import CudaPriorityTree
 
 pytestmark = pytest.mark.gpu
 
 
-def _tree(device, rows=10_000, dtype=torch.float32, kind=CudaPriorityTree):
-    tree = kind(rows, dtype=dtype, device=device)
+def _tree(device, rows=10_000, dtype=torch.float32):
+    tree = CudaPriorityTree(rows, dtype=dtype, device=device)
     generator = torch.Generator(device).manual_seed(0)
     priority = torch.rand(rows, generator=generator, dtype=dtype, device=device)
     tree.update(torch.arange(rows, device=device), priority)
@@ -52,11 +51,8 @@ def test_very_many_updates_do_not_drift(gpu, dtype):
     tree.check()
 
 
-@pytest.mark.parametrize("kind", [CudaPriorityTree, TritonPriorityTree])
-def test_calls_are_ordered_on_the_current_stream(gpu, kind):
-    if kind is TritonPriorityTree:
-        pytest.importorskip("triton")
-    tree, stream = _tree(gpu, kind=kind), torch.cuda.Stream(gpu)
+def test_calls_are_ordered_on_the_current_stream(gpu):
+    tree, stream = _tree(gpu), torch.cuda.Stream(gpu)
     rows = torch.arange(10_000, device=gpu)
     torch.cuda.synchronize(gpu)
     for value in range(1, 6):
@@ -91,11 +87,8 @@ def test_two_streams_use_two_trees_at_once(gpu):
 
 
 @pytest.mark.parametrize("batch", [256, 4096])
-@pytest.mark.parametrize("kind", [CudaPriorityTree, TritonPriorityTree])
-def test_a_step_can_be_captured_in_a_graph(gpu, batch, kind):
-    if kind is TritonPriorityTree:
-        pytest.importorskip("triton")
-    tree, plain = _tree(gpu, kind=kind), _tree(gpu)
+def test_a_step_can_be_captured_in_a_graph(gpu, batch):
+    tree, plain = _tree(gpu), _tree(gpu)
     u, priority = torch.rand(batch, dtype=torch.float64, device=gpu), torch.rand(batch, device=gpu)
 
     def step(tree):
@@ -147,23 +140,6 @@ def test_two_devices():
             tree.check()
     with pytest.raises(ValueError, match="cuda:0"):
         first.update(torch.tensor([1], device="cuda:1"), torch.ones(1, device="cuda:1"))
-
-
-def test_the_triton_tree_conforms(gpu):
-    pytest.importorskip("triton")
-    check_priority_tree(lambda capacity, dtype: TritonPriorityTree(capacity, dtype=dtype, device=gpu))
-
-
-def test_the_two_trees_agree(gpu):
-    pytest.importorskip("triton")
-    one, other = _tree(gpu), _tree(gpu, kind=TritonPriorityTree)
-    for n in (10, 1000, 30_000):
-        index, priority = torch.randint(0, 10_000, (n,), device=gpu), torch.rand(n, device=gpu)
-        one.update(index, priority)
-        other.update(index, priority)
-        assert torch.equal(one.buffer, other.buffer)
-    u = torch.rand(5000, dtype=torch.float64, device=gpu)
-    assert torch.equal(one.sample(5000, u=u)[0], other.sample(5000, u=u)[0])
 
 
 def _copies_to_the_host(function):

@@ -161,11 +161,11 @@ def test_the_operators_are_as_they_declare(make):
     tree = _tree(make, 100)
     index, ones = torch.tensor([1, 2], device=tree.device), torch.ones(2, device=tree.device)
     raw, largest = torch.zeros(100, device=tree.device), torch.zeros((), device=tree.device)
-    ops, checks, twin = torch.ops.rl_prio_cuda, ["test_schema", "test_faketensor"], {"twin": False}
+    ops, checks = torch.ops.rl_prio_cuda, ["test_schema", "test_faketensor"]
     places = tree.buffer, tree._work, 100, 32
 
     def check(name, *arguments):
-        torch.library.opcheck(getattr(ops, name), (*places, *arguments), twin, test_utils=checks)
+        torch.library.opcheck(getattr(ops, name), (*places, *arguments), test_utils=checks)
 
     check("tree_set", index, ones, 100)
     check("tree_set_errors", index, ones, 0.1, 0.6, None, None, 100)

@@ -1,4 +1,4 @@
-"""The package as a whole: names, hooks, what ``rl doctor`` says, and what happens without library, Triton or driver."""
+"""The package as a whole: names, hooks, what ``rl doctor`` says, and what happens without library or driver."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ import rl.prio_cuda
 from rl.core.doctor import examine
 from rl.core.errors import BackendError, RLError, SlowBackendWarning, SpecError
 from rl.plugins import prio_cuda as plugin
-from rl.prio_cuda import CudaPriorityTree, _choice, _library
+from rl.prio_cuda import CudaPriorityTree, _calls, _choice, _library
 from rl.prio_cuda._build import COMMAND
 
 CUDA = torch.device("cuda", 0)
@@ -33,7 +33,7 @@ def test_every_component_resolves(component):
 def test_importing_the_root_and_the_plugin_imports_nothing_heavy():
     code = (
         "import sys, rl.prio_cuda, rl.plugins.prio_cuda as p; list(p.rl_components()); p.rl_notes();"
-        "print([m for m in ('torch', 'triton', 'numpy') if m in sys.modules])"
+        "print([m for m in ('torch', 'numpy') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
@@ -54,7 +54,6 @@ def pretend(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(_tree, "CudaPriorityTree", type("Cuda", (Asked,), {}))
-    monkeypatch.setattr(_tree, "TritonPriorityTree", type("Triton", (Asked,), {}))
     yield monkeypatch
     _choice._warned.clear()
 
@@ -79,22 +78,11 @@ def test_the_hook_answers_for_cuda_alone(pretend):
     assert plugin.rl_priority_tree(10, CUDA, torch.float16) is None
 
 
-def test_without_the_library_triton_answers_and_says_so_once(pretend):
-    _library_is(pretend, "rl-prio-cuda has no compiled library")
-    pretend.setattr(_choice, "has_triton", lambda: True)
-    with pytest.warns(SlowBackendWarning, match="no compiled library.*Triton kernels"):
-        assert plugin.rl_priority_tree(10, CUDA, torch.float32).kind == "Triton"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert plugin.rl_priority_tree(10, CUDA, torch.float32).kind == "Triton"
-
-
 def test_a_library_that_does_not_serve_the_device_is_passed_over(pretend):
     pretend.setattr(_choice, "library", object)
     pretend.setattr(_choice, "why_not", lambda index=None: "" if index is None else f"built for others than {index}")
-    pretend.setattr(_choice, "has_triton", lambda: True)
     with pytest.warns(SlowBackendWarning, match="others than 0"):
-        assert plugin.rl_priority_tree(10, CUDA, torch.float32).kind == "Triton"
+        assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
 
 
 def test_required_but_not_for_this_device_is_an_error(pretend):
@@ -105,17 +93,8 @@ def test_required_but_not_for_this_device_is_an_error(pretend):
         plugin.rl_priority_tree(10, CUDA, torch.float32)
 
 
-@pytest.mark.parametrize("triton", [True, False])
-def test_the_warning_is_whole_sentences(absent, pretend, triton):
-    pretend.setattr(_choice, "has_triton", lambda: triton)
-    with pytest.warns(SlowBackendWarning, match=rf"`{COMMAND}`\. (The )?Triton"):
-        plugin.rl_priority_tree(10, CUDA, torch.float32)
-
-
-def test_with_neither_nobody_answers_and_says_so_once(pretend):
-    _library_is(pretend, "rl-prio-cuda has no compiled library")
-    pretend.setattr(_choice, "has_triton", lambda: False)
-    with pytest.warns(SlowBackendWarning, match="pip install triton"):
+def test_without_the_library_the_hook_warns_once_and_passes(absent, pretend):
+    with pytest.warns(SlowBackendWarning, match=rf"`{COMMAND}`\. Plain torch is used instead"):
         assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -158,39 +137,22 @@ def test_without_the_library_the_class_says_what_to_do(absent):
     assert COMMAND in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["CudaPriorityTree", "TritonPriorityTree"])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
-def test_without_a_gpu_the_class_says_so(name):
-    if name == "TritonPriorityTree":
-        pytest.importorskip("triton")
-    kind = getattr(rl.prio_cuda, name)
+def test_without_a_gpu_the_class_says_so():
     with pytest.raises(BackendError, match=r"cuda.*torch sees no GPU.*native"):
-        kind(10)
+        CudaPriorityTree(10)
     with pytest.raises(SpecError, match="CUDA device, not on mps"):
-        kind(10, device="mps")
-
-
-def test_without_triton_its_class_says_what_to_do(monkeypatch):
-    from rl.prio_cuda import TritonPriorityTree
-    from rl.prio_cuda._executor import executor
-
-    executor.cache_clear()
-    monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "rl.prio_cuda._triton", raising=False)
-    with pytest.raises(BackendError, match=r"TritonPriorityTree needs Triton.*pip install triton"):
-        TritonPriorityTree(10)
-    executor.cache_clear()
+        CudaPriorityTree(10, device="mps")
 
 
 @pytest.mark.parametrize("mode", ["auto", "require"])
 def test_a_stale_library_is_not_called_and_said(monkeypatch, tmp_path, pretend, mode):
-    """One of other sources: Triton answers, or nobody may."""
+    """A library of other sources is refused."""
     library = tmp_path / "rl_prio_cuda.so"
     library.write_bytes(b"")
     for name, value in (("LIBRARY", library), ("_stamp_of", lambda loaded: "of other sources")):
         pretend.setattr(_library, name, value)
     pretend.setattr(_library.ctypes, "CDLL", lambda path: object())
-    pretend.setattr(_choice, "has_triton", lambda: True)
     pretend.setenv("RL_NATIVE", mode)
     _library._load.cache_clear()
     try:
@@ -201,7 +163,7 @@ def test_a_stale_library_is_not_called_and_said(monkeypatch, tmp_path, pretend, 
                 plugin.rl_priority_tree(10, CUDA, torch.float32)
             return
         with pytest.warns(SlowBackendWarning, match="compiled from other sources"):
-            assert plugin.rl_priority_tree(10, CUDA, torch.float32).kind == "Triton"
+            assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
     finally:
         _library._load.cache_clear()
 
@@ -216,7 +178,6 @@ def test_doctor_says_what_is_missing(absent):
     said = [finding for finding in examine() if finding.name == "rl-prio-cuda"]
     assert [finding.state for finding in said] == ["note"]
     assert COMMAND in said[0].value
-    assert "Triton" in said[0].value
 
 
 def test_a_library_of_another_interface_is_refused(host_library, monkeypatch):
@@ -231,4 +192,4 @@ def test_a_failed_launch_is_an_error(on_host, monkeypatch):
     tree = CudaPriorityTree(10, device="cpu")
     odd = torch.zeros(2, dtype=torch.uint8)[1:]
     with pytest.raises(BackendError, match="rl_prio_rebuild on cpu failed with CUDA error 1"):
-        tree._run.rebuild(odd, tree._work, 10, 32)
+        _calls.rebuild(odd, tree._work, 10, 32)

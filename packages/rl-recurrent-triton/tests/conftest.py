@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.recurrent_triton import TritonBackend, _backend, _support
+from rl.recurrent_triton import TritonBackend, _backend
+from rl.recurrent_triton._device import support
 
 HERE = Path(__file__).parent
 
@@ -31,7 +32,7 @@ def _load(name):
     return module
 
 
-if _support.interpreted():
+if support.interpreted():
     _load("quick_interpreter").install()
 
 
@@ -56,6 +57,6 @@ def gpu():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device: torch.cuda.is_available() is False")
     device = torch.device("cuda", torch.cuda.current_device())
-    if _support.why_not(device):
-        pytest.skip(_support.why_not(device))
+    if support.why_not(device):
+        pytest.skip(support.why_not(device))
     return device

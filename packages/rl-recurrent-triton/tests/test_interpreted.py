@@ -16,7 +16,7 @@ from rl.core import RecurrentOptions, registry, set_recurrent_mode
 from rl.core.errors import BackendError
 from rl.core.testing import check_recurrent_backend, recurrent_reference
 from rl.recurrent_triton import TritonBackend, _sequence
-from rl.recurrent_triton._support import interpreted
+from rl.recurrent_triton._device.support import interpreted
 
 # The interpreter computes with numpy, which warns of masked places.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -6,8 +6,9 @@ from torch import nn
 
 from rl.core import RecurrentOptions
 from rl.core.errors import BackendError, ShapeError, SpecError
-from rl.recurrent_triton import TritonBackend, _support
+from rl.recurrent_triton import TritonBackend
 from rl.recurrent_triton._backend import _require_dtype
+from rl.recurrent_triton._device import support
 
 
 def run(backend, module, dtype=torch.float32, device="cpu", **options):
@@ -64,7 +65,7 @@ def test_data_elsewhere_than_the_weights_is_refused(backend):
         run(backend, nn.LSTM(3, 4, batch_first=True), device="meta")
 
 
-@pytest.mark.skipif(_support.interpreted(), reason="the interpreter takes tensors of the CPU")
+@pytest.mark.skipif(support.interpreted(), reason="the interpreter takes tensors of the CPU")
 def test_tensors_of_the_cpu_are_refused():
     pytest.importorskip("triton")
     with pytest.raises(BackendError, match=r"run on CUDA devices, not on cpu: move.*'scan'"):
@@ -72,14 +73,14 @@ def test_tensors_of_the_cpu_are_refused():
 
 
 def test_switched_off_it_is_not_made_by_hand_either(monkeypatch):
-    monkeypatch.setattr(_support, "has_triton", lambda: True)
+    monkeypatch.setattr(support, "has_triton", lambda: True)
     monkeypatch.setenv("RL_NATIVE", "off")
     with pytest.raises(BackendError, match="RL_NATIVE=off; unset it"):
         TritonBackend()
 
 
 def test_without_triton_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(_support, "has_triton", lambda: False)
+    monkeypatch.setattr(support, "has_triton", lambda: False)
     with pytest.raises(BackendError, match=r"needs Triton, which is not installed: `pip install triton`"):
         TritonBackend()
 

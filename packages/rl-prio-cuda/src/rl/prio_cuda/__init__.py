@@ -7,15 +7,15 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.prio_cuda.__about__ import __version__
     from rl.prio_cuda._library import why_not
-    from rl.prio_cuda._tree import CudaPriorityTree, TritonPriorityTree
+    from rl.prio_cuda._tree import CudaPriorityTree
 
-__all__ = ["CudaPriorityTree", "TritonPriorityTree", "__version__", "why_not"]
+__all__ = ["CudaPriorityTree", "__version__", "why_not"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.prio_cuda._library": ["why_not"],
-        "rl.prio_cuda._tree": ["CudaPriorityTree", "TritonPriorityTree"],
+        "rl.prio_cuda._tree": ["CudaPriorityTree"],
         "rl.prio_cuda.__about__": ["__version__"],
     },
 )

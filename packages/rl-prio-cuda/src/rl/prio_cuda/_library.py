@@ -78,8 +78,7 @@ def _missing() -> str:
     loaded, reason = _load()
     if loaded is None:
         return (
-            f"rl-prio-cuda has no compiled library: {reason}. Trees on CUDA devices work without it where Triton is"
-            f" installed, slower; to build it, install the CUDA toolkit and run `{COMMAND}`"
+            f"rl-prio-cuda has no compiled library: {reason}. To build it, install the CUDA toolkit and run `{COMMAND}`"
         )
     driver, runtime = versions()
     if not driver:

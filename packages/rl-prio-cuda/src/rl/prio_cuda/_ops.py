@@ -1,6 +1,6 @@
 """The tree as operators of torch, so that a compiled graph holds it without a break.
 
-Eager code calls the executors directly, which is faster. The operators are registered when this module is imported.
+Eager code calls `_calls` directly, which is faster. The operators are registered when this module is imported.
 """
 
 from __future__ import annotations
@@ -11,30 +11,26 @@ import torch
 from torch import Tensor
 from torch.library import Library, register_fake
 
+from rl.prio_cuda import _calls as calls
 from rl.prio_cuda._arguments import check_apart, check_apart_traced
-from rl.prio_cuda._executor import DTYPES, executor
 
 __all__ = ["implement", "tree_get", "tree_sample", "tree_set", "tree_set_errors"]
 
 _LIBRARY = Library("rl_prio_cuda", "FRAGMENT")
 _TREE = "Tensor(b!) work, int capacity, int bits"
-_LIBRARY.define(f"tree_set(Tensor(a!) buffer, {_TREE}, Tensor index, Tensor priority, int rows, *, bool twin) -> ()")
+_LIBRARY.define(f"tree_set(Tensor(a!) buffer, {_TREE}, Tensor index, Tensor priority, int rows) -> ()")
 _LIBRARY.define(
     f"tree_set_errors(Tensor(a!) buffer, {_TREE}, Tensor index, Tensor error, float eps, float alpha,"
-    " Tensor(c!)? raw, Tensor(d!)? largest, int rows, *, bool twin) -> ()"
+    " Tensor(c!)? raw, Tensor(d!)? largest, int rows) -> ()"
 )
-_LIBRARY.define(
-    f"tree_sample(Tensor buffer, {_TREE}, Tensor u, bool stratified, float? beta, *, bool twin) -> (Tensor, Tensor)"
-)
-_LIBRARY.define(f"tree_get(Tensor buffer, {_TREE}, Tensor index, *, bool twin) -> Tensor")
+_LIBRARY.define(f"tree_sample(Tensor buffer, {_TREE}, Tensor u, bool stratified, float? beta) -> (Tensor, Tensor)")
+_LIBRARY.define(f"tree_get(Tensor buffer, {_TREE}, Tensor index) -> Tensor")
 
 
-def _set(
-    buffer: Tensor, work: Tensor, capacity: int, bits: int, index: Tensor, priority: Tensor, rows: int, *, twin: bool
-) -> None:
+def _set(buffer: Tensor, work: Tensor, capacity: int, bits: int, index: Tensor, priority: Tensor, rows: int) -> None:
     index, priority = index.contiguous(), priority.contiguous()
     check_apart("rl_prio_cuda::tree_set", buffer, index, priority)
-    executor(twin=twin).set(buffer, work, capacity, bits, index, priority, rows)
+    calls.update(buffer, work, capacity, bits, index, priority, rows)
 
 
 def _set_errors(  # noqa: PLR0913, PLR0917  of the schema
@@ -49,12 +45,10 @@ def _set_errors(  # noqa: PLR0913, PLR0917  of the schema
     raw: Tensor | None,
     largest: Tensor | None,
     rows: int,
-    *,
-    twin: bool,
 ) -> None:
     index, error = index.contiguous(), error.contiguous()
     check_apart("rl_prio_cuda::tree_set_errors", buffer, index, error, raw, largest)
-    executor(twin=twin).set_errors(buffer, work, capacity, bits, index, error, eps, alpha, raw, largest, rows)
+    calls.update_from_errors(buffer, work, capacity, bits, index, error, eps, alpha, raw, largest, rows)
 
 
 def _sample(
@@ -65,32 +59,30 @@ def _sample(
     u: Tensor,
     stratified: bool,  # noqa: FBT001  of the schema
     beta: float | None,
-    *,
-    twin: bool,
 ) -> tuple[Tensor, Tensor]:
-    return executor(twin=twin).sample(buffer, work, capacity, bits, u.contiguous(), stratified, beta)
+    return calls.sample(buffer, work, capacity, bits, u.contiguous(), stratified, beta)
 
 
-def _get(buffer: Tensor, work: Tensor, capacity: int, bits: int, index: Tensor, *, twin: bool) -> Tensor:
-    return executor(twin=twin).get(buffer, work, capacity, bits, index.contiguous())
+def _get(buffer: Tensor, work: Tensor, capacity: int, bits: int, index: Tensor) -> Tensor:
+    return calls.get(buffer, work, capacity, bits, index.contiguous())
 
 
-def _fake_sample(*arguments: Any, twin: bool) -> tuple[Tensor, Tensor]:  # noqa: ARG001  of the schema
+def _fake_sample(*arguments: Any) -> tuple[Tensor, Tensor]:
     _, _, _, bits, u, *_ = arguments
-    return u.new_empty(u.shape, dtype=torch.int64), u.new_empty(u.shape, dtype=DTYPES[bits])
+    return u.new_empty(u.shape, dtype=torch.int64), u.new_empty(u.shape, dtype=calls.DTYPES[bits])
 
 
-def _fake_get(*arguments: Any, twin: bool) -> Tensor:  # noqa: ARG001  of the schema
+def _fake_get(*arguments: Any) -> Tensor:
     _, _, _, bits, index = arguments
-    return index.new_empty(index.shape, dtype=DTYPES[bits])
+    return index.new_empty(index.shape, dtype=calls.DTYPES[bits])
 
 
-def _fake_set(*arguments: Any, twin: bool) -> None:  # noqa: ARG001  of the schema
+def _fake_set(*arguments: Any) -> None:
     buffer, _, _, _, index, priority, _ = arguments
     check_apart_traced("rl_prio_cuda::tree_set", buffer, index, priority)
 
 
-def _fake_set_errors(*arguments: Any, twin: bool) -> None:  # noqa: ARG001  of the schema
+def _fake_set_errors(*arguments: Any) -> None:
     buffer, _, _, _, index, error, _, _, raw, largest, _ = arguments
     check_apart_traced("rl_prio_cuda::tree_set_errors", buffer, index, error, raw, largest)
 

@@ -1,15 +1,16 @@
-"""`CudaPriorityTree` and `TritonPriorityTree`: priorities by index on a GPU, drawn in proportion."""
+"""`CudaPriorityTree`: priorities by index on a GPU, sampled in proportion."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
+from rl.prio_cuda import _calls as calls
 from rl.prio_cuda import _ops as ops
 from rl.prio_cuda._arguments import (
     as_batch,
@@ -22,21 +23,47 @@ from rl.prio_cuda._arguments import (
     whole,
 )
 from rl.prio_cuda._errors import refuse
-from rl.prio_cuda._executor import DTYPES, executor
 from rl.prio_cuda._layout import ERROR_WORDS, HEAD, layout, read_head
-from rl.prio_cuda._library import why, why_not
+from rl.prio_cuda._library import why
 
-__all__ = ["CudaPriorityTree", "DeviceTree", "TritonPriorityTree"]
+__all__ = ["CudaPriorityTree"]
 
-_BITS = {dtype: bits for bits, dtype in DTYPES.items()}
+_BITS = {dtype: bits for bits, dtype in calls.DTYPES.items()}
 _compiling = torch.compiler.is_compiling
 
 
-class DeviceTree:
-    """What both trees have in common; not to be made by itself. See `CudaPriorityTree`."""
+@final
+class CudaPriorityTree:
+    """Priorities by index on a CUDA device; a `rl.core.interfaces.PriorityTree`.
+
+    Everything is ordered on the current stream of the device. No call waits for the device, so what is wrong inside
+    of tensors cannot raise at once: a refused batch writes nothing, and `check` raises it. With the same tensors every
+    call is repeatable, and can be captured in a CUDA graph; ``torch.compile(fullgraph=True)`` keeps all calls.
+
+    The tree is one buffer with the bytes of rl-native's: ``CudaPriorityTree.from_buffer(native.buffer.cuda())``.
+    Sums are float64, whatever the leaves are, and always recomputed from below, so that they do not drift.
+
+    Args:
+        capacity: number of leaves; all are zero at first.
+        dtype: of the leaves, `torch.float32` or `torch.float64`.
+        device: a CUDA device.
+        buffer: of a tree of this capacity and dtype, to live in; a new, empty one if None.
+
+    Raises:
+        SpecError: if there cannot be such a tree, or the device is no CUDA device.
+        RLError: if there is no compiled library, or torch sees no GPU; the message says what to do.
+
+    Example:
+        >>> if torch.cuda.is_available():
+        ...     tree = CudaPriorityTree(4)
+        ...     tree.update(torch.tensor([0, 2], device="cuda"), torch.tensor([3.0, 1.0], device="cuda"))
+        ...     assert (tree.total().item(), tree.min().item(), tree.max().item()) == (4.0, 1.0, 3.0)
+        ...     index, priority = tree.sample(2, u=torch.tensor([0.0, 0.75], device="cuda"))
+        ...     assert index.tolist() == [0, 2]
+        ...     tree.check()  # raises what was refused, here nothing
+    """
 
     name = "cuda"
-    twin: ClassVar[bool]
 
     def __init__(
         self,
@@ -53,9 +80,9 @@ class DeviceTree:
             raise SpecError(f"{type(self).__name__}: the capacity is {asked!r}; it is a whole number of at least 1")
         plan = layout(capacity, _BITS[dtype])
         if buffer is None:
-            executor(twin=self.twin).ready(torch.device(device))
+            calls.ready(torch.device(device))
             buffer = torch.zeros(plan.size, dtype=torch.uint8, device=device)
-            executor(twin=self.twin).init(buffer, capacity, plan.bits)
+            calls.init(buffer, capacity, plan.bits)
         self._attach(buffer, capacity, plan.bits)
 
     def _attach(self, buffer: Tensor, capacity: int | None, bits: int | None) -> None:
@@ -74,9 +101,8 @@ class DeviceTree:
                 f"{who}: the buffer holds {found[0]} leaves of {found[1]} bits; asked for were {capacity} of {bits}"
             )
         self.capacity, self._bits = found
-        self.dtype, self.device = DTYPES[self._bits], buffer.device
-        self._run = executor(twin=self.twin)
-        self._buffer, self._work = buffer, self._run.workspace(self.capacity, self._bits, buffer.device)
+        self.dtype, self.device = calls.DTYPES[self._bits], buffer.device
+        self._buffer, self._work = buffer, calls.workspace(self.capacity, self._bits, buffer.device)
         start = layout(self.capacity, self._bits).leaves
         self._leaves = buffer[start : start + self.capacity * (self._bits // 8)].view(self.dtype)
         self._head = buffer[24:48].view(torch.float64)
@@ -118,12 +144,10 @@ class DeviceTree:
         who = f"{type(self).__name__}.update"
         index, priority = as_batch(who, index, priority, self.device, self.dtype)
         if _compiling():
-            ops.tree_set(
-                self._buffer, self._work, self.capacity, self._bits, index, priority, self.capacity, twin=self.twin
-            )
+            ops.tree_set(self._buffer, self._work, self.capacity, self._bits, index, priority, self.capacity)
         else:
             check_apart(who, self._buffer, index, priority)
-            self._run.set(self._buffer, self._work, self.capacity, self._bits, index, priority, self.capacity)
+            calls.update(self._buffer, self._work, self.capacity, self._bits, index, priority, self.capacity)
 
     def update_from_errors(
         self,
@@ -166,10 +190,10 @@ class DeviceTree:
         eps, alpha = float(eps), float(alpha)
         places = self._buffer, self._work, self.capacity, self._bits
         if _compiling():
-            ops.tree_set_errors(*places, index, error, eps, alpha, raw, largest, limit, twin=self.twin)
+            ops.tree_set_errors(*places, index, error, eps, alpha, raw, largest, limit)
         else:
             check_apart(who, self._buffer, index, error, raw, largest)
-            self._run.set_errors(*places, index, error, eps, alpha, raw, largest, limit)
+            calls.update_from_errors(*places, index, error, eps, alpha, raw, largest, limit)
 
     def sample(
         self,
@@ -224,14 +248,14 @@ class DeviceTree:
         u, stratified = uniforms(f"{type(self).__name__}.sample", n, u, generator, self.device), bool(stratified)
         places = self._buffer, self._work, self.capacity, self._bits
         if _compiling():
-            return ops.tree_sample(*places, u, stratified, beta, twin=self.twin)
-        return self._run.sample(*places, u, stratified, beta)
+            return ops.tree_sample(*places, u, stratified, beta)
+        return calls.sample(*places, u, stratified, beta)
 
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]`` at ``[n]`` int64; 0 at an index outside ``[0, capacity)``, which `check` then raises."""
         index = as_index(f"{type(self).__name__}.get", index, self.device)
         places = self._buffer, self._work, self.capacity, self._bits
-        return ops.tree_get(*places, index, twin=self.twin) if _compiling() else self._run.get(*places, index)
+        return ops.tree_get(*places, index) if _compiling() else calls.get(*places, index)
 
     def _figure(self, place: int) -> Tensor:
         """A view of the head; under the compiler a new one, as it tracks views of the buffer."""
@@ -270,7 +294,7 @@ class DeviceTree:
 
         Where a leaf is no priority nothing is recomputed, and `check` raises it.
         """
-        self._run.rebuild(self._buffer, self._work, self.capacity, self._bits)
+        calls.rebuild(self._buffer, self._work, self.capacity, self._bits)
 
     def state_dict(self) -> dict[str, Any]:
         """The leaves, a copy; what lies above them follows from them."""
@@ -319,56 +343,7 @@ class DeviceTree:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(capacity={self.capacity}, dtype={self.dtype}, device={self.device})"
 
-
-@final
-class CudaPriorityTree(DeviceTree):
-    """Priorities by index on a CUDA device; a `rl.core.interfaces.PriorityTree`.
-
-    Everything is ordered on the current stream of the device. No call waits for the device, so what is wrong inside
-    of tensors cannot raise at once: a refused batch writes nothing, and `check` raises it. With the same tensors every
-    call is repeatable, and can be captured in a CUDA graph; ``torch.compile(fullgraph=True)`` keeps all calls.
-
-    The tree is one buffer with the bytes of rl-native's: ``CudaPriorityTree.from_buffer(native.buffer.cuda())``.
-    Sums are float64, whatever the leaves are, and always recomputed from below, so that they do not drift.
-
-    Args:
-        capacity: number of leaves; all are zero at first.
-        dtype: of the leaves, `torch.float32` or `torch.float64`.
-        device: a CUDA device.
-        buffer: of a tree of this capacity and dtype, to live in; a new, empty one if None.
-
-    Raises:
-        SpecError: if there cannot be such a tree, or the device is no CUDA device.
-        RLError: if there is no compiled library, or torch sees no GPU; the message says what to do.
-
-    Example:
-        >>> if torch.cuda.is_available():
-        ...     tree = CudaPriorityTree(4)
-        ...     tree.update(torch.tensor([0, 2], device="cuda"), torch.tensor([3.0, 1.0], device="cuda"))
-        ...     assert (tree.total().item(), tree.min().item(), tree.max().item()) == (4.0, 1.0, 3.0)
-        ...     index, priority = tree.sample(2, u=torch.tensor([0.0, 0.75], device="cuda"))
-        ...     assert index.tolist() == [0, 2]
-        ...     tree.check()  # raises what was refused, here nothing
-    """
-
-    twin = False
-
     @property
     def why(self) -> str:
         """What computes, for ``rl doctor``."""
         return why()
-
-
-@final
-class TritonPriorityTree(DeviceTree):
-    """The tree of `CudaPriorityTree` in Triton: the same arguments, bytes and draws, without a compiled library.
-
-    Triton compiles at the first call of each kind, which takes about a second; warm up before a graph is captured.
-    """
-
-    twin = True
-
-    @property
-    def why(self) -> str:
-        """What computes, for ``rl doctor``."""
-        return f"Triton kernels, several launches for each update; {why_not() or 'asked for by name'}"

@@ -11,10 +11,10 @@ from rl.core import RecurrentOptions
 from rl.core.errors import BackendError
 from rl.recurrent_triton._arguments import WHO, require_fitting, require_known, require_plain_tensors
 from rl.recurrent_triton._compute import How
+from rl.recurrent_triton._device.support import said, unfit
 from rl.recurrent_triton._eager import run
 from rl.recurrent_triton._layers import GRULayer, Layer, LSTMLayer
 from rl.recurrent_triton._ops import gru, lstm
-from rl.recurrent_triton._support import said, unfit
 
 __all__ = ["TritonBackend"]
 

@@ -28,16 +28,26 @@ import torch
 import triton
 from torch import Tensor
 
-from rl.recurrent_triton import _gru_backward, _gru_forward, _lstm_backward, _lstm_forward, _states
+from rl.recurrent_triton._kernels import gru_backward as gru_backward_kernels
+from rl.recurrent_triton._kernels import gru_forward as gru_forward_kernels
+from rl.recurrent_triton._kernels import lstm_backward as lstm_backward_kernels
+from rl.recurrent_triton._kernels import lstm_forward as lstm_forward_kernels
+from rl.recurrent_triton._kernels import states as states_kernels
+from rl.recurrent_triton._kernels.tiles import COUNTER_STRIDE
 from rl.recurrent_triton._plan import Cell, Device, Direction, Launch, Properties, Shape, cdiv, plan
-from rl.recurrent_triton._tiles import COUNTER_STRIDE
 
 __all__ = ["gru_backward", "gru_forward", "interpreted", "lstm_backward", "lstm_forward", "states_before"]
 
 # Triton gives them other types than they are called with.
 KERNELS: dict[str, Any] = {
     name: getattr(module, name)
-    for module in (_lstm_forward, _lstm_backward, _gru_forward, _gru_backward, _states)
+    for module in (
+        lstm_forward_kernels,
+        lstm_backward_kernels,
+        gru_forward_kernels,
+        gru_backward_kernels,
+        states_kernels,
+    )
     for name in module.__all__
 }
 

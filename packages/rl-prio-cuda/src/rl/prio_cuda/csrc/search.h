@@ -22,7 +22,7 @@ RL_DEVICE int rl_nearest(const T *x, int n, int k) {
     return x[j] > 0 ? j : 0;
 }
 
-/* Running sums of 8 in place, in three doubling steps, which the Triton twin adds in the same order. */
+/* Running sums of 8 in place, in three doubling steps. */
 RL_DEVICE void rl_scan8(double *x) {
     RL_UNROLL for (int i = 7; i >= 1; i--) x[i] += x[i - 1];
     RL_UNROLL for (int i = 7; i >= 2; i--) x[i] += x[i - 2];

@@ -1,4 +1,4 @@
-"""The LSTM's backward pass, in Triton. See `_tiles` for the names of sizes and `_launch` for what is passed.
+"""The LSTM's backward pass, in Triton. See `tiles` for the names of sizes and `_launch` for what is passed.
 
 It has one function that finishes a tile of one step (`_tile`), and three kernels around it, which differ in where
 weights and states stay between the steps:
@@ -15,9 +15,9 @@ weights and states stay between the steps:
 import triton
 import triton.language as tl
 
-from rl.recurrent_triton._lstm_gates import activate, load_gates, store_gates
-from rl.recurrent_triton._math import lstm_gradients
-from rl.recurrent_triton._tiles import (
+from rl.recurrent_triton._kernels.arithmetic import lstm_gradients
+from rl.recurrent_triton._kernels.lstm_gates import activate, load_gates, store_gates
+from rl.recurrent_triton._kernels.tiles import (
     announce,
     await_others,
     counter_of,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rl.core.errors import BackendError, RLError, SlowBackendWarning
 from rl.core.settings import settings
-from rl.recurrent_triton._support import interpreted, why_not
+from rl.recurrent_triton._device.support import interpreted, why_not
 
 if TYPE_CHECKING:
     import torch

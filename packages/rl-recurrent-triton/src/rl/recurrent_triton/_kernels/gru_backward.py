@@ -1,4 +1,4 @@
-"""The GRU's backward pass, in Triton; made as the LSTM's is (`_lstm_backward`). Slots n, r, z, m; weights r, z, n."""
+"""The GRU's backward pass, in Triton; made as the LSTM's is (`lstm_backward`). Slots n, r, z, m; weights r, z, n."""
 # mypy: ignore-errors
 # pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false
 # ruff: noqa: ANN001, ANN202, N803, N806, PLR0913, PLR0917
@@ -6,8 +6,8 @@
 import triton
 import triton.language as tl
 
-from rl.recurrent_triton._math import gru_gradients, sigmoid, tanh
-from rl.recurrent_triton._tiles import (
+from rl.recurrent_triton._kernels.arithmetic import gru_gradients, sigmoid, tanh
+from rl.recurrent_triton._kernels.tiles import (
     announce,
     await_others,
     counter_of,

@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from rl.recurrent_triton._tiles import previous, restarts, row_at, state_tile, within
+from rl.recurrent_triton._kernels.tiles import previous, restarts, row_at, state_tile, within
 
 __all__ = ["states_before"]
 

@@ -6,8 +6,8 @@
 import triton
 import triton.language as tl
 
-from rl.recurrent_triton._math import sigmoid, tanh
-from rl.recurrent_triton._tiles import load_gate
+from rl.recurrent_triton._kernels.arithmetic import sigmoid, tanh
+from rl.recurrent_triton._kernels.tiles import load_gate
 
 __all__ = ["activate", "load_gates", "store_gates"]
 

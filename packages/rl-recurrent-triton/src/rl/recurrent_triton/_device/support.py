@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rl.core.errors import BackendError
 from rl.core.settings import settings
-from rl.recurrent_triton import _driver
+from rl.recurrent_triton._device import driver
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ def _no_triton() -> str:
 
 
 def _no_device() -> str:
-    found = _driver.devices()
+    found = driver.devices()
     if found is None:
         return "rl-recurrent-triton finds no NVIDIA driver here: its kernels run on CUDA devices"
     if any(capability >= NEEDED for _, capability in found):
@@ -123,7 +123,7 @@ def notes() -> list[str]:
     reason = why_not()
     if reason:
         return [f"{reason}{_also()}"]
-    shown = "; ".join(_spoken(name, capability) for name, capability in _driver.devices() or [])
+    shown = "; ".join(_spoken(name, capability) for name, capability in driver.devices() or [])
     return [f"Triton {_triton_version()}; devices: {shown}"]
 
 

@@ -1,0 +1,1 @@
+"""Triton kernels of both cells; `rl.recurrent_triton._launch` calls them."""
