@@ -120,6 +120,8 @@ def test_a_layout_that_has_no_room_leaves_the_rows_as_they_were():
     other.set(torch.arange(20), TensorDict(obs=torch.ones(20, 3), action=torch.ones(20), batch_size=[20]))
     state, before = other.state_dict(), block_of(storage)
     state["layout"]["columns"].append(["image", [2**40, 2**10], "torch.uint8"])
+    state["layout"]["root"]["columns"].append(["image", "image"])
+    state["cells"].append(["image", torch.zeros(1, dtype=torch.uint8).expand(20, 2**40, 2**10)])
     with pytest.raises(RuntimeError):
         storage.load_state_dict(state)
     assert block_of(storage) is before

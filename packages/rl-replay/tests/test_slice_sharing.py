@@ -82,5 +82,5 @@ def test_no_slice_crosses_the_cursor_of_environments_that_began_past_the_buffer(
 
 
 def test_the_state_of_a_sampler_of_rows_is_refused():
-    with pytest.raises(CheckpointError, match="SliceSamplerWithoutReplacement: this state lacks capacity"):
+    with pytest.raises(CheckpointError, match="SliceSamplerWithoutReplacement: this state lacks trajectories"):
         SliceSamplerWithoutReplacement(slice_len=3).load_state_dict(SamplerWithoutReplacement().state_dict())

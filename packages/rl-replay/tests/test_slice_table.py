@@ -273,7 +273,7 @@ def test_states_of_others_are_refused():
         SliceSampler(slice_len=2).load_state_dict({})
     other = make(LazyTensorStorage(7))
     other.extend(rows(0, 7))
-    with pytest.raises(CheckpointError, match="draws from 7 rows at most, the state is of a storage of 20"):
+    with pytest.raises(CheckpointError, match="samples from 7 rows at most, the state is of a storage of 20"):
         other.sampler.load_state_dict(state)
     assert begins(other) == {0, 1, 2}
 

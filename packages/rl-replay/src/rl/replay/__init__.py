@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rl.replay._prioritized import PrioritizedSampler
     from rl.replay._prioritized_buffer import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay._random import RandomSampler
-    from rl.replay._round_robin import RoundRobinWriter
+    from rl.replay._round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
     from rl.replay._scheduler import LinearScheduler
     from rl.replay._slice_passes import SliceSamplerWithoutReplacement
     from rl.replay._slices import SliceSampler
@@ -39,6 +39,7 @@ __all__ = [
     "SliceSamplerWithoutReplacement",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
+    "TensorDictRoundRobinWriter",
     "TensorStorage",
     "__version__",
 ]
@@ -55,7 +56,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay._prioritized": ["PrioritizedSampler"],
         "rl.replay._prioritized_buffer": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
         "rl.replay._random": ["RandomSampler"],
-        "rl.replay._round_robin": ["RoundRobinWriter"],
+        "rl.replay._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],
         "rl.replay._scheduler": ["LinearScheduler"],
         "rl.replay._slice_passes": ["SliceSamplerWithoutReplacement"],
         "rl.replay._slices": ["SliceSampler"],

@@ -1,8 +1,9 @@
-"""What is checked of arguments: whole numbers, indices, and that a part is one."""
+"""Checks of arguments: integers, indices, and that a part is one."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,10 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 
-__all__ = ["refuse_parts", "row_index", "whole"]
+__all__ = ["Index", "refuse_parts", "row_index", "row_numbers", "whole"]
+
+Index = Tensor | int | slice | Sequence[int]
+"""What names rows of a storage."""
 
 _PARTS = {
     "storage": ("get", "LazyTensorStorage(1000)"),
@@ -47,7 +51,8 @@ def row_index(who: str, index: Any, rows: int) -> int | slice | Tensor:
     """
     if isinstance(index, (int, slice)):
         return index
-    if isinstance(index, list):
+    if isinstance(index, (list, range)):
+        index = list(index)
         index = torch.tensor(index, device="cpu") if index else torch.empty(0, dtype=torch.int64, device="cpu")
     elif not isinstance(index, Tensor) and hasattr(index, "__array__"):
         index = torch.as_tensor(index, device="cpu")
@@ -62,6 +67,22 @@ def row_index(who: str, index: Any, rows: int) -> int | slice | Tensor:
             raise IndexError(f"{who}: a mask of shape {list(index.shape)} for {rows} rows")
         index = index.nonzero().squeeze(-1)
     return index if index.ndim else int(index)
+
+
+def row_numbers(who: str, index: Any, rows: int) -> Tensor:
+    """Indices int64 ``[n]`` from a slice over `rows` rows, a range, list or array.
+
+    Raises:
+        IndexError: see `row_index`.
+
+    Example:
+        >>> row_numbers("storage", slice(1, None, 2), 5)
+        tensor([1, 3])
+    """
+    if isinstance(index, slice):
+        return torch.arange(*index.indices(rows), device="cpu")
+    found = row_index(who, index, rows)
+    return found if isinstance(found, Tensor) else torch.tensor([found], device="cpu")
 
 
 def refuse_parts(who: str, transform: Any, **parts: Any) -> None:

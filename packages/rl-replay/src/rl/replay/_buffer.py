@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Self
 
 import torch
 from tensordict import TensorDictBase
@@ -14,19 +14,23 @@ from torch import Tensor
 
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
-from rl.replay._arguments import refuse_parts, row_index, whole
+from rl.core.keys import INDEX
+from rl.replay._arguments import Index, refuse_parts, row_index, whole
 from rl.replay._checkpoint import read_state, write_state
 from rl.replay._collate import collate
 from rl.replay._extra import Extra
 from rl.replay._flight import Batch, Flight
 from rl.replay._keys_on_the_way import KeysOnTheWay
 from rl.replay._list import ListStorage
-from rl.replay._plain import pack, unpack
 from rl.replay._random import RandomSampler
 from rl.replay._round_robin import RoundRobinWriter
+from rl.replay._state import Apply, Fields, pack, prepare_load, reading, unpack
 from rl.replay._tensor import TensorRows
+from rl.replay._tree_checks import outside_graph
 
 __all__ = ["ReplayBuffer"]
+
+_STATE = ("types", "storage", "sampler", "writer", "write_count", "batch_size", "generator", "in_flight")
 
 
 class ReplayBuffer:
@@ -149,27 +153,18 @@ class ReplayBuffer:
             ShapeError: if a shape differs from the first batch, or the batch has no rows or more than the
                 storage can hold.
         """
-        with self._lock:
-            self._check(data)
-            count = self.storage.count(data)
-            self._extra.admit(data)
-            index = self.writer.claim(self.storage, count)
-            self._flight.wait_gathered()
-            self.storage.set(index, data)  # checks everything before it writes
-            self.writer.extended(index, data)
-            self._write_count += count
-            self.sampler.extended(index, data)
-        if not self._keys.stored:
-            self._keys.of_batch(data)
-        return index
+        if torch.compiler.is_compiling():
+            return outside_graph(self._extend, data)
+        return self._extend(data)
 
-    def sample(self, batch_size: int | None = None, *, return_info: bool = False) -> Any:
+    def sample(self, batch_size: int | None = None, *, return_info: bool = False, include_info: bool = False) -> Any:
         """Draw a batch.
 
         Args:
             batch_size: number of rows; the buffer's own if None. Another than the buffer's own passes by the
                 batches that are prepared ahead.
             return_info: also return a dict with ``index`` (int64 ``[n]``) and what the sampler adds.
+            include_info: the same.
 
         Returns:
             The batch ``[n, ...]``, or the pair of batch and info.
@@ -185,7 +180,7 @@ class ReplayBuffer:
                 index, info = self._extra.draw(self.storage, size, generator=self.generator)
                 rows = self._read(index, info)
             data, info = self._finish(rows, index, info)
-        return (data, info) if return_info else data
+        return (data, info) if return_info or include_info else data
 
     def __iter__(self) -> Iterator[Any]:
         """Batches of one new pass, each row exactly once; without end if the sampler draws with replacement.
@@ -205,7 +200,7 @@ class ReplayBuffer:
             future, last = self._next(size, within_pass=True)
             yield future.result()[0]
 
-    def __getitem__(self, index: int | slice | list[int] | Tensor) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         """Stored rows as they are, without `transform`: one for an int, a batch otherwise. A copy.
 
         Raises:
@@ -215,6 +210,43 @@ class ReplayBuffer:
         with self._lock:
             rows = self.storage.get(index)
         return rows if isinstance(index, int) else self._collate(rows)
+
+    def __setitem__(self, index: Index, data: Any) -> None:
+        """Replace stored rows; as new rows, they get the priority of new rows and begin a new pass.
+
+        Raises:
+            IndexError: if an index is outside of what is stored.
+            RLError: as `extend`. In each case nothing is written.
+        """
+        who = type(self).__name__
+        with self._lock:
+            rows = torch.arange(len(self), device="cpu")[row_index(who, index, len(self))].reshape(-1)
+            if isinstance(index, int):
+                data = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
+            self._check(data)
+            self._extra.admit(data)
+            self._flight.wait_gathered()
+            self.storage.set(rows, data)
+            self.sampler.extended(rows, data)
+
+    def append_transform(self, transform: Callable[[Any], Any]) -> Self:
+        """Apply `transform` to every sampled batch, after those that there are; returns the buffer.
+
+        Raises:
+            ContractError: if it is not callable, or batches are prefetched already.
+        """
+        who = type(self).__name__
+        refuse_parts(who, transform=transform)
+        with self._lock:
+            if len(self._flight):
+                raise ContractError(
+                    f"{who}: {len(self._flight)} batches are prefetched without this transform; append it before the"
+                    " first sample"
+                )
+            first = self._transform
+            self._transform = transform if first is None else _Chain(first, transform)
+            self._keys.sampled = False
+        return self
 
     def empty(self) -> None:
         """Forget all rows and batches on their way; keys, shapes and dtypes stay fixed.
@@ -253,30 +285,33 @@ class ReplayBuffer:
         """Continue where `state` was taken.
 
         Raises:
-            CheckpointError: if `state` does not fit the parts of this buffer. Nothing is changed then.
+            CheckpointError: if `state` is damaged, or of a buffer with other parts. Nothing is changed then.
         """
         with self._lock:
-            self._fit(state)
-            parts: list[tuple[Writer | Sampler, str]] = [(self.writer, "writer"), (self.sampler, "sampler")]
-            before = [part.state_dict() for part, _ in parts]
+            fields = self._fields(state)
+            rows, load_rows = self._prepare_rows(fields["storage"])
+            parts: list[tuple[Sampler | Writer, Apply]] = [
+                (part, prepare_load(part, fields[name], rows, self.storage.max_size))
+                for name, part in (("sampler", self.sampler), ("writer", self.writer))
+            ]
+            finish = self._prepare_rest(fields, rows)
+            # Parts without `prepare_load` may still refuse: they come first, and are restored if a later one fails.
+            parts.sort(key=lambda part: hasattr(part[0], "prepare_load"))
+            before = [(part, part.state_dict()) for part, _ in parts if not hasattr(part, "prepare_load")]
+            self._flight.wait_gathered()
             try:
-                for part, name in parts:
-                    part.load_state_dict(state[name])
-                self._flight.wait_gathered()
-                self.storage.load_state_dict(state["storage"])  # refuses before it writes
-            except Exception:
-                for (part, _), old in zip(parts, before, strict=True):
+                with reading(type(self).__name__):
+                    for _, load in parts[: len(before)]:
+                        load()
+                load_rows()
+            except BaseException:
+                for part, old in before:
                     part.load_state_dict(old)
                 raise
+            for _, load in parts[len(before) :]:
+                load()
             self._extra.attach(self.storage)
-            self._flight.clear()
-            self._write_count = int(state["write_count"])
-            if self.generator is not None:
-                # A copy: torch reads the state from where its memory begins, also if the tensor begins later.
-                self.generator.set_state(state["generator"].clone())
-            for item in state["in_flight"]:
-                data, info = unpack(item["data"]), unpack(item["info"])
-                self._flight.land((data, info), last=item["last"])
+            finish()
 
     def dumps(self, path: str | Path) -> None:
         """Write a checkpoint into the folder `path`: JSON and raw tensors, no pickle.
@@ -297,6 +332,14 @@ class ReplayBuffer:
             CheckpointError: if there is none, it is damaged, or it does not fit this buffer.
         """
         self.load_state_dict(read_state(Path(path)))
+
+    def save(self, path: str | Path) -> None:
+        """The same as `dumps`."""
+        self.dumps(path)
+
+    def load(self, path: str | Path) -> None:
+        """The same as `loads`."""
+        self.loads(path)
 
     def _described(self) -> list[tuple[str, Any]]:
         options: list[tuple[str, Any]] = [
@@ -319,6 +362,21 @@ class ReplayBuffer:
                 raise ContractError(f"{who}: no batch size: call sample(n), or make the buffer with batch_size=n")
             raise ContractError(f"{who}: batch_size must be a whole number of at least 1, got {batch_size!r}")
         return size
+
+    def _extend(self, data: Any) -> Tensor:
+        with self._lock:
+            self._check(data)
+            count = self.storage.count(data)
+            self._extra.admit(data)
+            index = self.writer.claim(self.storage, count)
+            self._flight.wait_gathered()
+            self.storage.set(index, data)  # checks everything before it writes
+            self.writer.extended(index, data)
+            self._write_count += count
+            self.sampler.extended(index, data)
+        if not self._keys.stored:
+            self._keys.of_batch(data)
+        return index
 
     def _check(self, data: Any) -> None:
         """Refuse what this kind of buffer cannot hold; the storage compares keys, shapes and dtypes."""
@@ -380,27 +438,85 @@ class ReplayBuffer:
         parts = {"storage": self.storage, "sampler": self.sampler, "writer": self.writer}
         return {name: type(part).__name__ for name, part in parts.items()}
 
-    def _fit(self, state: Mapping[str, Any]) -> None:
+    def _fields(self, state: Mapping[str, Any]) -> Fields:
         who = type(self).__name__
-        wanted = ("types", "storage", "sampler", "writer", "write_count", "batch_size", "generator", "in_flight")
-        missing = [name for name in wanted if name not in state]
-        if missing:
-            raise CheckpointError(f"{who}: this state lacks {', '.join(missing)}; it is not the state of a buffer")
+        fields = Fields(who, state, _STATE)
+        types = Fields(who, fields["types"], tuple(self._types()))
         for name, own in self._types().items():
-            if state["types"][name] != own:
-                raise CheckpointError(f"{who}: its {name} is a {own}, the state is of a {state['types'][name]}")
-        if (state["generator"] is None) != (self.generator is None):
-            has, lacks = ("buffer", "state") if state["generator"] is None else ("state", "buffer")
+            if types[name] != own:
+                raise CheckpointError(f"{who}: its {name} is a {own}, the state is of a {types[name]}")
+        return fields
+
+    def _prepare_rows(self, state: Any) -> tuple[int | None, Apply]:
+        """The number of rows in the state of a storage, None if not known, and what applies it."""
+        prepare = getattr(self.storage, "prepare_load", None)
+        if prepare is not None:
+            return prepare(state)
+
+        def load() -> None:
+            with reading(type(self).__name__):
+                self.storage.load_state_dict(state)
+
+        return None, load
+
+    def _prepare_rest(self, fields: Fields, rows: int | None) -> Apply:
+        """Validate what is the buffer's own; returns what applies it."""
+        who = type(self).__name__
+        count, random = fields.integer("write_count"), None
+        if (fields["generator"] is None) != (self.generator is None):
+            has, lacks = ("buffer", "state") if fields["generator"] is None else ("state", "buffer")
             raise CheckpointError(
                 f"{who}: the {has} has a generator, the {lacks} has none; the continuation would draw other batches"
             )
-        if self.generator is not None and state["generator"].shape != self.generator.get_state().shape:
+        if self.generator is not None:
+            # A copy: torch reads the state from where its memory begins, also if the tensor begins later.
+            random = fields.tensor("generator", torch.uint8, 1).clone()
+            with reading(f"{who}: the generator on {self.generator.device}"):
+                torch.Generator(self.generator.device).set_state(random)
+        size = None if fields["batch_size"] is None else fields.integer("batch_size", low=1)
+        if fields["in_flight"] and size != self.batch_size:
             raise CheckpointError(
-                f"{who}: its generator is of device {self.generator.device}, the state is of a generator of another "
-                "kind; make the buffer with a generator of the same device"
-            )
-        if state["in_flight"] and state["batch_size"] != self.batch_size:
-            raise CheckpointError(
-                f"{who}: the state holds prefetched batches of {state['batch_size']} rows, this buffer has "
+                f"{who}: the state holds prefetched batches of {size} rows, this buffer has "
                 f"batch_size={self.batch_size}"
             )
+        landing = [_landing(who, item, rows) for item in fields.items("in_flight")]
+
+        def apply() -> None:
+            self._flight.clear()
+            self._write_count = count
+            if self.generator is not None and random is not None:
+                self.generator.set_state(random)
+            for batch, last in landing:
+                self._flight.land(batch, last=last)
+
+        return apply
+
+
+class _Chain:
+    """Two transforms, one after the other."""
+
+    def __init__(self, first: Callable[[Any], Any], second: Callable[[Any], Any]) -> None:
+        self._first, self._second = first, second
+        self.__name__ = ", ".join(getattr(each, "__name__", type(each).__name__) for each in (first, second))
+
+    def __call__(self, data: Any) -> Any:
+        return self._second(self._first(data))
+
+    def __repr__(self) -> str:
+        return f"{self._first!r}, {self._second!r}"
+
+
+def _landing(who: str, item: Any, rows: int | None) -> tuple[Batch, bool]:
+    """A prefetched batch of a state, and whether it ended a pass."""
+    fields = Fields(who, item, ("data", "info", "last"))
+    data, info = (unpack(fields[name], f"{who}: a prefetched batch") for name in ("data", "info"))
+    if not isinstance(info, dict) or INDEX not in info:
+        fields.fail("the info of a prefetched batch has no index")
+    index = info[INDEX]
+    if not isinstance(index, Tensor) or index.dtype is not torch.int64 or not index.numel():
+        fields.fail("the index of a prefetched batch must be an int64 tensor")
+    if int(index.min()) < 0 or (rows is not None and int(index.max()) >= rows):
+        fields.fail(f"the index of a prefetched batch is outside [0, {rows})")
+    if not isinstance(data, (TensorDictBase, Tensor, list, tuple, dict)):
+        fields.fail(f"a prefetched batch is a {type(data).__name__}")
+    return (data, info), fields.flag("last")

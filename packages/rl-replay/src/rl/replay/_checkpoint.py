@@ -1,4 +1,10 @@
-"""A state on disk: a JSON manifest and one file of raw tensors. No pickle."""
+"""A state on disk: a JSON manifest and one file of raw tensors. No pickle.
+
+A writer holds the lock of the folder, writes a data file with a new name, replaces the manifest in one step, and
+removes the other data files. A reader takes no lock: if the data file that its manifest names was removed meanwhile, it
+reads the new manifest. The operating system releases the lock of a process that ends, and the next writer removes what
+that process left.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,10 @@ import json
 import os
 import re
 import secrets
+import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,11 +23,13 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import CheckpointError
+from rl.replay._state import reading
 
 __all__ = ["read_state", "write_state"]
 
 _MANIFEST = "manifest.json"
-_DATA = re.compile(r"tensors-[0-9a-f]{12}\.bin")
+_LOCK = ".lock"
+_OURS = re.compile(r"tensors-[0-9a-f]{12}\.bin|manifest\.json\.[0-9a-f]{12}")  # data files, unfinished manifests
 _FORMAT = 1
 _ALIGN = 64  # any dtype can be viewed at such an offset
 _CHUNK = 1 << 26
@@ -41,6 +51,28 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> None:
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file; a checkpoint is a folder: choose another name")
     folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        _write(folder, state)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The state in `folder`; tensors are mapped from the file, so that rows are read once.
+
+    Raises:
+        CheckpointError: if there is no checkpoint, it is damaged, or a later version wrote it.
+    """
+    manifest = _read_manifest(folder)
+    while True:
+        try:
+            return _read(folder, manifest)
+        except CheckpointError:
+            # A writer may have replaced this checkpoint, and removed its data, while it was read.
+            before, manifest = manifest, _read_manifest(folder)
+            if manifest == before:
+                raise
+
+
+def _write(folder: Path, state: Mapping[str, Any]) -> None:
     data = folder / f"tensors-{secrets.token_hex(6)}.bin"
     manifest = folder / f"{_MANIFEST}.{secrets.token_hex(6)}"
     try:
@@ -64,23 +96,59 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> None:
         data.unlink(missing_ok=True)
         manifest.unlink(missing_ok=True)
         raise
-    for old in folder.glob("tensors-*.bin"):
-        if old != data and _DATA.fullmatch(old.name):
+    for old in folder.iterdir():
+        if old != data and _OURS.fullmatch(old.name):
             old.unlink(missing_ok=True)
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    """The state in `folder`; tensors are mapped from the file, so that rows are read once.
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Be the only writer in `folder`, among the threads and processes that write checkpoints.
 
     Raises:
-        CheckpointError: if there is no checkpoint, it is damaged, or a later version wrote it.
+        CheckpointError: if the file system has no locks.
     """
-    path = folder / _MANIFEST
+    with (folder / _LOCK).open("ab") as file:
+        try:
+            _lock(file.fileno(), on=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"{folder} cannot be locked against other writers ({error}); write the checkpoint to a file system with"
+                " locks"
+            ) from error
+        try:
+            yield
+        finally:
+            _lock(file.fileno(), on=False)  # not left to `close`: a process that was forked meanwhile has the file too
+
+
+if sys.platform == "win32":  # pragma: no cover
+    import msvcrt
+
+    def _lock(file: int, *, on: bool) -> None:
+        os.lseek(file, 0, os.SEEK_SET)
+        msvcrt.locking(file, msvcrt.LK_LOCK if on else msvcrt.LK_UNLCK, 1)
+else:
+    import fcntl
+
+    def _lock(file: int, *, on: bool) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX if on else fcntl.LOCK_UN)
+
+
+def _read_manifest(folder: Path) -> bytes:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return (folder / _MANIFEST).read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"{folder} holds no checkpoint: {_MANIFEST} is missing") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{folder / _MANIFEST} cannot be read: {error}") from error
+
+
+def _read(folder: Path, manifest: bytes) -> dict[str, Any]:
+    path = folder / _MANIFEST
+    try:
+        content = json.loads(manifest)
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         found = content.get("format") if isinstance(content, dict) else None
@@ -91,18 +159,19 @@ def read_state(folder: Path) -> dict[str, Any]:
     if _checksum_of(content["state"]) != content["state_crc32"]:
         raise CheckpointError(f"{path} is damaged: its checksum differs")
     data, size = folder / str(content["data"]), content["bytes"]
-    if not data.is_file() or data.stat().st_size != size:
-        raise CheckpointError(f"{data} is missing or damaged: expected {size} bytes")
-    if _checksum(data) != content["crc32"]:
-        raise CheckpointError(f"{data} is damaged: its checksum differs from the manifest")
-    if size:
-        raw = torch.from_file(str(data), shared=False, size=size, dtype=torch.uint8)
-    else:
-        raw = torch.empty(0, dtype=torch.uint8, device="cpu")
     try:
+        if not data.is_file() or data.stat().st_size != size:
+            raise CheckpointError(f"{data} is missing or damaged: expected {size} bytes")
+        if _checksum(data) != content["crc32"]:
+            raise CheckpointError(f"{data} is damaged: its checksum differs from the manifest")
+        if size:
+            raw = torch.from_file(str(data), shared=False, size=size, dtype=torch.uint8)
+        else:
+            raw = torch.empty(0, dtype=torch.uint8, device="cpu")
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(f"{data} cannot be read: {error}") from error
+    with reading(str(path)):
         return _decode(content["state"], raw)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
 class _Writer:
@@ -123,6 +192,12 @@ class _Writer:
         raise CheckpointError(f"a checkpoint holds tensors and plain containers, got a {type(value).__name__}")
 
     def _put(self, value: Tensor) -> int:
+        if value.layout is not torch.strided or value.is_meta or value.is_quantized:
+            kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+            raise CheckpointError(
+                f"a checkpoint holds dense tensors, got a {kind} tensor of {value.dtype} {list(value.shape)}; convert"
+                " it with `.to_dense()` or `.dequantize()` before it is stored"
+            )
         self._write(bytes(-self.offset % _ALIGN))
         start = self.offset
         flat = value.detach().cpu().reshape(-1)

@@ -30,7 +30,8 @@ def collate(rows: Any) -> Any:
     try:
         return torch.stack(rows)
     except (RuntimeError, KeyError, ValueError) as error:
+        reason = str(error).partition("\n")[0][:200]
         raise ShapeError(
-            f"these {len(rows)} rows differ and cannot be stacked ({error}): give the buffer a collate_fn that "
+            f"these {len(rows)} rows differ and cannot be stacked ({reason}): give the buffer a collate_fn that "
             "makes a batch of a list of rows"
         ) from error

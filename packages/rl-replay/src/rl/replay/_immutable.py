@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
+from rl.replay._state import Apply, Fields
 
 __all__ = ["ImmutableDatasetWriter"]
 
@@ -53,7 +54,30 @@ class ImmutableDatasetWriter:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to take over."""
+        """Accept an empty state.
+
+        Raises:
+            CheckpointError: if it has entries.
+        """
+        self.prepare_load(state)
+
+    def prepare_load(
+        self,
+        state: Mapping[str, Any],
+        rows: int | None = None,  # noqa: ARG002  other writers use them
+        max_size: int | None = None,  # noqa: ARG002  other writers use them
+    ) -> Apply:
+        """Validate a state; there is nothing to apply. See `RoundRobinWriter.prepare_load`.
+
+        Raises:
+            CheckpointError: if it has entries.
+        """
+        Fields(type(self).__name__, state, ())
+        return _nothing
 
     def __repr__(self) -> str:
         return "ImmutableDatasetWriter()"
+
+
+def _nothing() -> None:
+    pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest
 
-__all__ = ["Cells", "Column", "Layout", "Node", "flatten", "leading"]
+__all__ = ["Cells", "Column", "Layout", "Node", "flatten", "key_of", "leading"]
 
 Cells = dict[NestedKey, Any]
 """Columns by flat key: a tensor ``[n, ...]``, or a list of n Python objects for non-tensor data."""
@@ -236,14 +236,26 @@ class Layout:
         return {"columns": columns, "root": None if self.root is None else _node_state(self.root)}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Layout:
-        """The layout that `state` was made from."""
+    def from_state(cls, state: Any) -> Layout:
+        """The layout that `state` was made from.
+
+        Raises:
+            SpecError: if it is not the state of a layout.
+        """
         columns = {
-            _key(key): Column(torch.Size(shape), None if dtype is None else _dtype(dtype))
+            key_of(key): Column(torch.Size(shape), None if dtype is None else _dtype(dtype))
             for key, shape, dtype in state["columns"]
         }
         root = state["root"]
-        return cls(columns, None if root is None else _node_from_state(root))
+        layout = cls(columns, None if root is None else _node_from_state(root))
+        in_tree = [TENSOR] if layout.root is None else list(_keys_below(layout.root, (), torch.Size(), columns))
+        if (
+            set(in_tree) != columns.keys()
+            or len(in_tree) != len(columns)
+            or _as_lists(layout.state()) != _as_lists(state)
+        ):
+            raise SpecError(f"no layout of rows: {state}")
+        return layout
 
     def __repr__(self) -> str:
         return ", ".join(f"{key_str(key) if key else 'tensor'}: {c}" for key, c in self.columns.items())
@@ -321,13 +333,44 @@ def _node_from_state(state: Mapping[str, Any]) -> Node:
     return Node(
         tail=torch.Size(state["tail"]),
         names=None if state["names"] is None else tuple(state["names"]),
-        columns=tuple((name, _key(key)) for name, key in state["columns"]),
+        columns=tuple((name, key_of(key)) for name, key in state["columns"]),
         children=tuple((name, _node_from_state(child)) for name, child in state["children"]),
     )
 
 
-def _key(key: Any) -> NestedKey:
-    return key if isinstance(key, str) else tuple(key)
+def _keys_below(
+    node: Node, prefix: tuple[str, ...], batch: torch.Size, columns: Mapping[NestedKey, Column]
+) -> Iterator[NestedKey]:
+    """Keys of all columns of a tree.
+
+    Raises:
+        SpecError: if shapes or names do not fit the tree.
+    """
+    tail = node.tail
+    if min(tail, default=0) < 0 or tail[: len(batch)] != batch or len(node.names or tail) != len(tail):
+        raise SpecError(f"a TensorDict with the batch {list(tail)}, named {node.names}, in one of {list(batch)}")
+    for name, key in node.columns:
+        column = columns[key]
+        whole = column.shape == tail if column.dtype is None else column.shape[: len(tail)] == tail
+        if not whole or as_tuple(key) != (*prefix, name):
+            raise SpecError(f"a column {key_str(key)} {list(column.shape)} in a TensorDict with the batch {list(tail)}")
+        yield key
+    if len(dict(node.children)) != len(node.children):
+        raise SpecError(f"TensorDicts of one name: {[name for name, _ in node.children]}")
+    for name, child in node.children:
+        yield from _keys_below(child, (*prefix, name), tail, columns)
+
+
+def _as_lists(value: Any) -> Any:
+    """`value` with lists for tuples, so that states of other formats compare equal."""
+    if isinstance(value, Mapping):
+        return {key: _as_lists(item) for key, item in value.items()}
+    return [_as_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def key_of(key: Any) -> Any:
+    """A nested key of a state, whose tuples may have become lists."""
+    return tuple(key) if isinstance(key, list) else key
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, final
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ContractError, ShapeError
+from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import NestedKey
-from rl.replay._arguments import whole
+from rl.replay._arguments import Index, row_numbers, whole
 from rl.replay._layout import Layout, flatten
-from rl.replay._plain import pack, unpack
+from rl.replay._state import Apply, Fields, pack, reading, unpack
 from rl.replay._tensor import grown
 
 __all__ = ["ListStorage"]
@@ -70,8 +70,18 @@ class ListStorage:
         self._refuse_other(data)
         return len(data)
 
-    def get(self, index: Tensor | int | slice) -> Any:
+    def __getitem__(self, index: Index) -> Any:
+        """The same as `get`."""
+        return self.get(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        """All rows, one by one."""
+        return (self.get(row) for row in range(len(self)))
+
+    def get(self, index: Index) -> Any:
         """A list of copies of the rows under `index`, or one row for an int.
+
+        Lists, ranges and arrays count as tensors of indices.
 
         Raises:
             IndexError: if an index is outside of what is stored.
@@ -82,13 +92,15 @@ class ListStorage:
             if not -len(self) <= index < len(self):
                 raise IndexError(f"ListStorage: index {index} is outside [0, {len(self)})")
             return _copy(self._rows[index])
+        if not isinstance(index, Tensor):
+            index = row_numbers("ListStorage", index, len(self))
         rows: list[int] = index.reshape(-1).tolist()
         for row in rows:
             if not 0 <= row < len(self):
                 raise IndexError(f"ListStorage: index {row} is outside [0, {len(self)})")
         return [_copy(self._rows[row]) for row in rows]
 
-    def set(self, index: Tensor | int | slice, data: Any) -> None:
+    def set(self, index: Index, data: Any) -> None:
         """Write rows. Everything is checked before anything is written.
 
         Raises:
@@ -99,8 +111,8 @@ class ListStorage:
         """
         if isinstance(index, int):
             index, data = torch.tensor([index], device="cpu"), [data]
-        elif isinstance(index, slice):
-            index = torch.arange(*index.indices(self.max_size), device="cpu")
+        elif not isinstance(index, Tensor):
+            index = row_numbers("ListStorage", index, self.max_size)
         rows, layout = self._checked(data)
         if index.numel() != len(rows):
             raise ShapeError(f"ListStorage: {index.numel()} indices for {len(rows)} rows")
@@ -140,20 +152,38 @@ class ListStorage:
         return {"max_size": self.max_size, "ragged": self.ragged, "rows": rows, "layout": layout}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the rows.
+        """Replace the rows by those of `state`.
 
         Raises:
-            CheckpointError: if `state` is of a storage made with other arguments.
+            CheckpointError: if `state` is damaged, or of a storage with other arguments. Nothing is changed then.
         """
-        for name, own in (("max_size", self.max_size), ("ragged", self.ragged)):
-            if state[name] != own:
-                raise CheckpointError(
-                    f"ListStorage has {name}={own}, the state {name}={state[name]}: make the storage with the "
-                    "same arguments"
-                )
-        self._revision += 1
-        self._rows = [_copy(row) for row in unpack(state["rows"])]
-        self._layout = None if state["layout"] is None else Layout.from_state(state["layout"])
+        self.prepare_load(state)[1]()
+
+    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
+        """Validate a state without applying it: its number of rows, and the function that applies it.
+
+        Raises:
+            CheckpointError: see `load_state_dict`.
+        """
+        who = type(self).__name__
+        with reading(who):
+            fields = Fields(who, state, ("max_size", "ragged", "rows", "layout"))
+            fields.match(max_size=self.max_size, ragged=self.ragged)
+            rows: list[Any] = unpack(fields.items("rows"), who)
+            layout = None if fields["layout"] is None else Layout.from_state(fields["layout"])
+            if len(rows) > self.max_size or (layout is not None and self.ragged):
+                fields.fail(f"it has {len(rows)} rows of {layout}")
+            for row in [] if self.ragged else rows:
+                if isinstance(row, (TensorDictBase, Tensor)) != (layout is not None):
+                    fields.fail(f"a row is a {type(row).__name__}, and its layout is {layout}")
+                if layout is not None:
+                    layout.check(flatten(row.unsqueeze(0), 1), who)
+
+        def apply() -> None:
+            self._rows, self._layout = rows, layout
+            self._revision += 1
+
+        return len(rows), apply
 
     def _checked(self, data: Any) -> tuple[list[Any], Layout | None]:
         self._refuse_other(data)

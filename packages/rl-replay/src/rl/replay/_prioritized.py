@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn, final
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ContractError, SpecError
+from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import PriorityTree, Storage
 from rl.core.keys import PRIORITY_WEIGHT
 from rl.replay._arguments import whole
@@ -24,11 +24,13 @@ from rl.replay._priorities import (
     refuse_overflow,
     same_places,
 )
-from rl.replay._prioritized_state import FIXED, refuse_state
 from rl.replay._random import refuse_empty
+from rl.replay._state import Apply, Fields, reading
 from rl.replay._tree_checks import write_in_order
 
 __all__ = ["PrioritizedSampler"]
+
+_FIXED = ("eps", "reduction", "max_priority_within_buffer")  # arguments that a state must agree with
 
 _disabled: list[Callable[..., Any]] = []  # `_draw`, not to be followed by the compiler
 
@@ -279,7 +281,7 @@ class PrioritizedSampler:
         return {
             "alpha": self._alpha,
             "beta": self._beta,
-            **{name: getattr(self, name) for name in FIXED},
+            **{name: getattr(self, name) for name in _FIXED},
             "raw": self._raw[: self._rows].clone(),
             "priority": self._tree.get(rows).clone(),
             "largest": self._largest.clone(),
@@ -289,21 +291,48 @@ class PrioritizedSampler:
         """Continue where `state` was taken.
 
         Raises:
-            CheckpointError: if `state` is of a sampler with other arguments or more rows. Nothing is changed then.
+            CheckpointError: if `state` is damaged, or of a sampler with other arguments. Nothing is changed then.
+        """
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
+        """Validate a state without applying it; returns the function that applies it.
+
+        Args:
+            state: of `state_dict`.
+            rows: number of rows that the storage will have; not known if None.
+            max_size: of the storage; not known if None.
+
+        Raises:
+            CheckpointError: see `load_state_dict`.
         """
         who = type(self).__name__
-        refuse_state(who, state, {name: getattr(self, name) for name in FIXED}, self.dtype, self.max_capacity)
-        raw, priority = state["raw"], state["priority"].to(self._device)
-        alpha, beta = float(state["alpha"]), float(state["beta"])
-        try:
-            self._refuse_of_new_rows(alpha, state["largest"])
-            self._tree.update(torch.arange(len(raw), device=self._device), priority)
-        except ValueError as error:
-            raise CheckpointError(f"{who}: the state is damaged: {error}") from error
-        self._truncate(len(raw))
-        self._raw[: len(raw)] = raw
-        self._largest.copy_(state["largest"])
-        self._alpha, self._beta = alpha, beta
+        with reading(who):
+            fields = Fields(who, state, ("alpha", "beta", *_FIXED, "raw", "priority", "largest"))
+            fields.match(**{name: getattr(self, name) for name in _FIXED})
+            alpha, beta = (refuse_exponent(who, name, fields[name]) for name in ("alpha", "beta"))
+            raw, priority = (fields.tensor(name, self.dtype, 1) for name in ("raw", "priority"))
+            largest = fields.tensor("largest", self.dtype, 0)
+            limit = self.max_capacity if max_size is None else min(self.max_capacity, max_size)
+            if not len(raw) == len(priority) <= (limit if rows is None else rows):
+                fields.fail(
+                    f"it has {len(raw)} raw priorities and {len(priority)} in the tree, for {limit} rows at most"
+                    f" (max_capacity={self.max_capacity}) and a storage with {rows}"
+                )
+            if not (
+                raw.isfinite().all() and (priority.isfinite() & (priority >= 0)).all() and 0 <= largest < torch.inf
+            ):
+                fields.fail("a value of raw, priority or largest is negative, infinite or NaN")
+            self._refuse_of_new_rows(alpha, largest)
+
+        def apply() -> None:
+            self._tree.update(torch.arange(len(raw), device=self._device), priority.to(self._device))
+            self._truncate(len(raw))
+            self._raw[: len(raw)] = raw
+            self._largest.copy_(largest)
+            self._alpha, self._beta = alpha, beta
+
+        return apply
 
     def __repr__(self) -> str:
         return (

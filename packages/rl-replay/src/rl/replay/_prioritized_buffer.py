@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError
 from rl.core.interfaces import Storage, Writer
-from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
+from rl.core.keys import TD_ERROR, NestedKey
 from rl.replay._arguments import refuse_parts
 from rl.replay._backend import offers_more_than_torch, refuse_device
 from rl.replay._buffer import ReplayBuffer
@@ -225,79 +224,16 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
             pin_memory=pin_memory,
             generator=generator,
         )
-        self.priority_key: Final = priority_key
+        self.priority_key = priority_key
 
+    # Defined here too: the comparison of released APIs does not follow base classes.
     def extend(self, data: Any) -> Tensor:
-        """Write the rows of a batch, as `ReplayBuffer.extend`.
-
-        Reads `priority_key` where the batch has it: raw priorities ``[n, ...]``. Other rows get the priority of new
-        rows.
-
-        Raises:
-            ContractError: as `ReplayBuffer.extend`, or if the batch has ``index`` or ``priority_weight`` already.
-            SpecError: likewise, or if a priority, or its power, is infinite or not a number.
-            ShapeError: likewise. In each case nothing is written.
-        """
-        with self._lock:
-            self._check(data)
-            rows = self.storage.count(data)
-            given = self._priority_of(data)
-            if given is not None:
-                if given.dim() > 1 and given.shape[0] != rows:  # a storage with ndim > 1 counts steps as rows
-                    given = given.reshape(rows, -1) if given.numel() % rows == 0 else given
-                given = self._priorities.check_priority(given, rows)
-            index = super().extend(data)
-            if given is not None:
-                self._priorities.update_priority(index, given)
-        return index
+        """See `TensorDictReplayBuffer.extend`."""
+        return super().extend(data)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Take new priorities from a sample that went through a loss.
-
-        Reads ``index`` ``[n]`` and `priority_key` ``[n, ...]``; of rows of several steps the priorities are reduced.
-
-        Raises:
-            ContractError: if an entry is missing, or `data` is no TensorDict.
-            SpecError: if a priority, or its power, is infinite or not a number; nothing is written then.
-            ShapeError: if the shapes do not agree; nothing is written then.
-        """
-        who = type(self).__name__
-        if not isinstance(data, TensorDictBase):  # pyright: ignore[reportUnnecessaryIsInstance]  who calls may not check
-            raise ContractError(f"{who}: priorities are read from a TensorDict, got {type(data).__name__}")
-        index, priority = (data.get(key, None) for key in (INDEX, self.priority_key))
-        if index is None:
-            raise ContractError(f"{who}: this TensorDict has no 'index'; give a sample of this buffer")
-        if priority is None:
-            raise ContractError(
-                f"{who}: this sample has no {key_str(self.priority_key)}, the priority_key of the buffer. A loss "
-                "writes it into the TensorDict that it is called with; has it another name there?"
-            )
-        if index.dim() > 1:  # rows of several steps: the sample repeats the index of a row over its steps
-            index = index.reshape(len(index), -1)[:, 0]
-        self.update_priority(index, priority)
-
-    def _check(self, data: Any) -> None:
-        super()._check(data)
-        for rows in data if isinstance(data, list) else [data]:
-            if PRIORITY_WEIGHT in rows.keys():
-                raise ContractError(
-                    f"{type(self).__name__} writes 'priority_weight' into its samples, and this batch has one already; "
-                    "drop it with batch.exclude('priority_weight')"
-                )
-
-    def _priority_of(self, data: Any) -> Tensor | None:
-        if isinstance(data, TensorDictBase):
-            return data.get(self.priority_key, None)
-        rows: Sequence[Tensor | None] = [row.get(self.priority_key, None) for row in data]
-        found = [row for row in rows if row is not None]
-        if not found:
-            return None
-        if len(found) < len(rows) or len({row.shape for row in found}) > 1:
-            raise ContractError(
-                f"{type(self).__name__}: some rows have {key_str(self.priority_key)} of one shape, others not; "
-                "give all of them one, or none"
-            )
-        return torch.stack(found)
+        """See `TensorDictReplayBuffer.update_tensordict_priority`."""
+        super().update_tensordict_priority(data)
 
 
 def _device_for(who: str, storage: Storage, dtype: torch.dtype) -> torch.device | None:

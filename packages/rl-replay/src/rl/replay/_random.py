@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
+from rl.replay._state import Apply, Fields
 
-__all__ = ["RandomSampler", "refuse_empty", "refuse_priority"]
+__all__ = ["RandomSampler", "refuse_empty", "refuse_priority", "refuse_without_replacement"]
 
 
 def refuse_empty(who: str, storage: Storage, batch_size: int) -> int:
@@ -37,9 +38,25 @@ def refuse_priority(who: str) -> None:
     raise ContractError(f"{who} has no priorities to update: use a prioritized sampler")
 
 
+def refuse_without_replacement(who: str, other: str, *, replacement: bool) -> None:
+    """Name the sampler without replacement where `replacement` is False.
+
+    Raises:
+        ContractError: if it is.
+    """
+    if not replacement:
+        raise ContractError(f"{who}: replacement=False is another class here: use {other}(...)")
+
+
 @final
 class RandomSampler:
     """Every stored row with the same probability, independently for each place in the batch.
+
+    Args:
+        replacement: True; `SamplerWithoutReplacement` samples without.
+
+    Raises:
+        ContractError: if `replacement` is False.
 
     Example:
         >>> from rl.replay.storages import TensorStorage
@@ -49,6 +66,9 @@ class RandomSampler:
     """
 
     ran_out = False
+
+    def __init__(self, *, replacement: bool = True) -> None:
+        refuse_without_replacement("RandomSampler", "SamplerWithoutReplacement", replacement=replacement)
 
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
@@ -85,7 +105,30 @@ class RandomSampler:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to take over."""
+        """Accept an empty state.
+
+        Raises:
+            CheckpointError: if it has entries.
+        """
+        self.prepare_load(state)
+
+    def prepare_load(
+        self,
+        state: Mapping[str, Any],
+        rows: int | None = None,  # noqa: ARG002  other samplers use them
+        max_size: int | None = None,  # noqa: ARG002  other samplers use them
+    ) -> Apply:
+        """Validate a state; there is nothing to apply. See `SamplerWithoutReplacement.prepare_load`.
+
+        Raises:
+            CheckpointError: if it has entries.
+        """
+        Fields(type(self).__name__, state, ())
+        return _nothing
 
     def __repr__(self) -> str:
         return "RandomSampler()"
+
+
+def _nothing() -> None:
+    pass

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rl.core.errors import ShapeError
 from rl.core.interfaces import Storage
+from rl.replay._state import Apply, Fields
 
-__all__ = ["RoundRobinWriter"]
+__all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
 
 
 @final
@@ -73,8 +74,39 @@ class RoundRobinWriter:
         return {"cursor": self._cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the cursor of `state`."""
-        self._cursor = self._claimed = state["cursor"]
+        """Continue at the cursor of `state`.
+
+        Raises:
+            CheckpointError: if `state` is damaged. Nothing is changed then.
+        """
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
+        """Validate a state without applying it; returns the function that applies it.
+
+        Args:
+            state: of `state_dict`.
+            rows: number of rows that the storage will have; not known if None.
+            max_size: of the storage; not known if None.
+
+        Raises:
+            CheckpointError: if `state` is damaged, or of a writer for another storage.
+        """
+        fields = Fields("RoundRobinWriter", state, ("cursor",))
+        cursor = None
+        if fields["cursor"] is not None:
+            cursor = fields.integer("cursor", high=None if max_size is None else max_size - 1)
+            if rows is not None and cursor > rows:
+                fields.fail(f"the next row would go to {cursor}, behind a gap after {rows} rows")
+
+        def apply() -> None:
+            self._cursor = self._claimed = cursor
+
+        return apply
 
     def __repr__(self) -> str:
         return f"RoundRobinWriter(cursor={self.cursor})"
+
+
+TensorDictRoundRobinWriter = RoundRobinWriter
+"""The same: a writer does not read the rows."""

@@ -8,6 +8,7 @@ from typing import Any, Final, final
 
 from rl.core.errors import ContractError
 from rl.replay._arguments import whole
+from rl.replay._state import Fields, reading
 
 __all__ = ["LinearScheduler"]
 
@@ -64,8 +65,15 @@ class LinearScheduler:
         return {"initial": self._initial, "steps": self._steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken."""
-        self._initial, self._steps = float(state["initial"]), int(state["steps"])
+        """Continue where `state` was taken.
+
+        Raises:
+            CheckpointError: if `state` is damaged. Nothing is changed then.
+        """
+        with reading("LinearScheduler"):
+            fields = Fields("LinearScheduler", state, ("initial", "steps"))
+            steps = fields.integer("steps")
+            self._initial, self._steps = _number("initial", fields["initial"]), steps
 
 
 def _number(name: str, value: Any) -> float:

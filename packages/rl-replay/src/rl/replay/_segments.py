@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl.replay._dense_set import DenseSet, Longs
+from rl.replay._state import Fields
 
 __all__ = ["BASE", "ENDLESS", "FROM", "ROW", "STRIDE", "TO", "SegmentTable"]
 
@@ -27,6 +28,9 @@ ENDLESS: Final = 1 << 60
 _SETS = 4  # slice lengths that are kept at a time
 _FEW = 16  # lines that are changed one by one, which is quicker than arrays of them
 Flags = NDArray[np.bool_]
+
+
+_STATE = ("version", "clock", "plain", "cuts", "lines", "free", "open", "last_id", "shapes", "sets")
 
 
 class SegmentTable:
@@ -182,29 +186,53 @@ class SegmentTable:
             "sets": [[kept.least, torch.from_numpy(kept.members[: len(kept)].copy())] for kept in self._sets.values()],
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Take over what `state` said."""
-        self.clear()
-        lines = state["lines"].numpy()
-        self.version = int(state["version"])
-        self._used = len(lines)
-        self._reserve(self._used)
-        self._lines[: self._used] = lines
-        self._free = state["free"].tolist()
-        self.clock, self.plain, self.cuts = int(state["clock"]), bool(state["plain"]), list(state["cuts"])
-        if self.plain:  # states of version 0.2.0 count steps from the first one of a trajectory, be it overwritten
-            own = self._lines[: self._used]
-            own[:, BASE] += own[:, FROM]
-            own[:, TO] -= own[:, FROM]
-            own[:, FROM] = 0
-        self._open = state["open"].numpy().copy()
-        self._last_id = None if state["last_id"] is None else state["last_id"].numpy().copy()
-        self._shapes = [(int(start), int(lanes), int(steps)) for start, lanes, steps in state["shapes"]]
-        for least, members in state["sets"]:
-            kept = self._sets[int(least)] = DenseSet(int(least))
-            kept.replace(members.numpy())
-        alive = np.flatnonzero(lines[:, TO] > lines[:, FROM])
-        self._first[self._oldest(alive) % self.capacity] = alive + 1
+    @classmethod
+    def from_state(cls, owner: str, capacity: int, state: Any) -> SegmentTable:
+        """The table that `state` was made from.
+
+        Raises:
+            CheckpointError: if `state` is damaged: every row that is in the ring must be one step of one line.
+        """
+        fields = Fields(owner, state, _STATE)
+        table = cls(capacity)
+        table.version, table.clock = fields.integer("version"), fields.integer("clock")
+        table.plain, table.cuts = fields.flag("plain"), fields.integers("cuts", low=0, high=table.clock)
+        lines = fields.tensor("lines", torch.int64, 2).numpy().copy()
+        used = table._used = len(lines)
+        if table.plain:  # states of version 0.2.0 count steps from the first one of a trajectory, even if overwritten
+            lines[:, BASE] += lines[:, FROM]
+            lines[:, TO] -= lines[:, FROM]
+            lines[:, FROM] = 0
+        table._reserve(used)
+        table._lines[:used] = lines
+        lengths = lines[:, TO] - lines[:, FROM]
+        alive = np.flatnonzero(lengths)
+        free = fields.indices("free", high=used).numpy()
+        if not np.array_equal(np.sort(free), np.flatnonzero(lengths == 0)):
+            fields.fail("free lines and those without steps differ")
+        table._free = free.tolist()
+        steps = _steps_of(lines[alive], table.rows)
+        if table.plain and (lines[:, ROW:] != ENDLESS).any():
+            fields.fail("a line of batches without environments has their number of steps")
+        if steps is None or not np.array_equal(np.sort(steps), np.arange(table.clock - table.rows, table.clock)):
+            fields.fail(f"its lines are not the steps of {table.rows} rows")
+        table._open = fields.indices("open", low=-1, high=used).numpy().copy()
+        if not np.isin(table._open[table._open >= 0], alive).all():
+            fields.fail("an open line has no steps")
+        if fields["last_id"] is not None:
+            table._last_id = fields.tensor("last_id", None, 1).numpy().copy()
+            if len(table._last_id) != len(table._open):
+                fields.fail("last_id and open differ in length")
+        table._shapes = [_shape_of(shape, table.clock) for shape in fields.items("shapes")]
+        for pair in fields.items("sets"):
+            kept = Fields(owner, dict(zip(("least", "members"), pair, strict=True)), ("least", "members"))
+            least, members = kept.integer("least", low=1), kept.indices("members", high=used).numpy()
+            if least in table._sets or not np.array_equal(np.sort(members), np.flatnonzero(lengths >= least)):
+                fields.fail(f"the set of lines with {least} steps has other members")
+            table._sets[least] = DenseSet(least)
+            table._sets[least].replace(members)
+        table._first[table._oldest(alive) % capacity] = alive + 1
+        return table
 
     def _going(self, lanes: int, steps: int, ids: NDArray[Any] | None) -> Flags:
         """Which lanes go on with the trajectory of the batch before."""
@@ -353,3 +381,24 @@ class SegmentTable:
             grown = np.zeros((2 * size, 5), np.int64)
             grown[: len(self._lines)] = self._lines
             self._lines = grown
+
+
+def _steps_of(lines: Longs, rows: int) -> Longs | None:
+    """Global step of each step of `lines`, int64 ``[rows]``; None if there are more or fewer, or a column is wrong."""
+    base, start, to, row, stride = lines.T
+    lengths = to - start
+    if lines.size and (min(start.min(), lengths.min(), row.min() - 1) < 0 or (stride < row).any()):
+        return None
+    if lengths.max(initial=0) > rows or lengths.sum() != rows:
+        return None
+    first = start - lengths.cumsum() + lengths
+    steps = np.repeat(first, lengths) + np.arange(lengths.sum())
+    row, stride = row.repeat(lengths), stride.repeat(lengths)
+    return base.repeat(lengths) + steps // row * stride + steps % row
+
+
+def _shape_of(shape: Any, clock: int) -> tuple[int, int, int]:
+    start, lanes, steps = shape
+    if any(type(number) is not int for number in shape) or not 0 <= start <= clock or min(lanes, steps) < 1:
+        raise ValueError(f"no shape of batches: {shape}")
+    return start, lanes, steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, final
 
 import numpy as np
@@ -20,6 +19,7 @@ from rl.replay._slice_borders import Borders
 from rl.replay._slice_index import Steps, place_slices, slice_rows, whole_rows
 from rl.replay._slice_marks import Drawn, SliceMarks
 from rl.replay._slice_options import SliceOptions
+from rl.replay._state import Apply
 from rl.replay._tensor import TensorRows
 from rl.replay._trajectories import Trajectories
 
@@ -132,10 +132,15 @@ class SliceCore:
         self.trajectories.empty()
         self.marks.borders.forget()
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Continue with the trajectories of `state`, of other rows."""
-        self.trajectories.load(state)
-        self.marks.borders.forget()
+    def prepare_load(self, state: Any, rows: int | None, max_size: int | None) -> Apply:
+        """As `Trajectories.prepare_load`; other rows are checked for borders again."""
+        load = self.trajectories.prepare_load(state, rows, max_size)
+
+        def apply() -> None:
+            load()
+            self.marks.borders.forget()
+
+        return apply
 
     def mark(self, data: TensorDictBase, info: dict[Any, Any]) -> None:
         """Write the flags of a draw into its rows and its info."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, final
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ContractError
+from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
 from rl.replay._dense_set import Longs
 from rl.replay._random import refuse_priority
-from rl.replay._segments import SegmentTable
+from rl.replay._segments import FROM, TO, SegmentTable
 from rl.replay._slice_core import DRAWN, SliceCore
 from rl.replay._slice_options import SliceOptions
+from rl.replay._state import Apply, Fields, reading
 from rl.replay._untraced import untraced
 
 __all__ = ["SliceSamplerWithoutReplacement"]
@@ -174,17 +176,38 @@ class SliceSamplerWithoutReplacement:
         """Continue the pass of `state`.
 
         Raises:
-            CheckpointError: if `state` is of another sampler, or of one with other arguments.
+            CheckpointError: if `state` is damaged, or of a sampler with other arguments or a storage with another size.
+                Nothing is changed then.
+        """
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
+        """Validate a state without applying it; returns the function that applies it. See `SliceSampler.prepare_load`.
+
+        Raises:
+            CheckpointError: see `load_state_dict`.
         """
         who = type(self).__name__
-        for name, own in (("drop_last", self.drop_last), ("shuffle", self.shuffle)):
-            if state.get(name) != own:
-                raise CheckpointError(f"{who} has {name}={own}, the state {name}={state.get(name)}")
-        self._core.load(state.get("trajectories", {}))
-        order = state["order"]
-        self._order = None if order is None else order.numpy().copy()
-        self._position, self._of = int(state["position"]), list(state["of"])
-        self.ran_out = bool(state["ran_out"])
+        with reading(who):
+            fields = Fields(who, state, ("drop_last", "shuffle", "trajectories", "order", "position", "of", "ran_out"))
+            fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
+            load = self._core.prepare_load(fields["trajectories"], rows, max_size)
+            of, ran_out = fields.integers("of", low=0, high=2**63), fields.flag("ran_out")
+            order, count = None, 0
+            if fields["order"] is not None:
+                lines = fields["trajectories"]["table"]["lines"]
+                order = fields.indices("order", high=len(lines)).numpy().copy()
+                count = len(order)
+                short = lines[order, TO] - lines[order, FROM] < 1
+                if ran_out or len(of) != 2 or short.any() or np.unique(order).size < count:
+                    fields.fail("the order of its pass repeats or lacks a trajectory, or the pass has ended")
+            position = fields.integer("position", high=None if order is None else count - 1)
+
+        def apply() -> None:
+            load()
+            self._order, self._position, self._of, self.ran_out = order, position, of, ran_out
+
+        return apply
 
     def __repr__(self) -> str:
         return f"{repr(self._core)[:-1]}, drop_last={self.drop_last}, shuffle={self.shuffle})"

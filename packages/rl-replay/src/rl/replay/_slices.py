@@ -11,9 +11,10 @@ from torch import Tensor
 
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
-from rl.replay._random import refuse_priority
+from rl.replay._random import refuse_priority, refuse_without_replacement
 from rl.replay._slice_core import DRAWN, SliceCore
 from rl.replay._slice_options import SliceOptions
+from rl.replay._state import Apply
 from rl.replay._untraced import untraced
 
 __all__ = ["SliceSampler"]
@@ -61,6 +62,7 @@ class SliceSampler:
             ``("collector", "mask")`` bool ``[num_slices, slice_len]`` is false; each copy begins and ends a slice.
         span: how many steps of a slice may lie outside of its trajectory, where they are cut off: a number below the
             slice's length, True for all but one, or a pair: before its beginning, behind its end.
+        replacement: True; `SliceSamplerWithoutReplacement` samples without.
 
     Raises:
         ContractError: if an argument is out of its range.
@@ -92,8 +94,10 @@ class SliceSampler:
         strict_length: bool = True,
         pad_output: bool = False,
         span: bool | int | tuple[bool | int, bool | int] = False,
+        replacement: bool = True,
     ) -> None:
         who = type(self).__name__
+        refuse_without_replacement(who, "SliceSamplerWithoutReplacement", replacement=replacement)
         self._core: Final = SliceCore(
             who,
             SliceOptions(who, num_slices, slice_len, strict=strict_length, pad=pad_output, span=span),
@@ -179,9 +183,22 @@ class SliceSampler:
         """Continue with the trajectories of `state`.
 
         Raises:
-            CheckpointError: if `state` is of another sampler, or of a storage of another size.
+            CheckpointError: if `state` is damaged, or of a storage with another size. Nothing is changed then.
         """
-        self._core.load(state)
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
+        """Validate a state without applying it; returns the function that applies it.
+
+        Args:
+            state: of `state_dict`.
+            rows: number of rows that the storage will have; not known if None.
+            max_size: of the storage; not known if None.
+
+        Raises:
+            CheckpointError: see `load_state_dict`.
+        """
+        return self._core.prepare_load(state, rows, max_size)
 
     def __repr__(self) -> str:
         return repr(self._core)

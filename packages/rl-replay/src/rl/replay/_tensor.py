@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NoReturn
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ContractError, ShapeError
+from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
-from rl.replay._arguments import whole
+from rl.replay._arguments import Index, row_numbers, whole
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
-from rl.replay._plain import require_plain
 from rl.replay._row_gather import flat_rows, row_gather
+from rl.replay._state import Apply, Fields, load_cells, pack, reading, unpack
 from rl.replay._writable import refuse_unwritable
 
 __all__ = ["TensorRows"]
@@ -81,8 +81,18 @@ class TensorRows:
         self._refuse_other(data)
         return torch.Size(leading(data.shape, self.ndim)).numel() if self.ndim > 1 else leading(data.shape, 1)[0]
 
-    def get(self, index: Tensor | int | slice) -> Any:
+    def __getitem__(self, index: Index) -> Any:
+        """The same as `get`."""
+        return self.get(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        """All rows, one by one."""
+        return (self.get(row) for row in range(self._len))
+
+    def get(self, index: Index) -> Any:
         """The rows under `index`, ``[n, ...]``; one row without that dimension for an int. A copy.
+
+        Lists, ranges and arrays count as tensors of indices.
 
         Raises:
             IndexError: if an index is outside of what is stored. Of an index that lies on a device other than the CPU,
@@ -93,9 +103,8 @@ class TensorRows:
             raise ContractError(f"{type(self).__name__} is empty: write rows with `extend` before reading")
         if isinstance(index, Tensor):
             return self._gather(layout, index)
-        if isinstance(index, slice):
-            start, stop, step = index.indices(self._len)
-            return self._gather(layout, torch.arange(start, stop, step, device="cpu"))
+        if not isinstance(index, int):
+            return self._gather(layout, row_numbers(type(self).__name__, index, self._len))
         row = self._row(index)
         cells = {key: cell[row] for key, cell in self._cells.items()}
         return layout.build(
@@ -145,23 +154,23 @@ class TensorRows:
             return cells
         return {key: cell.view(*index.shape, *cell.shape[1:]) for key, cell in cells.items()}
 
-    def set(self, index: Tensor | int | slice, data: TensorDictBase | Tensor) -> None:
+    def set(self, index: Index, data: TensorDictBase | Tensor) -> None:
         """Write the rows of `data` under `index`. Everything is checked before anything is written.
 
         Rows behind the last one may be written only without leaving a gap.
 
         Raises:
             ContractError: if a key is missing or new.
-            SpecError: if a dtype differs from the first batch, or is one that torch cannot write.
+            SpecError: if a dtype differs from the first batch, or an entry is sparse, on the meta device, or of a dtype
+                that torch cannot write.
             ShapeError: if a shape differs, or there are not as many rows as indices.
             IndexError: if an index is negative, beyond the capacity or would leave a gap.
         """
         if isinstance(index, int):
             self.set(torch.tensor([index], device="cpu"), data.unsqueeze(0))
             return
-        if isinstance(index, slice):
-            self.set(torch.arange(*index.indices(self.max_size), device="cpu"), data)
-            return
+        if not isinstance(index, Tensor):
+            index = row_numbers(type(self).__name__, index, self.max_size)
         cells, count, layout = self._checked(data)
         if index.numel() != count:
             raise ShapeError(f"{type(self).__name__}: {index.numel()} indices for {count} rows")
@@ -206,35 +215,56 @@ class TensorRows:
             if isinstance(part, Tensor):
                 part = part.clone() if copy else part
             else:
-                require_plain(part, f"{type(self).__name__}: the non-tensor data under {key!r}")
+                part = pack(part, f"{type(self).__name__}: the non-tensor data under {key!r}")
             cells.append([key, part])
         layout = None if self._layout is None else self._layout.state()
         return {"max_size": self.max_size, "ndim": self.ndim, "len": self._len, "layout": layout, "cells": cells}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over layout and rows.
+        """Replace layout and rows by those of `state`.
 
         Raises:
-            CheckpointError: if `state` is of a storage with another capacity or `ndim`.
+            CheckpointError: if `state` is damaged, or of a storage with other arguments. Nothing is changed then.
         """
-        for name, own in (("max_size", self.max_size), ("ndim", self.ndim)):
-            if state[name] != own:
-                raise CheckpointError(
-                    f"{type(self).__name__} has {name}={own}, the state {name}={state[name]}: make the storage "
-                    "with the same arguments"
-                )
+        self.prepare_load(state)[1]()
+
+    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
+        """Validate a state without applying it: its number of rows, and the function that applies it.
+
+        Raises:
+            CheckpointError: see `load_state_dict`.
+        """
+        who = type(self).__name__
+        with reading(who):
+            fields = Fields(who, state, ("max_size", "ndim", "len", "layout", "cells"))
+            fields.match(max_size=self.max_size, ndim=self.ndim)
+            length, pairs = fields.integer("len", high=self.max_size), fields.items("cells")
+            if fields["layout"] is None:
+                if length or pairs:
+                    fields.fail(f"it has {length} rows and no layout")
+                return 0, self._load_nothing
+            layout = Layout.from_state(fields["layout"])
+            pairs = [[key, part if isinstance(part, Tensor) else unpack(part, who)] for key, part in pairs]
+            cells = load_cells(fields, layout, pairs, length, meta=self._is_meta)
+
+        def apply() -> None:
+            if self._layout is None or self._layout.state() != layout.state():
+                with torch.inference_mode(mode=False):  # as in `set`
+                    self._allocate(layout)
+            for key, part in cells.items():
+                self._cells[key][:length] = part
+            self._len = length
+            self._revision += 1
+
+        return length, apply
+
+    def _load_nothing(self) -> None:
+        self._forget()
         self._revision += 1
-        if state["layout"] is None:
-            self._forget()
-            return
-        layout = Layout.from_state(state["layout"])
-        if self._layout is None or self._layout.state() != layout.state():
-            with torch.inference_mode(mode=False):  # as in `set`
-                self._allocate(layout)
-        length: int = state["len"]
-        for key, part in state["cells"]:
-            self._cells[key if isinstance(key, str) else tuple(key)][:length] = part
-        self._len = length
+
+    @property
+    def _is_meta(self) -> bool:
+        return self.device is not None and self.device.type == "meta"
 
     def _new_tensor(self, key: NestedKey, column: Column) -> Tensor:  # noqa: ARG002  file-backed storages name files by it
         """Memory for one column, ``[max_size, ...]``."""
@@ -283,6 +313,9 @@ class TensorRows:
             layout = Layout.of(data, self.ndim)
             self._check_first(layout, data)
         count = layout.check(cells, who)
+        for key, cell in cells.items():
+            if isinstance(cell, Tensor) and (cell.layout is not torch.strided or (cell.is_meta and not self._is_meta)):
+                _refuse_without_numbers(who, key, cell)
         if count == 0:
             raise ShapeError(f"{who}: a batch without rows, batch size {list(data.shape)}")
         if not self._writable:
@@ -368,6 +401,17 @@ def grown(who: str, index: Tensor, length: int, max_size: int) -> int:
     ) != high + 1 - length:
         raise IndexError(f"{who}: writing at {high} would leave a gap behind row {length - 1}")
     return high + 1
+
+
+def _refuse_without_numbers(who: str, key: NestedKey, cell: Tensor) -> NoReturn:
+    name = key_str(key) if key else "the tensor"
+    if cell.is_meta:
+        raise SpecError(f"{who}: {name} is on the meta device and has no values; nothing was written")
+    kind = str(cell.layout).removeprefix("torch.")
+    raise SpecError(
+        f"{who}: {name} has the layout {kind}, expected a dense tensor; nothing was written. Convert it with"
+        " `.to_dense()` before"
+    )
 
 
 def _refuse_nested(who: str, cells: Cells) -> None:

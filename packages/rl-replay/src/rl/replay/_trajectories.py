@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -15,10 +14,9 @@ from rl.core.interfaces import Storage
 from rl.core.keys import NestedKey, key_str
 from rl.replay._boundaries import Boundaries, Marks
 from rl.replay._segments import SegmentTable
+from rl.replay._state import Apply, Fields, reading
 
 __all__ = ["Trajectories"]
-
-_STATE = ("capacity", "stale", "cursor", "table")
 
 
 class Trajectories:
@@ -128,23 +126,43 @@ class Trajectories:
             "table": None if table is None else table.state(),
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` said."""
-        missing = [name for name in _STATE if name not in state]
-        if missing:
-            raise CheckpointError(
-                f"{self._who}: this state lacks {', '.join(missing)}; it is not the state of this sampler"
-            )
-        capacity, own = state["capacity"], self._table
-        if capacity is not None and own is not None and own.capacity != capacity:
-            raise CheckpointError(
-                f"{self._who} draws from {own.capacity} rows at most, the state is of a storage of {capacity}"
-            )
-        self.empty()
-        if capacity is not None:
-            self._table = SegmentTable(int(capacity))
-            self._table.load(state["table"])
-        self._stale, self._cursor = bool(state["stale"]), state["cursor"]
+    def prepare_load(self, state: Any, rows: int | None, max_size: int | None) -> Apply:
+        """Validate a state without applying it; returns the function that applies it.
+
+        Args:
+            state: of `state`.
+            rows: number of rows that the storage will have; not known if None.
+            max_size: of the storage; not known if None.
+
+        Raises:
+            CheckpointError: if `state` is damaged, or of a storage with another size.
+        """
+        with reading(self._who):
+            fields = Fields(self._who, state, ("capacity", "stale", "cursor", "table"))
+            stale, table, cursor = fields.flag("stale"), None, None
+            if max_size is None and self._table is not None:
+                max_size = self._table.capacity
+            if fields["capacity"] is not None:
+                capacity = fields.integer("capacity", low=1)
+                if max_size not in (None, capacity):
+                    raise CheckpointError(
+                        f"{self._who} samples from {max_size} rows at most, the state is of a storage of {capacity}"
+                    )
+                table = SegmentTable.from_state(self._who, capacity, fields["table"])
+                if fields["cursor"] is not None:
+                    cursor = fields.integer("cursor", high=capacity - 1)
+            if (table is None and (fields["table"] is not None or fields["cursor"] is not None)) or (
+                rows and (stale or table is None or table.rows != rows)
+            ):
+                fields.fail(f"its table of trajectories is not that of a storage with {rows} rows")
+
+        def apply() -> None:
+            self.empty()
+            if table is not None:
+                self._table = table
+            self._stale, self._cursor = stale, cursor
+
+        return apply
 
     def _forget(self) -> None:
         self._stale = False

@@ -8,9 +8,10 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ContractError
+from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.replay._random import refuse_empty, refuse_priority
+from rl.replay._state import Apply, Fields, reading
 
 __all__ = ["SamplerWithoutReplacement"]
 
@@ -103,14 +104,38 @@ class SamplerWithoutReplacement:
         """Continue the pass of `state`.
 
         Raises:
-            CheckpointError: if `state` is of a sampler with other arguments.
+            CheckpointError: if `state` is damaged, or of a sampler with other arguments. Nothing is changed then.
         """
-        for name, own in (("drop_last", self.drop_last), ("shuffle", self.shuffle)):
-            if state[name] != own:
-                raise CheckpointError(f"SamplerWithoutReplacement has {name}={own}, the state {name}={state[name]}")
-        order = state["order"]
-        self._order = None if order is None else order.clone()
-        self._position, self.ran_out = int(state["position"]), bool(state["ran_out"])
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
+        """Validate a state without applying it; returns the function that applies it.
+
+        Args:
+            state: of `state_dict`.
+            rows: number of rows that the storage will have; not known if None.
+            max_size: of the storage; not known if None.
+
+        Raises:
+            CheckpointError: see `load_state_dict`.
+        """
+        who = "SamplerWithoutReplacement"
+        with reading(who):
+            fields = Fields(who, state, ("drop_last", "shuffle", "order", "position", "ran_out"))
+            fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
+            ran_out, order, count = fields.flag("ran_out"), None, 0
+            if fields["order"] is not None:
+                limit = max_size if rows is None else rows
+                order = fields.indices("order", high=2**63 - 1 if limit is None else limit).clone()
+                count = len(order)
+                if ran_out or order.unique().numel() < count:
+                    fields.fail("the order of its pass repeats a row, or the pass has ended")
+            position = fields.integer("position", high=None if order is None else count - 1)
+
+        def apply() -> None:
+            self._order, self._position, self.ran_out = order, position, ran_out
+
+        return apply
 
     def __repr__(self) -> str:
         return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle})"

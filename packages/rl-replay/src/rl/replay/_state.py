@@ -1,0 +1,269 @@
+"""States as plain data, and the checks that a state passes before any of it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import CheckpointError, RLError
+from rl.replay._layout import Cells, Layout, flatten, key_of
+
+__all__ = ["Apply", "Fields", "load_cells", "pack", "prepare_load", "reading", "unpack"]
+
+Apply = Callable[[], None]
+"""Applies a validated state; fails only if memory or a file for the rows cannot be made."""
+
+_TAG = "__rows__"
+_BROKEN = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError, RLError)
+
+
+@contextmanager
+def reading(owner: str) -> Generator[None]:
+    """Turn what reading a damaged state raises into a `CheckpointError`.
+
+    Example:
+        >>> with reading("Writer"):
+        ...     int("three")
+        Traceback (most recent call last):
+        ...
+        rl.core.errors.CheckpointError: Writer: the state is damaged (ValueError: invalid literal for int() ...
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except _BROKEN as error:
+        raise CheckpointError(
+            f"{owner}: the state is damaged ({type(error).__name__}: {error}). Load another checkpoint; nothing was"
+            " changed"
+        ) from error
+
+
+class Fields:
+    """The fields of a state, checked one by one.
+
+    Args:
+        owner: class that takes the state, for messages.
+        state: what its `state_dict` returned.
+        names: the fields that it must have; it may have no others.
+
+    Raises:
+        CheckpointError: if a field is missing or unknown.
+
+    Example:
+        >>> Fields("Writer", {"cursor": 3}, ("cursor",)).integer("cursor", high=10)
+        3
+    """
+
+    def __init__(self, owner: str, state: Any, names: Sequence[str]) -> None:
+        self.owner: Final = owner
+        if not isinstance(state, Mapping):
+            raise CheckpointError(f"{owner}: a state is what state_dict() returns, got {type(state).__name__}")
+        self._state: Final[Mapping[Any, Any]] = state
+        missing = [name for name in names if name not in self._state]
+        if missing:
+            raise CheckpointError(f"{owner}: this state lacks {', '.join(missing)}; it is not the state of a {owner}")
+        unknown = [str(name) for name in self._state if name not in names]
+        if unknown:
+            raise CheckpointError(
+                f"{owner}: this state has {', '.join(unknown)}, which this version of {owner} does not have. Upgrade"
+                " rl-replay, or load the state of another one"
+            )
+
+    def __getitem__(self, name: str) -> Any:
+        return self._state[name]
+
+    def fail(self, text: str) -> NoReturn:
+        """Refuse the state.
+
+        Raises:
+            CheckpointError: always.
+        """
+        raise CheckpointError(f"{self.owner}: the state is damaged: {text}. Nothing was changed")
+
+    def match(self, **own: Any) -> None:
+        """Refuse the state of an object with other arguments.
+
+        Raises:
+            CheckpointError: naming the argument and both values.
+        """
+        for name, value in own.items():
+            found = self._state[name]
+            if type(found) is not type(value) or found != value:
+                raise CheckpointError(
+                    f"{self.owner} has {name}={value}, the state {name}={found}: construct it with the same arguments"
+                )
+
+    def integer(self, name: str, *, low: int = 0, high: int | None = None) -> int:
+        """An integer of at least `low` and at most `high`."""
+        value = self._state[name]
+        if type(value) is not int or value < low or (high is not None and value > high):
+            limits = f"at least {low}" if high is None else f"in [{low}, {high}]"
+            self.fail(f"{name} must be an integer {limits}, got {_shown(value)}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """A bool."""
+        value = self._state[name]
+        if type(value) is not bool:
+            self.fail(f"{name} must be a bool, got {_shown(value)}")
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        """A list."""
+        value = self._state[name]
+        if not isinstance(value, list):
+            self.fail(f"{name} must be a list, got {_shown(value)}")
+        return value
+
+    def integers(self, name: str, *, low: int, high: int) -> list[int]:
+        """A list of integers in ``[low, high]``."""
+        values = self.items(name)
+        if any(type(value) is not int or not low <= value <= high for value in values):
+            self.fail(f"{name} must be integers in [{low}, {high}], got {_shown(values)}")
+        return values
+
+    def tensor(self, name: str, dtype: torch.dtype | None, dims: int) -> Tensor:
+        """A tensor of `dtype`, or of any if None, with so many dimensions."""
+        value = self._state[name]
+        if not isinstance(value, Tensor) or dtype not in (None, value.dtype) or value.dim() != dims or value.is_meta:
+            self.fail(
+                f"{name} must be a tensor of {dtype or 'any dtype'} with {dims} dimension(s), got {_shown(value)}"
+            )
+        return value.detach()
+
+    def indices(self, name: str, *, low: int = 0, high: int) -> Tensor:
+        """Indices in ``[low, high)``, int64 ``[n]``."""
+        value = self.tensor(name, torch.int64, 1)
+        if value.numel() and not (low <= int(value.min()) and int(value.max()) < high):
+            self.fail(f"{name} must be in [{low}, {high}), got numbers from {int(value.min())} to {int(value.max())}")
+        return value
+
+
+def prepare_load(part: Any, state: Any, rows: int | None, max_size: int) -> Apply:
+    """Validate the state of a sampler or writer and return what applies it.
+
+    A part with a method ``prepare_load(state, rows, max_size)`` validates first; any other applies its state in
+    `load_state_dict`, where it may still raise.
+    """
+    prepare = getattr(part, "prepare_load", None)
+    return (lambda: part.load_state_dict(state)) if prepare is None else prepare(state, rows, max_size)
+
+
+def load_cells(
+    fields: Fields, layout: Layout, cells: Any, rows: int, *, meta: bool = False, sparse: bool = False
+) -> Cells:
+    """Columns ``[rows, ...]`` as `layout` has them, read from pairs of key and column; they may be `meta` or `sparse`.
+
+    Raises:
+        CheckpointError: if a column is missing or unknown, or has another number of rows, shape or dtype.
+    """
+    found: Cells = {key_of(key): part for key, part in cells}
+    if found.keys() != layout.columns.keys() or len(found) != len(cells):
+        fields.fail(f"it has columns {list(found)}, its layout {list(layout.columns)}")
+    for key, column in layout.columns.items():
+        part = found[key]
+        if column.dtype is None:
+            fits = _is_nested(part, (rows, *column.shape))
+        else:
+            fits = (
+                isinstance(part, Tensor)
+                and part.dtype is column.dtype
+                and part.shape == (rows, *column.shape)
+                and (meta or not part.is_meta)
+                and (sparse or part.layout is torch.strided)
+            )
+        if not fits:
+            fields.fail(f"column {key!r} must be {column} in each of {rows} rows, got {_shown(part)}")
+    return found
+
+
+def pack(value: Any, owner: str) -> Any:
+    """`value` as plain containers, copied: TensorDicts are taken apart.
+
+    Raises:
+        CheckpointError: if `value` holds something other than TensorDicts and plain data.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict({"a": torch.ones(2)}, batch_size=[2])
+        >>> unpack(pack(td, "a batch"), "a batch")["a"]
+        tensor([1., 1.])
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, TensorDictBase):
+        data = value.unsqueeze(0)
+        cells = [[key, pack(cell, owner)] for key, cell in flatten(data, 1).items()]
+        device = None if value.device is None else str(value.device)
+        return {_TAG: "tensordict", "layout": Layout.of(data).state(), "cells": cells, "n": 1, "device": device}
+    if isinstance(value, Tensor) and not value.is_meta:
+        return value.detach().clone()
+    if isinstance(value, (list, tuple)):
+        items = [pack(item, owner) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        if not all(isinstance(key, (str, int)) for key in value) or _TAG in value:
+            # The info of a sample has nested keys; they are kept as pairs.
+            return {_TAG: "dict", "items": [[pack(key, owner), pack(item, owner)] for key, item in value.items()]}
+        return {key: pack(item, owner) for key, item in value.items()}
+    raise CheckpointError(
+        f"{owner} holds {_shown(value)}; a state holds tensors, numbers, strings, None, and lists, tuples "
+        "and dicts of these. Convert it before it is stored"
+    )
+
+
+def unpack(value: Any, owner: str) -> Any:
+    """What `pack` was given, copied.
+
+    Raises:
+        CheckpointError: if `value` is not what `pack` returned.
+    """
+    with reading(owner):
+        return _unpack(value, owner)
+
+
+def _unpack(value: Any, owner: str) -> Any:
+    if isinstance(value, dict):
+        tag = value.get(_TAG)
+        if tag is None:
+            return {key: _unpack(item, owner) for key, item in value.items()}
+        if tag == "dict":
+            return {key_of(key): _unpack(item, owner) for key, item in Fields(owner, value, (_TAG, "items"))["items"]}
+        fields = Fields(owner, value, (_TAG, "layout", "cells", "n", "device"))
+        fields.match(**{_TAG: "tensordict", "n": 1})
+        layout = Layout.from_state(fields["layout"])
+        cells = load_cells(
+            fields, layout, [[key, _unpack(cell, owner)] for key, cell in fields["cells"]], 1, sparse=True
+        )
+        device = None if fields["device"] is None else torch.device(fields["device"])
+        return layout.build(cells, (1,), device).squeeze(0)
+    if isinstance(value, (list, tuple)):
+        items = [_unpack(item, owner) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, Tensor) and not value.is_meta:
+        return value.detach().clone()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise CheckpointError(f"{owner}: the state is damaged: it holds {_shown(value)}. Nothing was changed")
+
+
+def _is_nested(value: Any, shape: Sequence[int]) -> bool:
+    """Whether `value` is lists of such lengths, one in the other."""
+    if not shape:
+        return True
+    return isinstance(value, list) and len(value) == shape[0] and all(_is_nested(item, shape[1:]) for item in value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+        return f"a {kind} tensor of {value.dtype} {list(value.shape)}"
+    plain = isinstance(value, (bool, int, float, str, list, tuple, type(None)))
+    return text if plain and len(text := repr(value)) <= 60 else f"a {type(value).__name__}"
