@@ -264,11 +264,25 @@ def test_missing_libraries_get_the_line_that_installs_them():
         pytest.param({"vectorization": "threads"}, "'in-process' or 'native'", id="vectorization"),
         pytest.param({"vectorization": "native"}, "needs num_envs", id="native-one"),
         pytest.param({"vectorization": "native", "num_envs": 2}, "NEXT_STEP", id="native-autoreset"),
+        pytest.param(
+            {"vectorization": "native", "num_envs": 2, "wrappers": [lambda env: env]}, "wrappers", id="native-wrappers"
+        ),
     ],
 )
 def test_wrong_arguments(kwargs, message):
     with pytest.raises(SpecError, match=message):
         GymEnv("CartPole-v1", **kwargs)
+
+
+def test_wrappers_are_applied_to_each_environment_innermost_first():
+    def scaled(env):
+        return gym.wrappers.TransformReward(env, lambda reward: 3 * reward)
+
+    def shifted(env):
+        return gym.wrappers.TransformReward(env, lambda reward: reward + 1)
+
+    env = GymEnv("CartPole-v1", num_envs=2, wrappers=[scaled, shifted])
+    assert (env.rollout(4)["next", "reward"] == 3 * 1 + 1).all()
 
 
 def test_native_form_that_does_not_exist():

@@ -3,6 +3,8 @@
 import sys
 from types import ModuleType
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -141,6 +143,42 @@ class FakeEnv:
         )
         self.full_action_spec = Composite(action=action.expand(batch, *action.shape), shape=(batch,))
 
+
+class TargetEnv(gymnasium.Env):
+    """Eight steps, each of which pays 1 for an action that is the target, and nothing for the worst one."""
+
+    def __init__(self, action_space, distance):
+        self.action_space, self._distance = action_space, distance
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.ones(2, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self._steps += 1
+        return np.ones(2, np.float32), 1 - float(self._distance(action)), self._steps == LENGTH, False, {}
+
+
+def doubles(**kwargs):
+    return TargetEnv(gymnasium.spaces.Box(-1, 1, (2,), np.float64), lambda a: np.abs(a - [0.5, -0.5]).mean(), **kwargs)
+
+
+def choices(**kwargs):
+    return TargetEnv(gymnasium.spaces.MultiDiscrete([2, 4]), lambda a: (a != [1, 2]).mean(), **kwargs)
+
+
+def bits(**kwargs):
+    return TargetEnv(gymnasium.spaces.MultiBinary(3), lambda a: (a != [1, 0, 1]).mean(), **kwargs)
+
+
+gym_module = ModuleType("rl_trainers_test_gym")
+sys.modules[gym_module.__name__] = gym_module
+for name, make in (("Doubles-v0", doubles), ("Choices-v0", choices), ("Bits-v0", bits)):
+    if name not in gymnasium.registry:
+        gymnasium.register(name, entry_point=make)
 
 module = ModuleType("rl_trainers_test_envs")
 module.FakeEnv = FakeEnv

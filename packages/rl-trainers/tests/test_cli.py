@@ -32,7 +32,7 @@ def test_train_then_eval(capsys, tmp_path):
     assert {"eval_return_mean", "eval_return_std", "train_seconds"} <= summary.keys()
     assert {"torch", "rl-core", "rl-trainers", "python"} <= summary["versions"].keys()
     assert {p.name for p in (tmp_path / "run").iterdir()} == {
-        "checkpoints", "config.yaml", "learning_curve.png", "metrics.csv", "summary.json"
+        ".lock", "checkpoints", "config.yaml", "learning_curve.png", "metrics.csv", "summary.json"
     }  # fmt: skip
     assert main(["eval", "run", "--episodes", "3"]) == 0
     line = capsys.readouterr().out
@@ -71,6 +71,13 @@ def test_another_runs_config_is_accepted(tmp_path):
     ("words", "message"),
     [
         pytest.param(["ppoo"], "no recipe 'ppoo'; did you mean 'ppo'?", id="recipe"),
+        pytest.param(["CartPole-v1"], "to train on an environment: rl train --env CartPole-v1", id="env-as-recipe"),
+        pytest.param(["--env-kwargs", "[1]"], "--env-kwargs must be a mapping in quotes", id="no-mapping"),
+        pytest.param(["--transform"], "--transform needs a value", id="no-value"),
+        pytest.param(["--config", "out.yaml"], "out.yaml sets 'out', which a config file cannot", id="out-in-file"),
+        pytest.param(["--config", "resume.yaml"], "sets 'resume', which a config file cannot", id="resume-in-file"),
+        pytest.param(["--env-kwargs", "[" * 20_000], "", id="deep-value"),
+        pytest.param(["--config", "deep.yaml"], "config file deep.yaml is not YAML", id="deep-file"),
         pytest.param(["--learnin-rate", "1"], "no option --learnin-rate; did you mean --learning-rate?", id="option"),
         pytest.param(["--learning-rate", "fast"], "--learning-rate must be a number, got fast", id="type"),
         pytest.param(["--num-envs", "2.5"], "--num-envs must be a whole number, got 2.5", id="fraction"),
@@ -100,6 +107,9 @@ def test_what_cannot_be_understood_is_said_with_status_2(words, message, capsys,
         "list.yaml": "- 1",
         "typo.yaml": "gama: 0.9",
         "value.yaml": "gamma: 7",
+        "out.yaml": "out: elsewhere",
+        "resume.yaml": "resume: old",
+        "deep.yaml": "[" * 20_000,
         "ppo.yaml": "recipe: ppo",
         "old/config.yaml": "recipe: ppo",
     }
@@ -114,10 +124,17 @@ def test_what_cannot_be_understood_is_said_with_status_2(words, message, capsys,
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        pytest.param("CartPol-v1", "did you mean 'CartPole-v1'?", id="gymnasium"),
-        pytest.param("gym/CartPol-v1", "did you mean 'CartPole-v1'?", id="component-id"),
-        pytest.param("test/gues", "did you mean 'test/guess'?", id="component"),
+        pytest.param("CartPol-v1", "Did you mean 'CartPole-v1'", id="gymnasium"),
+        pytest.param("gym/CartPol-v1", "Did you mean 'CartPole-v1'", id="component-id"),
+        pytest.param("test/gues", "did you mean 'test/guess'", id="component"),
         pytest.param("gym", "takes an id: write gym/ID", id="no-id"),
+        pytest.param(
+            "ALE/Pong-v5",
+            "pip install ale-py, and name the module that registers them: 'ale_py:ALE/Pong-v5'",
+            id="other-package",
+        ),
+        pytest.param("a:b:c", "'a:b:c' has the wrong form; write module:Class or module:ID", id="two-colons"),
+        pytest.param("nowhere:Maze", "there is no module 'nowhere'; install it, or run the command in", id="no-module"),
     ],
 )
 def test_an_unknown_environment_is_named_with_the_nearest(env, message, capsys, tmp_path):

@@ -127,8 +127,8 @@ def test_runs_that_begin_together_get_folders_of_their_own():
     [
         pytest.param(dqn_policy, DQNConfig(), Bounded(-2.0, 2.0, (1,)), "a Bounded float32 [1]", id="dqn-box"),
         pytest.param(dqn_policy, DQNConfig(), MultiCategorical([2, 3]), "a MultiCategorical int64 [2]", id="dqn-multi"),
-        pytest.param(ppo_policy, PPOConfig(), MultiCategorical([2, 3]), "a MultiCategorical int64 [2]", id="ppo-multi"),
-        pytest.param(ppo_policy, PPOConfig(), Binary(3), "a Binary", id="ppo-binary"),
+        pytest.param(ppo_policy, PPOConfig(), Binary(3, (2, 3)), "a Binary int8 [2, 3]", id="ppo-binary-matrix"),
+        pytest.param(ppo_policy, PPOConfig(), Bounded(0, 3, (2,), dtype=torch.int64), "Bounded int64", id="ppo-int"),
         pytest.param(ppo_policy, PPOConfig(), Unbounded((2, 2)), "an Unbounded float32 [2, 2]", id="ppo-matrix"),
     ],
 )
@@ -139,7 +139,7 @@ def test_refused_actions_are_named_in_one_line(build, config, spec, named):
     assert "\n" not in message
     assert named in message
     # another recipe is named only where it fits
-    assert ("train it with ppo" in message) == (build is dqn_policy and isinstance(spec, Bounded))
+    assert ("train it with ppo" in message) == (build is dqn_policy)
 
 
 def test_actions_with_a_bound_on_one_side_are_refused():

@@ -1,17 +1,35 @@
+import json
+import os
+
 import pytest
 import torch
 from rl_trainers_test_envs import FakeEnv, GuessEnv
 from tensordict import TensorDict
 
+from rl.core import ExplorationType, set_exploration_type
 from rl.core.errors import RLError, SpecError
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
-from rl.trainers import DQNConfig, PPOConfig, _evaluation, evaluate, load_policy, make_env, train_dqn, train_ppo
+from rl.replay import PrioritizedSampler
+from rl.trainers import (
+    DQNConfig,
+    Evaluator,
+    PPOConfig,
+    _evaluation,
+    _run,
+    evaluate,
+    load_policy,
+    make_env,
+    train_dqn,
+    train_ppo,
+)
+from rl.trainers._actions import BinaryVector, CategoricalVector
 from rl.trainers._dqn import dqn_policy
 from rl.trainers._fields import config_fields
 from rl.trainers._loggers import read_metrics
-from rl.trainers._networks import network
+from rl.trainers._networks import described_observations, network
 from rl.trainers._optimizer import clip_gradients
 from rl.trainers._ppo import ppo_policy
+from rl.trainers._rng import seeds_of
 
 QUICK = {"env": "test/guess", "num_envs": 4, "eval_every": 1024, "loggers": ("csv",)}
 
@@ -42,11 +60,17 @@ ENDLESS = {**QUICK, "env": "test/endless", "total_frames": 128, "frames_per_batc
 
 def test_an_environment_without_state_is_trained_and_said_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(_evaluation, "MAX_STEPS", 64)
+    monkeypatch.setattr(_evaluation, "NOTE_STEPS", 32)
     with pytest.raises(RLError, match="did not end within 64 steps; set max_episode_steps"):
-        train_ppo(PPOConfig(**ENDLESS), out=tmp_path / "a", display="none")
+        train_ppo(PPOConfig(**ENDLESS), out=tmp_path / "a", display="plain")
+    assert capsys.readouterr().out.count("no episode of the evaluation has ended in 32 steps") == 1
+    monkeypatch.setattr(_run, "ENDLESS_STEPS", 32)
     config = PPOConfig(**{**ENDLESS, "checkpoint_every": 64, "total_frames": 10_000})
     train_ppo(config, out=tmp_path / "b", display="plain", should_stop=lambda frames: frames >= 256)
-    assert capsys.readouterr().out.count("has no state_dict()") == 1
+    out = capsys.readouterr().out
+    assert out.count("has no state_dict()") == 1
+    assert out.count("no episode of 'test/endless' has ended in 32 steps of each environment") == 1
+    assert "--max-episode-steps" in out
 
 
 def test_a_step_limit_needs_an_environment_of_ours(tmp_path):
@@ -80,7 +104,8 @@ def _nan_step(step):
     return broken
 
 
-def test_threads_are_restored(tmp_path):
+def test_threads_are_restored(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
     before = torch.get_num_threads()
     config = PPOConfig(**QUICK, total_frames=64, frames_per_batch=64, minibatch_size=64, threads=before + 1)
     train_ppo(config, out=tmp_path / "run", display="none")
@@ -92,13 +117,19 @@ ACTIONS = [
     pytest.param(OneHot(5), (5,), id="one-hot"),
     pytest.param(Bounded(-2.0, 3.0, (2,)), (2,), id="bounded"),
     pytest.param(Unbounded((2,)), (2,), id="unbounded"),
+    pytest.param(Bounded(-2.0, 3.0, (2,), dtype=torch.float64), (2,), id="bounded-double"),
+    pytest.param(Unbounded((2,), dtype=torch.float64), (2,), id="unbounded-double"),
+    pytest.param(MultiCategorical([2, 4]), (2,), id="multi-categorical"),
+    pytest.param(Binary(3), (3,), id="binary"),
 ]
 
 
+@pytest.mark.parametrize("how", [ExplorationType.RANDOM, ExplorationType.DETERMINISTIC], ids=lambda how: how.name)
 @pytest.mark.parametrize(("spec", "shape"), ACTIONS)
-def test_ppo_writes_actions_of_the_spec(spec, shape):
+def test_ppo_writes_actions_of_the_spec(spec, shape, how):
     env = FakeEnv(spec)
-    td = ppo_policy(PPOConfig(), env)(TensorDict(observation=torch.randn(3, 4), batch_size=[3]))
+    with set_exploration_type(how):
+        td = ppo_policy(PPOConfig(), env)(TensorDict(observation=torch.randn(3, 4), batch_size=[3]))
     assert td["action"].shape == (3, *shape)
     assert env.full_action_spec["action"].is_in(td["action"])
     assert td["action_log_prob"].shape == (3,)
@@ -114,8 +145,6 @@ def test_dqn_writes_actions_of_the_spec(spec, shape):
 @pytest.mark.parametrize(
     ("build", "config", "spec"),
     [
-        pytest.param(ppo_policy, PPOConfig(), MultiCategorical([2, 3]), id="ppo-multi"),
-        pytest.param(ppo_policy, PPOConfig(), Binary(3), id="ppo-binary"),
         pytest.param(dqn_policy, DQNConfig(), Unbounded((2,)), id="dqn-continuous"),
     ],
 )
@@ -129,13 +158,13 @@ def test_other_actions_are_refused(build, config, spec):
     [
         pytest.param(Unbounded((4,)), id="vector"),
         pytest.param(Unbounded((4,), dtype=torch.float64), id="double"),
-        pytest.param(Unbounded((2, 3)), id="matrix"),
+        pytest.param(OneHot(3), id="one-hot-3"),
         pytest.param(Unbounded(()), id="scalar"),
         pytest.param(Categorical(7), id="index"),
         pytest.param(OneHot(7), id="one-hot"),
         pytest.param(Bounded(0, 255, (84, 84, 3), dtype=torch.uint8), id="pixels-last"),
         pytest.param(Bounded(0, 255, (3, 40, 40), dtype=torch.uint8), id="pixels-first"),
-        pytest.param(Bounded(0.0, 1.0, (10, 10, 4)), id="small-picture"),
+        pytest.param(Bounded(0, 255, (10, 10, 4), dtype=torch.uint8), id="small-image"),
         pytest.param({"a": Unbounded((2,)), "b": Categorical(3)}, id="several"),
     ],
 )
@@ -150,6 +179,123 @@ def test_networks_take_every_kind_of_observation(observation, batch):
     assert torch.isfinite(out).all()
     flat = net(*[leaf.flatten(0, len(batch) - 1) for leaf in leaves])
     torch.testing.assert_close(out.flatten(0, len(batch) - 1), flat)
+
+
+def image(*shape, dtype=torch.uint8):
+    return Bounded(0, 255, shape, dtype=dtype)
+
+
+LAYOUTS = [
+    pytest.param(image(84, 84, 3), "auto", "an image of 84 x 84, 3 channels last", id="last"),
+    pytest.param(image(12, 12, 6), "auto", "an image of 12 x 12, 6 channels last", id="six-last"),
+    pytest.param(image(12, 12, 2), "auto", "an image of 12 x 12, 2 channels last", id="two-last"),
+    pytest.param(image(4, 84, 84), "auto", "an image of 84 x 84, 4 channels first", id="first"),
+    pytest.param(image(12, 12, 6), "channels-first", "an image of 12 x 6, 12 channels first", id="told-first"),
+    pytest.param(image(9, 9, 9), "channels-last", "an image of 9 x 9, 9 channels last", id="told-last"),
+    pytest.param(Unbounded((10, 10, 4)), "channels-last", "an image of 10 x 10, 4 channels last", id="told-float"),
+    pytest.param(Unbounded((2, 4, 4)), "flat", "a flat vector", id="flat"),
+    pytest.param(Unbounded((2, 3)), "flat", "a flat vector", id="flat-matrix"),
+    pytest.param(image(128), "auto", "a vector", id="bytes"),
+]
+
+
+@pytest.mark.parametrize(("spec", "layout", "read_as"), LAYOUTS)
+def test_how_an_observation_is_read_follows_from_its_spec_and_the_option(spec, layout, read_as):
+    env = FakeEnv(Categorical(2), spec)
+    assert described_observations(env, layout).endswith(f" as {read_as}")
+    policy = ppo_policy(PPOConfig(observation_layout=layout), env)
+    policy(TensorDict(observation=spec.rand((3,)), batch_size=[3]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "layout"),
+    [
+        pytest.param(Unbounded((12, 12, 6)), "auto", id="float"),
+        pytest.param(image(2, 4), "auto", id="matrix"),
+        pytest.param(image(9, 9, 9), "auto", id="equal-sides"),
+        pytest.param(image(2, 2, 4), "auto", id="too-small"),
+        pytest.param(image(4, 4), "channels-last", id="no-channels"),
+    ],
+)
+def test_observations_that_the_rule_does_not_cover_are_refused_with_the_option(spec, layout):
+    with pytest.raises(SpecError, match=r"Set --observation-layout to channels-first, channels-last or flat"):
+        ppo_policy(PPOConfig(observation_layout=layout), FakeEnv(Categorical(2), spec))
+
+
+def test_vectors_of_choices_score_as_independent_distributions():
+    logits = torch.randn(5, 8)
+    allowed = torch.tensor([[True, True, False, False], [True] * 4])
+    both = CategoricalVector(logits, allowed)
+    parts = [torch.distributions.Categorical(logits=part) for part in (logits[:, :2], logits[:, 4:])]
+    value = torch.stack([part.sample() for part in parts], -1)
+    expected = parts[0].log_prob(value[:, 0]) + parts[1].log_prob(value[:, 1])
+    torch.testing.assert_close(both.log_prob(value), expected)
+    torch.testing.assert_close(both.entropy(), parts[0].entropy() + parts[1].entropy())
+    assert (both.sample((200,))[..., 0] < 2).all()
+    bits = BinaryVector(logits, torch.int8)
+    value = bits.sample()
+    expected = torch.distributions.Bernoulli(logits=logits).log_prob(value.float()).sum(-1)
+    torch.testing.assert_close(bits.log_prob(value), expected)
+
+
+@pytest.mark.parametrize("env", ["Doubles-v0", "Choices-v0", "Bits-v0"])
+def test_ppo_learns_with_every_action_that_gymnasium_has(env, tmp_path):
+    config = PPOConfig(
+        env=f"rl_trainers_test_gym:{env}", total_frames=4096, frames_per_batch=512, minibatch_size=64, num_envs=4,
+        eval_every=4096, learning_rate=3e-3, final_eval_episodes=5, loggers=("csv",),
+    )  # fmt: skip
+    assert train_ppo(config, out=tmp_path / "run", display="none").eval_return_mean > 6.0
+
+
+def test_the_logged_value_loss_does_not_depend_on_its_weight(tmp_path):
+    """With frozen weights: a learning rate that moves nothing."""
+    rows = []
+    for weight in (0.5, 2.0):
+        config = PPOConfig(**QUICK, total_frames=256, frames_per_batch=256, learning_rate=1e-30, value_weight=weight)
+        train_ppo(config, out=tmp_path / str(weight), display="none")
+        rows.append(read_metrics(tmp_path / str(weight) / "metrics.csv")["loss_value"][-1])
+    assert rows[0] == pytest.approx(rows[1], rel=1e-4)
+
+
+def test_the_summary_has_the_best_and_the_last_policy(tmp_path, monkeypatch):
+    config = PPOConfig(**{**QUICK, "eval_every": 256}, total_frames=1024, frames_per_batch=256, minibatch_size=64)
+    returns = iter([5.0, 8.0, 4.0, 3.0, 2.0, 7.0])  # four evaluations, the last policy, the best policy
+    monkeypatch.setattr(Evaluator, "run", lambda self, episodes, *, seed: torch.full((episodes,), next(returns)))
+    train_ppo(config, out=tmp_path / "run", display="none")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["eval_return_mean"], summary["last_return_mean"], summary["best_frames"]) == (7.0, 2.0, 512)
+
+
+def test_seeds_of_neighbouring_runs_share_no_start_states():
+    seeds = [seed for run in range(50) for seed in seeds_of(run)]
+    assert len(set(seeds)) == 250
+    starts = [make_env("CartPole-v1", 20, seed=seeds_of(run).final_evaluation).reset()["observation"] for run in (0, 1)]
+    assert not (starts[0][:, None] == starts[1][None]).all(-1).any()
+
+
+def test_more_threads_than_processors_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(SpecError, match=r"threads=100000, but this machine has \d+ processors"):
+        train_ppo(PPOConfig(**QUICK, threads=100_000), out=tmp_path / "run", display="none")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("sampler", ["prioritized:{alpha: 0.6, beta: 0.4}", "without-replacement"])
+def test_dqn_samples_with_a_sampler_by_name(sampler, tmp_path, monkeypatch):
+    updated = []
+    update = PrioritizedSampler.update_priority
+    monkeypatch.setattr(
+        PrioritizedSampler, "update_priority", lambda self, *args: (updated.append(args), update(self, *args))
+    )
+    config = DQNConfig(**QUICK, total_frames=1024, learning_starts=256, epsilon_frames=500, sampler=sampler)
+    assert train_dqn(config, out=tmp_path / "run", display="none").train_frames == 1024
+    assert bool(updated) == sampler.startswith("prioritized")
+    assert all((priority >= 0).all() and index.shape == priority.shape for index, priority in updated)
+
+
+def test_a_sampler_with_wrong_arguments_is_named(tmp_path):
+    with pytest.raises(RLError, match=r"the sampler 'prioritized' cannot be made: .*alpha"):
+        train_dqn(DQNConfig(**QUICK, sampler="prioritized"), out=tmp_path / "run", display="none")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_gradients_are_clipped_as_torch_does():
@@ -195,6 +341,7 @@ def test_single_environments_of_any_make_are_put_side_by_side():
     ("setting", "message"),
     [
         pytest.param({"device": "cuda:99"}, "the device 'cuda:99' cannot be used here", id="device"),
+        pytest.param({"device": "meta"}, "the device 'meta' computes nothing", id="meta"),
         pytest.param({"loggers": ("csvv",)}, "did you mean 'csv'", id="logger"),
     ],
 )
@@ -206,7 +353,7 @@ def test_what_is_not_there_is_said_before_anything_is_written(setting, message, 
 
 def test_environments_of_a_fixed_batch_keep_it():
     assert make_env("test/guess", 3, seed=0).batch_size == (3,)
-    with pytest.raises(RLError, match="no environment is called 'test/guesss'; did you mean 'test/guess'"):
+    with pytest.raises(RLError, match="no installed plugin offers env 'test/guesss'; did you mean 'test/guess'"):
         make_env("test/guesss", 1, seed=0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -204,6 +204,8 @@ class GymEnv(GymWrapper):
         info_keys: entries of ``info`` to take along.
         vectorization: ``"in-process"`` steps `num_envs` environments one after the other; ``"native"`` uses the
             environment's own vector form, if it has one that does not reset at the next step.
+        wrappers: Gymnasium wrappers for each environment, innermost first; each is called with an environment and
+            returns one.
         gym_kwargs: for ``gymnasium.make``.
 
     Raises:
@@ -229,6 +231,7 @@ class GymEnv(GymWrapper):
         from_pixels: bool = False,
         info_keys: Iterable[str] | Mapping[str, TensorSpec] | None = None,
         vectorization: Literal["in-process", "native"] = "in-process",
+        wrappers: Sequence[Callable[[Any], Any]] = (),
         **gym_kwargs: Any,
     ) -> None:
         if num_envs is not None and num_envs < 1:
@@ -241,11 +244,13 @@ class GymEnv(GymWrapper):
         if vectorization == "native":
             if num_envs is None:
                 raise SpecError("GymEnv: vectorization='native' needs num_envs")
+            if wrappers:
+                raise SpecError("GymEnv: wrappers need vectorization='in-process', which has an object to wrap")
             env = make_vector(env_name, num_envs, **gym_kwargs)
         elif num_envs is None:
-            env = make(env_name, **gym_kwargs)
+            env = _wrapped(make(env_name, **gym_kwargs), wrappers)
         else:
-            env = [make(env_name, **gym_kwargs) for _ in range(num_envs)]
+            env = [_wrapped(make(env_name, **gym_kwargs), wrappers) for _ in range(num_envs)]
         super().__init__(
             env,
             categorical_action_encoding=categorical_action_encoding,
@@ -258,6 +263,12 @@ class GymEnv(GymWrapper):
 
     def _label(self) -> str:
         return self.env_name
+
+
+def _wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
 
 
 def _refuse_different(envs: Sequence[Any], who: str) -> None:

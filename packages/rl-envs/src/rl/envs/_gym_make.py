@@ -69,7 +69,7 @@ def _unknown(env_name: str, said: str) -> str:
         return (
             f"Gymnasium knows no environment {env_name!r}: the ids of {env_name.split('/', maxsplit=1)[0]!r} come"
             " with another"
-            f" package: pip install {package}, then import {module} and gymnasium.register_envs({module})"
+            f" package: pip install {package}, and name the module that registers them: '{module}:{env_name}'"
         )
     ids = list(gymnasium.registry)
     by_lower = {name.lower(): name for name in ids}

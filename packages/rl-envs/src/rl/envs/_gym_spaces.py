@@ -178,7 +178,8 @@ def _convert(space: Any, *, categorical: bool) -> Conversion:
     known = ", ".join(sorted(kind.__name__ for kind in _CONVERTERS))
     raise SpecError(
         f"no spec is known for the space {space} (known: Dict, Tuple, {known}); register one with"
-        " rl.envs.register_gym_spec_conversion"
+        " rl.envs.register_gym_spec_conversion, or remove the space with a wrapper: GymEnv(..., wrappers=[...]),"
+        " `rl train --wrapper`"
     )
 
 

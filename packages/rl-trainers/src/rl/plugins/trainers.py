@@ -37,6 +37,7 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl
 def rl_commands() -> Iterator[Command]:
-    """``rl train`` and ``rl eval``."""
+    """``rl train``, ``rl eval`` and ``rl plot``."""
     yield Command(name="train", target="rl.trainers.cli:train", summary="Train an agent.")
     yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")
+    yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw a run's learning curve again.")

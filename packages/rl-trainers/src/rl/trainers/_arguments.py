@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,6 +49,9 @@ _CONTROL = (
 )
 
 
+_COMMAND_LINE_ONLY = ("out", "resume", "config")
+
+
 def usage() -> str:
     """The page of ``rl train --help``."""
     lines = ["usage: rl train [RECIPE] [--env ID] [--total-frames N] [--seed S] [--out DIR] ...", "", "Recipes:"]
@@ -75,6 +79,7 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     name = words[0] if named else _recipe_of_files(given)
     recipe = _recipe(name)
     parser = _parser(recipe)
+    given = _collected(given, {field.name for field in config_fields(recipe.config) if field.repeated})
     if {"-h", "--help"} & set(given):
         return _help_page(parser, recipe)
     values = _parse(parser, given)
@@ -95,7 +100,7 @@ def _recipe(name: str) -> Recipe:
     known = [component.name for component in components("recipe")]
     if name not in known:
         close = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f"; did you mean {close[0]!r}?" if close else f"; to train on an environment: rl train --env {name}"
         raise UsageError(f"there is no recipe {name!r}{hint} (recipes: {', '.join(known)})")
     return load("recipe", name)
 
@@ -149,6 +154,30 @@ def _parser(recipe: Recipe) -> ArgumentParser:
     return parser
 
 
+def _collected(words: Sequence[str], repeated: set[str]) -> list[str]:
+    """Each repeated option once, with the list of its values at the place of the first."""
+    out: list[str] = []
+    places: dict[str, int] = {}
+    values: dict[str, list[str]] = {}
+    rest = iter(words)
+    for word in rest:
+        option, sign, value = word.partition("=")
+        name = option.removeprefix("--")
+        if option == name or name not in repeated:
+            out.append(word)
+            continue
+        value = value if sign else next(rest, None)
+        if value is None:
+            raise UsageError(f"--{name} needs a value")
+        if name not in places:
+            places[name] = len(out)
+            out.append("")
+        values.setdefault(name, []).append(value)
+    for name, place in places.items():
+        out[place] = f"--{name}={json.dumps(values[name])}"
+    return out
+
+
 _METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
 
 
@@ -182,8 +211,8 @@ def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
         return dict(vars(parser.parse_args(_whole_words(given, whole), namespace=namespace)))
     except ArgumentError as error:
         raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
-    except SystemExit as error:
-        raise UsageError(f"cannot understand: {' '.join(given)}") from error
+    except (SystemExit, RecursionError) as error:
+        raise UsageError(f"cannot understand: {' '.join(given)[:200]}") from error
 
 
 def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
@@ -197,6 +226,8 @@ def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence
         if recipe not in (None, mine):
             raise UsageError(f"{path} is about the recipe {recipe!r}: type rl train {recipe} {option} {path}")
         for name in part:
+            if name in _COMMAND_LINE_ONLY:
+                raise UsageError(f"{path} sets {name!r}, which a config file cannot: type --{name}")
             if name not in options:
                 raise UsageError(f"{path}: {unknown('setting', name, options)}")
         values |= part
@@ -208,7 +239,7 @@ def _read_yaml(path: str) -> dict[str, Any]:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"the config file {path} cannot be read: {error.strerror}; name a YAML file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"the config file {path} is not YAML: {_one_line(str(error))}") from error
     if values is None:
         return {}
@@ -254,12 +285,13 @@ _WANTED = {
     "float": "a number",
     "bool": "true or false",
     "tuple": "a list in quotes, like '[64,64]' or '[csv]'",
+    "Mapping": "a mapping in quotes, like '{frame_skip: 4}'",
 }
 
 
 def _explained(message: str, prog: str) -> str:
     """What jsonargparse says, in the words of the command line."""
-    wrong = re.search(r"Parser key \"(\w+)\": Expected an? <class '(\w+)'>. Got value: (.*)", message)
+    wrong = re.search(r"Parser key \"(\w+)\": Expected an? <class '(?:[\w.]+\.)?(\w+)'>. Got value: (.*)", message)
     if wrong is not None and wrong[2] in _WANTED:
         return f"--{wrong[1].replace('_', '-')} must be {_WANTED[wrong[2]]}, got {wrong[3]}"
     if message.startswith("unrecognized arguments: "):

@@ -90,7 +90,12 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} is damaged: its content does not match its digest; {_REMEDY.format(folder=path.parent)}"
         )
-    return cast("dict[str, Any]", _unpack(json.loads(structure), tensors))
+    try:
+        return dict(_unpack(json.loads(structure), tensors))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is damaged: its structure cannot be read; {_REMEDY.format(folder=path.parent)}"
+        ) from error
 
 
 _REMEDY = "use another checkpoint of {folder}, or train again into a new folder"

@@ -19,13 +19,15 @@ def check_device(device: str) -> None:
         >>> check_device("cpu")
     """
     try:
-        torch.empty(0, device=device)
+        made = torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         reason = str(error).strip().splitlines()[0]
         raise BackendError(
             f"the device {device!r} cannot be used here ({reason}); set device to one of {', '.join(there)}"
         ) from error
+    if made.is_meta:
+        raise BackendError(f"the device {device!r} computes nothing; set device to cpu, for example")
 
 
 def storing_device(device: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,19 +15,20 @@ from torch import Tensor
 
 from rl.collectors import Collector
 from rl.core import check_pipeline
-from rl.core.errors import SpecError
+from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import ACTION, ACTION_VALUE, DONE, NEXT, REWARD, TERMINATED, NestedKey, key_str
-from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
+from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.modules import EGreedyModule, QValueActor
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
-from rl.replay import BurnInTransform, LazyTensorStorage, ReplayBuffer, SliceSampler
+from rl.replay import BurnInTransform, LazyTensorStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer
 from rl.trainers._device import storing_device
 from rl.trainers._display import DisplayMode
 from rl.trainers._dqn_config import DQN, DQNConfig
 from rl.trainers._evaluation import Evaluator
 from rl.trainers._memory import with_memory
-from rl.trainers._networks import action_of, described, network
+from rl.trainers._named import find_call
+from rl.trainers._networks import action_of, described, described_observations, network
 from rl.trainers._optimizer import adam, descend, set_learning_rate
 from rl.trainers._run import Run, TrainResult
 
@@ -65,8 +67,9 @@ def train_dqn(
         256
     """
     run = Run(DQN, config, out=out, resume=resume, display=display, should_stop=should_stop)
-    env = run.make_env(config.num_envs, config.seed)
+    env = run.make_env(config.num_envs)
     policy = dqn_policy(config, env)
+    run.note(described_observations(env, config.observation_layout))
     explore = EGreedyModule(
         action_of(env)[1],
         eps_init=config.epsilon_start,
@@ -131,14 +134,16 @@ def q_loss(config: DQNConfig, policy: QValueActor) -> DQNLoss:
 
 
 def replay_buffer(config: DQNConfig, policy: QValueActor) -> ReplayBuffer:
-    """Transitions; for a policy that remembers, sequences ``[slices, sequence_length]`` with a warm state.
+    """Transitions; for a recurrent policy, sequences ``[slices, sequence_length]`` with a warm state.
 
     Sequences run on over the ends of episodes: ``is_init`` says where the next one begins, and the state with it. So
     every step is drawn as often as any other, also those of episodes that are shorter than a sequence.
     """
     size, device = config.buffer_size, config.device
     if config.policy == "mlp":
-        return ReplayBuffer(storage=LazyTensorStorage(size, device=device), batch_size=config.minibatch_size)
+        kind = ReplayBuffer if config.sampler == "random" else TensorDictReplayBuffer  # a uniform sample has no info
+        storage = LazyTensorStorage(size, device=device)
+        return kind(storage=storage, sampler=_sampler(config), batch_size=config.minibatch_size)
     length = config.burn_in + config.sequence_length
     values: Any = policy[0]  # what chooses the action is behind it
     return ReplayBuffer(
@@ -147,6 +152,21 @@ def replay_buffer(config: DQNConfig, policy: QValueActor) -> ReplayBuffer:
         batch_size=config.minibatch_size // config.sequence_length * length,
         transform=BurnInTransform(values[:-1], config.burn_in),  # without the network behind the memory
     )
+
+
+def _sampler(config: DQNConfig) -> Any:
+    """The sampler by name; one that takes `max_capacity` gets the size of the buffer.
+
+    Raises:
+        RLError: if it does not take the arguments.
+    """
+    make, arguments = find_call("sampler", config.sampler)
+    if "max_capacity" in inspect.signature(make).parameters:
+        arguments = {"max_capacity": config.buffer_size, **arguments}
+    try:
+        return make(**arguments)
+    except TypeError as error:
+        raise RLError(f"the sampler {config.sampler!r} cannot be made: {error}; write NAME:{{key: value}}") from error
 
 
 class _Learner:
@@ -164,6 +184,7 @@ class _Learner:
         self._optimizer, self._buffer = optimizer, buffer
         self._parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
         self._keys: list[NestedKey] = [*loss.in_keys, (NEXT, TERMINATED)]
+        self._informed = isinstance(buffer, TensorDictReplayBuffer)
         self._least = config.minibatch_size
         if config.policy != "mlp":
             self._least = max(self._least, config.num_envs * (config.burn_in + config.sequence_length))
@@ -188,7 +209,10 @@ class _Learner:
             return dict
         seen: list[tuple[Tensor, Tensor, Tensor]] = []
         for _ in range(config.updates_per_batch):
-            out = self._loss(self._buffer.sample())
+            batch = self._buffer.sample()
+            out = self._loss(batch)
+            if self._informed and batch.get("priority_weight", None) is not None:
+                self._buffer.update_priority(batch.get("index"), batch.get("td_error"))
             loss = out.get("loss")
             norm = descend(loss, self._optimizer, self._parameters, config.max_grad_norm)
             if config.target_tau:
@@ -217,7 +241,7 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
     key, spec = action_of(env)
     choice = type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
     if not choice or key != ACTION:
-        vector = type(spec) in (Bounded, Unbounded) and len(spec.shape) == 1 and spec.dtype == torch.float32
+        vector = type(spec) in (Bounded, Unbounded, MultiCategorical, Binary) and len(spec.shape) == 1
         remedy = "train it with ppo" if vector else "convert it in the environment"
         raise SpecError(
             f"dqn trains one choice (Categorical, OneHot) under {ACTION!r}; {key_str(key)} of {type(env).__name__} is"
@@ -230,6 +254,7 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
         hidden=config.hidden,
         activation=config.activation,
         last_gain=None,
+        layout=config.observation_layout,
         device=config.device,
     )
     return QValueActor(with_memory(config, env, net, [ACTION_VALUE]), spec=spec)

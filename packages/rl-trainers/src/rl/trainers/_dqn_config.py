@@ -24,6 +24,8 @@ class DQNConfig(RunConfig):
         updates_per_batch: gradient steps of one round.
         minibatch_size: transitions of one gradient step; with a recurrent policy a multiple of sequence_length.
         buffer_size: transitions that the replay buffer keeps; with a recurrent policy whole batches of them.
+        sampler: how the replay buffer chooses transitions: NAME, 'NAME:{key: value}' or module:callable, for example
+            'prioritized:{alpha: 0.6, beta: 0.4}'; random with a recurrent policy.
         learning_starts: frames before the first update.
         learning_rate: of Adam.
         anneal: let the learning rate fall linearly to 0 at `total_frames`.
@@ -62,6 +64,7 @@ class DQNConfig(RunConfig):
     updates_per_batch: int = 32
     minibatch_size: int = 64
     buffer_size: int = 50_000
+    sampler: str = "random"
     learning_starts: int = 1_000
     learning_rate: float = 1e-3
     anneal: bool = False
@@ -125,6 +128,7 @@ class DQNConfig(RunConfig):
             check(
                 self,
                 {
+                    "sampler": (lambda name: name == "random", f"random with policy={self.policy}"),
                     "minibatch_size": (lambda n: n % length == 0, f"a multiple of sequence_length ({length})"),
                     "burn_in": (
                         lambda n: n + length <= stored,

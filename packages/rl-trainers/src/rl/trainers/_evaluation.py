@@ -16,8 +16,8 @@ from rl.trainers._rng import seed_everything
 
 __all__ = ["Evaluator"]
 
-#: an evaluation gives up when no episode has ended for so many steps
-MAX_STEPS = 100_000
+#: an evaluation raises when an episode has not ended after this many steps, and says so earlier if none has
+MAX_STEPS, NOTE_STEPS = 100_000, 10_000
 
 
 class Evaluator:
@@ -28,8 +28,13 @@ class Evaluator:
     Args:
         make: called with the number of parallel environments and a seed, returns the environment.
         policy: what is evaluated; its present weights, at each `run`.
-        deterministic: act for good, or draw actions as in training.
+        deterministic: take the deterministic action, or sample actions as in training.
+
+    Attributes:
+        note: called with a line about an evaluation that takes suspiciously long.
     """
+
+    note: Callable[[str], object] | None = None
 
     def __init__(
         self, make: Callable[[int, int], Env], policy: Callable[[Any], Any], *, deterministic: bool = True
@@ -71,6 +76,11 @@ class Evaluator:
             alive &= ~done.any(dim=1)
             if not alive.any():
                 break
+            if self.note is not None and count * 32 >= NOTE_STEPS and alive.all():
+                self.note(
+                    f"note: no episode of the evaluation has ended in {NOTE_STEPS} steps; an environment that never"
+                    " ends needs max_episode_steps (--max-episode-steps)"
+                )
             if count * 32 >= MAX_STEPS:
                 raise RLError(
                     f"an episode of evaluation did not end within {MAX_STEPS} steps; set max_episode_steps"

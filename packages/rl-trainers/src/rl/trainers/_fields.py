@@ -10,20 +10,28 @@ from typing import Any, get_type_hints
 
 from rl.core.errors import SpecError
 
-__all__ = ["POLICIES", "ConfigField", "check", "config_fields", "in_range", "one_of", "positive"]
+__all__ = ["LAYOUTS", "POLICIES", "REPEATED", "ConfigField", "check", "config_fields", "in_range", "one_of", "positive"]
 
 POLICIES = ("mlp", "lstm", "gru")
 """Networks that a policy can be made of; all but the first remember."""
 
 
+LAYOUTS = ("auto", "channels-first", "channels-last", "flat")
+"""How observations with two or more dimensions may be read."""
+
+REPEATED = {"repeated": True}
+"""Metadata of a field whose option may be given several times, once for each entry."""
+
+
 @dataclass(frozen=True)
 class ConfigField:
-    """One field of a config: name, type, default, and its sentence in the class's docstring."""
+    """One field of a config: name, type, default, its sentence in the class's docstring, and if it may be repeated."""
 
     name: str
     type: Any
     default: Any
     doc: str
+    repeated: bool = False
 
 
 def config_fields(config: type) -> list[ConfigField]:
@@ -38,7 +46,14 @@ def config_fields(config: type) -> list[ConfigField]:
     for cls in reversed(config.__mro__):
         docs.update(_args_section(cls.__doc__ or ""))
     hints = get_type_hints(config)
-    return [ConfigField(f.name, hints[f.name], f.default, docs.get(f.name, "")) for f in dataclasses.fields(config)]
+    return [
+        ConfigField(f.name, hints[f.name], _default_of(f), docs.get(f.name, ""), f.metadata.get("repeated", False))
+        for f in dataclasses.fields(config)
+    ]
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _args_section(docstring: str) -> dict[str, str]:

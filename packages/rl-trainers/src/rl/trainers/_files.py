@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["atomic_path", "write_atomic"]
+__all__ = ["atomic_path", "remove_temporary", "write_atomic"]
 
 
 @contextmanager
@@ -30,6 +30,12 @@ def atomic_path(path: Path) -> Generator[Path]:
         _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_temporary(path: Path) -> None:
+    """Delete the temporary files that a killed process left next to `path`."""
+    for left in path.parent.glob(f".{path.stem}-*{path.suffix}"):
+        left.unlink(missing_ok=True)
 
 
 def write_atomic(path: Path, write: Callable[[Path], object] | str) -> None:

@@ -16,7 +16,7 @@ from rl.trainers._device import check_device
 from rl.trainers._envs import env_options, make_env
 from rl.trainers._evaluation import Evaluator
 from rl.trainers._recipe import Recipe
-from rl.trainers._rng import preserved_rng
+from rl.trainers._rng import preserved_rng, seeds_of
 from rl.trainers._run_config import RunConfig
 from rl.trainers._run_folder import RunFolder
 
@@ -56,7 +56,7 @@ def load_config(run: str | Path) -> tuple[Recipe, RunConfig]:
     folder = RunFolder.open(run)
     values = folder.read_config()
     recipe: Recipe = load("recipe", str(values.pop("recipe")))
-    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    settings: dict[str, Any] = {str(k): tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     try:
         return recipe, recipe.config(**settings)
     except SpecError as error:
@@ -95,12 +95,12 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
         env.close()
     try:
         policy.load_state_dict(state["policy"])
-    except (RuntimeError, KeyError) as error:
+        frames = state["frames"] if "frames" in state else state["run"]["frames"]
+    except (RuntimeError, LookupError, TypeError) as error:
         raise CheckpointError(
             f"{path} does not fit the policy of {recipe.name!r} on {config.env!r} ({error}); was config.yaml"
             " changed, or the environment?"
         ) from error
-    frames = state["frames"] if "frames" in state else state["run"]["frames"]
     return TrainedRun(recipe, config, policy, frames, checkpoint)
 
 
@@ -154,7 +154,7 @@ def evaluate(
     """
     trained = run if isinstance(run, TrainedRun) else load_run(run)
     if seed is None:
-        seed = trained.config.seed + 3_000_017
+        seed = seeds_of(trained.config.seed).later_evaluation
     with preserved_rng():
         evaluator = Evaluator(trained.make_env, trained.policy, deterministic=deterministic)
         returns = evaluator.run(episodes, seed=seed)

@@ -100,11 +100,20 @@ class TensorBoardLogger:
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
-    """The columns of a ``metrics.csv``; an empty cell is not a number."""
-    with Path(path).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    names = list(rows[0]) if rows else []
-    return {name: [float(row[name]) if row[name] else math.nan for row in rows] for name in names}
+    """The columns of a ``metrics.csv``; an empty cell is NaN.
+
+    Raises:
+        CheckpointError: if the file cannot be read, or a cell is not a number.
+    """
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, restval=""))
+        names = list(rows[0]) if rows else []
+        return {name: [float(row[name]) if row[name] else math.nan for row in rows] for name in names}
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}; name a run folder with metrics") from error
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise CheckpointError(f"{path} is damaged: {error}; correct that line, or delete the file") from error
 
 
 def _cell(value: float) -> str:
@@ -113,14 +122,17 @@ def _cell(value: float) -> str:
 
 def _truncate(path: Path, step: int) -> list[str]:
     """Drop the lines after `step`, and one that was cut off; the columns that are there."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    if not lines:
-        return []
-    columns = lines[0].strip().split(",")
-    kept = [
-        line
-        for line in lines[1:]
-        if line.endswith("\n") and line.count(",") == len(columns) - 1 and int(line.split(",")[0]) <= step
-    ]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if not lines:
+            return []
+        columns = lines[0].strip().split(",")
+        kept = [
+            line
+            for line in lines[1:]
+            if line.endswith("\n") and line.count(",") == len(columns) - 1 and int(line.split(",")[0]) <= step
+        ]
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: {error}; correct that line, or delete the file") from error
     write_atomic(path, "".join([lines[0], *kept]))
     return columns

@@ -32,6 +32,8 @@ class MemoryConfig(Protocol):
     @property
     def activation(self) -> str: ...
     @property
+    def observation_layout(self) -> str: ...
+    @property
     def device(self) -> str: ...
 
 
@@ -69,7 +71,15 @@ def with_memory(
     if config.policy == "mlp":
         return TensorDictModule(make(in_features=None), in_keys=observations, out_keys=list(out_keys))
     size, activation, device = config.recurrent_size, activation_of(config), config.device
-    dense = network(env, out_features=size, hidden=(), activation=activation, last_gain=math.sqrt(2), device=device)
+    dense = network(
+        env,
+        out_features=size,
+        hidden=(),
+        activation=activation,
+        last_gain=math.sqrt(2),
+        layout=config.observation_layout,
+        device=device,
+    )
     inputs, features = (state, "inputs"), (state, "features")
     parts = ("h", "c") if config.policy == "lstm" else ("h",)
     kind: Any = LSTMModule if config.policy == "lstm" else GRUModule

@@ -16,9 +16,12 @@ from rl.core.keys import OBSERVATION, NestedKey, key_str, unwrap
 from rl.core.specs import Categorical, TensorSpec
 from rl.modules import MLP, ConvNet, orthogonal_init
 
-__all__ = ["action_of", "described", "network", "observations_of"]
+__all__ = ["action_of", "described", "described_observations", "network", "observations_of"]
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+#: height and width that the convolutions need at least
+SMALLEST_IMAGE = 3
 
 #: entries that transforms write for bookkeeping; no policy should act on them
 BOOKKEEPING = frozenset({"step_count", "episode_reward", "is_init"})
@@ -69,9 +72,13 @@ def described(spec: Any) -> str:
         >>> described(Categorical(3))
         'a Categorical int64 []'
     """
+    return _described(spec, tuple(spec.shape))
+
+
+def _described(spec: Any, shape: tuple[int, ...]) -> str:
     name = type(spec).__name__
     article = "an" if name[0] in "AEIOU" else "a"
-    return f"{article} {name} {str(spec.dtype).removeprefix('torch.')} {list(spec.shape)}"
+    return f"{article} {name} {str(spec.dtype).removeprefix('torch.')} {list(shape)}"
 
 
 def network(
@@ -83,8 +90,9 @@ def network(
     last_gain: float | None,
     device: str,
     in_features: int | None = None,
+    layout: str = "auto",
 ) -> nn.Module:
-    """An MLP from an environment's observations, behind convolutions where they are pictures.
+    """An MLP from an environment's observations, which first go through convolutions if they are images.
 
     Args:
         env: its specs decide the input.
@@ -95,10 +103,14 @@ def network(
             if None.
         device: where the parameters are.
         in_features: width of an input that takes the place of the observations.
+        layout: how observations with two or more dimensions are read; a name of `rl.trainers._fields.LAYOUTS`.
 
     Shapes: the observations, in order of `observations_of`, to ``[*B, out_features]``.
+
+    Raises:
+        SpecError: if `layout` does not say how to read an observation.
     """
-    parts = [] if in_features is not None else _parts(env)
+    parts = [] if in_features is not None else _parts(env, layout)
     width = sum(part.width for part in parts) if in_features is None else in_features
     mlp = MLP(width, out_features, num_cells=list(hidden), activation_class=ACTIVATIONS[activation])
     whole = mlp if not parts or _is_plain(parts) else _Network(parts, mlp)
@@ -108,7 +120,7 @@ def network(
 
 
 class _Network(nn.Module):
-    """Each observation through its own encoder, then all together through one network."""
+    """Each observation through an encoder, then all encodings through one network."""
 
     def __init__(self, parts: Sequence[nn.Module], body: nn.Module) -> None:
         super().__init__()
@@ -120,9 +132,25 @@ class _Network(nn.Module):
         return self.body(torch.cat(encoded, -1))
 
 
-def _parts(env: Env) -> list[Any]:
+def described_observations(env: Env, layout: str = "auto") -> str:
+    """A line that says how each observation is read.
+
+    Example:
+        >>> from rl.envs import GymEnv
+        >>> described_observations(GymEnv("CartPole-v1"))
+        "reads 'observation': float32 [4] as a vector"
+    """
     batch = len(env.batch_size)
-    return [_part(spec, tuple(spec.shape[batch:])) for spec in observations_of(env).values()]
+    read = [
+        f"{key_str(key)}: {str(spec.dtype).removeprefix('torch.')} {list(spec.shape[batch:])} as {part.read_as}"
+        for (key, spec), part in zip(observations_of(env).items(), _parts(env, layout), strict=True)
+    ]
+    return f"reads {'; '.join(read)}"
+
+
+def _parts(env: Env, layout: str) -> list[Any]:
+    batch = len(env.batch_size)
+    return [_part(key, spec, tuple(spec.shape[batch:]), layout) for key, spec in observations_of(env).items()]
 
 
 def _is_plain(parts: Sequence[Any]) -> bool:
@@ -135,6 +163,7 @@ class _Vector(nn.Module):
     def __init__(self, dims: int, width: int, dtype: torch.dtype | None) -> None:
         super().__init__()
         self.dims, self.width = dims, width
+        self.read_as = "a vector" if dims == 1 else "a number" if dims == 0 else "a flat vector"
         self.plain = dims == 1 and dtype is torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
@@ -148,23 +177,23 @@ class _Choice(nn.Module):
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        self.width = n
+        self.width, self.read_as = n, "an index"
 
     def forward(self, x: Tensor) -> Tensor:
         return one_hot(x.long(), self.width).to(torch.float32)
 
 
-class _Picture(nn.Module):
-    """A picture, channels first or last, bytes or floats, through convolutions.
+class _Image(nn.Module):
+    """An image through convolutions; bytes are scaled to [0, 1].
 
-    The layers of Mnih et al., "Human-level control through deep reinforcement learning", 2015, where the picture
-    is large enough for them.
+    The layers of Mnih et al., "Human-level control through deep reinforcement learning", 2015, where the image is large
+    enough for them.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype | None, *, channels_last: bool) -> None:
         super().__init__()
-        self.channels_last = shape[-1] in (1, 3, 4) and shape[0] not in (1, 3, 4)
-        height, wide, channels = shape if self.channels_last else (*shape[1:], shape[0])
+        self.channels_last = channels_last
+        height, wide, channels = shape if channels_last else (*shape[1:], shape[0])
         self.scale = 1 / 255 if dtype is torch.uint8 else 1.0
         large = min(height, wide) >= 36
         self.conv = ConvNet(
@@ -174,6 +203,7 @@ class _Picture(nn.Module):
             strides=[4, 2, 1] if large else [1, 1],
             activation_class=nn.ReLU,
         )
+        self.read_as = f"an image of {height} x {wide}, {channels} channels {'last' if channels_last else 'first'}"
         with torch.no_grad():
             self.width = self.conv(torch.zeros(1, channels, height, wide)).shape[-1]
 
@@ -182,9 +212,23 @@ class _Picture(nn.Module):
         return self.conv(x.to(torch.float32) * self.scale)
 
 
-def _part(spec: TensorSpec, shape: tuple[int, ...]) -> Any:
+def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str) -> Any:
+    """The encoder of one observation, by the rule that `RunConfig` documents.
+
+    Raises:
+        SpecError: if the rule does not say how to read it.
+    """
     if type(spec) is Categorical and not shape:
         return _Choice(int(spec.n))
-    if len(shape) == 3 and min(shape[-2], shape[0]) >= 1 and min(shape) <= 16 and max(shape) >= 8:
-        return _Picture(shape, spec.dtype)
-    return _Vector(len(shape), math.prod(shape), spec.dtype)
+    if len(shape) <= 1 or layout == "flat":
+        return _Vector(len(shape), math.prod(shape), spec.dtype)
+    image = len(shape) == 3 and (layout != "auto" or (spec.dtype is torch.uint8 and shape[0] != shape[-1]))
+    channels_last = layout == "channels-last" or (layout == "auto" and shape[-1] < shape[0])
+    if not image or min(shape[:2] if channels_last else shape[1:]) < SMALLEST_IMAGE:
+        raise SpecError(
+            f"the observation {key_str(key)} is {_described(spec, shape)}, and"
+            f" observation_layout={layout!r} does not say how to read it: auto takes uint8 with three dimensions as an"
+            " image whose channels are the smaller of the first and last dimension, of at least"
+            f" {SMALLEST_IMAGE} x {SMALLEST_IMAGE}. Set --observation-layout to channels-first, channels-last or flat"
+        )
+    return _Image(shape, spec.dtype, channels_last=channels_last)

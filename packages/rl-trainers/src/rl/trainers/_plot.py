@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from rl.core.errors import RLError
 from rl.trainers._files import write_atomic
 from rl.trainers._loggers import read_metrics
 
@@ -18,6 +19,10 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
         metrics: the file; its columns ``return_mean`` and ``eval_return_mean`` are drawn.
         out: the PNG file to write.
         title: above the picture.
+
+    Raises:
+        CheckpointError: if the file cannot be read.
+        RLError: if the picture cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -37,4 +42,8 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
     axes.grid(visible=True, alpha=0.3)
     if axes.lines:
         axes.legend()
-    write_atomic(out, lambda path: figure.savefig(path, format="png", dpi=120))
+    try:
+        write_atomic(out, lambda path: figure.savefig(path, format="png", dpi=120))
+    except OSError as error:
+        remedy = f"free some room, then: rl plot {metrics.parent}"
+        raise RLError(f"{out} cannot be written: {error.strerror}; {remedy}") from error

@@ -15,21 +15,17 @@ from torch import Tensor, nn
 
 from rl.collectors import Collector
 from rl.core import check_pipeline
-from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import ADVANTAGE, DONE, NEXT, REWARD, STATE_VALUE, VALUE_TARGET, NestedKey, key_str
-from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
-from rl.modules import (
-    Categorical as CategoricalDistribution,
-)
-from rl.modules import IndependentNormal, OneHotCategorical, ProbabilisticActor, TanhNormal
+from rl.core.keys import ADVANTAGE, DONE, NEXT, REWARD, STATE_VALUE, VALUE_TARGET, NestedKey
+from rl.modules import ProbabilisticActor
 from rl.objectives import ClipPPOLoss
 from rl.objectives.value import GAE
+from rl.trainers._actions import distribution_of
 from rl.trainers._device import storing_device
 from rl.trainers._display import DisplayMode
 from rl.trainers._evaluation import Evaluator
 from rl.trainers._memory import activation_of, with_memory
-from rl.trainers._networks import action_of, described, network
+from rl.trainers._networks import described_observations, network
 from rl.trainers._optimizer import adam, descend, set_learning_rate
 from rl.trainers._ppo_config import PPO, PPOConfig
 from rl.trainers._run import Run, TrainResult
@@ -69,13 +65,13 @@ def train_ppo(
         256
     """
     run = Run(PPO, config, out=out, resume=resume, display=display, should_stop=should_stop)
-    env = run.make_env(config.num_envs, config.seed)
+    env = run.make_env(config.num_envs)
     actor, critic = ppo_networks(config, env)
+    run.note(described_observations(env, config.observation_layout))
     estimate = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
     settings: dict[str, Any] = {
         "clip_epsilon": config.clip,
         "entropy_coeff": config.entropy_weight,
-        "critic_coeff": config.value_weight,
         "loss_critic_type": "l2",
         "normalize_advantage": config.normalize_advantage,
     }
@@ -150,7 +146,7 @@ class _Learner:
             loss = self._told if last else self._loss
             for minibatch in self._minibatches(rows):
                 out = loss(minibatch)
-                total = out.get("loss_objective") + out.get("loss_critic")
+                total = out.get("loss_objective") + self._config.value_weight * out.get("loss_critic")
                 if self._config.entropy_weight:
                     total = total + out.get("loss_entropy")
                 norm = descend(total, self._optimizer, self._parameters, self._config.max_grad_norm)
@@ -191,42 +187,31 @@ def ppo_networks(config: PPOConfig, env: Env) -> tuple[ProbabilisticActor, Tenso
     """The untrained actor and critic, which share nothing.
 
     The actor reads observations, and writes ``action`` and ``action_log_prob``; the critic writes ``state_value``.
-    Discrete actions come from a categorical distribution, bounded ones from a tanh-normal, unbounded ones from a
-    normal distribution whose deviation does not depend on the state.
+    `rl.trainers._actions.distribution_of` lists the distributions; standard deviations do not depend on the state.
 
     Raises:
         SpecError: if the environment's action is of another kind.
     """
-    key, spec = action_of(env)
-    params: list[Any]
-    if type(spec) is Categorical and not spec.shape:
-        width, kind, params = int(spec.n), CategoricalDistribution, ["logits"]
-    elif type(spec) is OneHot:
-        width, kind, params = int(spec.n), OneHotCategorical, ["logits"]
-    elif type(spec) in (Bounded, Unbounded) and len(spec.shape) == 1 and spec.dtype == torch.float32:
-        width, params = spec.shape[0], ["loc", "scale"]
-        kind = TanhNormal if type(spec) is Bounded else IndependentNormal
-    else:
-        raise SpecError(
-            "ppo trains one choice (Categorical, OneHot) and vectors of float32 (Bounded, Unbounded);"
-            f" {key_str(key)} of {type(env).__name__} is {described(spec)}: convert it in the environment"
-        )
-    space: Any = spec.space
-    if kind is TanhNormal and not (space.low.isfinite() & space.high.isfinite()).all():
-        raise SpecError(
-            f"ppo trains actions that are bounded on both sides or not at all; {key_str(key)} of {type(env).__name__}"
-            f" is in [{space.low.tolist()}, {space.high.tolist()}]: give it finite bounds"
-        )
-    make = partial(network, env, hidden=config.hidden, activation=activation_of(config), device=config.device)
-    act = partial(make, out_features=width, last_gain=0.01)
-    if len(params) == 2:
-        act = _with_deviation(act, width, config.device)
+    action = distribution_of(env)
+    make = partial(
+        network,
+        env,
+        hidden=config.hidden,
+        activation=activation_of(config),
+        layout=config.observation_layout,
+        device=config.device,
+    )
+    act = partial(make, out_features=action.width, last_gain=0.01)
+    if len(action.params) == 2:
+        act = _with_deviation(act, action.width, config.device, action.spec.dtype)
+    params: list[Any] = action.params
     actor = ProbabilisticActor(
         with_memory(config, env, act, params),
         in_keys=params,
-        out_keys=[key],
-        spec=spec,
-        distribution_class=kind,
+        out_keys=[action.key],
+        spec=action.spec,
+        distribution_class=action.kind,
+        distribution_kwargs=action.kwargs,
         return_log_prob=True,
     )
     value = partial(make, out_features=1, last_gain=1.0)
@@ -242,18 +227,20 @@ def ppo_policy(config: PPOConfig, env: Env) -> ProbabilisticActor:
     return ppo_networks(config, env)[0]
 
 
-def _with_deviation(make: Callable[..., nn.Module], width: int, device: str) -> Callable[..., nn.Module]:
-    return lambda **settings: _WithDeviation(make(**settings), width).to(device)
+def _with_deviation(
+    make: Callable[..., nn.Module], width: int, device: str, dtype: torch.dtype
+) -> Callable[..., nn.Module]:
+    return lambda **settings: _WithDeviation(make(**settings), width, dtype).to(device)
 
 
 class _WithDeviation(nn.Module):
-    """A mean from a network, and a standard deviation of its own for each dimension."""
+    """A mean from a network, and a standard deviation for each dimension, both of the action's dtype."""
 
-    def __init__(self, mean: nn.Module, width: int) -> None:
+    def __init__(self, mean: nn.Module, width: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.mean = mean
+        self.mean, self.dtype = mean, dtype
         self.log_scale = nn.Parameter(torch.zeros(width))
 
     def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
-        mean = self.mean(*observations)
-        return mean, self.log_scale.clamp(-5, 2).exp().expand_as(mean)
+        mean = self.mean(*observations).to(self.dtype)
+        return mean, self.log_scale.clamp(-5, 2).exp().to(self.dtype).expand_as(mean)

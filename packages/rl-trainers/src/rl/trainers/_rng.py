@@ -5,12 +5,35 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-__all__ = ["load_rng_state", "preserved_rng", "rng_state", "seed_everything"]
+__all__ = ["Seeds", "load_rng_state", "preserved_rng", "rng_state", "seed_everything", "seeds_of"]
+
+
+class Seeds(NamedTuple):
+    """Independent seeds for the random streams of a run, each in ``[0, 2**31)``."""
+
+    networks: int
+    environment: int
+    evaluation: int
+    final_evaluation: int
+    later_evaluation: int
+
+
+def seeds_of(seed: int) -> Seeds:
+    """The seeds that follow from the one of a run.
+
+    They are children of a `numpy.random.SeedSequence`, so that runs with neighbouring seeds share no start states.
+
+    Example:
+        >>> len({*seeds_of(0), *seeds_of(1)})
+        10
+    """
+    children = np.random.SeedSequence(seed).spawn(len(Seeds._fields))
+    return Seeds(*(int(child.generate_state(1)[0]) >> 1 for child in children))
 
 
 def seed_everything(seed: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Generator, Mapping
@@ -12,8 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from rl.core.errors import CheckpointError, RLError
+from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env
 from rl.trainers._checkpoint import load_checkpoint, save_checkpoint
 from rl.trainers._device import check_device
@@ -25,14 +28,17 @@ from rl.trainers._metrics import EpisodeStats
 from rl.trainers._plot import plot_learning_curve
 from rl.trainers._recipe import Recipe
 from rl.trainers._resume import check_resume
-from rl.trainers._rng import load_rng_state, preserved_rng, rng_state, seed_everything
+from rl.trainers._rng import load_rng_state, preserved_rng, rng_state, seed_everything, seeds_of
 from rl.trainers._run_config import RunConfig
-from rl.trainers._run_folder import RunFolder, config_yaml
+from rl.trainers._run_folder import RunFolder, config_yaml, settings_of
 from rl.trainers._schedule import Every
-from rl.trainers._signals import StopSignals
+from rl.trainers._signals import SavedInterrupt, StopSignals
 from rl.trainers._versions import package_versions
 
 __all__ = ["Run", "Stateful", "TrainResult"]
+
+#: steps of each environment without the end of an episode after which a note says so
+ENDLESS_STEPS = 10_000
 
 
 class Stateful(Protocol):
@@ -78,7 +84,9 @@ class Run:
         should_stop: called with the frames so far after each iteration; true ends the run as Ctrl-C does.
 
     Raises:
-        RLError: if the folder exists already, there is nothing to resume, or no such device or logger.
+        RLError: if the folder exists already, there is nothing to resume, another process trains in the folder, or
+            there is no such device or logger.
+        SpecError: if there are more threads than processors.
     """
 
     def __init__(
@@ -94,7 +102,9 @@ class Run:
         if out is not None and resume is not None:
             raise RLError("out and resume exclude each other: a resumed run goes on in its own folder")
         check_device(config.device)
+        _check_threads(config.threads)
         self.recipe, self.config = recipe, config
+        self.seeds = seeds_of(config.seed)
         self.frames = 0
         self.episodes = EpisodeStats(config.num_envs)
         self._out, self._should_stop = out, should_stop
@@ -104,8 +114,8 @@ class Run:
         self._times: dict[str, float] = {}
         self._seconds = 0.0
         self._since = time.perf_counter()
-        self._best = -math.inf
-        self._best_frames = 0
+        self._best: dict[str, Any] | None = None
+        self._changes: list[str] = []
         self._log = Every(config.log_every)
         self._eval = Every(config.eval_every)
         self._checkpoint = Every(config.checkpoint_every)
@@ -117,11 +127,12 @@ class Run:
         self.folder: RunFolder | None = None
         if resume is not None:
             self.folder = RunFolder.open(resume)
-            self._saved = load_checkpoint(self.folder.last)
-            check_resume(self.folder, recipe, config, self._saved)
+            with self.folder.locked():
+                self._saved = load_checkpoint(self.folder.last)
+            self._changes = check_resume(self.folder, recipe, config, self._saved)
         elif out is not None and Path(out).exists():
             RunFolder.create(out, recipe, config)  # raises the error about it
-        seed_everything(config.seed)
+        seed_everything(self.seeds.networks)
 
     @contextmanager
     def training(
@@ -138,29 +149,37 @@ class Run:
         self._evaluator, self._parts = evaluator, parts
         self._columns = ("return_mean", "length_mean", "episodes", "eval_return_mean", *metrics)
         self._times = dict.fromkeys((*phases, "evaluate"), 0.0)
-        resume_step = self._restore() if self._saved is not None else None
         folder = self.folder = self.folder or RunFolder.create(self._out, self.recipe, self.config)
         with ExitStack() as stack:
+            stack.enter_context(folder.locked())
+            resume_step = self._restore(self._saved) if self._saved is not None else None
             stack.push(self._say_what_is_left)
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             if self.config.threads:
                 torch.set_num_threads(self.config.threads)
             stack.callback(evaluator.close)
+            evaluator.note = self.note
             self._loggers.open(folder.path, resume_step=resume_step)
             stack.callback(self._loggers.close)
             stack.callback(self._display.stop)
             self._display.start(
-                f"{self.recipe.name} on {self.config.env}, seed {self.config.seed}: {folder.path}",
+                f"{self.title}: {folder.path}",
                 self.config.total_frames,
                 self.frames,
             )
+            if self._changes:
+                self.note(f"resumed with {', '.join(self._changes)}")
             stack.enter_context(self._signals)
             self._since = time.perf_counter()
             yield self
 
     def _say_what_is_left(self, kind: type[BaseException] | None, *_: object) -> None:
-        """After an error, whatever it was: where the run can go on from."""
-        if kind is None or self.folder is None:
+        """After an error: which checkpoint the run can be resumed from.
+
+        Raises:
+            SavedInterrupt: in place of a KeyboardInterrupt, if there is one.
+        """
+        if kind is None or self.folder is None or not self.folder.path.exists():
             return
         path = self.folder.path
         resume = f"rl train {self.recipe.name} --resume {path}"
@@ -169,10 +188,24 @@ class Run:
             left = f"{self._saved_at} frames are saved; to go on from there: {resume}"
         with suppress(OSError):  # the screen may be what failed
             self._display.note(left)
+        if issubclass(kind, KeyboardInterrupt) and self._saved_at is not None:
+            raise SavedInterrupt
 
-    def make_env(self, num_envs: int, seed: int) -> Env:
-        """The environment of the run."""
+    def note(self, text: str) -> None:
+        """Show a line that stays; the same line only once."""
+        if text not in self._said:
+            self._said.add(text)
+            self._display.note(text)
+
+    def make_env(self, num_envs: int, seed: int | None = None) -> Env:
+        """The environment of the run.
+
+        Args:
+            num_envs: batch size.
+            seed: of the environment; that of training if None.
+        """
         config = self.config
+        seed = self.seeds.environment if seed is None else seed
         return make_env(config.env, num_envs, seed=seed, device=config.device, **env_options(config))
 
     @property
@@ -209,6 +242,11 @@ class Run:
         log, evaluate = self._log.due(self.frames, last=last), self._eval.due(self.frames, last=last)
         if log or evaluate:
             self._write_row(evaluate=evaluate)
+        if not self.episodes.episodes and self.frames >= ENDLESS_STEPS * self.config.num_envs:
+            self.note(
+                f"note: no episode of {self.config.env!r} has ended in {ENDLESS_STEPS} steps of each environment;"
+                " evaluations play whole episodes, so an environment that never ends needs --max-episode-steps"
+            )
         if self._checkpoint.due(self.frames):
             self._save_last()
         if self._should_stop is not None and self._should_stop(self.frames):
@@ -229,35 +267,49 @@ class Run:
                 f"  rl train {self.recipe.name} --resume {self.folder.path}"
             )
             return TrainResult(self.folder.path, self.frames, seconds, interrupted=True)
-        best = load_checkpoint(self.folder.best)
-        self._parts["policy"].load_state_dict(best["policy"])
-        self._best_frames = best["frames"]
-        episodes = self.config.final_eval_episodes
-        with preserved_rng():
-            returns = self._evaluator.run(episodes, seed=self.config.seed + FINAL_SEED)
+        if self._best is None:  # resumed with fewer frames than are done
+            self._evaluate()
+        best = self._best
+        assert best is not None
+        last_returns = returns = self._final_returns()
+        if best["frames"] != self.frames:
+            self._parts["policy"].load_state_dict(best["policy"])
+            returns = self._final_returns()
         mean, std = float(returns.mean()), float(returns.std(correction=0))
-        self.folder.write_summary(self._summary(mean, std, seconds))
+        self.folder.check_present()
+        self.folder.write_summary(self._summary(best["frames"], returns, last_returns, seconds))
         if self.folder.metrics.is_file():
-            title = f"{self.recipe.name} on {self.config.env}, seed {self.config.seed}"
-            plot_learning_curve(self.folder.metrics, self.folder.curve, title)
+            plot_learning_curve(self.folder.metrics, self.folder.curve, self.title)
         self._display.stop()
         self._display.note(
-            f"trained {self.frames} frames in {seconds:.1f} s; best policy ({self._best_frames} frames): mean return"
-            f" {mean:.1f} ± {std:.1f} over {episodes} fresh episodes\nrun folder: {self.folder.path}"
+            f"trained {self.frames} frames in {seconds:.1f} s; best policy ({best['frames']} frames): mean return"
+            f" {mean:.1f} ± {std:.1f} over {len(returns)} fresh episodes; last policy: {float(last_returns.mean()):.1f}"
+            f"\nrun folder: {self.folder.path}"
         )
         return TrainResult(self.folder.path, self.frames, seconds, mean, std)
 
-    def _summary(self, mean: float, std: float, seconds: float) -> dict[str, Any]:
+    @property
+    def title(self) -> str:
+        """Recipe, environment and seed, for people."""
+        return f"{self.recipe.name} on {self.config.env}, seed {self.config.seed}"
+
+    def _final_returns(self) -> Tensor:
+        with preserved_rng():
+            return self._evaluator.run(self.config.final_eval_episodes, seed=self.seeds.final_evaluation)
+
+    def _summary(self, best_frames: int, returns: Tensor, last_returns: Tensor, seconds: float) -> dict[str, Any]:
         return {
             "recipe": self.recipe.name,
             "env": self.config.env,
             "seed": self.config.seed,
             "train_frames": self.frames,
             "train_seconds": round(seconds, 3),
-            "eval_return_mean": mean,
-            "eval_return_std": std,
+            "eval_return_mean": float(returns.mean()),
+            "eval_return_std": float(returns.std(correction=0)),
+            "last_return_mean": float(last_returns.mean()),
+            "last_return_std": float(last_returns.std(correction=0)),
             "eval_episodes": self.config.final_eval_episodes,
-            "best_frames": self._best_frames,
+            "best_frames": best_frames,
             "versions": package_versions(),
         }
 
@@ -276,6 +328,8 @@ class Run:
         return values
 
     def _write_row(self, *, evaluate: bool) -> None:
+        assert self.folder is not None
+        self.folder.check_present()
         values = self._finite_figures()
         row = dict.fromkeys(self._columns, math.nan)
         row["return_mean"], row["length_mean"] = self.episodes.return_mean, self.episodes.length_mean
@@ -293,36 +347,34 @@ class Run:
     def _evaluate(self) -> float:
         assert self.folder is not None
         with self.timed("evaluate"), preserved_rng():
-            returns = self._evaluator.run(self.config.eval_episodes, seed=self.config.seed + EVAL_SEED)
+            returns = self._evaluator.run(self.config.eval_episodes, seed=self.seeds.evaluation)
         mean = float(returns.mean())
         if math.isnan(mean):
             raise RLError(
                 f"the mean return of an evaluation is {mean} after {self.frames} frames; look at the rewards of"
                 f" {self.config.env!r}"
             )
-        if mean >= self._best:  # of equals the later one: it has seen more
-            self._best, self._best_frames = mean, self.frames
-            best = {"policy": self._parts["policy"].state_dict(), "frames": self.frames, "eval_return_mean": mean}
-            save_checkpoint(self.folder.best, best)
+        if self._best is None or mean >= self._best["eval_return_mean"]:  # of equals the later: it has seen more
+            policy = copy.deepcopy(self._parts["policy"].state_dict())
+            self._best = {"policy": policy, "frames": self.frames, "eval_return_mean": mean}
+            save_checkpoint(self.folder.best, self._best)
         return mean
 
     def _save_last(self) -> None:
         assert self.folder is not None
-        self._finite_figures()  # what is saved can be gone on with
+        self.folder.check_present()
+        self._finite_figures()  # what is saved can be resumed
         with warnings.catch_warnings(record=True) as caught:  # what cannot be continued exactly, said once
             warnings.simplefilter("always")
             state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
-        for text in dict.fromkeys(str(warning.message) for warning in caught):
-            if text not in self._said:
-                self._said.add(text)
-                self._display.note(f"note: {text}")
+        for warning in caught:
+            self.note(f"note: {warning.message}")
         state["run"] = {
-            "recipe": self.recipe.name,
+            "config": settings_of(self.recipe.name, self.config),
             "frames": self.frames,
             "seconds": self._elapsed(),
             "times": self._times,
             "best": self._best,
-            "best_frames": self._best_frames,
             "episodes": self.episodes.state_dict(),
             "schedules": [self._log.next, self._eval.next, self._checkpoint.next],
             "rng": rng_state(),
@@ -330,27 +382,60 @@ class Run:
         save_checkpoint(self.folder.last, state)
         self._saved_at = self.frames
 
-    def _restore(self) -> int:
-        """Put the saved state into every part; the frames at which it was saved."""
-        assert self._saved is not None
+    def _restore(self, saved: Mapping[str, Any]) -> int:
+        """Put the saved state into every part; returns the frames at which it was saved.
+
+        Raises:
+            CheckpointError: if the checkpoint does not fit.
+        """
         assert self.folder is not None
-        missing = {"run", *self._parts} - self._saved.keys()
+        missing = {"run", *self._parts} - saved.keys()
         if missing:
             raise CheckpointError(f"{self.folder.last} lacks {sorted(missing)}; it was written by another recipe")
-        for name, part in self._parts.items():
-            part.load_state_dict(self._saved[name])
-        run = self._saved["run"]
-        self.frames, self._seconds, self._times = run["frames"], run["seconds"], dict(run["times"])
-        self._best, self._best_frames = run["best"], run["best_frames"]
-        self.episodes.load_state_dict(run["episodes"])
-        self._log.next, self._eval.next, self._checkpoint.next = run["schedules"]
-        load_rng_state(run["rng"])
+        name = "run"
+        try:
+            for name, part in self._parts.items():
+                part.load_state_dict(saved[name])
+            name, run = "run", saved["run"]
+            self.frames, self._seconds, self._times = run["frames"], run["seconds"], dict(run["times"])
+            self.episodes.load_state_dict(run["episodes"])
+            self._log.next, self._eval.next, self._checkpoint.next = run["schedules"]
+            load_rng_state(run["rng"])
+            self._restore_best(run["best"])
+        except (RLError, RuntimeError, LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.folder.last} does not fit this run: its part {name!r} gave {_first_line(error)}; was the"
+                " environment changed? Train again into a new folder"
+            ) from error
         write = config_yaml(self.recipe.name, self.config)
         if self.folder.config.read_text(encoding="utf-8") != write:
             self.folder.update_config(write)
         self._saved, self._saved_at = None, self.frames
         return self.frames
 
+    def _restore_best(self, best: Any) -> None:
+        """Make ``best.safetensors`` that of the checkpoint: the file may be from frames that are trained again."""
+        assert self.folder is not None
+        if isinstance(best, float):  # written by rl-trainers 0.2.1 or older, which kept the return alone
+            best = load_checkpoint(self.folder.best) if self.folder.best.is_file() else None
+            best = best if best is not None and best["frames"] <= self.frames else None
+        self._best = best
+        if best is None:
+            self.folder.best.unlink(missing_ok=True)
+        else:
+            save_checkpoint(self.folder.best, best)
 
-#: evaluations during training see the same start states each time; the final one sees others
-EVAL_SEED, FINAL_SEED = 1_000_003, 2_000_003
+
+def _check_threads(threads: int) -> None:
+    """Raise if `threads` is more than this machine has processors.
+
+    Raises:
+        SpecError: if so.
+    """
+    processors = os.cpu_count() or 1
+    if threads > processors:
+        raise SpecError(f"threads={threads}, but this machine has {processors} processors; set threads to at most that")
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from rl.trainers._fields import check, in_range, positive
+from rl.trainers._fields import LAYOUTS, REPEATED, check, in_range, one_of, positive
 
 __all__ = ["RunConfig"]
 
@@ -14,8 +16,19 @@ class RunConfig:
     """What is trained on, for how long, and how often the policy is looked at.
 
     Args:
-        env: what to train on: the name of an installed env component (see `rl plugins`), COMPONENT/ID for
-            one that takes an id (gym/CartPole-v1), else a Gymnasium id.
+        env: what to train on: the name of an installed env component (see `rl plugins --all`), COMPONENT/ID for one
+            that takes an id (gym/CartPole-v1), module:Class for an environment class or function of your own, else a
+            Gymnasium id, or module:ID for one that a module registers (ale_py:ALE/Pong-v5). Modules are also
+            searched in the current folder.
+        env_kwargs: arguments for the environment, as in '{frame_skip: 4}'.
+        wrapper: a Gymnasium wrapper for each environment, as module:callable or 'module:callable:{key: value}'; may
+            be repeated, the first one is innermost.
+        transform: a transform of the environment, as NAME, 'NAME:{key: value}' or module:callable; may be repeated,
+            in order.
+        observation_layout: how observations with two or more dimensions are read. auto takes uint8 with three
+            dimensions as an image, whose channels are the smaller of the first and last dimension, and refuses
+            others; channels-first and channels-last take all with three dimensions as images; flat takes all as
+            vectors.
         total_frames: environment steps to train for, counted over all parallel environments.
         seed: of networks, environments and exploration.
         device: where networks live and learn, for example cpu or cuda:0.
@@ -32,7 +45,8 @@ class RunConfig:
         log_every: frames between two rows of metrics.
         checkpoint_every: frames between two saves of the last checkpoint; it is also saved at the end and on
             Ctrl-C.
-        threads: torch threads while training; small networks are fastest with 1. 0 leaves torch's setting.
+        threads: torch threads while training, at most as many as the machine has processors; small networks are
+            fastest with 1. 0 leaves torch's setting.
         loggers: logger components that get every row of metrics.
 
     Raises:
@@ -46,6 +60,10 @@ class RunConfig:
     """
 
     env: str = "CartPole-v1"
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    wrapper: tuple[str, ...] = field(default=(), metadata=REPEATED)
+    transform: tuple[str, ...] = field(default=(), metadata=REPEATED)
+    observation_layout: str = "auto"
     total_frames: int = 100_000
     seed: int = 0
     device: str = "cpu"
@@ -71,6 +89,8 @@ class RunConfig:
             self,
             {
                 "env": (bool, "the name of an environment"),
+                "env_kwargs": (_is_mapping, "a mapping with names as keys, as in {frame_skip: 4}"),
+                "observation_layout": one_of(*LAYOUTS),
                 "total_frames": above_zero,
                 "seed": in_range(0, 2**31 - 1),
                 "num_envs": above_zero,
@@ -87,3 +107,7 @@ class RunConfig:
                 "threads": (lambda n: n >= 0, "0 or more"),
             },
         )
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)

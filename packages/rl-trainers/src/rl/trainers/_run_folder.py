@@ -7,18 +7,19 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rl.core.errors import CheckpointError, RLError
-from rl.trainers._files import write_atomic
+from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.trainers._files import remove_temporary, write_atomic
 from rl.trainers._recipe import Recipe
 from rl.trainers._run_config import RunConfig
 
-__all__ = ["RunFolder", "config_yaml"]
+__all__ = ["RunFolder", "config_yaml", "settings_of"]
 
 
 class RunFolder:
@@ -37,6 +38,43 @@ class RunFolder:
         self.best = self.path / "checkpoints" / "best.safetensors"
         self.last = self.path / "checkpoints" / "last.safetensors"
 
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Keep other processes from training in this folder; remove what a killed one left half written.
+
+        Raises:
+            CheckpointError: if another process trains in it.
+        """
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise CheckpointError(
+                f"another process is training in {self.path}; wait for it or stop it, then resume"
+            ) from error
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be locked: {error}; make it writable") from error
+        try:
+            for path in (self.config, self.summary, self.metrics, self.curve, self.best, self.last):
+                remove_temporary(path)
+            yield
+        finally:
+            lock.release()
+
+    def check_present(self) -> None:
+        """Raise if the folder was deleted or renamed while its run goes on.
+
+        Raises:
+            CheckpointError: if so.
+        """
+        if not self.config.is_file():
+            raise CheckpointError(
+                f"the run folder {self.path} has disappeared: it was deleted or renamed during the run. Nothing more"
+                " can be saved; train again"
+            )
+
     @classmethod
     def create(cls, path: str | Path | None, recipe: Recipe, config: RunConfig) -> RunFolder:
         """A new folder that holds the config, and nothing else yet.
@@ -48,7 +86,9 @@ class RunFolder:
 
         Raises:
             RLError: if the folder is there already, or cannot be made.
+            SpecError: if a setting cannot be written as YAML.
         """
+        text = config_yaml(recipe.name, config)
         candidates = _names(recipe.name, config) if path is None else [path]
         folder = next((cls(name) for name in candidates if _made(Path(name))), None)
         if folder is None:
@@ -56,7 +96,7 @@ class RunFolder:
                 f"the run folder {path} exists already and is not overwritten; name another one with"
                 f" --out, or continue the run in it with --resume {path}"
             )
-        write_atomic(folder.config, config_yaml(recipe.name, config))
+        write_atomic(folder.config, text)
         return folder
 
     @classmethod
@@ -82,8 +122,12 @@ class RunFolder:
         """
         try:
             values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{self.config} is damaged: {' '.join(str(error).split())}") from error
+        except OSError as error:
+            raise CheckpointError(f"{self.config} cannot be read: {error.strerror}; change its permissions") from error
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            raise CheckpointError(
+                f"{self.config} is damaged: {' '.join(str(error).split())}; put back what it held"
+            ) from error
         if not isinstance(values, dict) or "recipe" not in values:
             raise CheckpointError(f"{self.config} is damaged: it names no recipe; add the line 'recipe: ppo'")
         return values
@@ -104,11 +148,24 @@ def config_yaml(recipe: str, config: RunConfig) -> str:
         >>> from rl.trainers._ppo_config import PPOConfig
         >>> print(config_yaml("ppo", PPOConfig()).splitlines()[0])
         recipe: ppo
+
+    Raises:
+        SpecError: if a setting cannot be written as YAML.
     """
+    try:
+        return yaml.safe_dump(settings_of(recipe, config), sort_keys=False, default_flow_style=None)
+    except yaml.YAMLError as error:
+        raise SpecError(
+            f"{type(config).__name__} holds {' '.join(str(error).split())}; use numbers, strings, lists and mappings"
+        ) from error
+
+
+def settings_of(recipe: str, config: RunConfig) -> dict[str, Any]:
+    """Recipe and settings as plain containers, with lists in place of tuples."""
     values: dict[str, Any] = {"recipe": recipe}
     for name, value in dataclasses.asdict(config).items():
         values[name] = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump(values, sort_keys=False, default_flow_style=None)
+    return values
 
 
 def _names(recipe: str, config: RunConfig) -> Iterator[Path]:
@@ -125,6 +182,8 @@ def _made(path: Path) -> bool:
     """
     try:
         path.mkdir(parents=True, exist_ok=False)
+    except ValueError as error:
+        raise RLError(f"the run folder {str(path)!r} cannot be made: {error}; name another one with --out") from error
     except OSError as error:
         if os.path.lexists(path):
             return False

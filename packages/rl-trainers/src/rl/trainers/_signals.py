@@ -7,7 +7,11 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-__all__ = ["StopSignals"]
+__all__ = ["SavedInterrupt", "StopSignals"]
+
+
+class SavedInterrupt(KeyboardInterrupt):
+    """Ctrl-C ended a run that has a checkpoint to resume from."""
 
 
 class StopSignals:

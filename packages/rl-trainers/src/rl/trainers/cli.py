@@ -1,46 +1,94 @@
-"""The commands ``rl train`` and ``rl eval``."""
+"""The commands ``rl train``, ``rl eval`` and ``rl plot``."""
 
 from __future__ import annotations
 
 import argparse
 import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from rl.core.errors import RLError
 from rl.trainers._arguments import UsageError, parse_train, unknown
+from rl.trainers._run_folder import RunFolder
+from rl.trainers._signals import SavedInterrupt
 
-__all__ = ["evaluate", "train"]
+__all__ = ["evaluate", "plot", "train"]
 
 
 def train(argv: Sequence[str]) -> int:
     """Run ``rl train ARGUMENTS``.
 
     Returns:
-        The exit status: 0, 2 if the arguments make no sense, 130 if the run was interrupted and saved.
+        The exit status: 0, 2 if the arguments cannot be understood, 130 if the run was interrupted and saved.
 
     Raises:
         RLError: about everything else; nothing has been overwritten.
+        SavedInterrupt: if a second Ctrl-C ended a run that has a checkpoint.
     """
+    _search_current_folder()
     try:
-        asked = parse_train(argv)
+        return _train(argv)
     except UsageError as error:
         sys.stderr.write(f"rl train: {error}\n")
         return 2
-    if isinstance(asked, str):
-        sys.stdout.write(asked)
-        return 0
-    run = asked.recipe.load_train()
-    try:
-        result = run(asked.config, out=asked.out, resume=asked.resume, display=asked.display)
+    except SavedInterrupt:
+        raise
+    except KeyboardInterrupt as error:
+        raise RLError("interrupted; nothing was saved, so there is nothing to resume: train again") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             raise RLError(
                 f"the run cannot be written: {error}; free some room, or choose another disk with --out"
             ) from error
         raise
+
+
+def _train(argv: Sequence[str]) -> int:
+    asked = parse_train(argv)
+    if isinstance(asked, str):
+        sys.stdout.write(asked)
+        return 0
+    if asked.display != "none":
+        sys.stdout.write(f"rl train: {asked.recipe.name} on {asked.config.env}; importing libraries ...\n")
+        sys.stdout.flush()
+    train = asked.recipe.load_train()
+    result = train(asked.config, out=asked.out, resume=asked.resume, display=asked.display)
     return 130 if result.interrupted else 0
+
+
+def _search_current_folder() -> None:
+    """Let modules of the current folder be imported, as `python` does: the command itself lies elsewhere."""
+    if not sys.flags.safe_path and not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, "")
+
+
+def plot(argv: Sequence[str]) -> int:
+    """Run ``rl plot ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+
+    Raises:
+        RLError: if there is no such run, its metrics cannot be read, or the picture cannot be written.
+    """
+    parser = _Parser("rl plot", description="Draw learning_curve.png of a run again, from its metrics.csv.")
+    parser.add_argument("run", metavar="RUN", help="the run folder that `rl train` printed")
+    try:
+        options = parser.parse_args(list(argv))
+    except UsageError as error:
+        sys.stderr.write(f"rl plot: {error}\n")
+        return 2
+
+    from rl.trainers._plot import plot_learning_curve
+
+    folder = RunFolder.open(options.run)
+    config = folder.read_config()
+    title = f"{config['recipe']} on {config.get('env')}, seed {config.get('seed')}"
+    plot_learning_curve(folder.metrics, folder.curve, title)
+    sys.stdout.write(f"{folder.curve}\n")
+    return 0
 
 
 def evaluate(argv: Sequence[str]) -> int:
@@ -53,6 +101,7 @@ def evaluate(argv: Sequence[str]) -> int:
         RLError: if there is no such run, its checkpoint is damaged, its device is not here, or the video cannot
             be written.
     """
+    _search_current_folder()
     try:
         options = _parse_eval(argv)
     except UsageError as error:
@@ -82,7 +131,7 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, as `rl train` does."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. More: rl eval --help")
+        raise UsageError(f"{message}. More: {self.prog} --help")
 
 
 def _parse_eval(argv: Sequence[str]) -> argparse.Namespace:

@@ -1,0 +1,103 @@
+"""Components and callables by name: ``NAME``, ``module:attribute``, and either with arguments."""
+
+from __future__ import annotations
+
+from functools import reduce
+from importlib import import_module
+from typing import Any
+
+import yaml
+
+from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
+from rl.core.registry import load
+
+__all__ = ["find", "find_call", "import_attribute", "import_named"]
+
+
+def find_call(kind: str, text: str) -> tuple[Any, dict[str, Any]]:
+    """The object and the keyword arguments that ``NAME[:ARGS]`` stands for.
+
+    Args:
+        kind: of component, for example ``"transform"``.
+        text: a component's name or ``module:attribute``; after another colon, a YAML mapping in braces.
+
+    Raises:
+        UnknownComponentError: if there is no such component, module or attribute.
+        RLError: if the arguments are no mapping.
+
+    Example:
+        >>> find_call("transform", "step-counter:{max_steps: 10}")[1]
+        {'max_steps': 10}
+    """
+    name, brace, rest = text.partition(":{")
+    arguments: Any = {}
+    if brace:
+        try:
+            arguments = yaml.safe_load("{" + rest)
+        except (yaml.YAMLError, RecursionError) as error:
+            raise RLError(_bad_arguments(kind, text)) from error
+        if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
+            raise RLError(_bad_arguments(kind, text))
+    return find(kind, name), arguments
+
+
+def _bad_arguments(kind: str, text: str) -> str:
+    return f"the arguments of the {kind} {text!r} are no mapping; write them as in 'name:{{key: value, other: 2}}'"
+
+
+def find(kind: str, name: str) -> Any:
+    """The component `name`, or what ``module:attribute`` names.
+
+    Raises:
+        UnknownComponentError: if there is no such component, module or attribute.
+    """
+    return import_attribute(name, kind) if ":" in name else load(kind, name)
+
+
+def import_attribute(target: str, what: str) -> Any:
+    """What ``module:attribute`` names.
+
+    Raises:
+        UnknownComponentError: if there is no such module or attribute.
+        MissingExtraError: if the module needs a library that is not installed.
+        RLError: if the module raises.
+    """
+    module_name, _, attribute = target.partition(":")
+    module = import_named(module_name, f"{what} {target!r}")
+    try:
+        return reduce(getattr, attribute.split("."), module)
+    except AttributeError as error:
+        raise UnknownComponentError(
+            f"{what} {target!r}: the module {module_name!r} has no attribute {attribute!r}; write module:attribute"
+        ) from error
+
+
+def import_named(name: str, what: str) -> Any:
+    """The module `name`; the current folder is searched too, as `python` does.
+
+    Args:
+        name: of the module.
+        what: needs it, for messages.
+
+    Raises:
+        UnknownComponentError: if there is no such module.
+        MissingExtraError: if it needs a library that is not installed.
+        RLError: if it raises.
+    """
+    try:
+        return import_module(name)
+    except RLError:
+        raise
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(f"{missing}."):
+            raise UnknownComponentError(
+                f"{what}: there is no module {missing!r}; install it, or run the command in the folder that holds it"
+            ) from error
+        raise MissingExtraError(
+            f"{what}: the module {name!r} needs {missing!r}, which is not installed; install it"
+        ) from error
+    except (Exception, SystemExit) as error:  # a module may raise what it likes
+        raise RLError(
+            f"{what}: importing the module {name!r} raised {type(error).__name__}: {error}; correct the module"
+        ) from error

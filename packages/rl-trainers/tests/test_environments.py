@@ -1,0 +1,194 @@
+"""Environments, wrappers and transforms by name, also from a module in the current folder."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl.core.cli import main
+from rl.core.errors import RLError, SpecError, UnknownComponentError
+from rl.envs import GymEnv
+from rl.trainers import _envs, make_env
+from rl.trainers._arguments import parse_train
+from rl.trainers._loading import load_config
+
+MODULE = """
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+
+from rl.envs import PendulumEnv
+
+
+class Mission(gymnasium.Space):
+    '''A space that nothing knows.'''
+
+    def contains(self, x):
+        return isinstance(x, str)
+
+
+class Maze(gymnasium.Env):
+    action_space = Discrete(2)
+    observation_space = Dict({"image": Box(0, 255, (7, 7, 3), np.uint8), "mission": Mission()})
+
+    def __init__(self, size=3):
+        self.size = size
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._seen(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._seen(), 1.0, self.steps >= self.size, False, {}
+
+    def _seen(self):
+        return {"image": np.zeros((7, 7, 3), np.uint8), "mission": "go"}
+
+
+class ImageOnly(gymnasium.ObservationWrapper):
+    def __init__(self, env, crop=7):
+        super().__init__(env)
+        self.crop = crop
+        self.observation_space = Box(0, 255, (crop, crop, 3), np.uint8)
+
+    def observation(self, observation):
+        return observation["image"][: self.crop, : self.crop]
+
+
+def swing(batch_size):
+    return PendulumEnv(batch_size=batch_size)
+
+
+def doubled(td):
+    return td.set("observation", td["observation"] * 2)
+
+
+def nothing():
+    return 3
+
+
+if "LocalMaze-v0" not in gymnasium.registry:
+    gymnasium.register("LocalMaze-v0", entry_point=Maze, kwargs={"size": 5})
+"""
+
+
+@pytest.fixture
+def maze(tmp_path, monkeypatch):
+    """The module above under a name of its own, in the current folder."""
+    name = f"maze_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def test_a_class_of_a_module_is_an_environment_with_wrappers_and_arguments(maze):
+    env = make_env(f"{maze}:Maze", 2, seed=0, env_kwargs={"size": 4}, wrapper=[f"{maze}:ImageOnly:{{crop: 5}}"])
+    assert env.observation_spec["observation"].shape == (2, 5, 5, 3)
+    assert env.rollout(9).shape == (2, 4)
+    assert make_env(f"{maze}:swing", 3, seed=0).batch_size == (3,)
+
+
+def test_an_id_of_a_module_gets_the_wrappers_too(maze):
+    env = make_env(f"{maze}:LocalMaze-v0", 2, seed=0, wrapper=[f"{maze}:ImageOnly"])
+    assert env.observation_spec["observation"].shape == (2, 7, 7, 3)
+    assert env.rollout(9).shape == (2, 5)
+
+
+def test_transforms_by_name_are_applied_in_order(maze):
+    env = make_env(
+        "pendulum", 2, seed=0, transform=[f"{maze}:doubled", "step-counter:{max_steps: 7, step_count_key: mine}"]
+    )
+    plain = make_env("pendulum", 2, seed=0)
+    torch.testing.assert_close(env.reset()["observation"], 2 * plain.reset()["observation"])
+    assert env.rollout(20).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        pytest.param({"wrapper": ["ImageOnly"]}, UnknownComponentError, "write module:callable", id="bare-wrapper"),
+        pytest.param({"wrapper": ["MAZE:Image"]}, UnknownComponentError, "no attribute 'Image'", id="no-attribute"),
+        pytest.param({"env": "pendulum", "wrapper": ["MAZE:ImageOnly"]}, SpecError, "use a transform", id="not-gym"),
+        pytest.param({"env": "MAZE:nothing"}, RLError, "made a int, which is neither", id="no-environment"),
+        pytest.param({"env_kwargs": {"sise": 2}}, RLError, r"env_kwargs={'sise': 2}: .*sise", id="unknown-argument"),
+        pytest.param({"env": "pendulum", "transform": ["step-countr"]}, UnknownComponentError,
+                     "did you mean 'step-counter'", id="no-transform"),
+        pytest.param({"env": "pendulum", "transform": ["step-counter:{a: 1}"]}, RLError,
+                     "transform 'step-counter:{a: 1}' cannot be made", id="transform-argument"),
+        pytest.param({"env": "pendulum", "transform": ["step-counter:{a"]}, RLError, "no mapping", id="no-mapping"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_made_is_named(settings, error, message, maze):
+    settings = {k: [x.replace("MAZE", maze) for x in v] if isinstance(v, list) else v for k, v in settings.items()}
+    env = settings.pop("env", "MAZE:Maze").replace("MAZE", maze)
+    with pytest.raises(error, match=message):
+        make_env(env, 1, seed=0, **settings)
+
+
+def test_a_module_that_raises_is_named(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("bad_module_of_a_test.py").write_text("raise ValueError('three')")
+    Path("poor_module_of_a_test.py").write_text("import a_library_that_is_nowhere")
+    with pytest.raises(RLError, match="importing the module 'bad_module_of_a_test' raised ValueError: three"):
+        make_env("bad_module_of_a_test:Maze", 1, seed=0)
+    with pytest.raises(RLError, match="needs 'a_library_that_is_nowhere', which is not installed"):
+        make_env("poor_module_of_a_test:Maze", 1, seed=0)
+
+
+def test_the_command_finds_the_current_folder_and_says_something_before_it_imports_torch(tmp_path):
+    """A program that is installed elsewhere, as the command `rl` is: its own folder is not the current one."""
+    (tmp_path / "local_maze.py").write_text(textwrap.dedent(MODULE))
+    program = tmp_path / "bin" / "rl"
+    program.parent.mkdir()
+    program.write_text(
+        "import sys\n"
+        "from rl.core.cli import main\n"
+        "write = sys.stdout.write\n"
+        "def spy(text):\n"
+        "    if 'importing libraries' in text: write(f'torch {\"torch\" in sys.modules}: ')\n"
+        "    return write(text)\n"
+        "sys.stdout.write = spy\n"
+        "sys.exit(main())\n"
+    )
+    words = ["train", "dqn", "--env", "local_maze:Maze", "--wrapper", "local_maze:ImageOnly", "--total-frames", "64",
+             "--env-kwargs", "{size: 4}", "--transform", "step-counter:{max_steps: 3}", "--transform=reward-sum",
+             "--eval-episodes", "1", "--final-eval-episodes", "1", "--loggers", "[csv]", "--display", "plain",
+             "--out", "run"]  # fmt: skip
+    done = subprocess.run([sys.executable, str(program), *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("torch False: rl train: dqn on local_maze:Maze; importing libraries ...\n")
+    assert "reads 'observation': uint8 [7, 7, 3] as an image of 7 x 7, 3 channels last" in done.stdout
+    config = load_config("run")[1]
+    assert config.env_kwargs == {"size": 4}
+    assert config.wrapper == ("local_maze:ImageOnly",)
+    assert config.transform == ("step-counter:{max_steps: 3}", "reward-sum")
+
+
+def test_the_command_line_replaces_the_transforms_of_a_file():
+    Path("c.yaml").write_text("transform: [init-tracker]\nenv_kwargs: {a: 1, b: [2, x]}\n")
+    assert parse_train(["--config", "c.yaml"]).config.transform == ("init-tracker",)
+    config = parse_train(["--config", "c.yaml", "--transform", "reward-sum"]).config
+    assert config.transform == ("reward-sum",)
+    assert config.env_kwargs == {"a": 1, "b": [2, "x"]}
+
+
+def test_an_unknown_id_gives_the_message_of_gymenv_and_names_plugins_that_are_left_out(monkeypatch, capsys):
+    with pytest.raises(UnknownComponentError) as told:
+        GymEnv("ALE/Pong-v5")
+    assert main(["train", "dqn", "--env", "ALE/Pong-v5", "--display", "none"]) == 1
+    assert str(told.value) in capsys.readouterr().err
+
+    def left_out(kind, name):
+        if name == "gym":
+            return GymEnv
+        raise UnknownComponentError(f"{kind} {name!r} is of acme:acme, which is left out: disabled")
+
+    monkeypatch.setattr(_envs, "load", left_out)
+    with pytest.raises(UnknownComponentError, match="env 'acme/grid' is of acme:acme, which is left out"):
+        make_env("acme/grid", 1, seed=0)
