@@ -15,7 +15,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
-from rl.objectives._counted import MASK, by_step, mask_key, refuse_open_ends
+from rl.objectives._counted import MASK, by_step, counted_steps, fitted, mask_key, refuse_open_ends, without_padding
 from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives.value._order import find_time_dim, refuse_shuffled
 from rl.objectives.value.functional._shared import ended as as_flags
@@ -212,7 +212,9 @@ class ValueEstimatorBase(nn.Module, ABC):
             ContractError: if a key that is read is absent, or the batch is not in time order.
             ShapeError: if shapes do not agree.
         """
-        *inputs, reward, done = self._reads.read(tensordict, self)
+        leaves = self._reads.read(tensordict, self)
+        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__)
+        *inputs, reward, done = (*without_padding(leaves[:-1], mask), leaves[-1])
         ended = tensordict.get(next_key(self._keys["terminated"]), None)
         done, terminated = as_flags(done, ended)
         dim = self.find_time(tensordict, done)
@@ -246,6 +248,11 @@ class ValueEstimatorBase(nn.Module, ABC):
                     f" {tuple(after.shape)}; both describe a state, so they are to agree"
                 )
         steps = batch_size[time_dim] if self.needs_time else 0
+        if self.differentiable:  # a terminal state has no value, and may hold anything
+            following = [
+                leaf.where(~fitted(flags[1].flatten(len(batch_size)).all(-1), leaf), before)
+                for before, leaf in zip(root, following, strict=True)
+            ]
         if self.shifted and steps and not torch.compiler.is_compiling():
             done, terminated = flags
             truncated = done > terminated
