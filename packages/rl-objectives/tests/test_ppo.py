@@ -20,7 +20,7 @@ from torch.nn.functional import smooth_l1_loss
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.testing import check_loss
 from rl.objectives import GAE, ClipPPOLoss, PPOLoss, ValueEstimators
-from rl.objectives._surrogate import clipped_surrogate
+from rl.objectives._surrogate import clipped_surrogate, surrogate
 
 
 class DiagonalNormal(Independent):
@@ -103,6 +103,17 @@ def loss_class(request):
 def test_surrogate_by_hand(ratio, advantage, expected):
     actual = clipped_surrogate(torch.tensor([ratio]).log(), torch.tensor([advantage]), 0.2)
     torch.testing.assert_close(actual, torch.tensor([expected]))
+
+
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+@pytest.mark.parametrize("log_ratio", [100.0, float("inf"), -100.0])
+def test_ratios_that_overflow_have_finite_gradients(log_ratio, advantage):
+    x = torch.tensor([log_ratio], requires_grad=True)
+    for loss in (clipped_surrogate(x, torch.tensor([advantage]), 0.2), surrogate(x, torch.tensor([advantage]))):
+        assert loss.isfinite()
+        assert torch.autograd.grad(loss, x)[0].isfinite()
+    if log_ratio > 0 < advantage:
+        assert clipped_surrogate(x, torch.tensor([advantage]), 0.2).item() == pytest.approx(-1.2 * advantage)
 
 
 def independent(actor, critic, batch, clip, normalize=False, value_clip=None):

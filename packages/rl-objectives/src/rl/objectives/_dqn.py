@@ -13,7 +13,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
-from rl.objectives._counted import MASK, counted_steps, mask_key, mean_of
+from rl.objectives._counted import MASK, counted_steps, mask_key, mean_of, without_padding
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
 from rl.objectives._networks import NetworkCall, input_key
@@ -199,6 +199,8 @@ class DQNLoss(LossModule):
             ShapeError: if shapes do not agree.
         """
         leaves = self.contract.read(tensordict, self)
+        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__)
+        leaves = [*without_padding(leaves[:-1], mask), leaves[-1]]
         count = len(self._online.in_keys)
         root, action, following = leaves[:count], leaves[count], leaves[count + 1 : -2]
         size = tensordict.batch_size
@@ -221,8 +223,7 @@ class DQNLoss(LossModule):
                     f"{type(self).__name__} got {self._keys['priority_weight']!r} of shape {tuple(weight.shape)} for a"
                     f" batch of shape {tuple(elements.shape)}: they would broadcast; weights are [*B]"
                 )
-            elements = elements * weight
-        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__)
+            elements = elements * without_padding([weight], mask)[0]
         predicted = predicted.detach()
         error = (predicted - target).abs().squeeze(-1)
         out = {

@@ -13,7 +13,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey
-from rl.objectives._counted import MASK, counted_steps, fitted, mask_key, mean_of, mean_std
+from rl.objectives._counted import MASK, counted_steps, fitted, mask_key, mean_of, mean_std, without_padding
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
 from rl.objectives._networks import ActorCall, NetworkCall, actor_keys, input_key, joint_states
@@ -201,7 +201,8 @@ class PPOLoss(LossModule):
         """
         if tensordict.get(self._keys["advantage"], None) is None:
             tensordict = self._estimated(tensordict)
-        leaves = self._reads.read(tensordict, self)
+        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__)
+        leaves = without_padding(self._reads.read(tensordict, self), mask)
         if self._states:
             check_sequences(tensordict, self._states, type(self).__name__, done_key=self._keys["done"])
         advantage, target = leaves[-2:]
@@ -209,7 +210,6 @@ class PPOLoss(LossModule):
         size = tensordict.batch_size
 
         dist = self._actor([leaves[i] for i in self._of_actor], size)
-        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__)
         log_ratio, advantage = self._log_ratio(dist.log_prob(action), old_log_prob, advantage, mask)
         refuse_empty(type(self).__name__, log_ratio, self.reduction)
         entropy = self._entropy(dist)

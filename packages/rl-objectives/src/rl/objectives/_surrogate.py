@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 
 from rl.core.checks import same_shape
@@ -9,10 +12,15 @@ from rl.core.checks import same_shape
 __all__ = ["clipped_surrogate", "surrogate"]
 
 
+def _ratio(log_ratio: Tensor) -> Tensor:
+    """The probability ratio; at most the root of the largest number of its type, so that its gradient is finite."""
+    return log_ratio.clamp_max(math.log(torch.finfo(log_ratio.dtype).max) / 2).exp()
+
+
 def surrogate(log_ratio: Tensor, advantage: Tensor) -> Tensor:
     """Negated surrogate objective, elementwise.
 
-    Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 6.
+    Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 6. Ratios above e^44 (float32) count as that.
 
     Args:
         log_ratio: log pi(a|s) - log pi_old(a|s), ``[*B]``, nats.
@@ -30,18 +38,18 @@ def surrogate(log_ratio: Tensor, advantage: Tensor) -> Tensor:
         tensor([-3.])
     """
     same_shape(log_ratio=log_ratio, advantage=advantage)
-    return -(log_ratio.exp() * advantage.detach())
+    return -(_ratio(log_ratio) * advantage.detach())
 
 
-def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | tuple[float, float]) -> Tensor:
     """Negated clipped surrogate objective, elementwise.
 
-    Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 7.
+    Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 7. Ratios above e^44 (float32) count as that.
 
     Args:
         log_ratio: log pi(a|s) - log pi_old(a|s), ``[*B]``, nats.
         advantage: advantage of a in s, ``[*B]``, units of return; not differentiated.
-        clip: half-width of the interval around ratio 1, in (0, 1).
+        clip: half-width of the interval around ratio 1, in (0, 1); or a pair, how far it reaches below and above 1.
 
     Returns:
         Loss per element, ``[*B]``.
@@ -55,5 +63,6 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tens
         tensor([-1.2000])
     """
     same_shape(log_ratio=log_ratio, advantage=advantage)
-    ratio, advantage = log_ratio.exp(), advantage.detach()
-    return -(ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage)
+    below, above = clip if isinstance(clip, tuple) else (clip, clip)
+    ratio, advantage = _ratio(log_ratio), advantage.detach()
+    return -(ratio * advantage).minimum(ratio.clamp(1 - below, 1 + above) * advantage)
