@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl.core.contract import Key
 from rl.core.errors import ContractError, ShapeError
-from rl.core.keys import NestedKey, key_str
+from rl.core.keys import NestedKey, key_str, next_key
 
 __all__ = [
     "MASK",
@@ -21,6 +21,8 @@ __all__ = [
     "mean_of",
     "mean_std",
     "refuse_open_ends",
+    "scalar",
+    "terminated_key",
     "without_padding",
 ]
 
@@ -31,6 +33,17 @@ MASK: NestedKey = ("collector", "mask")
 def mask_key(name: NestedKey) -> Key:
     """The mask in a contract."""
     return Key(name, (), "whether the step counts, or is padding", torch.bool, optional=True)
+
+
+def terminated_key(name: NestedKey) -> Key:
+    """The flag of terminal steps in a contract, called `name` under ``next``."""
+    doc = "whether it ended for good; done if absent"
+    return Key(next_key(name), (1,), doc, torch.bool, optional=True)
+
+
+def scalar(name: str, doc: str) -> Key:
+    """A figure that a loss returns, in its contract."""
+    return Key(name, (), doc, batched=False)
 
 
 def counted_steps(td: TensorDictBase, key: NestedKey, who: str) -> Tensor | None:

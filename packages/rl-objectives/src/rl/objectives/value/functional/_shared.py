@@ -33,7 +33,7 @@ def check_shapes(reward: Tensor, **others: Tensor | float | None) -> None:
         if not isinstance(other, Tensor) or other.shape == reward.shape:
             continue
         if name in ("gamma", "lmbda"):
-            if other.ndim == 0:
+            if other.numel() == 1 and other.ndim <= reward.ndim:
                 continue
             raise ShapeError(
                 f"{name} has shape {tuple(other.shape)} and reward {tuple(reward.shape)}: give a number, or a tensor"

@@ -36,8 +36,8 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
     Espeholt et al., "IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures", 2018,
     eq. 1; the advantage is that of its section 4.2, ``rho_t * (r_t + gamma * v_{t+1} - V(s_t))``; `lmbda` is that of
     its remark 2. ``v_{t+1}`` is ``next_state_value_t + (target_{t+1} - state_value_{t+1})``: the target of the
-    following row, as in the paper, where `state_value` there equals `next_state_value` here. Where an episode or the batch ends, ``v_{t+1}`` is the value of the state that the step reached, and
-    nothing if terminated.
+    following row, as in the paper, where `state_value` there equals `next_state_value` here. Where an episode or the
+    batch ends, ``v_{t+1}`` is the value of the state that the step reached, and nothing if terminated.
 
     Args:
         gamma: discount, in [0, 1].

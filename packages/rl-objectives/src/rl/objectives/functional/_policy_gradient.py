@@ -1,4 +1,4 @@
-"""Policy-gradient surrogates as functions of tensors."""
+"""Policy gradients and their surrogates as functions of tensors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,36 @@ from torch import Tensor
 
 from rl.core.checks import same_shape
 
-__all__ = ["clipped_surrogate", "surrogate"]
+__all__ = ["clipped_surrogate", "policy_gradient", "surrogate"]
 
 
 def _ratio(log_ratio: Tensor) -> Tensor:
     """The probability ratio; at most the root of the largest number of its type, so that its gradient is finite."""
     return log_ratio.clamp_max(math.log(torch.finfo(log_ratio.dtype).max) / 2).exp()
+
+
+def policy_gradient(log_prob: Tensor, advantage: Tensor) -> Tensor:
+    """Negated log-probability times advantage, elementwise: its gradient is the negated policy gradient.
+
+    Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", 1992, eq. 11;
+    with a critic, Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016, section 4.
+
+    Args:
+        log_prob: of the action that was taken, ``[*B]``, nats.
+        advantage: of that action, or its return, ``[*B]``, units of return; not differentiated.
+
+    Returns:
+        Loss per element, ``[*B]``.
+
+    Raises:
+        ShapeError: if the shapes differ.
+
+    Example:
+        >>> policy_gradient(torch.tensor([-0.5]), torch.tensor([4.0]))
+        tensor([2.])
+    """
+    same_shape(log_prob=log_prob, advantage=advantage)
+    return -log_prob * advantage.detach()
 
 
 def surrogate(log_ratio: Tensor, advantage: Tensor) -> Tensor:
