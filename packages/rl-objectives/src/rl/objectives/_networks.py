@@ -229,7 +229,9 @@ class ActorCall:
     def __init__(self, actor: Any) -> None:
         self.actor = actor
         self.states = states_of(actor)
-        self.in_keys = _keys(actor, "in_keys")
+        # A composite distribution reads a whole group, of which the network before it writes the entries.
+        groups = {as_tuple(key)[:end] for key in getattr(actor, "out_keys", ()) for end in range(1, len(as_tuple(key)))}
+        self.in_keys = [key for key in _keys(actor, "in_keys") if as_tuple(key) not in groups]
         self._lowered = lower_distribution(actor)
         if self._lowered is not None:
             self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
