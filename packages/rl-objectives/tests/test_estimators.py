@@ -18,6 +18,7 @@ from rl.objectives.value.functional import (
     td0_return_estimate,
     td1_return_estimate,
     td_lambda_return_estimate,
+    vec_td_lambda_return_estimate,
 )
 
 
@@ -174,9 +175,8 @@ def test_keys_may_have_other_names():
     [
         ({"rewards": "r"}, r"GAE has no key 'rewards'; .*did you mean 'reward'\?"),
         ({"reward": ("next", "r")}, "GAE adds 'next' itself: give reward='r'"),
-        ({"value": "v"}, r"TensorDictModule does not write 'v', it writes 'state_value'"),
     ],
-    ids=["unknown", "next", "not-written"],
+    ids=["unknown", "next"],
 )
 def test_wrong_keys_are_refused_and_change_nothing(critic, names, text):
     gae = GAE(value_network=critic)
@@ -184,6 +184,20 @@ def test_wrong_keys_are_refused_and_change_nothing(critic, names, text):
     with pytest.raises(ContractError, match=text):
         gae.set_keys(**names)
     assert gae.in_keys == before
+
+
+@pytest.mark.parametrize("kind", [GAE, TDLambdaEstimator])
+def test_coefficients_of_one_element_are_numbers(critic, kind):
+    expected = kind(gamma=0.9, lmbda=0.5, value_network=critic)(rollout(3, 4))
+    found = kind(gamma=torch.tensor([0.9]), lmbda=torch.tensor([[0.5]]), value_network=critic)(rollout(3, 4))
+    torch.testing.assert_close(found["advantage"], expected["advantage"])
+    after = found["next"]
+    one, other = (
+        vec_td_lambda_return_estimate(gamma, 0.5, after["reward"], after["reward"], after["done"])
+        for gamma in (torch.tensor([0.9]), 0.9)
+    )
+    torch.testing.assert_close(one, other)
+    assert GAE().tensor_keys.value_target == "value_target"
 
 
 @pytest.mark.parametrize("estimator", [GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator])

@@ -24,7 +24,8 @@ def test_every_public_name_resolves(module):
 
 def test_every_component_resolves():
     found = [one for one in objectives.rl_components() if one.kind in ("loss", "estimator")]
-    assert [one.name for one in found] == ["ppo", "ppo-clip", "dqn", "gae", "td0", "td1", "td-lambda", "vtrace"]
+    losses = ["ppo", "ppo-clip", "a2c", "reinforce", "dqn"]
+    assert [one.name for one in found] == [*losses, "gae", "td0", "td1", "td-lambda", "vtrace"]
     for one in found:
         assert default().load(one.kind, one.name).__name__ == one.target.split(":")[1]
 

@@ -46,12 +46,15 @@ def samples(seed=0):
 
 
 def check(loss, padded, real, keys=()):
-    """Same figures, same gradients, and nothing of what stands in the padding."""
-    spoiled = padded.clone()
+    """Same figures, same gradients, and nothing of what padding holds."""
+    spoiled, unusable = padded.clone(), padded.clone()
     for key in ("observation", "advantage", "value_target", ("next", "observation"), ("next", "reward"), *keys):
         spoiled[key][~spoiled[MASK]] += 1e3
+    for leaf in unusable.exclude(MASK[0]).values(include_nested=True, leaves_only=True):
+        if leaf.dtype is not torch.bool:
+            leaf[~unusable[MASK]] = torch.nan if leaf.is_floating_point() else 9
     expected, gradients = None, None
-    for batch in (real, padded, spoiled):
+    for batch in (real, padded, spoiled, unusable):
         out = loss(batch.clone())
         found = torch.autograd.grad(sum(out[key] for key in out.keys() if key.startswith("loss")), [*loss.parameters()])
         if expected is None:
@@ -74,6 +77,22 @@ def test_dqn(double, reduction):
 def test_ppo(kind, reduction):
     loss = kind(*actor_and_critic(), normalize_advantage=True, clip_value=0.3, reduction=reduction)
     check(loss, *samples())
+
+
+class Diagonal(torch.distributions.Independent):
+    def __init__(self, loc, scale):
+        super().__init__(torch.distributions.Normal(loc, scale), 1)
+
+
+def test_continuous_ppo():
+    head = ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=Diagonal)
+    body = nn.Sequential(nn.Linear(3, 4), nn.Softplus())
+    split = TensorDictModule(lambda x: x.chunk(2, -1), ["features"], ["loc", "scale"])
+    actor = ProbabilisticTensorDictSequential(TensorDictModule(body, ["observation"], ["features"]), split, head)
+    batches = samples()
+    for batch in batches:
+        batch["action"] = torch.ones(*batch.shape, 2)
+    check(ClipPPOLoss(actor, actor_and_critic()[1], normalize_advantage=True), *batches)
 
 
 def test_weights_of_elements_and_masks_go_together():
@@ -99,6 +118,8 @@ def test_estimates_of_real_steps_do_not_see_padding(average):
     padded, real = samples()
     critic = actor_and_critic()[1]
     estimators = [GAE(value_network=critic, average_gae=average), TDLambdaEstimator(value_network=critic)]
+    for key in ("observation", ("next", "observation"), ("next", "reward")):
+        padded[key][~padded[MASK]] = torch.nan
     for estimator in estimators:
         found, expected = estimator(padded.clone()), estimator(real.clone())
         for key in ("advantage", "value_target", "state_value"):

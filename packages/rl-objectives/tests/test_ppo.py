@@ -20,7 +20,7 @@ from torch.nn.functional import smooth_l1_loss
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.testing import check_loss
 from rl.objectives import GAE, ClipPPOLoss, PPOLoss, ValueEstimators
-from rl.objectives._surrogate import clipped_surrogate
+from rl.objectives.functional import clipped_surrogate, surrogate
 
 
 class DiagonalNormal(Independent):
@@ -103,6 +103,17 @@ def loss_class(request):
 def test_surrogate_by_hand(ratio, advantage, expected):
     actual = clipped_surrogate(torch.tensor([ratio]).log(), torch.tensor([advantage]), 0.2)
     torch.testing.assert_close(actual, torch.tensor([expected]))
+
+
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+@pytest.mark.parametrize("log_ratio", [100.0, float("inf"), -100.0])
+def test_ratios_that_overflow_have_finite_gradients(log_ratio, advantage):
+    x = torch.tensor([log_ratio], requires_grad=True)
+    for loss in (clipped_surrogate(x, torch.tensor([advantage]), 0.2), surrogate(x, torch.tensor([advantage]))):
+        assert loss.isfinite()
+        assert torch.autograd.grad(loss, x)[0].isfinite()
+    if log_ratio > 0 < advantage:
+        assert clipped_surrogate(x, torch.tensor([advantage]), 0.2).item() == pytest.approx(-1.2 * advantage)
 
 
 def independent(actor, critic, batch, clip, normalize=False, value_clip=None):
@@ -362,10 +373,12 @@ def test_a_factorised_distribution_is_refused(critic):
         ({"clip_epsilon": 1.5}, r"clip_epsilon=1.5; it is in \(0, 1\)"),
         ({"loss_critic_type": "l3"}, "knows no loss 'l3'; it knows 'l1', 'l2', 'smooth_l1'"),
         ({"reduction": "max"}, "knows no reduction 'max'"),
-        ({"clip_value": True}, "clip_value=True"),
+        ({"clip_value": True, "clip_epsilon": (0.1, 0.3)}, "clip_value=True"),
+        ({"clip_epsilon": (0.2, -0.1)}, "clip_epsilon="),
+        ({"entropy_coeff": {"action": -1.0}}, r"entropy_coeff\['action'\]=-1.0"),
         ({"samples_mc_entropy": 0}, "samples_mc_entropy=0"),
     ],
-    ids=["clip", "critic", "reduction", "value-clip", "samples"],
+    ids=["clip", "critic", "reduction", "value-clip", "pair", "entropy", "samples"],
 )
 def test_arguments_outside_their_range_are_refused(critic, arguments, text):
     with pytest.raises(SpecError, match=text):
@@ -379,7 +392,7 @@ def test_networks_that_say_nothing_are_refused(critic):
         ClipPPOLoss(critic, critic)
     other = TensorDictModule(nn.Linear(3, 1), ["observation"], ["value"])
     with pytest.raises(ContractError, match=r"does not write 'state_value', it writes 'value'"):
-        ClipPPOLoss(make_actor("categorical"), other)
+        _ = ClipPPOLoss(make_actor("categorical"), other).in_keys
 
 
 def test_a_network_may_be_exchanged(critic):
@@ -394,6 +407,7 @@ def test_a_new_critic_reaches_the_estimator(critic):
     loss = ClipPPOLoss(make_actor("normal"), critic)
     estimator = loss.make_value_estimator()
     loss.critic_network = make_critic()
+    assert "action" in loss.in_keys  # at its next use
     assert estimator.value_network is loss.critic_network
     batch = add_outcome(make_batch(loss.actor_network, 2, 4))
     expected = GAE(value_network=loss.critic_network)(batch.clone())
@@ -408,6 +422,36 @@ def test_the_values_clip_may_be_set_later(critic):
     loss.clip_value = 0.1
     torch.testing.assert_close(loss(batch), ClipPPOLoss(actor, critic, clip_value=0.1)(batch))
     assert "state_value" in loss.in_keys
+
+
+def test_options_under_their_other_spelling(critic):
+    actor = make_actor("normal")
+    batch = make_batch(actor, 16)
+    batch["state_value"] = torch.randn(16, 1)
+    pairs = [
+        ({"reduction": None}, {"reduction": "mean"}),
+        ({"clip_value": True, "clip_epsilon": 0.1}, {"clip_value": 0.1, "clip_epsilon": 0.1}),
+        ({"entropy_bonus": False}, {"entropy_coeff": 0}),
+        ({"clip_epsilon": (0.2, 0.2)}, {"clip_epsilon": 0.2}),
+    ]
+    for one, other in pairs:
+        torch.testing.assert_close(ClipPPOLoss(actor, critic, **one)(batch), ClipPPOLoss(actor, critic, **other)(batch))
+    assert ClipPPOLoss(actor, critic).tensor_keys.sample_log_prob == "action_log_prob"
+
+
+def test_a_clip_may_reach_further_above_than_below():
+    ratio, gain = torch.tensor([0.5, 1.3, 2.0]), torch.ones(3)
+    found = clipped_surrogate(ratio.log(), torch.tensor([-1.0, 1.0, 1.0]), (0.2, 0.5))
+    torch.testing.assert_close(found, torch.tensor([0.8, -1.3, -1.5]) * gain)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_targets_that_are_no_floats_are_refused(critic, dtype):
+    actor = make_actor("categorical")
+    batch = make_batch(actor, 4)
+    batch["value_target"] = batch["value_target"].to(dtype)
+    with pytest.raises(SpecError, match="give target"):
+        PPOLoss(actor, critic)(batch)
 
 
 def test_a_loss_survives_a_pickle_with_its_estimator(critic):

@@ -327,6 +327,7 @@ def test_the_estimator_of_a_loss_follows_its_keys_and_its_actor(networks):
     batch["next", "money"] = batch["next"].pop("reward")
     loss(batch)
     loss.actor_network = other = deepcopy(actor)
+    loss(batch)
     assert estimator.actor_network is other
     copied = deepcopy(loss)
     assert copied.value_estimator.actor_network is copied.actor_network

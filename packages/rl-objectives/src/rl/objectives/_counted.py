@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.contract import Key
 from rl.core.errors import ContractError, ShapeError
-from rl.core.keys import NestedKey, key_str
+from rl.core.keys import NestedKey, key_str, next_key
 
-__all__ = ["MASK", "by_step", "counted_steps", "fitted", "mask_key", "mean_of", "mean_std", "refuse_open_ends"]
+__all__ = [
+    "MASK",
+    "by_step",
+    "counted_steps",
+    "fitted",
+    "mask_key",
+    "mean_of",
+    "mean_std",
+    "refuse_open_ends",
+    "scalar",
+    "terminated_key",
+    "without_padding",
+]
 
 MASK: NestedKey = ("collector", "mask")
 """Where ``SliceSampler(pad_output=True)`` says which steps are real."""
@@ -19,6 +33,17 @@ MASK: NestedKey = ("collector", "mask")
 def mask_key(name: NestedKey) -> Key:
     """The mask in a contract."""
     return Key(name, (), "whether the step counts, or is padding", torch.bool, optional=True)
+
+
+def terminated_key(name: NestedKey) -> Key:
+    """The flag of terminal steps in a contract, called `name` under ``next``."""
+    doc = "whether it ended for good; done if absent"
+    return Key(next_key(name), (1,), doc, torch.bool, optional=True)
+
+
+def scalar(name: str, doc: str) -> Key:
+    """A figure that a loss returns, in its contract."""
+    return Key(name, (), doc, batched=False)
 
 
 def counted_steps(td: TensorDictBase, key: NestedKey, who: str) -> Tensor | None:
@@ -77,6 +102,22 @@ def by_step(flags: Tensor, dims: int) -> Tensor:
 def fitted(mask: Tensor, elements: Tensor) -> Tensor:
     """`mask` ``[*B]`` for each of `elements` ``[*B, ...]``."""
     return mask.reshape(*mask.shape, *[1] * (elements.ndim - mask.ndim)).expand(elements.shape)
+
+
+def without_padding(leaves: Sequence[Tensor], mask: Tensor | None) -> list[Tensor]:
+    """`leaves` ``[*B, ...]`` with the first valid step in place of padding.
+
+    Whatever padding holds, NaN or an action out of range, is replaced before the arithmetic: after it, a weight of zero
+    would still make NaN of its gradient.
+
+    Example:
+        >>> without_padding([torch.tensor([1.0, torch.nan])], torch.tensor([True, False]))
+        [tensor([1., 1.])]
+    """
+    if mask is None or not mask.numel():
+        return list(leaves)
+    first = mask.flatten().to(torch.uint8).argmax().unsqueeze(0)
+    return [leaf.where(fitted(mask, leaf), leaf.flatten(0, mask.ndim - 1).index_select(0, first)) for leaf in leaves]
 
 
 def mean_of(elements: Tensor, mask: Tensor | None) -> Tensor:

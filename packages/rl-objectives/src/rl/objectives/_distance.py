@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from rl.core.errors import ShapeError, SpecError
 from rl.objectives._counted import fitted, mean_of
 
-__all__ = ["distance", "reduce", "refuse_empty", "reject_unknown"]
+__all__ = ["check_distance", "check_reduction", "distance", "reduce", "refuse_empty"]
 
 _DISTANCES: dict[str, Callable[..., Tensor]] = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
 _REDUCTIONS = ("mean", "sum", "none")
 
 
-def reject_unknown(owner: str, *, kind: str, reduction: str) -> None:
-    """Raise unless both names are known.
+def check_distance(kind: str, owner: str) -> str:
+    """Raise unless it is the name of a distance; return it.
 
     Raises:
-        SpecError: if one is not.
+        SpecError: if it is not.
     """
-    for name, value, known in (("loss", kind, _DISTANCES), ("reduction", reduction, _REDUCTIONS)):
-        if value not in known:
-            raise SpecError(f"{owner} knows no {name} {value!r}; it knows {', '.join(map(repr, known))}")
+    return _known("loss", kind, list(_DISTANCES), owner)
+
+
+def check_reduction(reduction: str | None, owner: str) -> str:
+    """Raise unless it is the name of a reduction; return it, ``"mean"`` for None.
+
+    Raises:
+        SpecError: if it is not.
+    """
+    return _known("reduction", "mean" if reduction is None else reduction, _REDUCTIONS, owner)
+
+
+def _known(what: str, value: str, known: Sequence[str], owner: str) -> str:
+    if value not in known:
+        raise SpecError(f"{owner} knows no {what} {value!r}; it knows {', '.join(map(repr, known))}")
+    return value
 
 
 def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
@@ -38,6 +52,7 @@ def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
 
     Raises:
         ShapeError: if the shapes differ.
+        SpecError: if the target has no floating-point type.
 
     Example:
         >>> import torch
@@ -49,16 +64,18 @@ def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
             f"prediction has shape {tuple(prediction.shape)} and target {tuple(target.shape)}: they would broadcast;"
             " values and targets are [*B, 1] alike"
         )
+    if not target.is_floating_point():
+        raise SpecError(f"the target of a loss is {target.dtype}; values have no whole numbers: give target.float()")
     return _DISTANCES[kind](prediction, target, reduction="none")
 
 
-def refuse_empty(owner: str, elements: Tensor, reduction: str) -> None:
-    """Raise if the elements have no mean, which would be not a number and spoil every parameter.
+def refuse_empty(owner: str, batch_size: torch.Size, reduction: str) -> None:
+    """Raise if a batch has no mean, which would be NaN and spoil every parameter.
 
     Raises:
-        ShapeError: if there are none.
+        ShapeError: if it has no rows.
     """
-    if reduction == "mean" and not elements.numel():
+    if reduction == "mean" and not batch_size.numel():
         raise ShapeError(f"{owner} got a batch without rows, of which there is no mean: leave it out")
 
 

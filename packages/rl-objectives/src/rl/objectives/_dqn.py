@@ -9,17 +9,15 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
-from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
-from rl.objectives._counted import MASK, counted_steps, mask_key, mean_of
-from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
-from rl.objectives._loss_module import LossModule
+from rl.objectives._counted import MASK, mask_key, mean_of, scalar, terminated_key
+from rl.objectives._distance import check_distance, distance, reduce
+from rl.objectives._loss_module import Entries, LossModule
 from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives._targets import make_target
 from rl.objectives.value._estimator import TDEstimatorBase, ValueEstimatorBase
-from rl.objectives.value._kinds import ValueEstimators
 from rl.objectives.value.functional._shared import ended as as_flags
 
 __all__ = ["DQNLoss"]
@@ -93,7 +91,7 @@ class DQNLoss(LossModule):
         torch.Size([8])
     """
 
-    _defaults: ClassVar[dict[str, NestedKey]] = {
+    default_keys: ClassVar[dict[str, NestedKey]] = {
         "action_value": "action_value",
         "chosen_action_value": "chosen_action_value",
         "action": "action",
@@ -104,9 +102,7 @@ class DQNLoss(LossModule):
         "priority_weight": "priority_weight",
         "mask": MASK,
     }
-    _default_estimator: ClassVar[ValueEstimators] = ValueEstimators.TD0
-    _derived: ClassVar[tuple[str, ...]] = ("_choice", "_online", "_target")
-    _decisive: ClassVar[tuple[str, ...]] = ("double_dqn",)
+    _options: ClassVar[tuple[str, ...]] = ("double_dqn",)
 
     value_network: nn.Module
     target_value_network: nn.Module | None
@@ -120,73 +116,58 @@ class DQNLoss(LossModule):
         double_dqn: bool = False,
         action_space: Any = None,
         gamma: float = 0.99,
-        reduction: str = "mean",
+        reduction: str | None = "mean",
     ) -> None:
-        super().__init__()
+        super().__init__(reduction=reduction)
         owner = type(self).__name__
-        reject_unknown(owner, kind=loss_function, reduction=reduction)
         if not isinstance(value_network, TensorDictModuleBase) and not hasattr(value_network, "in_keys"):
             value_network = TensorDictModule(value_network, in_keys=["observation"], out_keys=["action_value"])
         self.action_space = _action_space(action_space, self._keys["action"], owner)
-        self.loss_function, self.reduction, self.double_dqn = loss_function, reduction, double_dqn
+        self.loss_function, self.double_dqn = check_distance(loss_function, owner), double_dqn
         self.value_network = value_network
         self.target_value_network = make_target(value_network, owner) if delay_value else None
         self.make_value_estimator(gamma=gamma)
 
-    def _accept(self, estimator: ValueEstimatorBase) -> None:
+    def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
         if not isinstance(estimator, TDEstimatorBase):
             raise SpecError(
                 f"{type(self).__name__} cannot use {type(estimator).__name__}, which needs the value of the"
                 " policy at each state; it takes TD0, TD1, TDLambda, or a TDEstimatorBase"
             )
 
-    def _prepare(self) -> None:
+    def _derive(self) -> Contract:
         keys = self._keys
-        if not self._estimators:
-            return
         if self.double_dqn and self.target_value_network is None:
             raise SpecError(
                 f"{type(self).__name__} got double_dqn=True without delay_value: without a target network it changes"
                 " nothing"
             )
         self._online = NetworkCall(self.value_network, [keys["action_value"]])
-        out_keys: Any = self.value_network.out_keys
-        written = [unwrap(key) for key in out_keys]
-        following: nn.Module = self.value_network if self.target_value_network is None else self.target_value_network
-        chosen = keys["chosen_action_value"]
-        self._choice: NetworkCall | None = None
-        if self.double_dqn:
-            self._choice = NetworkCall(
-                self.value_network, [keys["action"] if keys["action"] in written else keys["action_value"]]
-            )
-            chosen = keys["action_value"]
+        written = [unwrap(key) for key in self.value_network.out_keys]  # pyright: ignore[reportUnknownVariableType, reportGeneralTypeIssues] - checked by the call
+        following = self.value_network if self.target_value_network is None else self.target_value_network
+        choice = [keys["action"]] if keys["action"] in written else [keys["action_value"]]
+        self._choice = NetworkCall(self.value_network, choice) if self.double_dqn else None
+        chosen = keys["chosen_action_value"] if not self.double_dqn else None
         self._target = NetworkCall(following, [chosen if chosen in written else keys["action_value"]])
-        inputs = self._online.in_keys
-        reads = (
-            *(input_key(key, self._online.states) for key in inputs),
-            Key(keys["action"], doc="action that was taken, one-hot or integer"),
-            *(Key(next_key(key), doc="the same after the step") for key in self._online.outcome_keys),
-            Key(next_key(keys["reward"]), (1,), "reward of the step"),
-            Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
-        )
-        optional = (
-            Key(
-                next_key(keys["terminated"]),
-                (1,),
-                "whether it ended for good; done if absent",
-                torch.bool,
-                optional=True,
+        self._states = self._online.states
+        return Contract(
+            (
+                *(input_key(key, self._states) for key in self._online.in_keys),
+                Key(keys["action"], doc="action that was taken, one-hot or integer"),
+                *(Key(next_key(key), doc="the same after the step") for key in self._online.outcome_keys),
+                Key(next_key(keys["reward"]), (1,), "reward of the step"),
+                Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
+                terminated_key(keys["terminated"]),
+                Key(keys["priority_weight"], (), "weight of the element", optional=True),
+                mask_key(keys["mask"]),
             ),
-            Key(keys["priority_weight"], (), "weight of the element", optional=True),
-            mask_key(keys["mask"]),
+            (
+                scalar("loss", "distance of action values and targets"),
+                scalar("td_error", "mean absolute difference of action values and targets, no gradient"),
+                scalar("pred_value", "mean value of the actions taken, no gradient"),
+                scalar("target_value", "mean target, no gradient"),
+            ),
         )
-        writes = (
-            Key("loss", (), "distance of action values and targets", batched=False),
-            Key("td_error", (), "mean absolute difference of action values and targets, no gradient", batched=False),
-            Key("pred_value", (), "mean value of the actions taken, no gradient", batched=False),
-            Key("target_value", (), "mean target, no gradient", batched=False),
-        )
-        self.contract = Contract((*reads, *optional), writes)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch, and write ``td_error`` into the batch.
@@ -198,31 +179,31 @@ class DQNLoss(LossModule):
             ContractError: if a key that is read is absent.
             ShapeError: if shapes do not agree.
         """
-        leaves = self.contract.read(tensordict, self)
-        count = len(self._online.in_keys)
-        root, action, following = leaves[:count], leaves[count], leaves[count + 1 : -2]
-        size = tensordict.batch_size
-
+        entries, mask = self.read(tensordict)
+        keys, size = self._keys, tensordict.batch_size
         after: list[Tensor] = []
-        if self._online.states:
-            check_sequences(tensordict, self._online.states, type(self).__name__, done_key=self._keys["done"])
-            (action_value,), after = self._online.sequence(root, size)
+        if self._states:
+            (action_value,), after = self._online.sequence(entries, size)
         else:
-            (action_value,) = self._online(root, size)
-        predicted = action_value.gather(-1, self._index(action, action_value))
+            (action_value,) = self._online(entries, size)
+        predicted = action_value.gather(-1, self._index(entries[keys["action"]], action_value))
         with torch.no_grad():
-            target = self._target_value(tensordict, root, following, after, *leaves[-2:])
+            value = self._next_value(entries, after, size)
+            reward, ended = entries[next_key(keys["reward"])], entries.get(next_key(keys["terminated"]))
+            done, terminated = as_flags(entries[next_key(keys["done"])], ended)
+            estimator = self._estimators[0]
+            assert isinstance(estimator, TDEstimatorBase)
+            time = estimator.find_time(tensordict, tensordict.get(next_key(keys["done"])).bool())
+            target = estimator.returns(value, reward, done, terminated, time)
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
-        refuse_empty(type(self).__name__, elements, self.reduction)
-        weight = tensordict.get(self._keys["priority_weight"], None)
+        weight = entries.get(keys["priority_weight"])
         if weight is not None:
             if weight.shape != elements.shape:
                 raise ShapeError(
-                    f"{type(self).__name__} got {self._keys['priority_weight']!r} of shape {tuple(weight.shape)} for a"
+                    f"{type(self).__name__} got {keys['priority_weight']!r} of shape {tuple(weight.shape)} for a"
                     f" batch of shape {tuple(elements.shape)}: they would broadcast; weights are [*B]"
                 )
             elements = elements * weight
-        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__)
         predicted = predicted.detach()
         error = (predicted - target).abs().squeeze(-1)
         out = {
@@ -231,7 +212,7 @@ class DQNLoss(LossModule):
             "pred_value": mean_of(predicted, mask),
             "target_value": mean_of(target, mask),
         }
-        tensordict.set(self._keys["priority"], error)
+        tensordict.set(keys["priority"], error)
         return TensorDict(out)
 
     def _index(self, action: Tensor, action_value: Tensor) -> Tensor:
@@ -246,42 +227,20 @@ class DQNLoss(LossModule):
             " categorical ones lack its last dimension"
         )
 
-    def _target_value(
-        self,
-        td: TensorDictBase,
-        root: list[Tensor],
-        following: list[Tensor],
-        after: list[Tensor],
-        reward: Tensor,
-        done: Tensor,
-    ) -> Tensor:
-        """What the values of the actions taken are compared with, ``[*B, 1]``; `after` are the online states."""
-        estimator = self._estimators[0]
-        assert isinstance(estimator, TDEstimatorBase)
-        value = self._one_step_on(self._target, root, following, None, td.batch_size)
+    def _next_value(self, entries: Entries, after: list[Tensor], size: torch.Size) -> Tensor:
+        """Value of the best action after each step, ``[*B, 1]``; `after` are the states of the trained network."""
+        value = self._outcome(self._target, entries, None, size)
         if self._choice is not None:
-            choice = self._one_step_on(self._choice, root, following, after, td.batch_size)
-            index = self._index(choice, value) if self._chooses_action() else choice.argmax(-1, keepdim=True)
-            value = value.gather(-1, index)
-        elif self._target.out_keys != [self._keys["chosen_action_value"]]:
-            value = value.amax(-1, keepdim=True)
-        ended = td.get(next_key(self._keys["terminated"]), None)
-        done, terminated = as_flags(done, ended)
-        return estimator.returns(value, reward, done, terminated, estimator.find_time(td, done))
+            choice = self._outcome(self._choice, entries, after, size)
+            is_action = self._choice.out_keys == [self._keys["action"]]
+            return value.gather(-1, self._index(choice, value) if is_action else choice.argmax(-1, keepdim=True))
+        if self._target.out_keys == [self._keys["chosen_action_value"]]:
+            return value
+        return value.amax(-1, keepdim=True)
 
-    def _one_step_on(
-        self,
-        call: NetworkCall,
-        root: list[Tensor],
-        following: list[Tensor],
-        after: list[Tensor] | None,
-        size: torch.Size,
-    ) -> Tensor:
-        """What a network says of the outcome; one with memory, after it has seen the sequence up to there."""
+    @staticmethod
+    def _outcome(call: NetworkCall, entries: Entries, after: list[Tensor] | None, size: torch.Size) -> Tensor:
+        """What a network writes for the outcome; a recurrent one, after it has seen the sequence up to there."""
         if not call.states:
-            return call(following, size)[0]
-        states = call.sequence(root, size)[1] if after is None else after
-        return call.following(root, following, states, size)[0]
-
-    def _chooses_action(self) -> bool:
-        return self._choice is not None and self._choice.out_keys == [self._keys["action"]]
+            return call.after(entries, size)[0]
+        return call.following(entries, call.sequence(entries, size)[1] if after is None else after, size)[0]

@@ -1,112 +1,121 @@
-"""What all losses share."""
+"""The base class of losses."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
-from torch import nn
+from torch import Tensor, nn
 
+from rl.core._recurrent import State
+from rl.core._sequences import check_sequences
 from rl.core.contract import Contract
-from rl.core.errors import ContractError, SpecError
-from rl.core.keys import NestedKey, nearest, unwrap
+from rl.core.errors import SpecError
+from rl.core.keys import NestedKey
+from rl.objectives._counted import MASK, counted_steps, without_padding
+from rl.objectives._derived import KeyedModule
+from rl.objectives._distance import check_reduction, refuse_empty
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value._kinds import ValueEstimators, estimator_class
 
-__all__ = ["LossModule"]
+__all__ = ["Entries", "LossModule"]
 
-_OF_ESTIMATOR = (
-    "value",
-    "reward",
-    "done",
-    "terminated",
-    "advantage",
-    "value_target",
-    "mask",
-    "action",
-    "sample_log_prob",
-)
+Entries = dict[NestedKey, Tensor]
 
 
-class LossModule(nn.Module, ABC):
+class LossModule(KeyedModule):
     """Reads a batch, returns scalars: what is to be minimized starts with ``loss``, the rest is detached.
 
     A loss holds the networks that it is given, not copies: an optimizer of ``loss.parameters()`` or of the networks'
-    own does the same. A network that only follows another one is held as ``target_NAME`` beside ``NAME``: it is part of
-    ``state_dict()``, but not of ``parameters()``, since nothing trains it.
+    own does the same. A network that only follows another one is held as ``target_NAME`` next to ``NAME``: it is part
+    of ``state_dict()``, but not of ``parameters()``, since nothing trains it.
 
-    A subclass sets `_defaults`, holds its networks, implements `_prepare` (which sets `contract` and derives whatever a
-    call needs) and `forward`, and calls `_prepare` at the end of its constructor.
+    A subclass writes `default_keys`, `_derive`, which returns the contract, and `forward`, which reads entries with
+    `read`. See docs/howto/losses.md for a whole one.
+
+    Args:
+        reduction: ``"mean"`` (None means that, too), ``"sum"`` or ``"none"`` over the batch.
+
+    Raises:
+        SpecError: if the reduction is another one.
     """
 
-    contract: Contract
-    _defaults: ClassVar[dict[str, NestedKey]] = {}
-    _default_estimator: ClassVar[ValueEstimators] = ValueEstimators.TD0
-    _derived: ClassVar[tuple[str, ...]] = ()
-    """Attributes that `_prepare` derives from the networks; neither copied nor pickled."""
-    _decisive: ClassVar[tuple[str, ...]] = ()
-    """Arguments on which it depends which keys are read: setting one prepares the loss anew, as a new network does."""
+    default_keys: ClassVar[dict[str, NestedKey]] = {"done": "done", "mask": MASK}
+    default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.TD0
 
-    def __init__(self) -> None:
+    def __init__(self, *, reduction: str | None = "mean") -> None:
         super().__init__()
-        self._keys: dict[str, NestedKey] = dict(self._defaults)
+        self.reduction = check_reduction(reduction, type(self).__name__)
         self._estimators: list[ValueEstimatorBase] = []  # in a list: its networks are not held twice
+        self._networks_before: dict[str, nn.Module] = {}
+        self._states: tuple[State, ...] = ()
 
     @abstractmethod
-    def _prepare(self) -> None:
-        """Derive from keys and networks what a call needs."""
-
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """Keys that must be in the batch, in order."""
-        return self.contract.in_keys
-
-    @property
-    def out_keys(self) -> list[NestedKey]:
-        """Keys that are returned, in order."""
-        return self.contract.out_keys
-
-    def set_keys(self, **names: NestedKey) -> None:
-        """Read or write other keys than the usual ones.
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the losses of a batch.
 
         Args:
-            names: what is meant, and the key that holds it; what comes from a step's outcome without its ``next``.
+            tensordict: the batch, ``[*B]``.
 
         Raises:
-            ContractError: if the loss has no such name.
+            ContractError: if a key that is read is absent.
+            ShapeError: if shapes do not agree.
         """
-        for name in names:
-            if name not in self._keys:
-                close = nearest(name, self._keys)
-                hint = f"; did you mean {close!r}?" if close is not None else ""
-                raise ContractError(f"{type(self).__name__} has no key {name!r}; it has {', '.join(self._keys)}{hint}")
-        before, of_estimators = self._keys, [(one, one.named_keys) for one in self._estimators]
-        self._keys = {**before, **{name: unwrap(key) for name, key in names.items()}}
-        try:
-            for estimator in self._estimators:
-                self._name_keys(estimator)
-            self._prepare()
-        except Exception:
-            self._keys = before
-            for estimator, keys in of_estimators:
-                estimator.set_keys(**keys)
-            self._prepare()
-            raise
+
+    def read(self, tensordict: TensorDictBase, contract: Contract | None = None) -> tuple[Entries, Tensor | None]:
+        """The entries of the contract by key, and the mask ``[*B]`` of valid steps (None: all are).
+
+        Optional entries are there if the batch has them. Padding is replaced by the first valid step, so that nothing
+        that it holds enters the arithmetic; sequences of recurrent networks are checked.
+
+        Args:
+            tensordict: the batch, ``[*B]``.
+            contract: what is read, if not the loss's own.
+
+        Raises:
+            ContractError: if a key that is read is absent, or a recurrent state would leak.
+            ShapeError: if the batch is empty and reduced to a mean, or the mask has another shape.
+        """
+        who = type(self).__name__
+        contract = contract or self.derived()
+        refuse_empty(who, tensordict.batch_size, self.reduction)
+        mask = counted_steps(tensordict, self._keys["mask"], who)
+        found: Entries = dict(zip(contract.in_keys, contract.read(tensordict, self), strict=True))
+        for key in contract.reads:
+            if key.optional and (leaf := tensordict.get(key.name, None)) is not None:
+                found[key.name] = leaf
+        if self._states:
+            check_sequences(tensordict, self._states, who, done_key=self._keys["done"])
+        if mask is not None:
+            found.pop(self._keys["mask"], None)
+            found = dict(zip(found, without_padding([*found.values()], mask), strict=True))
+        return found, mask
+
+    def set_keys(self, **names: Any) -> None:
+        super().set_keys(**names)
+        for estimator in self._estimators:
+            self._name_keys(estimator)
+        self._derived_from = None
+        self.derive_early()
 
     def _name_keys(self, estimator: ValueEstimatorBase) -> None:
         """Let an estimator use the keys of the loss."""
         known = estimator.named_keys
-        estimator.set_keys(**{name: self._keys[name] for name in _OF_ESTIMATOR if name in self._keys and name in known})
+        estimator.set_keys(**{name: key for name, key in self._keys.items() if name in known})
 
-    def _estimator_network(self) -> nn.Module | None:
-        """The network that the estimator evaluates; None if the loss does that itself."""
-        return None
+    def _estimator_networks(self) -> dict[str, nn.Module]:
+        """The networks that the estimator evaluates: ``value_network``, ``actor_network``; none by default."""
+        return {}
 
-    def _estimator_actor(self) -> nn.Module | None:
-        """The policy, for estimators that need its log-probabilities; None if the loss has none."""
-        return None
+    def _follow(self) -> None:
+        networks = self._estimator_networks()
+        for estimator in self._estimators:
+            for role, before in self._networks_before.items():
+                if networks[role] is not before and getattr(estimator, role, None) is before:
+                    setattr(estimator, role, networks[role])
+        self._networks_before = networks
 
     def make_value_estimator(
         self, value_type: ValueEstimators | str | ValueEstimatorBase | None = None, **arguments: Any
@@ -124,60 +133,40 @@ class LossModule(nn.Module, ABC):
             UnknownComponentError: if no estimator has that name.
             SpecError: if an argument is out of its range, or the loss cannot use that estimator.
         """
-        if isinstance(value_type, ValueEstimatorBase):
-            if arguments:
-                raise SpecError(
-                    f"{type(self).__name__}.make_value_estimator got an estimator and {', '.join(arguments)}:"
-                    " give these to the estimator's constructor"
-                )
-            estimator = value_type
-        else:
-            estimator = self._make_estimator(value_type or self._default_estimator, arguments)
+        if not isinstance(value_type, ValueEstimatorBase):
+            estimator = self._make_estimator(value_type or self.default_value_estimator, arguments)
             self._name_keys(estimator)
-        self._accept(estimator)
-        before, self._estimators = self._estimators, [estimator]
-        try:
-            self._prepare()
-        except Exception:
-            self._estimators = before
-            self._prepare()
-            raise
+        elif arguments:
+            raise SpecError(
+                f"{type(self).__name__}.make_value_estimator got an estimator and {', '.join(arguments)}:"
+                " give these to the estimator's constructor"
+            )
+        else:
+            estimator = value_type
+        self._check_estimator(estimator)
+        self._estimators = [estimator]
+        self._derived_from = None
+        self.derive_early()
         return estimator
 
     def _make_estimator(self, kind: ValueEstimators | str, arguments: dict[str, Any]) -> ValueEstimatorBase:
-        make = estimator_class(kind)
-        network = self._estimator_network()
-        if network is not None:
-            arguments.setdefault("value_network", network)
-        if getattr(make, "needs_actor", False) and "actor_network" not in arguments:
-            actor = self._estimator_actor()
-            if actor is None:
-                raise SpecError(
-                    f"{type(self).__name__} cannot use {make.__name__}, which needs log-probabilities of a policy that"
-                    " this loss does not have; take another estimator, such as TD0 or TDLambda"
-                )
-            arguments["actor_network"] = actor
-        return make(**arguments)
+        make, networks = estimator_class(kind), self._estimator_networks()
+        if not getattr(make, "needs_actor", False):
+            networks.pop("actor_network", None)
+        elif "actor_network" not in {**networks, **arguments}:
+            raise SpecError(
+                f"{type(self).__name__} cannot use {make.__name__}, which needs log-probabilities of a policy that"
+                " this loss does not have; take another estimator, such as TD0 or TDLambda"
+            )
+        return make(**{**networks, **arguments})
 
-    def _accept(self, estimator: ValueEstimatorBase) -> None:
+    def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
         """Refuse an estimator that the loss cannot use."""
 
     @property
     def value_estimator(self) -> ValueEstimatorBase | None:
         """How values are estimated; None if nothing was chosen."""
         return self._estimators[0] if self._estimators else None
-
-    @abstractmethod
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the losses of a batch.
-
-        Args:
-            tensordict: the batch, ``[*B]``.
-
-        Raises:
-            ContractError: if a key that is read is absent.
-            ShapeError: if shapes do not agree.
-        """
 
     def named_parameters(
         self,
@@ -191,38 +180,3 @@ class LossModule(nn.Module, ABC):
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
             if not name.startswith(targets):
                 yield name, parameter
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if "contract" not in self.__dict__:
-            super().__setattr__(name, value)
-            return
-        network: Any = self._modules.get(name)
-        before: Any = getattr(self, name, None)
-        super().__setattr__(name, value)
-        if network is None and name not in self._decisive:
-            return
-        followers = [
-            (one, role)
-            for one in self._estimators
-            for role in ("value_network", "actor_network")
-            if network is not None and getattr(one, role, None) is network
-        ]
-        try:
-            for estimator, role in followers:
-                setattr(estimator, role, value)
-            self._prepare()
-        except Exception:
-            # What is refused leaves the loss as it was.
-            super().__setattr__(name, before)
-            for estimator, role in followers:
-                setattr(estimator, role, network)
-            self._prepare()
-            raise
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What was derived from the networks would still call the original ones from a copy.
-        return {name: value for name, value in super().__getstate__().items() if name not in self._derived}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._prepare()

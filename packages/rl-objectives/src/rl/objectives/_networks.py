@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core._layers import changed
 from rl.core._recurrent import State, declared_states, set_recurrent_mode, states_of
 from rl.core.contract import Key
 from rl.core.errors import ContractError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
 from rl.core.lowering import lower, lower_distribution
 
-__all__ = ["ActorCall", "NetworkCall", "actor_keys", "input_key", "joint_states"]
+Entries = Mapping[NestedKey, Tensor]
+
+__all__ = ["ActorCall", "KeyMismatchError", "NetworkCall", "actor_keys", "input_key", "joint_states"]
 
 _STATE_REMEDY = (
     "It is carried from step to step: collect with the module that writes it (itself: a function around it hides its"
@@ -31,39 +31,9 @@ _INIT_REMEDY = (
     " buffer SliceSampler"
 )
 
-#: layers that compute each row of a batch by itself
-_BY_ROW = frozenset(
-    {
-        *(nn.Linear, nn.LayerNorm, nn.Identity, nn.Flatten, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d),
-        *(nn.Tanh, nn.ReLU, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Sigmoid, nn.Softplus),
-    }
-)
-#: what only runs others; a class of another package says so with an attribute ``row_wise``
-_RUN_OTHERS = frozenset({nn.Sequential.forward, TensorDictModule.forward, TensorDictSequential.forward})
 
-
-def _is_by_row(part: Any) -> bool:
-    """Whether a network gives each row of a batch what it would give that row alone, as far as is known.
-
-    Functions, hooks and calls of their own may do anything, and layers in place write into the batch itself.
-    """
-    if not isinstance(part, nn.Module):
-        return False
-    kind, own = type(part), vars(part)
-    if changed(own) or kind.__call__ is not nn.Module.__call__:
-        return False
-    if kind in _BY_ROW:
-        return not own.get("inplace", False)
-    forward = getattr(kind, "forward", None)
-    if forward is TensorDictModule.forward and not isinstance(part.module, nn.Module):
-        return False
-    runs_others = kind is nn.ModuleList or forward in _RUN_OTHERS or vars(kind).get("row_wise", False)
-    return runs_others and all(map(_is_by_row, own["_modules"].values()))
-
-
-def _inside(own: dict[str, Any]) -> tuple[Any, ...]:
-    """Layers of a module, and whether it works in place."""
-    return (*own["_modules"].values(), own.get("inplace"))
+class KeyMismatchError(ContractError):
+    """A network writes another key than the one that is read; ``set_keys`` may still name it."""
 
 
 def _keys(module: Any, what: str) -> list[NestedKey]:
@@ -83,21 +53,23 @@ def _as_tensordict(keys: Sequence[NestedKey], leaves: Sequence[Tensor], batch_si
     return td
 
 
-def actor_keys(actor: Any) -> dict[str, NestedKey]:
+def actor_keys(actor: Any) -> dict[str, Any]:
     """Where an actor says that it writes its action and the log-probability.
 
     Args:
         actor: has ``dist_sample_keys`` and ``log_prob_keys``, if not all is as usual.
 
     Returns:
-        The keys by the names ``action`` and ``sample_log_prob``.
+        The keys by the names ``action`` and ``sample_log_prob``; lists of keys for an actor with several actions.
     """
-    sampled = list(getattr(actor, "dist_sample_keys", None) or ["action"])
-    action = unwrap(sampled[0] if len(sampled) == 1 else "action")
-    *above, last = as_tuple(action)
-    scored = list(getattr(actor, "log_prob_keys", None) or [])
-    log_prob = scored[0] if len(scored) == 1 else (*above, f"{last}_log_prob")
-    return {"action": action, "sample_log_prob": unwrap(log_prob)}
+    sampled = [unwrap(key) for key in getattr(actor, "dist_sample_keys", None) or ["action"]]
+    scored = [unwrap(key) for key in getattr(actor, "log_prob_keys", None) or []]
+    if len(scored) not in (1, len(sampled)):
+        scored = [unwrap((*above, f"{last}_log_prob")) for *above, last in map(as_tuple, sampled)]
+    return {
+        "action": sampled[0] if len(sampled) == 1 else sampled,
+        "sample_log_prob": scored[0] if len(scored) == 1 else scored,
+    }
 
 
 def input_key(name: NestedKey, states: Sequence[State], doc: str = "input of the network") -> Key:
@@ -156,10 +128,10 @@ class NetworkCall:
         out_keys: which results are wanted, in this order.
 
     Raises:
-        ContractError: if the module does not write one of them.
+        ContractError: if the module does not say what it reads, or does not write one of them.
     """
 
-    __slots__ = ("_lowered", "_parts", "_positions", "in_keys", "module", "out_keys", "states")
+    __slots__ = ("_lowered", "_positions", "in_keys", "module", "out_keys", "states")
 
     def __init__(self, module: Any, out_keys: Sequence[NestedKey]) -> None:
         self.module = module
@@ -171,7 +143,7 @@ class NetworkCall:
             if key not in written:
                 close = nearest(key, written)
                 hint = f"; did you mean {key_str(close)}?" if close is not None else ""
-                raise ContractError(
+                raise KeyMismatchError(
                     f"{type(module).__name__} does not write {key_str(key)}, it writes"
                     f" {', '.join(map(key_str, written))}: give it that out_key, or name the key with set_keys(){hint}"
                 )
@@ -180,7 +152,6 @@ class NetworkCall:
             self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
             written = [unwrap(key) for key in self._lowered.out_keys]
         self._positions = {key: written.index(key) for key in (*self.out_keys, *map(next_key, self._named(written)))}
-        self._parts = self._parts_by_row()
 
     def _named(self, written: Sequence[NestedKey]) -> list[NestedKey]:
         """Keys of the states, each of which the module has to write under ``next``."""
@@ -193,28 +164,6 @@ class NetworkCall:
         return [state.name for state in self.states]
 
     @property
-    def by_row(self) -> bool:
-        """Whether it is known that rows do not see each other, so that a batch may as well come in parts.
-
-        False also of a network without weights, which may hand out the memory that it was given.
-        """
-        for own, inside in self._parts:
-            if changed(own) or _inside(own) != inside:
-                self._parts = self._parts_by_row()
-                break
-        return bool(self._parts)
-
-    def _parts_by_row(self) -> list[tuple[dict[str, Any], tuple[Any, ...]]]:
-        """What each part of the network holds, and what of it counts: to see at a call that nothing was changed.
-
-        Empty if it is not `by_row`.
-        """
-        module = self.module
-        if self._lowered is None or self.states or not _is_by_row(module) or next(module.parameters(), None) is None:
-            return []
-        return [(own := vars(part), _inside(own)) for part in module.modules()]
-
-    @property
     def outcome_keys(self) -> list[NestedKey]:
         """Those of `in_keys` that the environment writes under ``next``: all but states and ``is_init``."""
         if not self.states:
@@ -222,38 +171,40 @@ class NetworkCall:
         carried = {state.name for state in self.states}
         return [key for key in self.in_keys if key not in carried and not _marks_starts(key)]
 
-    def __call__(self, leaves: Sequence[Tensor], batch_size: torch.Size) -> list[Tensor]:
-        """The tensors under `out_keys`."""
+    def __call__(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
+        """The tensors under `out_keys`, from those under `in_keys` in `entries`."""
         if not self.states:
-            return self._run(leaves, batch_size, self.out_keys)
+            return self._run(entries, batch_size, self.out_keys)
         with set_recurrent_mode(True):
-            return self._run(leaves, batch_size, self.out_keys)
+            return self._run(entries, batch_size, self.out_keys)
 
-    def sequence(self, leaves: Sequence[Tensor], batch_size: torch.Size) -> tuple[list[Tensor], list[Tensor]]:
+    def after(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
+        """The tensors under `out_keys` of the outcome, from those below ``next``; for networks without state."""
+        return self._run({key: entries[next_key(key)] for key in self.in_keys}, batch_size, self.out_keys)
+
+    def sequence(self, entries: Entries, batch_size: torch.Size) -> tuple[list[Tensor], list[Tensor]]:
         """The tensors under `out_keys`, and the states after each step, in the order of `states`."""
         with set_recurrent_mode(True):
-            found = self._run(leaves, batch_size, [*self.out_keys, *[next_key(state.name) for state in self.states]])
+            found = self._run(entries, batch_size, [*self.out_keys, *[next_key(state.name) for state in self.states]])
         return found[: len(self.out_keys)], found[len(self.out_keys) :]
 
-    def following(
-        self, leaves: Sequence[Tensor], outcome: Sequence[Tensor], after: Sequence[Tensor], batch_size: torch.Size
-    ) -> list[Tensor]:
+    def following(self, entries: Entries, after: Sequence[Tensor], batch_size: torch.Size) -> list[Tensor]:
         """The tensors under `out_keys` one step after each: of the outcome, seen with the states after each step.
 
         Args:
-            leaves: under `in_keys`, at the root.
-            outcome: under `outcome_keys`, below ``next``.
+            entries: with those under `in_keys`, and `outcome_keys` below ``next``.
             after: from `sequence`.
             batch_size: of the batch.
         """
         new = {state.name: value for state, value in zip(self.states, after, strict=True)}
-        new |= dict(zip(self.outcome_keys, outcome, strict=True))
-        pairs = zip(self.in_keys, leaves, strict=True)
-        inputs = [new[key] if key in new else torch.zeros_like(leaf) for key, leaf in pairs]  # no step starts there
+        new |= {key: entries[next_key(key)] for key in self.outcome_keys}
+        for key in self.in_keys:
+            new.setdefault(key, torch.zeros_like(entries[key]))  # no step starts there
         with set_recurrent_mode(False):
-            return self._run(inputs, batch_size, self.out_keys)
+            return self._run(new, batch_size, self.out_keys)
 
-    def _run(self, leaves: Sequence[Tensor], batch_size: torch.Size, wanted: Sequence[NestedKey]) -> list[Tensor]:
+    def _run(self, entries: Entries, batch_size: torch.Size, wanted: Sequence[NestedKey]) -> list[Tensor]:
+        leaves = [entries[key] for key in self.in_keys]
         if self._lowered is not None:
             out = self._lowered(*leaves)
             return [out[self._positions[key]] for key in wanted]
@@ -278,7 +229,9 @@ class ActorCall:
     def __init__(self, actor: Any) -> None:
         self.actor = actor
         self.states = states_of(actor)
-        self.in_keys = _keys(actor, "in_keys")
+        # A composite distribution reads a whole group, of which the network before it writes the entries.
+        groups = {as_tuple(key)[:end] for key in getattr(actor, "out_keys", ()) for end in range(1, len(as_tuple(key)))}
+        self.in_keys = [key for key in _keys(actor, "in_keys") if as_tuple(key) not in groups]
         self._lowered = lower_distribution(actor)
         if self._lowered is not None:
             self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
@@ -288,8 +241,9 @@ class ActorCall:
                 " as a ProbabilisticTensorDictSequential"
             )
 
-    def __call__(self, leaves: Sequence[Tensor], batch_size: torch.Size) -> Distribution:
-        """The distribution of actions."""
+    def __call__(self, entries: Entries, batch_size: torch.Size) -> Distribution:
+        """The distribution of actions, from the tensors under `in_keys` in `entries`."""
+        leaves = [entries[key] for key in self.in_keys]
         if not self.states:
             return self._run(leaves, batch_size)
         with set_recurrent_mode(True):

@@ -20,6 +20,8 @@ def rl_components() -> Iterator[Component]:
     losses = (
         ("ppo", "PPOLoss", "Policy gradient on the probability ratio, without a clip."),
         ("ppo-clip", "ClipPPOLoss", "Proximal policy optimization with a clipped probability ratio."),
+        ("a2c", "A2CLoss", "Advantage actor-critic: policy gradient with a critic and an entropy bonus."),
+        ("reinforce", "ReinforceLoss", "REINFORCE with a critic as baseline."),
         ("dqn", "DQNLoss", "Deep Q-learning, optionally double, with a target network."),
     )
     for name, attribute, summary in losses:

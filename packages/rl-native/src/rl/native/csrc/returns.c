@@ -201,6 +201,55 @@ static void run(const rl_returns_job *job) {
     RUN(, rows);
 }
 
+static double number_at(const rl_returns_job *job, int slot, int64_t address, double absent) {
+  if (!job->data[slot])
+    return absent;
+  return job->bits == 64 ? *(const double *)(intptr_t)address : *(const float *)(intptr_t)address;
+}
+
+/* Whether nothing that follows a step, at `at`, has a weight in it. In V-trace the advantage sees what the trace does
+ * not, so that a zero of lambda is no end. */
+static int is_end(const rl_returns_job *job, const rl_slots *at) {
+  const double gamma = number_at(job, RL_GAMMA, at->of[RL_GAMMA], job->kind == RL_PLAIN ? 1 : job->gamma);
+  if (gamma == 0 || job->kind == RL_PLAIN)
+    return gamma == 0;
+  if (job->kind != RL_VTRACE && number_at(job, RL_LAMBDA, at->of[RL_LAMBDA], job->lambda) == 0)
+    return 1;
+  return *(const uint8_t *)(intptr_t)at->of[RL_DONE] != 0;
+}
+
+/* One lane again, each episode as a job of its own. */
+static void select_in(const rl_returns_job *job, int64_t outer, int64_t inner) {
+  const rl_places places = places_of(job);
+  rl_slots at = place_of(&places, outer, 0, inner);
+  rl_returns_job part = *job;
+  part.strided = 1;
+  part.outer = part.inner = 1;
+  for (int64_t t = 0, start = 0; t < job->steps; t++, at = moved(at, &places.time)) {
+    if (t == start)
+      memcpy(part.data, at.of, sizeof part.data);
+    if (t + 1 < job->steps && !is_end(job, &at))
+      continue;
+    part.steps = t + 1 - start;
+    if (part.steps < job->steps)
+      run(&part);
+    start = t + 1;
+  }
+}
+
+/* Select at the ends of episodes: the kernels multiply by zero there, which keeps a NaN or an infinity. Whatever is not
+ * finite in a lane reaches its first step that way, so that only lanes whose first result is not finite run again. */
+static void select_ends(const rl_returns_job *job) {
+  const int result = job->kind == RL_VTRACE ? RL_OUT2 : RL_OUT; /* holds x, or x and a value */
+  const int64_t *const step = job->stride[result], width = job->bits / 8;
+  for (int64_t o = 0; o < job->outer; o++)
+    for (int64_t i = 0; i < job->inner; i++) {
+      const double first = number_at(job, result, job->data[result] + (o * step[0] + i * step[2]) * width, 0);
+      if (first - first != 0)
+        select_in(job, o, i);
+    }
+}
+
 /* Run the job at `bytes`. Returns 0, or 1 if it cannot be one. Nothing is checked that the caller can know better:
  * addresses, strides and sizes are to describe memory that exists. */
 RL_API int32_t rl_returns(const void *bytes) {
@@ -216,5 +265,6 @@ RL_API int32_t rl_returns(const void *bytes) {
     dense(&job);
   put_lanes_inside(&job);
   run(&job);
+  select_ends(&job);
   return 0;
 }

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import ClassVar
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.core._recurrent import State
 from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
-from rl.objectives._counted import MASK, by_step, mask_key, refuse_open_ends
+from rl.core.keys import NestedKey, key_str, next_key
+from rl.objectives._counted import (
+    MASK,
+    by_step,
+    counted_steps,
+    fitted,
+    mask_key,
+    refuse_open_ends,
+    terminated_key,
+    without_padding,
+)
+from rl.objectives._derived import KeyedModule
 from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives.value._order import find_time_dim, refuse_shuffled
 from rl.objectives.value.functional._shared import ended as as_flags
 
 __all__ = ["TDEstimatorBase", "ValueEstimatorBase"]
 
-_KEYS: dict[str, NestedKey] = {
-    "value": "state_value",
-    "reward": "reward",
-    "done": "done",
-    "terminated": "terminated",
-    "advantage": "advantage",
-    "value_target": "value_target",
-    "mask": MASK,
-}
+Pairs = dict[NestedKey, tuple[Tensor, Tensor]]
+"""What a network reads of each state, and of the state that follows."""
 
 
-class ValueEstimatorBase(nn.Module, ABC):
+class ValueEstimatorBase(KeyedModule):
     """Adds ``advantage`` and ``value_target`` to a batch; subclasses say by which formula.
 
     Args:
@@ -51,6 +55,15 @@ class ValueEstimatorBase(nn.Module, ABC):
         SpecError: if a coefficient is outside [0, 1].
     """
 
+    default_keys: ClassVar[dict[str, NestedKey]] = {
+        "value": "state_value",
+        "reward": "reward",
+        "done": "done",
+        "terminated": "terminated",
+        "advantage": "advantage",
+        "value_target": "value_target",
+        "mask": MASK,
+    }
     gamma: float | Tensor
     needs_time = True
     needs_actor = False
@@ -69,11 +82,13 @@ class ValueEstimatorBase(nn.Module, ABC):
         self._hold("gamma", gamma)
         self.value_network = value_network
         self.differentiable, self.shifted, self.time_dim = differentiable, shifted, time_dim
-        self._keys = dict(_KEYS)
-        self._prepare()
+        self._call: NetworkCall | None = None
+        self._states: tuple[State, ...] = ()
 
     def _hold(self, name: str, value: float | Tensor) -> None:
         if isinstance(value, Tensor):
+            if value.numel() == 1:
+                value = value.reshape(())
             if not bool(((value >= 0) & (value <= 1)).all()):
                 ends = f"{name} from {value.min():g} to {value.max():g}"
                 raise SpecError(f"{type(self).__name__} got {ends}; it must be in [0, 1]")
@@ -83,7 +98,7 @@ class ValueEstimatorBase(nn.Module, ABC):
             raise SpecError(f"{type(self).__name__} got {name}={value}; it must be in [0, 1]")
         setattr(self, name, float(value))
 
-    def _prepare(self) -> None:
+    def _derive(self) -> Contract:
         keys = self._keys
         network = self.value_network
         self._call = None if network is None else NetworkCall(network, [keys["value"]])
@@ -105,13 +120,7 @@ class ValueEstimatorBase(nn.Module, ABC):
             *inputs,
             Key(next_key(keys["reward"]), (1,), "reward of the step"),
             Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
-            Key(
-                next_key(keys["terminated"]),
-                (1,),
-                "whether it ended for good; done if absent",
-                torch.bool,
-                optional=True,
-            ),
+            terminated_key(keys["terminated"]),
             mask_key(keys["mask"]),
         )
         writes = [
@@ -120,8 +129,8 @@ class ValueEstimatorBase(nn.Module, ABC):
         ]
         if self._call is not None:
             writes.append(Key(keys["value"], (1,), "value of the state, units of return"))
-        # What `forward` reads itself; a subclass may read more.
-        self.contract = self._reads = Contract(reads, tuple(writes))
+        self._reads = Contract(reads, tuple(writes))
+        return self._reads  # a subclass may read more
 
     def _refuse_shifted(self, call: NetworkCall) -> None:
         if self.shifted and call.states:
@@ -129,55 +138,6 @@ class ValueEstimatorBase(nn.Module, ABC):
                 f"{type(self).__name__} got shifted=True, which cuts the sequences that"
                 f" {call.states[0].owner or 'a network with memory'} needs whole: leave it out"
             )
-
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """Keys that are read."""
-        return self.contract.in_keys
-
-    @property
-    def out_keys(self) -> list[NestedKey]:
-        """Keys that are written."""
-        return self.contract.out_keys
-
-    @property
-    def named_keys(self) -> dict[str, NestedKey]:
-        """What `set_keys` can name, and the key that holds it."""
-        return dict(self._keys)
-
-    def set_keys(self, **names: NestedKey) -> None:
-        """Read or write other keys than the usual ones.
-
-        Args:
-            names: of ``value``, ``reward``, ``done``, ``terminated``, ``advantage``, ``value_target``, ``mask``;
-                those of a step's outcome without their ``next``.
-
-        Raises:
-            ContractError: if a name is none of these, or starts with ``next``.
-
-        Example:
-            >>> from rl.objectives.value import GAE
-            >>> gae = GAE()
-            >>> gae.set_keys(reward=("agents", "reward"))
-            >>> gae.in_keys[2]
-            ('next', 'agents', 'reward')
-        """
-        for name, key in names.items():
-            if name not in self._keys:
-                close = nearest(name, self._keys)
-                hint = f"; did you mean {close!r}?" if close is not None else ""
-                raise ContractError(f"{type(self).__name__} has no key {name!r}; it has {', '.join(self._keys)}{hint}")
-            if as_tuple(key)[0] == NEXT:
-                raise ContractError(
-                    f"{type(self).__name__} adds 'next' itself: give {name}={key_str(unwrap(as_tuple(key)[1:]))}"
-                )
-        before = self._keys
-        self._keys = {**before, **{name: unwrap(key) for name, key in names.items()}}
-        try:
-            self._prepare()
-        except ContractError:
-            self._keys = before
-            raise
 
     @abstractmethod
     def estimate(
@@ -212,17 +172,22 @@ class ValueEstimatorBase(nn.Module, ABC):
             ContractError: if a key that is read is absent, or the batch is not in time order.
             ShapeError: if shapes do not agree.
         """
-        *inputs, reward, done = self._reads.read(tensordict, self)
-        ended = tensordict.get(next_key(self._keys["terminated"]), None)
-        done, terminated = as_flags(done, ended)
+        self.derived()
+        keys, names = self._keys, self._reads.in_keys
+        leaves = self._reads.read(tensordict, self)
+        mask = counted_steps(tensordict, keys["mask"], type(self).__name__)
+        entries = dict(zip(names, without_padding(leaves, mask), strict=True))
+        raw_done = leaves[names.index(next_key(keys["done"]))]  # padding behind a step that goes on is refused
+        done, terminated = as_flags(raw_done, tensordict.get(next_key(keys["terminated"]), None))
+        reward = entries[next_key(keys["reward"])]
         dim = self.find_time(tensordict, done)
         if self._states:
             self._check_memory(tensordict, dim)
         with nullcontext() if self.differentiable else torch.no_grad():
             if self._call is None:
-                value, next_value = inputs
+                value, next_value = entries[keys["value"]], entries[next_key(keys["value"])]
             else:
-                value, next_value = self._evaluate(inputs, (done, terminated), tensordict.batch_size, dim)
+                value, next_value = self._evaluate(self._call, entries, (done, terminated), tensordict.batch_size, dim)
             advantage, target = self.formula(tensordict)(value, next_value, reward, done, terminated, dim)
         if self._call is not None:
             tensordict.set(self._keys["value"], value)
@@ -230,27 +195,34 @@ class ValueEstimatorBase(nn.Module, ABC):
         return tensordict.set(self._keys["value_target"], target)
 
     def _evaluate(
-        self, inputs: Sequence[Tensor], flags: tuple[Tensor, Tensor], batch_size: torch.Size, time_dim: int
+        self,
+        call: NetworkCall,
+        entries: Mapping[NestedKey, Tensor],
+        flags: tuple[Tensor, Tensor],
+        batch_size: torch.Size,
+        time_dim: int,
     ) -> tuple[Tensor, Tensor]:
         """Values of the states before and after each step."""
-        assert self._call is not None
-        count = len(self._call.in_keys)
-        root, following = inputs[:count], inputs[count:]
-        if self._call.states:
-            (value,), after = self._call.sequence(root, batch_size)
-            return value, self._call.following(root, following, after, batch_size)[0]
-        for key, before, after in zip(self.in_keys, root, following, strict=False):
+        if call.states:
+            (value,), after = call.sequence(entries, batch_size)
+            return value, call.following(entries, after, batch_size)[0]
+        done, terminated = flags
+        pairs: Pairs = {}
+        for key in call.in_keys:
+            before, after = entries[key], entries[next_key(key)]
             if before.shape != after.shape:
                 raise ShapeError(
                     f"{key_str(key)} has shape {tuple(before.shape)} and {key_str(next_key(key))}"
                     f" {tuple(after.shape)}; both describe a state, so they are to agree"
                 )
+            if self.differentiable:  # a terminal state has no value, and may hold anything
+                last = terminated.flatten(len(batch_size)).all(-1)
+                after = after.where(~fitted(last, after), before)
+            pairs[key] = before, after
         steps = batch_size[time_dim] if self.needs_time else 0
         if self.shifted and steps and not torch.compiler.is_compiling():
-            done, terminated = flags
-            truncated = done > terminated
-            return self._evaluate_shifted(root, following, truncated, batch_size, time_dim)
-        return self._evaluate_both(root, following, batch_size, time_dim)
+            return _evaluate_shifted(call, pairs, done > terminated, batch_size, time_dim)
+        return _evaluate_both(call, pairs, batch_size, time_dim if self.needs_time else None)
 
     def _check_memory(self, td: TensorDictBase, dim: int) -> None:
         """Refuse a batch that a network with memory would misread."""
@@ -261,73 +233,43 @@ class ValueEstimatorBase(nn.Module, ABC):
             )
         check_sequences(td, self._states, type(self).__name__, done_key=self._keys["done"])
 
-    def _network(self, leaves: Sequence[Tensor], batch_size: Sequence[int]) -> Tensor:
-        assert self._call is not None
-        return self._call(leaves, torch.Size(batch_size))[0]
 
-    def _evaluate_both(
-        self, root: Sequence[Tensor], following: Sequence[Tensor], batch_size: torch.Size, time_dim: int
-    ) -> tuple[Tensor, Tensor]:
-        assert self._call is not None
-        if not torch.compiler.is_compiling() and all(leaf.is_cpu for leaf in root) and self._call.by_row:
-            # There a call costs little, and memory for both copies of everything much.
-            return self._network(root, batch_size), self._network(following, batch_size)
-        # Joined along a dimension that is not time, so that a network with memory sees whole sequences.
-        dim = next((i for i in range(len(batch_size)) if i != time_dim or not self.needs_time), None)
-        if dim is None:
-            both = [torch.stack(pair) for pair in zip(root, following, strict=True)]
-            value, next_value = self._network(both, (2, *batch_size)).unbind(0)
-            return value, next_value
-        both = [torch.cat(pair, dim) for pair in zip(root, following, strict=True)]
-        size = list(batch_size)
-        size[dim] *= 2
-        value, next_value = self._network(both, size).chunk(2, dim)
+def _evaluate_both(
+    call: NetworkCall, pairs: Pairs, batch_size: torch.Size, time_dim: int | None
+) -> tuple[Tensor, Tensor]:
+    """Values of both states in one call, joined along a dimension that is not time."""
+    dim = next((i for i in range(len(batch_size)) if i != time_dim), None)
+    if dim is None:
+        both = {key: torch.stack(pair) for key, pair in pairs.items()}
+        value, next_value = call(both, torch.Size((2, *batch_size)))[0].unbind(0)
         return value, next_value
+    both = {key: torch.cat(pair, dim) for key, pair in pairs.items()}
+    size = list(batch_size)
+    size[dim] *= 2
+    value, next_value = call(both, torch.Size(size))[0].chunk(2, dim)
+    return value, next_value
 
-    def _evaluate_shifted(
-        self,
-        root: Sequence[Tensor],
-        following: Sequence[Tensor],
-        truncated: Tensor,
-        batch_size: torch.Size,
-        time_dim: int,
-    ) -> tuple[Tensor, Tensor]:
-        steps = batch_size[time_dim]
-        rows = [
-            torch.cat((before, after.narrow(time_dim, steps - 1, 1)), time_dim)
-            for before, after in zip(root, following, strict=True)
-        ]
-        size = list(batch_size)
-        size[time_dim] += 1
-        values = self._network(rows, size)
-        # Dense, as the returns like them best.
-        value, next_value = (values.narrow(time_dim, first, steps).contiguous() for first in (0, 1))
-        inside = by_step(truncated, len(batch_size)).narrow(time_dim, 0, steps - 1).nonzero(as_tuple=True)
-        if len(inside[0]):
-            # Behind a truncation the following row is another episode: these final states are evaluated themselves.
-            final = self._network([leaf[inside] for leaf in following], inside[0].shape)
-            next_value = next_value.index_put(inside, final)
-        return value, next_value
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        before: Any = self._modules.get(name)
-        super().__setattr__(name, value)
-        if name == "value_network" and "contract" in self.__dict__:
-            try:
-                self._prepare()
-            except ContractError:
-                super().__setattr__(name, before)
-                raise
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What was derived from the network would still call the original one from a copy.
-        state = dict(super().__getstate__())
-        del state["_call"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._prepare()
+def _evaluate_shifted(
+    call: NetworkCall, pairs: Pairs, truncated: Tensor, batch_size: torch.Size, time_dim: int
+) -> tuple[Tensor, Tensor]:
+    """Values of both states from ``T + 1`` states, and from those where an episode was truncated."""
+    steps = batch_size[time_dim]
+    rows = {
+        key: torch.cat((before, after.narrow(time_dim, steps - 1, 1)), time_dim)
+        for key, (before, after) in pairs.items()
+    }
+    size = list(batch_size)
+    size[time_dim] += 1
+    values = call(rows, torch.Size(size))[0]
+    # Dense, as the returns like them best.
+    value, next_value = (values.narrow(time_dim, first, steps).contiguous() for first in (0, 1))
+    inside = by_step(truncated, len(batch_size)).narrow(time_dim, 0, steps - 1).nonzero(as_tuple=True)
+    if len(inside[0]):
+        # After a truncation the following row is another episode: these final states are evaluated themselves.
+        final = call({key: after[inside] for key, (_, after) in pairs.items()}, inside[0].shape)[0]
+        next_value = next_value.index_put(inside, final)
+    return value, next_value
 
 
 class TDEstimatorBase(ValueEstimatorBase):

@@ -23,6 +23,8 @@ class GAE(ValueEstimatorBase):
 
     Reads the inputs of the value network, the same under ``next``, and ``("next", "reward")``, ``("next", "done")`` and
     ``("next", "terminated")`` ``[*B, T, 1]``; writes ``advantage``, ``value_target`` and ``state_value`` of that shape.
+    Steps have to be in time order. A batch that shows otherwise (trajectory ids, ``index``, ``is_init``) is refused;
+    one that was flattened or shuffled and holds none of these is taken as one sequence.
 
     Args:
         gamma: discount, in [0, 1].

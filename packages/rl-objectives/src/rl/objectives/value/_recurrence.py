@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 # Microseconds, float32, one CPU core: what a step of either form costs, and each element of it. `benchmarks/gae.py`
-# prints both forms at many shapes. On an accelerator a launch costs about the same and elements next to nothing.
+# prints both forms at many shapes.
 _NUMPY_STEP, _NUMPY_ELEMENT = 1.5, 0.0035
 _LOOP_STEP, _LOOP_ELEMENT = 4.0, 0.008
 _SCAN_STEP, _SCAN_ELEMENT = 42.0, 0.0018
@@ -46,7 +46,7 @@ _is_transformed = torch._C._are_functorch_transforms_active  # noqa: SLF001
 _is_recorded = torch._C._is_tracing  # noqa: SLF001
 
 
-def scan_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
+def scan_recurrence(d: Tensor, c: Tensor, time_dim: int, *, select: bool = True) -> Tensor:
     """The recurrence in ``ceil(log2 T)`` steps over the whole tensor.
 
     Hillis and Steele, "Data parallel algorithms", 1986.
@@ -55,6 +55,8 @@ def scan_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
         d: what each step adds, ``[*B, T, F]``.
         c: weight of the step that follows, same shape.
         time_dim: where time is.
+        select: whether ``x_t = d_t`` where ``c_t`` is 0, whatever follows, NaN and infinity included; otherwise these
+            are multiplied by 0, which is faster.
 
     Returns:
         ``x_t = d_t + c_t * x_{t+1}`` with ``x_T = 0``, same shape.
@@ -68,10 +70,15 @@ def scan_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     while reach < steps:
         left = steps - reach
         # Row t covers steps t .. t + reach - 1; what follows starts in row t + reach. The last rows are complete.
-        head = torch.addcmul(d.narrow(time_dim, 0, left), c.narrow(time_dim, 0, left), d.narrow(time_dim, reach, left))
+        weight, following = c.narrow(time_dim, 0, left), d.narrow(time_dim, reach, left)
+        beyond = c.narrow(time_dim, reach, left)
+        if select:
+            cut = weight == 0
+            following, beyond = following.masked_fill(cut, 0), beyond.masked_fill(cut, 0)
+        head = torch.addcmul(d.narrow(time_dim, 0, left), weight, following)
         d = torch.cat((head, d.narrow(time_dim, left, reach)), time_dim)
         if 2 * reach < steps:
-            head = c.narrow(time_dim, 0, left) * c.narrow(time_dim, reach, left)
+            head = weight * beyond
             c = torch.cat((head, c.narrow(time_dim, left, reach)), time_dim)
         reach *= 2
     return d if reach > 1 else d.clone()
@@ -84,7 +91,13 @@ def loop_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
         >>> loop_recurrence(torch.ones(3), torch.full((3,), 0.5), 0)
         tensor([1.7500, 1.5000, 1.0000])
     """
-    return _loop(d, c, time_dim, numpy=_is_for_numpy(d, c, time_dim) and not _is_watched())
+    found = _loop(d, c, time_dim, numpy=_is_for_numpy(d, c, time_dim) and not _is_watched())
+    return found if _starts_finite(found, time_dim) else scan_recurrence(d, c, time_dim)
+
+
+def _starts_finite(x: Tensor, time_dim: int) -> bool:
+    """Whether all first steps are finite: then no step is infinite or NaN, since a product keeps both."""
+    return not x.shape[time_dim] or bool(x.select(time_dim, 0).isfinite().all())
 
 
 def _loop(d: Tensor, c: Tensor, time_dim: int, *, numpy: bool) -> Tensor:
@@ -133,13 +146,20 @@ def _is_dual() -> bool:
 
 
 def _run(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
-    """By the form that is expected to be the fastest."""
-    steps, elements = d.shape[time_dim], d.numel() if d.is_cpu else 0
+    """By the form that is expected to be the fastest; on the CPU one that selects only if that changes the result."""
+    if not d.is_cpu:
+        return scan_recurrence(d, c, time_dim)
+    found = _fastest(d, c, time_dim)
+    return found if _starts_finite(found, time_dim) else scan_recurrence(d, c, time_dim)
+
+
+def _fastest(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
+    steps, elements = d.shape[time_dim], d.numel()
     numpy = _is_for_numpy(d, c, time_dim)
     loop = steps * (_NUMPY_STEP if numpy else _LOOP_STEP) + elements * (_NUMPY_ELEMENT if numpy else _LOOP_ELEMENT)
     if loop < (steps - 1).bit_length() * (_SCAN_STEP + _SCAN_ELEMENT * elements) or steps == 1:
         return _loop(d, c, time_dim, numpy=numpy)
-    return scan_recurrence(d, c, time_dim)
+    return scan_recurrence(d, c, time_dim, select=False)
 
 
 class _Differentiable(Function):

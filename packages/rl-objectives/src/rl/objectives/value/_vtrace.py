@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import torch
 from tensordict import TensorDictBase
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
+from rl.objectives._composite import joint, listed, taken
+from rl.objectives._counted import counted_steps, without_padding
 from rl.objectives._networks import ActorCall, actor_keys, input_key, joint_states
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value.functional._vtrace import check_thresholds, vtrace_advantage_estimate
@@ -95,11 +97,9 @@ class VTrace(ValueEstimatorBase):
         self._keys.update(actor_keys(actor_network))
         self.actor_network = actor_network
 
-    def _prepare(self) -> None:
-        super()._prepare()
-        actor = self._modules.get("actor_network")
-        if actor is None:  # not yet
-            return
+    def _derive(self) -> Contract:
+        super()._derive()
+        actor = self.actor_network
         self._actor = ActorCall(actor)
         self._states = joint_states(
             type(self).__name__, actor, *([] if self.value_network is None else [self.value_network])
@@ -110,22 +110,29 @@ class VTrace(ValueEstimatorBase):
                 for key in self._actor.in_keys
                 if key not in self._reads.in_keys
             ),
-            Key(self._keys["action"], doc="action that was taken"),
-            Key(
-                self._keys["sample_log_prob"],
-                (),
-                "its log-probability when it was taken, nats",
-                remedy="Build the actor with return_log_prob=True, or name the key with set_keys(sample_log_prob=...)",
+            *(Key(key, doc="action that was taken") for key in listed(self._keys["action"])),
+            *(
+                Key(
+                    key,
+                    (),
+                    "its log-probability when it was taken, nats",
+                    remedy="Build the actor with return_log_prob=True, or name the key with"
+                    " set_keys(sample_log_prob=...)",
+                )
+                for key in listed(self._keys["sample_log_prob"])
             ),
         )
-        self.contract = Contract((*self._reads.reads, *own), self._reads.writes)
+        return Contract((*self._reads.reads, *own), self._reads.writes)
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
         """V-trace with the probability ratios of this batch."""
-        self.contract.read(tensordict, self)
-        leaves = [tensordict.get(key) for key in self._actor.in_keys]
-        action, log_mu = tensordict.get(self._keys["action"]), tensordict.get(self._keys["sample_log_prob"])
-        log_pi = self._actor(leaves, tensordict.batch_size).log_prob(action)
+        contract, size = self.contract, tensordict.batch_size
+        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__)
+        leaves = without_padding(contract.read(tensordict, self), mask)
+        entries = dict(zip(contract.in_keys, leaves, strict=True))
+        dist = self._actor(entries, size)
+        log_pi = joint(dist.log_prob(taken(entries, self._keys["action"], size)))
+        log_mu = joint(taken(entries, self._keys["sample_log_prob"], size))
         if log_pi.shape != tensordict.batch_size or log_mu.shape != tensordict.batch_size:
             raise ShapeError(
                 f"{type(self).__name__} got log-probabilities of shape {tuple(log_pi.shape)} from the actor and"
@@ -167,13 +174,3 @@ class VTrace(ValueEstimatorBase):
         """Advantage and value target of steps that the actor took as it is, ``[*B, T, F]`` as all arguments are."""
         same = torch.zeros_like(reward)
         return self._off_policy(same, same, value, next_value, reward, done, terminated, time_dim)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name == "actor_network" and "contract" in self.__dict__:
-            self._prepare()
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        del state["_actor"]  # as `_call`
-        return state

@@ -16,13 +16,13 @@ Coefficient = float | Tensor
 
 
 def loop(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
-    """``x_t = d_t + c_t * x_{t+1}``, written as it is said."""
+    """``x_t = d_t + c_t * x_{t+1}``, and ``x_t = d_t`` where ``c_t`` is 0, as a loop over time."""
     if not d.shape[time_dim]:
         return d.clone()
     following = torch.zeros_like(d.select(time_dim, 0))
     rows: list[Tensor] = []
     for d_t, c_t in zip(reversed(d.unbind(time_dim)), reversed(c.unbind(time_dim)), strict=True):
-        following = d_t + c_t * following
+        following = d_t + c_t * following.masked_fill(c_t == 0, 0)
         rows.append(following)
     return torch.stack(rows[::-1], time_dim)
 
@@ -33,7 +33,7 @@ def check_shapes(reward: Tensor, **others: Tensor | float | None) -> None:
         if not isinstance(other, Tensor) or other.shape == reward.shape:
             continue
         if name in ("gamma", "lmbda"):
-            if other.ndim == 0:
+            if other.numel() == 1 and other.ndim <= reward.ndim:
                 continue
             raise ShapeError(
                 f"{name} has shape {tuple(other.shape)} and reward {tuple(reward.shape)}: give a number, or a tensor"

@@ -35,8 +35,9 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
 
     Espeholt et al., "IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures", 2018,
     eq. 1; the advantage is that of its section 4.2, ``rho_t * (r_t + gamma * v_{t+1} - V(s_t))``; `lmbda` is that of
-    its remark 2. Where an episode or the batch ends, ``v_{t+1}`` is the value of the state that the step reached, and
-    nothing if terminated.
+    its remark 2. ``v_{t+1}`` is ``next_state_value_t + (target_{t+1} - state_value_{t+1})``: the target of the
+    following row, as in the paper, where `state_value` there equals `next_state_value` here. Where an episode or the
+    batch ends, ``v_{t+1}`` is the value of the state that the step reached, and nothing if terminated.
 
     Args:
         gamma: discount, in [0, 1].
@@ -105,7 +106,8 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
     following = torch.cat(
         (beyond.narrow(time_dim, min(1, steps), max(steps - 1, 0)), torch.zeros_like(beyond)), time_dim
     )
-    advantage = delta + weight(gamma * rho, delta, done) * following.narrow(time_dim, 0, steps)
+    following = following.narrow(time_dim, 0, steps).masked_fill(done, 0)
+    advantage = delta + weight(gamma * rho, delta, done) * following
     found = advantage, beyond + state_value
     if out is None:
         return found
