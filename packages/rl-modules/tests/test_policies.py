@@ -67,8 +67,9 @@ def test_the_head_works_in_tensordicts_own_modules():
     [
         pytest.param(Bounded(-2.0, 2.0, (2,)), -2.0, 2.0, id="even"),
         pytest.param(Bounded(-2.0, 2.0, (16, 2)), -2.0, 2.0, id="even-with-batch"),
-        pytest.param(Bounded(torch.tensor([-1.0, 0.0]), 3.0), [-1.0, 0.0], 3.0, id="uneven"),
-        pytest.param(Bounded(torch.tensor([[-1.0, 0.0]] * 4), 3.0), [-1.0, 0.0], 3.0, id="uneven-with-batch"),
+        pytest.param(Bounded(torch.tensor([-1.0, 0.0]), 3.0), [-1.0, 0.0], [3.0, 3.0], id="uneven"),
+        pytest.param(Bounded(torch.tensor([[-1.0, 0.0]] * 4), 3.0), [-1.0, 0.0], [3.0, 3.0], id="uneven-with-batch"),
+        pytest.param(Bounded(torch.tensor([-1.0, 0.0]), torch.ones(2)), [-1.0, 0.0], [1.0, 1.0], id="one-end-uneven"),
         pytest.param(Composite(action=Bounded(-2.0, 2.0, (2,))), -2.0, 2.0, id="composite"),
     ],
 )
@@ -89,8 +90,25 @@ def test_bounds_that_are_given_win():
     assert kwargs == {"low": -0.5, "high": 0.5}
 
 
+def test_a_recorded_log_prob_is_that_of_the_rounded_action():
+    net = TensorDictModule(lambda x: (x, torch.full_like(x, 0.1)), ["observation"], ["loc", "scale"])
+    kwargs = {"distribution_class": TanhNormal, "return_log_prob": True}
+    actor = ProbabilisticActor(net, ["loc", "scale"], spec=Bounded(-2.0, 2.0, (2,)), **kwargs)
+    data = td(observation=torch.tensor([[0.0, 7.4], [8.0, -30.0]]))
+    with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+        values = actor.lowered()(data["observation"])
+        lowered = dict(zip(actor.out_keys, values, strict=True))
+        recorded = actor(data.copy())
+    for out in (recorded, lowered):
+        assert_close(out["action_log_prob"], actor.get_dist(data).log_prob(out["action"]), rtol=0, atol=0)
+
+
 def test_an_action_is_in_its_spec():
-    for spec in (Bounded(-0.3, 0.1, (2,)), Bounded(torch.tensor([100.0, 1e-3]), torch.tensor([101.0, 2e-3]))):
+    for spec in (
+        Bounded(-0.3, 0.1, (2,)),
+        Bounded(torch.tensor([100.0, 1e-3]), torch.tensor([101.0, 2e-3])),
+        Bounded(torch.tensor([-1.0, 0.0]), torch.ones(2)),
+    ):
         actor = ProbabilisticActor(normal_net(), ["loc", "scale"], spec=spec, distribution_class=TanhNormal)
         with set_exploration_type(ExplorationType.RANDOM):
             action = actor(td(observation=100 * torch.randn(1000, 3)))["action"]

@@ -269,6 +269,9 @@ class PPOLoss(LossModule):
             return dist.entropy()
         except NotImplementedError:
             shape = torch.Size([self.samples_mc_entropy])
+            fused = getattr(dist, "rsample_and_log_prob", None)  # scores what rounding has not yet touched
+            if fused is not None:
+                return -fused(shape)[1].mean(0)
             actions = dist.rsample(shape) if dist.has_rsample else dist.sample(shape)
             return -dist.log_prob(actions).mean(0)
 

@@ -201,7 +201,7 @@ def _match(owner: str, distribution: type, draws: str, spec: TensorSpec, *, fits
 
 
 def bounds(spec: Bounded, owner: str) -> tuple[float | Tensor, float | Tensor]:
-    """The ends of a spec: numbers if they are the same everywhere, else one vector for all batch elements.
+    """The ends of a spec: numbers if both are the same everywhere, else a vector each for all batch elements.
 
     Raises:
         SpecError: if an end is infinite.
@@ -209,14 +209,12 @@ def bounds(spec: Bounded, owner: str) -> tuple[float | Tensor, float | Tensor]:
     low, high = spec.low.detach(), spec.high.detach()
     if not bool(low.isfinite().all() & high.isfinite().all()):
         raise SpecError(f"{owner}: TanhNormal needs finite bounds, the spec has {spec}: use IndependentNormal")
-    ends: list[float | Tensor] = []
-    for end in (low, high):
-        rows = end.reshape(-1, end.shape[-1]) if end.ndim else end.reshape(1, 1)
-        if bool((rows == rows[0, 0]).all()):
-            ends.append(float(rows[0, 0]))
-        else:
-            ends.append(rows[0].clone() if bool((rows == rows[0]).all()) else end.clone())
-    return ends[0], ends[1]
+    rows = [end.reshape(-1, end.shape[-1]) if end.ndim else end.reshape(1, 1) for end in (low, high)]
+    if all(bool((row == row[0, 0]).all()) for row in rows):
+        return float(rows[0][0, 0]), float(rows[1][0, 0])
+    if all(bool((row == row[0]).all()) for row in rows):
+        return rows[0][0].clone(), rows[1][0].clone()
+    return low.clone(), high.clone()
 
 
 def expected_width(distribution: Any, spec: TensorSpec | None) -> int | None:
