@@ -29,3 +29,7 @@ def test_every_error_is_an_rl_error_and_a_built_in_one():
 
 def test_nearest_key():
     assert nearest("obs", ["observation", "action"]) in (None, "observation")
+    assert nearest("observation", [("next", "observation"), "observatoin"]) == "observatoin"
+    assert nearest("observatoin", [("next", "observation"), "observation"]) == "observation"
+    assert nearest(("next", "observatoin"), ["observation", ("next", "observation")]) == ("next", "observation")
+    assert nearest("reward", ["action", ("next", "reward")]) == ("next", "reward")

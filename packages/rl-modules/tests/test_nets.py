@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from tensordict.nn import NormalParamExtractor as Theirs
@@ -5,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from rl.core.errors import ShapeError, SpecError
-from rl.modules import MLP, CategoricalHead, ConvNet, NormalHead, NormalParamExtractor, orthogonal_init
+from rl.modules import GRU, LSTM, MLP, CategoricalHead, ConvNet, NormalHead, NormalParamExtractor, orthogonal_init
 
 
 def kinds(net):
@@ -157,3 +158,90 @@ def test_orthogonal_init():
     assert not first.bias.any()
     with pytest.raises(SpecError, match=r"LazyLinear.*call the network once"):
         orthogonal_init(MLP(None, 2))
+
+
+def test_kwargs_of_each_layer():
+    net = MLP(4, 2, [8], layer_kwargs=[{"bias": False}, {"dtype": torch.float32}])
+    assert net[0].bias is None
+    assert net[-1].bias is not None
+    with pytest.raises(SpecError, match="MLP got 1 layer_kwargs for 2 layers"):
+        MLP(4, 2, [8], layer_kwargs=[{}])
+
+
+NORMS = [
+    pytest.param(nn.LayerNorm, {"eps": 0.5}, "normalized_shape", (5,), id="layer"),
+    pytest.param(nn.BatchNorm1d, {"eps": 0.5}, "num_features", 5, id="batch"),
+    pytest.param(nn.BatchNorm1d, {"num_features": 5, "eps": 0.5}, "num_features", 5, id="width-given"),
+    pytest.param(nn.GroupNorm, {"num_groups": 1, "eps": 0.5}, "num_channels", 5, id="group"),
+    pytest.param(nn.LazyBatchNorm1d, {"eps": 0.5}, "num_features", 5, id="lazy"),
+    pytest.param(lambda n, /, **kwargs: nn.BatchNorm1d(n, **kwargs), {"eps": 0.5}, "num_features", 5, id="function"),
+]
+
+
+@pytest.mark.parametrize(("norm_class", "kwargs", "name", "width"), NORMS)
+def test_a_norm_gets_its_width_and_nothing_else(norm_class, kwargs, name, width):
+    torch.manual_seed(0)
+    net = MLP(3, 2, [5], norm_class=norm_class, norm_kwargs=kwargs)
+    x = torch.randn(6, 3)
+    net(x)
+    norm = net[1]
+    assert getattr(norm, name) == width
+    assert norm.eps == 0.5
+    assert_close(net(x), net[3](norm(net[0](x)).tanh()))
+
+
+def test_a_lazy_norm_of_a_convnet_has_the_usual_eps():
+    net = ConvNet(3, num_cells=[6], norm_class=nn.LazyBatchNorm2d)
+    net(torch.randn(2, 3, 5, 5))
+    assert (net[1].num_features, net[1].eps) == (6, nn.BatchNorm2d(6).eps)
+
+
+def test_a_norm_with_two_open_arguments_is_refused():
+    with pytest.raises(SpecError, match=r"MLP: GroupNorm needs \['num_groups', 'num_channels'\].*norm_kwargs"):
+        MLP(3, 2, [5], norm_class=nn.GroupNorm)
+
+
+@pytest.mark.parametrize("n", [np.int64(4), np.array(4), torch.tensor(4)], ids=["numpy", "array", "tensor"])
+def test_integers_of_other_libraries_are_widths(n):
+    torch.manual_seed(0)
+    nets = {
+        "mlp": (MLP(n, (n, n), [n, n], depth=torch.tensor(2)), (2, 4), (2, 4, 4)),
+        "one-width": (MLP(n, n, n, n), (2, 4), (2, 4)),
+        "array": (MLP(4, 4, np.array([4, 4])), (2, 4), (2, 4)),
+        "conv": (ConvNet(n, n, n, kernel_sizes=(n, n), paddings=n), (2, 4, 7, 7), (2, 2916)),
+        "conv-lists": (ConvNet(n, num_cells=np.array([4]), kernel_sizes=[n], strides=[(n, n)]), (2, 4, 8, 8), (2, 16)),
+        "categorical": (CategoricalHead(n, n), (2, 4), (2, 4)),
+    }
+    for net, shape, expected in nets.values():
+        assert net(torch.zeros(shape)).shape == expected
+    assert type(nets["one-width"][0].out_features) is int
+    for state_dependent in (False, True):
+        assert NormalHead(n, n, state_dependent=state_dependent)(torch.zeros(2, 4))[0].shape == (2, 4)
+    assert GRU(n, n, n)(torch.zeros(2, 3, 4))[1].shape == (4, 2, 4)
+    assert LSTM(n, n)(torch.zeros(2, 3, 4))[0].shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: MLP(n, 2),
+        lambda n: MLP(2, n),
+        lambda n: MLP(2, (2, n)),
+        lambda n: MLP(2, 2, n),
+        lambda n: MLP(2, 2, [n]),
+        lambda n: MLP(2, 2, depth=n),
+        ConvNet,
+        lambda n: ConvNet(3, n),
+        lambda n: ConvNet(3, num_cells=[n]),
+        lambda n: ConvNet(3, kernel_sizes=(3, n)),
+        lambda n: ConvNet(3, strides=n),
+        lambda n: CategoricalHead(3, n),
+        lambda n: NormalHead(n, 3),
+        lambda n: GRU(3, n),
+        lambda n: LSTM(3, 3, n),
+    ],
+)
+@pytest.mark.parametrize("n", [True, 2.0, "2"], ids=repr)
+def test_what_is_no_integer_is_no_width(make, n):
+    with pytest.raises(SpecError, match="must be an integer, got"):
+        make(n)

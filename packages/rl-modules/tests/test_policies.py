@@ -1,7 +1,16 @@
+import pickle
+
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from tensordict.nn import (
+    CompositeDistribution,
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    set_composite_lp_aggregate,
+)
 from torch import nn
 from torch.testing import assert_close
 
@@ -67,8 +76,9 @@ def test_the_head_works_in_tensordicts_own_modules():
     [
         pytest.param(Bounded(-2.0, 2.0, (2,)), -2.0, 2.0, id="even"),
         pytest.param(Bounded(-2.0, 2.0, (16, 2)), -2.0, 2.0, id="even-with-batch"),
-        pytest.param(Bounded(torch.tensor([-1.0, 0.0]), 3.0), [-1.0, 0.0], 3.0, id="uneven"),
-        pytest.param(Bounded(torch.tensor([[-1.0, 0.0]] * 4), 3.0), [-1.0, 0.0], 3.0, id="uneven-with-batch"),
+        pytest.param(Bounded(torch.tensor([-1.0, 0.0]), 3.0), [-1.0, 0.0], [3.0, 3.0], id="uneven"),
+        pytest.param(Bounded(torch.tensor([[-1.0, 0.0]] * 4), 3.0), [-1.0, 0.0], [3.0, 3.0], id="uneven-with-batch"),
+        pytest.param(Bounded(torch.tensor([-1.0, 0.0]), torch.ones(2)), [-1.0, 0.0], [1.0, 1.0], id="one-end-uneven"),
         pytest.param(Composite(action=Bounded(-2.0, 2.0, (2,))), -2.0, 2.0, id="composite"),
     ],
 )
@@ -89,8 +99,25 @@ def test_bounds_that_are_given_win():
     assert kwargs == {"low": -0.5, "high": 0.5}
 
 
+def test_a_recorded_log_prob_is_that_of_the_rounded_action():
+    net = TensorDictModule(lambda x: (x, torch.full_like(x, 0.1)), ["observation"], ["loc", "scale"])
+    kwargs = {"distribution_class": TanhNormal, "return_log_prob": True}
+    actor = ProbabilisticActor(net, ["loc", "scale"], spec=Bounded(-2.0, 2.0, (2,)), **kwargs)
+    data = td(observation=torch.tensor([[0.0, 7.4], [8.0, -30.0]]))
+    with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+        values = actor.lowered()(data["observation"])
+        lowered = dict(zip(actor.out_keys, values, strict=True))
+        recorded = actor(data.copy())
+    for out in (recorded, lowered):
+        assert_close(out["action_log_prob"], actor.get_dist(data).log_prob(out["action"]), rtol=0, atol=0)
+
+
 def test_an_action_is_in_its_spec():
-    for spec in (Bounded(-0.3, 0.1, (2,)), Bounded(torch.tensor([100.0, 1e-3]), torch.tensor([101.0, 2e-3]))):
+    for spec in (
+        Bounded(-0.3, 0.1, (2,)),
+        Bounded(torch.tensor([100.0, 1e-3]), torch.tensor([101.0, 2e-3])),
+        Bounded(torch.tensor([-1.0, 0.0]), torch.ones(2)),
+    ):
         actor = ProbabilisticActor(normal_net(), ["loc", "scale"], spec=spec, distribution_class=TanhNormal)
         with set_exploration_type(ExplorationType.RANDOM):
             action = actor(td(observation=100 * torch.randn(1000, 3)))["action"]
@@ -256,6 +283,18 @@ def test_a_spec_of_several_choices_says_how_many(spec):
         QValueActor(nn.Linear(3, 4), spec=MultiCategorical([[2, 3], [4, 5]]))
 
 
+@pytest.mark.parametrize("n", [np.int64(2), torch.tensor(2)], ids=["numpy", "tensor"])
+def test_widths_that_are_integers_of_other_libraries(n):
+    for spec in (OneHot(2), OneHot(n), CategoricalSpec(n)):
+        actor = QValueActor(nn.Linear(3, n), spec=spec)
+        assert spec.is_in(actor(td(observation=torch.randn(1, 3)))["action"])
+    with pytest.raises(ShapeError, match=r"2 entries.*needs 3"):
+        QValueActor(nn.Linear(3, n), spec=OneHot(3))
+    out = QValueModule("multi-one-hot", group_sizes=[n, n])(td(action_value=torch.zeros(5, 4)))
+    assert out["action"].shape == (5, 4)
+    assert ValueOperator(nn.Linear(3, n - 1)).contract.writes[0].shape == (1,)
+
+
 def test_q_value_actor_never_takes_a_forbidden_action():
     actor = QValueActor(nn.Identity(), spec=CategoricalSpec(3), action_mask_key="mask")
     mask = torch.tensor([[True, False, True], [False, True, False]])
@@ -340,3 +379,59 @@ def test_views_of_a_shared_trunk_share_parameters_and_keep_the_distribution():
     assert set(both.get_value_operator().out_keys) == {"hidden", "state_value"}
     assert both.get_policy_head() is policy
     assert both.get_value_head().out_keys == ["state_value"]
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.loc, self.logits = nn.Linear(3, 2), nn.Linear(3, 4)
+
+    def forward(self, x):
+        loc = self.loc(x)
+        return loc, torch.full_like(loc, 3.0), self.logits(x)
+
+
+MOVE = Bounded(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 5.0]))
+TWO = Composite(action=Composite(move=MOVE, kind=OneHot(4, dtype=torch.int64)))
+
+
+def composite_actor(**kwargs):
+    leaves = [("params", "move", "loc"), ("params", "move", "scale"), ("params", "kind", "logits")]
+    names = {"move": ("action", "move"), "kind": ("action", "kind")}
+    return ProbabilisticActor(
+        TensorDictModule(TwoHeads(), ["observation"], leaves),
+        ["params"],
+        list(names.values()),
+        distribution_class=CompositeDistribution,
+        distribution_kwargs={"distribution_map": {"move": TanhNormal, "kind": OneHotCategorical}, "name_map": names},
+        **kwargs,
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_a_composite_distribution_reads_the_group_of_its_parameters(count):
+    actor = composite_actor(spec=TWO, return_log_prob=True)
+    assert actor.in_keys == actor.contract.in_keys == ["observation"]
+    with set_exploration_type(ExplorationType.RANDOM), set_composite_lp_aggregate(mode=False):
+        out = actor(td(observation=torch.randn(count, 3)))
+    assert TWO.is_in(out.select("action"))
+    if count > 1:
+        assert (out["action", "move"][:, 1] > 1).any()  # the bounds of the spec, not those by default
+    params = out["params", "move"]
+    expected = TanhNormal(params["loc"], params["scale"], MOVE.low, MOVE.high).log_prob(out["action", "move"])
+    # The sample may be scored before it is rounded.
+    assert_close(out["action", "move_log_prob"], expected, atol=0.1, rtol=0.05)
+
+
+def test_the_bounds_of_a_composite_move_with_the_policy():
+    actor = pickle.loads(pickle.dumps(composite_actor(spec=TWO))).double()
+    out = actor(td(observation=torch.randn(2, 3, dtype=torch.float64)))
+    assert out["action", "move"].dtype is torch.float64
+
+
+def test_a_group_that_the_module_does_not_write_is_named():
+    net = TensorDictModule(TwoHeads(), ["observation"], [("parameters", "a"), ("parameters", "b"), "c"])
+    with pytest.raises(ContractError, match=r"'params'.*writes.*'parameters', 'a'"):
+        ProbabilisticActor(
+            net, ["params"], distribution_class=CompositeDistribution, distribution_kwargs={"distribution_map": {}}
+        )

@@ -12,15 +12,19 @@ from rl.modules import MLP, AdditiveGaussianModule, ConvNet, EGreedyModule, Norm
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MLP(3, 2, depth=-1), "MLP got depth=-1; it is at least 0"),
+        (lambda: MLP(3, 2, depth=-1), "MLP: depth must be at least 0, got -1"),
         (lambda: MLP(3, ()), r"MLP got out_features=\(\)"),
-        (lambda: ConvNet(3, depth=-1), "ConvNet got depth=-1; it is at least 0"),
+        (lambda: ConvNet(3, depth=-1), "ConvNet: depth must be at least 0, got -1"),
+        (
+            lambda: EGreedyModule(None),
+            "EGreedyModule samples from the spec of the action, got None",
+        ),
         (lambda: NormalParamExtractor(scale_lb=-0.1), "NormalParamExtractor got scale_lb=-0.1; it is at least 0"),
         (lambda: NormalParamExtractor(scale_lb=float("nan")), "scale_lb=nan; it is at least 0"),
         (lambda: TanhNormal(torch.zeros(1), torch.ones(1), low=-torch.inf), "needs finite low < high, got low=-inf"),
         (lambda: TanhNormal(torch.zeros(1), torch.ones(1), high=torch.inf), "needs finite low < high"),
     ],
-    ids=["depth", "shape", "convolutions", "scale", "scale-nan", "low", "high"],
+    ids=["depth", "shape", "convolutions", "no-spec", "scale", "scale-nan", "low", "high"],
 )
 def test_arguments_out_of_range(make, message):
     with pytest.raises(SpecError, match=message):

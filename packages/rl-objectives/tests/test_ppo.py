@@ -238,6 +238,16 @@ def test_an_entropy_without_formula_is_sampled(critic):
     assert out["loss_entropy"].requires_grad
 
 
+def test_a_distribution_that_samples_and_scores_estimates_its_own_entropy(monkeypatch, critic):
+    def both(self, shape):
+        return self.rsample(shape), torch.full(shape + self.batch_shape, 3.0)
+
+    actor = make_actor("squashed")
+    batch = make_batch(actor, 16)
+    monkeypatch.setattr(SquashedNormal, "rsample_and_log_prob", both, raising=False)
+    torch.testing.assert_close(PPOLoss(actor, critic, samples_mc_entropy=2)(batch)["entropy"], torch.tensor(-3.0))
+
+
 def test_an_actor_that_cannot_be_lowered_gives_the_same(actor, critic):
     class Odd(ProbabilisticTensorDictSequential):
         pass

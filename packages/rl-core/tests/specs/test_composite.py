@@ -105,6 +105,37 @@ def test_a_locked_composite_refuses_changes(spec, change):
     assert spec != before
 
 
+def test_a_missing_entry_is_also_a_key_error(spec):
+    with pytest.raises(KeyError, match="no entry 'reward'"):
+        spec["reward"]
+    with pytest.raises(KeyError, match="not all specs of Stacked have an entry 'reward'"):
+        torch.stack([spec, Composite(reward=Unbounded())])["reward"]
+
+
+def test_none_is_left_out():
+    spec = Composite({"a": Unbounded(2), ("b", "c"): None}, d=None, e={"f": None, "g": Unbounded()})
+    assert spec.keys(include_nested=True, leaves_only=True) == ["a", ("e", "g")]
+    spec["a"] = None
+    spec.set(("e", "f"), None).update({"e": {"g": None}})
+    assert spec.keys(include_nested=True) == ["e"]
+    with pytest.raises(SpecError, match="locked"):
+        spec.lock_().set("e", None)
+
+
+def test_a_tuple_of_one_string_is_a_key_of_the_list(spec):
+    assert ("done",) in spec.keys()
+    assert ("agents", "action") in spec.keys(include_nested=True)
+    assert ("agents", "action") not in spec.keys()
+    assert 3 not in spec.keys()
+
+
+def test_no_shape_is_the_empty_shape():
+    spec = Composite(a=Unbounded(None), b=Categorical(3, None), shape=None)
+    assert spec.shape == spec["a"].shape == spec["b"].shape == ()
+    assert spec.rand(None).batch_size == spec.zero(None).batch_size == ()
+    assert spec.locked is spec.is_locked is False
+
+
 def test_update_merges_nested_composites(spec):
     spec.update(Composite(agents=Composite(reward=Unbounded(4)), observation=Unbounded(5)))
     assert set(spec["agents"].keys()) == {"action", "reward"}

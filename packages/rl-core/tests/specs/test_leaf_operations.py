@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import SpecError
+from rl.core.errors import SpecError, SpecIndexError
 from rl.core.specs import (
     Binary,
     Bounded,
@@ -51,6 +52,38 @@ def test_torch_functions_work_on_specs():
     assert torch.squeeze(torch.unsqueeze(spec, 1)).shape == (2, 3)
     with pytest.raises(TypeError):
         torch.sum(spec)
+
+
+@pytest.mark.parametrize("index", [5, (0, 0, 0)], ids=repr)
+def test_an_index_out_of_range_is_also_an_index_error(index):
+    with pytest.raises(IndexError, match="does not fit") as caught:
+        Unbounded((2, 3))[index]
+    assert isinstance(caught.value, SpecIndexError)
+
+
+REVERSED = [
+    np.s_[::-1],
+    np.s_[:, ::-2],
+    np.s_[::-1, ::-1],
+    np.s_[2:0:-1, None, 1],
+    np.s_[0:2:-1],
+    np.s_[..., ::-1],
+    np.s_[::-1, [0, 2], [1, 0]],
+]
+
+
+@pytest.mark.parametrize("index", REVERSED, ids=repr)
+def test_slices_of_negative_step_are_those_of_numpy(index):
+    low = np.arange(3 * 4 * 2, dtype=np.float32).reshape(3, 4, 2)
+    found = Bounded(torch.from_numpy(low), 100.0)[index]
+    np.testing.assert_array_equal(found.low.numpy(), low[index])
+
+
+def test_a_stack_can_be_reversed_and_measured():
+    stack = torch.stack([Unbounded(2), Bounded(0, 1, (2,))])
+    assert stack[::-1].specs == stack.specs[::-1]
+    assert len(stack) == 2
+    assert torch.index_select(stack, 0, torch.tensor([1])) == stack[1:]
 
 
 def test_ends_that_are_one_number_stay_one_number():

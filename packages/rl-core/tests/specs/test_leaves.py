@@ -102,7 +102,7 @@ def test_bounded_takes_dtype_and_shape_from_its_ends():
         pytest.param(lambda: Bounded(1.0, 0.0), r"low 1.0, high 0.0", id="bounded-ends"),
         pytest.param(lambda: Bounded(math.nan, 0.0), r"low nan", id="bounded-nan"),
         pytest.param(lambda: Bounded(torch.zeros(2), 1, (3,)), r"\(2,\).*shape \(3,\)", id="bounded-shape"),
-        pytest.param(lambda: Categorical(0), r"n=0", id="categorical-nothing"),
+        pytest.param(lambda: Categorical(0), r"n must be at least 1, got 0", id="categorical-nothing"),
         pytest.param(lambda: OneHot(3, (4,)), r"number of classes 3, got \(4,\)", id="one-hot-shape"),
         pytest.param(lambda: Binary(3, (4,)), r"n=3, got \(4,\)", id="binary-shape"),
         pytest.param(lambda: MultiCategorical([2, 0]), r"nvec=\[2, 0\]", id="multi-nothing"),

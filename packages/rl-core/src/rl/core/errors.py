@@ -20,6 +20,8 @@ __all__ = [
     "ShapeError",
     "SlowBackendWarning",
     "SpecError",
+    "SpecIndexError",
+    "SpecKeyError",
     "UnknownComponentError",
 ]
 
@@ -42,6 +44,14 @@ class ShapeError(RLError, ValueError):
 
 class SpecError(RLError, ValueError):
     """A value lies outside its spec, or a spec cannot be made or combined as asked."""
+
+
+class SpecIndexError(SpecError, IndexError):
+    """An index is out of the range of a spec's dimensions."""
+
+
+class SpecKeyError(SpecError, KeyError):
+    """A composite spec has no entry of that name."""
 
 
 class PluginError(RLError, RuntimeError):

@@ -108,15 +108,21 @@ def key_str(key: NestedKey) -> str:
 def nearest(key: NestedKey, candidates: Iterable[NestedKey]) -> NestedKey | None:
     """The candidate that a misspelt or misplaced key most likely meant, or None.
 
+    In this order: a key of similar spelling in the same group, the same name in another group, a similar path.
+
     Example:
-        >>> nearest("observatoin", ["action", "observation"])
-        'observation'
+        >>> nearest("observation", ["action", "observatoin", ("next", "observation")])
+        'observatoin'
         >>> nearest("reward", [("next", "reward"), "action"])
         ('next', 'reward')
     """
     by_text = {".".join(as_tuple(c)): c for c in candidates}
     wanted = ".".join(as_tuple(key))
-    leaf = as_tuple(key)[-1]
+    *group, leaf = as_tuple(key)
+    neighbours = {as_tuple(c)[-1]: c for c in by_text.values() if list(as_tuple(c)[:-1]) == group and c != unwrap(key)}
+    misspelt = get_close_matches(leaf, neighbours, n=1, cutoff=0.8)
+    if misspelt:
+        return neighbours[misspelt[0]]
     for text, candidate in by_text.items():
         if as_tuple(candidate)[-1] == leaf and text != wanted:
             return candidate

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rl.modules.nets._mlp import MLP
     from rl.modules.policy._actor import Actor, ProbabilisticActor
     from rl.modules.policy._qvalue import QValueActor, QValueModule
+    from rl.modules.policy._safe import SafeModule, SafeProbabilisticModule, SafeSequential
     from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
     from rl.modules.policy._value import ValueOperator
     from rl.modules.recurrent._cells import GRU, LSTM, GRUCell, LSTMCell
@@ -65,6 +66,9 @@ __all__ = [
     "ProbabilisticActor",
     "QValueActor",
     "QValueModule",
+    "SafeModule",
+    "SafeProbabilisticModule",
+    "SafeSequential",
     "ScanBackend",
     "TanhNormal",
     "ValueOperator",
@@ -102,6 +106,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.nets._mlp": ["MLP"],
         "rl.modules.policy._actor": ["Actor", "ProbabilisticActor"],
         "rl.modules.policy._qvalue": ["QValueActor", "QValueModule"],
+        "rl.modules.policy._safe": ["SafeModule", "SafeProbabilisticModule", "SafeSequential"],
         "rl.modules.policy._shared": ["ActorCriticOperator", "ActorCriticWrapper", "ActorValueOperator"],
         "rl.modules.policy._value": ["ValueOperator"],
         "rl.modules.recurrent._cells": ["GRU", "LSTM", "GRUCell", "LSTMCell"],

@@ -1,5 +1,12 @@
 """Specs: what shape, dtype and range the entries of a TensorDict have."""
 
+from rl.core.specs._aliases import (
+    BoundedContinuous,
+    BoundedDiscrete,
+    StackedComposite,
+    UnboundedContinuous,
+    UnboundedDiscrete,
+)
 from rl.core.specs._base import TensorSpec
 from rl.core.specs._bounded import Bounded
 from rl.core.specs._boxes import CategoricalBox, ContinuousBox
@@ -13,6 +20,8 @@ from rl.core.specs._unbounded import Unbounded
 __all__ = [
     "Binary",
     "Bounded",
+    "BoundedContinuous",
+    "BoundedDiscrete",
     "Categorical",
     "CategoricalBox",
     "Choice",
@@ -23,6 +32,9 @@ __all__ = [
     "NonTensor",
     "OneHot",
     "Stacked",
+    "StackedComposite",
     "TensorSpec",
     "Unbounded",
+    "UnboundedContinuous",
+    "UnboundedDiscrete",
 ]

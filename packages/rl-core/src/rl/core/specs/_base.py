@@ -12,13 +12,13 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import SpecError, SpecIndexError
 from rl.core.keys import key_str
-from rl.core.specs._shape import as_size, complete_index, flat_positions, resolve_sizes, suffix_length
+from rl.core.specs._shape import as_size, complete_index, flat_positions, pick, resolve_sizes, suffix_length
 
 __all__ = ["Device", "Fault", "Shape", "TensorSpec"]
 
-Shape = int | Iterable[int]
+Shape = int | Iterable[int] | None
 Device = torch.device | str | int | None
 
 
@@ -225,7 +225,8 @@ class TensorSpec(ABC):
         try:
             positions = operation(flat_positions(self._shape[:ndim]))
         except (RuntimeError, IndexError) as error:
-            raise SpecError(f"{what} does not fit {self._label} of shape {tuple(self._shape)}: {error}") from error
+            kind = SpecIndexError if isinstance(error, IndexError) else SpecError
+            raise kind(f"{what} does not fit {self._label} of shape {tuple(self._shape)}: {error}") from error
         if isinstance(positions, Tensor):
             return self._gather(positions, ndim)
         return tuple(self._gather(part, ndim) for part in positions)
@@ -303,9 +304,14 @@ class TensorSpec(ABC):
         place = self._dim(dim)
         return self._touch(place + 1, lambda i: i.unbind(place), f"unbind({dim})")
 
+    def index_select(self, dim: int, index: Tensor) -> Self:
+        """The slices `index` along `dim`."""
+        place = self._dim(dim)
+        return self._touch(place + 1, lambda i: i.index_select(place, index.cpu()), f"index_select({dim}, {index})")
+
     def __getitem__(self, index: Any) -> Any:
         entries, ndim = complete_index(index, len(self._shape))
-        return self._touch(ndim, lambda i: i[entries], f"index {index!r}") if entries else self.clone()
+        return self._touch(ndim, lambda i: pick(i, entries), f"index {index!r}") if entries else self.clone()
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.unbind(0))
@@ -354,4 +360,6 @@ class TensorSpec(ABC):
         return NotImplemented
 
 
-_TORCH_FUNCTIONS = frozenset({"flatten", "reshape", "squeeze", "unbind", "unflatten", "unsqueeze", "clone"})
+_TORCH_FUNCTIONS = frozenset(
+    {"flatten", "index_select", "reshape", "squeeze", "unbind", "unflatten", "unsqueeze", "clone"}
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,28 +17,12 @@ __all__ = [
     "best_classes",
     "check_mask",
     "choose_classes",
-    "class_count",
     "draw_codes",
     "mask_text",
     "nearest_codes",
     "require_choice",
     "require_room",
 ]
-
-
-def class_count(owner: str, n: Any) -> int:
-    """The number of classes as an integer.
-
-    Raises:
-        SpecError: if it is none, or below 1.
-    """
-    try:
-        count = operator.index(n)
-    except TypeError as error:
-        raise SpecError(f"{owner} needs a whole number of classes, got n={n!r}") from error
-    if count < 1:
-        raise SpecError(f"{owner} needs at least one class, got n={n}")
-    return count
 
 
 def require_room(owner: LeafSpec, n: int, dtype: torch.dtype) -> None:

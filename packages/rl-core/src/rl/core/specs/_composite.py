@@ -14,14 +14,21 @@ import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import SpecError, SpecKeyError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec
-from rl.core.specs._shape import as_size
+from rl.core.specs._shape import lead_size
 
 __all__ = ["Composite"]
 
 _MISSING: Any = object()
+
+
+class _KeyList(list[NestedKey]):
+    """Keys in order; a tuple of one string is the string."""
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(unwrap(key) if isinstance(key, tuple) and key else key)
 
 
 def _is_key(index: Any) -> bool:
@@ -34,8 +41,8 @@ class Composite(TensorSpec):
     """Specs by key: the spec of a TensorDict whose batch size is `shape`.
 
     Args:
-        specs: specs by key; a tuple is a path, a mapping becomes a nested composite.
-        shape: leading dimensions that all specs share.
+        specs: specs by key; a tuple is a path, a mapping becomes a nested composite, None is left out.
+        shape: leading dimensions that all specs share; none if None.
         device: where values live; None leaves each where its own spec says.
         kwargs: further specs by key.
 
@@ -62,7 +69,7 @@ class Composite(TensorSpec):
         device: Device = None,
         **kwargs: Any,
     ) -> None:
-        self._shape = as_size(shape)
+        self._shape = lead_size(shape)
         self._device = None if device is None else torch.device(device)
         self._dtype = None
         self._specs: dict[str, TensorSpec] = {}
@@ -80,6 +87,11 @@ class Composite(TensorSpec):
     @property
     def is_locked(self) -> bool:
         """Whether `lock_` forbids changes."""
+        return self._is_locked
+
+    @property
+    def locked(self) -> bool:
+        """The same as `is_locked`."""
         return self._is_locked
 
     def lock_(self) -> Self:
@@ -117,9 +129,12 @@ class Composite(TensorSpec):
         return spec
 
     def set(self, key: NestedKey, spec: Any) -> Self:
-        """Put a spec under a key; a path makes the nested composites that it needs."""
+        """Put a spec under a key; a path makes the nested composites that it needs, None removes the entry."""
         if not _is_key(key):
             raise SpecError(f"a key of Composite is a string or a tuple of strings, got {key!r}")
+        if spec is None:
+            self.pop(key, None)
+            return self
         self._require_unlocked(f"set {key_str(key)}")
         first, *rest = as_tuple(key)
         if rest:
@@ -138,7 +153,7 @@ class Composite(TensorSpec):
         """The spec under a key.
 
         Raises:
-            SpecError: if there is none, and no default.
+            SpecKeyError: if there is none, and no default.
         """
         spec: Any = self
         for part in as_tuple(key):
@@ -154,7 +169,7 @@ class Composite(TensorSpec):
         present = self.keys(include_nested=True)
         close = nearest(key, present)
         hint = f"; did you mean {key_str(close)}?" if close is not None else ""
-        raise SpecError(f"Composite has no entry {key_str(key)} (keys: {present}){hint}")
+        raise SpecKeyError(f"Composite has no entry {key_str(key)} (keys: {present}){hint}")
 
     def update(self, specs: Any) -> Self:
         """Set several: a mapping, or another composite, whose nested entries are merged into those here."""
@@ -203,7 +218,7 @@ class Composite(TensorSpec):
             include_nested: those of nested composites too, as paths.
             leaves_only: not those of composites.
         """
-        return [key for key, _ in self.items(include_nested, leaves_only)]
+        return _KeyList(key for key, _ in self.items(include_nested, leaves_only))
 
     def values(self, include_nested: bool = False, leaves_only: bool = False) -> list[TensorSpec]:  # noqa: FBT001, FBT002
         """The specs under `keys`."""
@@ -235,15 +250,15 @@ class Composite(TensorSpec):
         return TensorDict(values, batch_size=lead + self._shape, device=self._device)
 
     def rand(self, shape: Shape = (), *, generator: torch.Generator | None = None) -> TensorDict:
-        lead = as_size(shape)
+        lead = lead_size(shape)
         return self._build({k: s.rand(lead, generator=generator) for k, s in self._specs.items()}, lead)
 
     def zero(self, shape: Shape = ()) -> TensorDict:
-        lead = as_size(shape)
+        lead = lead_size(shape)
         return self._build({key: spec.zero(lead) for key, spec in self._specs.items()}, lead)
 
     def one(self, shape: Shape = ()) -> TensorDict:
-        lead = as_size(shape)
+        lead = lead_size(shape)
         return self._build({key: spec.one(lead) for key, spec in self._specs.items()}, lead)
 
     def _fault(self, value: Any, lead: torch.Size | None) -> Fault | None:

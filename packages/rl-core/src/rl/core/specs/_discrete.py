@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl.core.checks import as_integer
 from rl.core.errors import SpecError
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import CategoricalBox
@@ -16,7 +17,6 @@ from rl.core.specs._classes import (
     best_classes,
     check_mask,
     choose_classes,
-    class_count,
     draw_codes,
     mask_text,
     nearest_codes,
@@ -118,7 +118,7 @@ class Categorical(ClassSpec):
         dtype: torch.dtype = torch.int64,
         mask: Any = None,
     ) -> None:
-        super().__init__(class_count("Categorical", n), shape, device, dtype, mask)
+        super().__init__(as_integer(n, "Categorical", "n", least=1), shape, device, dtype, mask)
         require_room(self, self.n, dtype)
 
     def _cast(self, dtype: torch.dtype) -> None:
@@ -189,7 +189,7 @@ class OneHot(ClassSpec):
         dtype: torch.dtype = torch.bool,
         mask: Any = None,
     ) -> None:
-        n = class_count("OneHot", n)
+        n = as_integer(n, "OneHot", "n", least=1)
         size = torch.Size((n,)) if shape is None else as_size(shape)
         if not size or size[-1] != n:
             raise SpecError(f"OneHot: the shape must end with the number of classes {n}, got {tuple(size)}")
@@ -221,8 +221,11 @@ class OneHot(ClassSpec):
         return self._one_hot(best_classes(value, self.mask))
 
     def encode(self, value: Any) -> Tensor:
-        """The classes' numbers as one-hot vectors; a tensor is taken as what it is, a value of this spec."""
-        if isinstance(value, Tensor):
+        """Class numbers as one-hot vectors.
+
+        A tensor with as many dimensions as a value or more is a value of this spec; one with fewer holds class numbers.
+        """
+        if isinstance(value, Tensor) and value.ndim >= len(self._shape):
             return super().encode(value)
         if isinstance(value, int) and len(self._shape) == 1 and 0 <= value < self.n:  # what most simulators give
             out = torch.zeros(self._shape, dtype=self._dtype, device=self._device)
@@ -283,6 +286,7 @@ class Binary(LeafSpec):
         device: Device = None,
         dtype: torch.dtype = torch.int8,
     ) -> None:
+        n = None if n is None else as_integer(n, "Binary", "n", least=0)
         if shape is None:
             shape = () if n is None else (n,)
         size = as_size(shape)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec
-from rl.core.specs._shape import as_size, take
+from rl.core.specs._shape import lead_size, take
 
 __all__ = ["LeafSpec", "as_tensor"]
 
@@ -66,7 +66,7 @@ class LeafSpec(TensorSpec):
     _dtype: torch.dtype
 
     def __init__(self, shape: Shape, device: Device, dtype: torch.dtype) -> None:
-        self._shape = as_size(shape)
+        self._shape = lead_size(shape)
         if any(size < 0 for size in self._shape):
             raise SpecError(f"{type(self).__name__} cannot have the shape {tuple(self._shape)}: sizes are at least 0")
         if not isinstance(dtype, torch.dtype):
@@ -107,7 +107,7 @@ class LeafSpec(TensorSpec):
     # ------------------------------------------------------------------ values
 
     def _full(self, shape: Shape) -> torch.Size:
-        return as_size(shape) + self._shape
+        return lead_size(shape) + self._shape
 
     def rand(self, shape: Shape = (), *, generator: torch.Generator | None = None) -> Tensor:
         return self._draw(self._full(shape), generator)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -159,10 +160,10 @@ class MultiSpec(LeafSpec):
 
 
 def _as_nvec(nvec: Any) -> Tensor:
-    sizes = nvec.clone() if isinstance(nvec, Tensor) else torch.tensor(nvec)
-    if sizes.is_floating_point():
-        raise SpecError(f"the numbers of classes must be whole, got nvec={nvec!r}")
-    return sizes.long()
+    array = nvec.cpu().numpy() if isinstance(nvec, Tensor) else np.asarray(nvec)
+    if array.dtype.kind not in "iu":
+        raise SpecError(f"the numbers of classes must be integers, got nvec={nvec!r}")
+    return torch.from_numpy(array.astype(np.int64))
 
 
 class MultiCategorical(MultiSpec):

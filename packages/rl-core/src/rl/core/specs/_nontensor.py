@@ -5,21 +5,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import prod
 from textwrap import indent
 from typing import Any, Self
 
+import numpy as np
 import torch
-from tensordict import LazyStackedTensorDict, NonTensorData, is_non_tensor, is_tensor_collection
+from tensordict import LazyStackedTensorDict, NonTensorData, TensorDictBase, is_non_tensor, is_tensor_collection
 from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec
 from rl.core.specs._bounded import Bounded
 from rl.core.specs._choices import check_count
-from rl.core.specs._shape import as_size
+from rl.core.specs._shape import lead_size
 
 __all__ = ["Choice", "NonTensor"]
 
@@ -42,13 +43,13 @@ class NonTensor(TensorSpec):
     """
 
     def __init__(self, shape: Shape = (), device: Device = None, dtype: None = None, example_data: Any = None) -> None:
-        self._shape = as_size(shape)
+        self._shape = lead_size(shape)
         self._device = None if device is None else torch.device(device)
         self._dtype = dtype
         self.example_data = example_data
 
     def _make(self, shape: Shape) -> NonTensorData:
-        size = as_size(shape) + self._shape
+        size = lead_size(shape) + self._shape
         return NonTensorData(self.example_data, batch_size=size, device=self._device)
 
     def rand(self, shape: Shape = (), *, generator: torch.Generator | None = None) -> NonTensorData:  # noqa: ARG002
@@ -104,7 +105,7 @@ class NonTensor(TensorSpec):
         return new
 
     def _same(self, other: Any) -> bool:
-        return bool(self.example_data == other.example_data)
+        return _equal(self.example_data, other.example_data)
 
     def __repr__(self) -> str:
         rows = (
@@ -112,6 +113,28 @@ class NonTensor(TensorSpec):
             f"domain={self.domain},\nexample_data={self.example_data!r}"
         )
         return f"{self._label}(\n{indent(rows, '    ')})"
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two Python objects are equal, also where they are or hold tensors and arrays."""
+    if one is other:
+        return True
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and type(one) is type(other):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, TensorDictBase) and isinstance(other, TensorDictBase):
+        return one.batch_size == other.batch_size and _equal(one.to_dict(), other.to_dict())
+    if isinstance(one, Tensor | np.ndarray) or isinstance(other, Tensor | np.ndarray):
+        return _equal_arrays(one, other)
+    return bool(one == other)
+
+
+def _equal_arrays(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype is other.dtype and one.device == other.device and torch.equal(one, other)
+    both = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+    return both and one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def _plain(value: Any) -> Any:
@@ -124,7 +147,7 @@ class Exactly(NonTensor):
 
     def _fault(self, value: Any, lead: torch.Size | None) -> Fault | None:
         fault = super()._fault(value, lead)
-        if fault is None and self.to_numpy(value) != self.example_data:
+        if fault is None and not _equal(self.to_numpy(value), self.to_numpy(self._make(()))):
             return Fault((), repr(self.example_data), repr(value)[:200])
         return fault
 
@@ -143,6 +166,8 @@ def _as_spec(choice: Any) -> TensorSpec:
         return choice
     if isinstance(choice, Tensor):
         return Bounded(choice, choice, dtype=choice.dtype)
+    if isinstance(choice, NonTensorData):
+        return Exactly(choice.batch_size, choice.device, example_data=choice.data)
     return Exactly(example_data=choice)
 
 
@@ -203,7 +228,7 @@ class Choice(TensorSpec):
         return next((c for c in self.choices if c._fault(element, torch.Size(())) is None), None)
 
     def rand(self, shape: Shape = (), *, generator: torch.Generator | None = None) -> Any:
-        lead = as_size(shape) + self._lead
+        lead = lead_size(shape) + self._lead
         if not prod(lead):
             return self.choices[0].rand(lead, generator=generator)
 
@@ -215,10 +240,10 @@ class Choice(TensorSpec):
         return self._tree(lead, draw)
 
     def zero(self, shape: Shape = ()) -> Any:
-        return self.choices[0].zero(as_size(shape) + self._lead)
+        return self.choices[0].zero(lead_size(shape) + self._lead)
 
     def one(self, shape: Shape = ()) -> Any:
-        return self.choices[0].one(as_size(shape) + self._lead)
+        return self.choices[0].one(lead_size(shape) + self._lead)
 
     def _extent(self, value: Any, lead: torch.Size | None) -> tuple[torch.Size, Fault | None]:
         """The leading dimensions of a value, and what is wrong with its shape."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
-from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.checks import as_integer
+from rl.core.errors import SpecError, SpecIndexError
 
-__all__ = ["as_size", "complete_index", "flat_positions", "resolve_sizes", "suffix_length", "take"]
+__all__ = ["as_size", "complete_index", "flat_positions", "lead_size", "pick", "resolve_sizes", "suffix_length", "take"]
 
 
 def as_size(*shape: Any) -> torch.Size:
@@ -23,12 +23,24 @@ def as_size(*shape: Any) -> torch.Size:
         (torch.Size([3]), torch.Size([2, 3]), torch.Size([2, 3]), torch.Size([]))
     """
     given = shape[0] if len(shape) == 1 else shape
+    if isinstance(given, torch.Size):
+        return given
     try:
         if not isinstance(given, tuple | list):
-            given = (index(given),) if hasattr(given, "__index__") and not getattr(given, "shape", ()) else tuple(given)
-        return torch.Size(given)
-    except TypeError as error:
+            given = (given,) if hasattr(given, "__index__") and not getattr(given, "shape", ()) else tuple(given)
+        return torch.Size([as_integer(size, "shape", "a size") for size in given])
+    except (TypeError, SpecError) as error:
         raise SpecError(f"a shape is an integer or a sequence of integers, got {given!r}") from error
+
+
+def lead_size(shape: Any) -> torch.Size:
+    """A shape as in `as_size`; None has no dimensions.
+
+    Example:
+        >>> lead_size(None), lead_size(3)
+        (torch.Size([]), torch.Size([3]))
+    """
+    return torch.Size(()) if shape is None else as_size(shape)
 
 
 def flat_positions(shape: Iterable[int]) -> Tensor:
@@ -98,15 +110,35 @@ def complete_index(index: Any, ndim: int) -> tuple[tuple[Any, ...], int]:
         ndim: number of dimensions of what is indexed.
 
     Raises:
-        SpecError: if there are more entries than dimensions.
+        SpecIndexError: if there are more entries than dimensions.
     """
     entries = [_entry(entry) for entry in (index if isinstance(index, tuple) else (index,))]
     dots = [place for place, entry in enumerate(entries) if entry is Ellipsis]
     used = sum(_consumed(entry) for entry in entries if entry is not Ellipsis)
     if len(dots) > 1 or used > ndim:
-        raise SpecError(f"index {index!r} does not fit {ndim} dimensions")
+        raise SpecIndexError(f"index {index!r} does not fit {ndim} dimensions")
     for place in dots:
         entries[place : place + 1] = [slice(None)] * (ndim - used)
     while entries and isinstance(entries[-1], slice) and entries[-1] == slice(None):
         entries.pop()
     return tuple(entries), sum(_consumed(entry) for entry in entries)
+
+
+def pick(positions: Tensor, entries: tuple[Any, ...]) -> Tensor:
+    """``positions[entries]``, also with slices of negative step.
+
+    Args:
+        positions: what is indexed.
+        entries: as `complete_index` returns them.
+    """
+    plain: list[Any] = []
+    dim = 0
+    for entry in entries:
+        if isinstance(entry, slice) and entry.step is not None and entry.step < 0:
+            kept = range(*entry.indices(positions.shape[dim]))
+            positions = positions.index_select(dim, torch.tensor(kept, dtype=torch.int64))
+            plain.append(slice(None))
+        else:
+            plain.append(entry)
+        dim += _consumed(entry)
+    return positions[tuple(plain)]

@@ -16,11 +16,11 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import SpecError, SpecKeyError
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.specs._base import Fault, Shape, TensorSpec
 from rl.core.specs._choices import check_count
-from rl.core.specs._shape import as_size
+from rl.core.specs._shape import lead_size
 
 __all__ = ["Stacked", "combine", "stack"]
 
@@ -123,6 +123,13 @@ class Stacked(TensorSpec):
         ragged = self._shape.index(-1) if -1 in self._shape else len(self._shape)
         return min(ragged, *(spec._free + 1 for spec in self.specs))
 
+    def __len__(self) -> int:
+        """Size of the first dimension."""
+        return self._shape[0]
+
+    def __bool__(self) -> bool:
+        return True
+
     # ------------------------------------------------------------------ keys, of composites
 
     def _need_keys(self) -> None:
@@ -139,7 +146,7 @@ class Stacked(TensorSpec):
         """The entries of one key, stacked.
 
         Raises:
-            SpecError: if a composite does not have it, and there is no default.
+            SpecKeyError: if a composite does not have it, and there is no default.
         """
         self._need_keys()
         found = [spec.get(key, None) for spec in self.specs]  # pyright: ignore[reportAttributeAccessIssue]  # checked
@@ -147,7 +154,7 @@ class Stacked(TensorSpec):
             return stack(found, self.dim)
         if default is not _MISSING:
             return default
-        raise SpecError(f"not all specs of Stacked have an entry {key_str(key)} (keys of all: {self.keys()})")
+        raise SpecKeyError(f"not all specs of Stacked have an entry {key_str(key)} (keys of all: {self.keys()})")
 
     def __getitem__(self, index: Any) -> Any:
         is_key = isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str))
@@ -159,15 +166,15 @@ class Stacked(TensorSpec):
         return combine([function(spec) for spec in self.specs], lead + self.dim)
 
     def rand(self, shape: Shape = (), *, generator: torch.Generator | None = None) -> Any:
-        lead = as_size(shape)
+        lead = lead_size(shape)
         return self._each(lambda spec: spec.rand(lead, generator=generator), len(lead))
 
     def zero(self, shape: Shape = ()) -> Any:
-        lead = as_size(shape)
+        lead = lead_size(shape)
         return self._each(lambda spec: spec.zero(lead), len(lead))
 
     def one(self, shape: Shape = ()) -> Any:
-        lead = as_size(shape)
+        lead = lead_size(shape)
         return self._each(lambda spec: spec.one(lead), len(lead))
 
     def _parts(self, value: Any) -> tuple[list[Any], int]:

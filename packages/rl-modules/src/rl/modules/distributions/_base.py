@@ -8,9 +8,9 @@ import torch
 from torch import Size, Tensor
 from torch import distributions as torch_distributions
 
-from rl.core.errors import ShapeError
+from rl.core.errors import ShapeError, SpecError
 
-__all__ = ["LeanDistribution", "split_shape", "sum_event"]
+__all__ = ["LeanDistribution", "loc_and_scale", "split_shape", "sum_event"]
 
 
 class LeanDistribution(torch_distributions.Distribution):
@@ -49,6 +49,27 @@ class LeanDistribution(torch_distributions.Distribution):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)})"
+
+
+def loc_and_scale(owner: str, loc: Tensor | float, scale: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Location and scale as tensors of one shape; a number takes the dtype and device of the other.
+
+    Raises:
+        SpecError: if one is neither a tensor nor a number.
+    """
+    if isinstance(loc, Tensor) and isinstance(scale, Tensor):
+        if loc.shape == scale.shape:
+            return loc, scale
+        expanded = torch.broadcast_tensors(loc, scale)
+        return expanded[0], expanded[1]
+    form = loc if isinstance(loc, Tensor) else scale if isinstance(scale, Tensor) else torch.zeros(())
+    try:
+        tensors = [torch.as_tensor(one, dtype=form.dtype, device=form.device) for one in (loc, scale)]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SpecError(
+            f"{owner} needs loc and scale as tensors or numbers, got {loc!r:.50} and {scale!r:.50}"
+        ) from error
+    return loc_and_scale(owner, tensors[0], tensors[1])
 
 
 def sum_event(value: Tensor, event_dims: int) -> Tensor:

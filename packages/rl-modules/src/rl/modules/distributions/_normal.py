@@ -9,7 +9,7 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import constraints, register_kl
 
-from rl.modules.distributions._base import LeanDistribution, split_shape, sum_event
+from rl.modules.distributions._base import LeanDistribution, loc_and_scale, split_shape, sum_event
 
 __all__ = ["IndependentNormal"]
 
@@ -21,7 +21,7 @@ class IndependentNormal(LeanDistribution):
 
     Args:
         loc: means, ``[*B, A]``.
-        scale: standard deviations, > 0, of the same shape or one that expands to it.
+        scale: standard deviations, > 0: a number, or a tensor of the same shape or one that expands to it.
         upscale: with `tanh_loc`, the means stay within ``(-upscale, upscale)``.
         tanh_loc: squash the means: ``upscale * tanh(loc / upscale)``.
         event_dims: how many trailing dimensions make one action.
@@ -41,18 +41,17 @@ class IndependentNormal(LeanDistribution):
 
     def __init__(
         self,
-        loc: Tensor,
-        scale: Tensor,
+        loc: Tensor | float,
+        scale: Tensor | float,
         upscale: float | Tensor = 5.0,
         *,
         tanh_loc: bool = False,
         event_dims: int = 1,
         validate_args: bool = False,
     ) -> None:
+        loc, scale = loc_and_scale("IndependentNormal", loc, scale)
         if tanh_loc:
             loc = (loc / upscale).tanh() * upscale
-        if loc.shape != scale.shape:
-            loc, scale = torch.broadcast_tensors(loc, scale)
         self.loc, self.scale, self.event_dims = loc, scale, event_dims
         self._set_shapes(*split_shape(loc.shape, event_dims), validate_args=validate_args)
 

@@ -11,7 +11,7 @@ from torch.distributions import constraints, register_kl
 from torch.nn.functional import softplus
 
 from rl.core.errors import SpecError
-from rl.modules.distributions._base import LeanDistribution, split_shape, sum_event
+from rl.modules.distributions._base import LeanDistribution, loc_and_scale, split_shape, sum_event
 
 __all__ = ["TanhNormal"]
 
@@ -34,15 +34,21 @@ class TanhNormal(LeanDistribution):
     """``low + (high - low) * (tanh(x) + 1) / 2`` of independent normal `x`.
 
     Haarnoja et al., "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
-    Actor", 2018, appendix C; the Jacobian as ``log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x))``, which holds
-    its precision for every `x`. A draw stays a hair inside the bounds, so that what `rsample_and_log_prob` reports
-    is what `log_prob` says of the same action later; gradients pass there as if it were not held back.
+    Actor", 2018, appendix C; the Jacobian as ``log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x))``, which is
+    precise for every `x`. Samples are clamped to the bounds; gradients pass through the clamp.
+
+    A sample near a bound is rounded, and `x` cannot be recovered from it. There, two methods differ:
+
+    - `sample_and_log_prob` scores the rounded action: exactly what `log_prob` gives for it later, as importance ratios
+      need. A policy that records its log-probability without gradients calls this method.
+    - `rsample_and_log_prob` scores the unrounded `x`: minus its mean is an unbiased estimate of the entropy.
 
     Args:
         loc: means before squashing, ``[*B, A]``.
-        scale: standard deviations before squashing, > 0, same shape or one that expands to it.
+        scale: standard deviations before squashing, > 0: a number, or a tensor of the same shape or one that expands
+            to it.
         low: lower bound, a number or a tensor that expands to ``[*B, A]``.
-        high: upper bound, likewise.
+        high: upper bound, a number or a tensor that expands to ``[*B, A]``.
         upscale: with `tanh_loc`, the means stay within ``(-upscale, upscale)``.
         tanh_loc: squash the means: ``upscale * tanh(loc / upscale)``.
         event_dims: how many trailing dimensions make one action.
@@ -63,13 +69,12 @@ class TanhNormal(LeanDistribution):
         "loc": constraints.real,
         "scale": constraints.positive,
     }
-    has_rsample = True
     has_entropy = False
 
     def __init__(
         self,
-        loc: Tensor,
-        scale: Tensor,
+        loc: Tensor | float,
+        scale: Tensor | float,
         low: float | Tensor = -1.0,
         high: float | Tensor = 1.0,
         upscale: float | Tensor = 5.0,
@@ -78,19 +83,27 @@ class TanhNormal(LeanDistribution):
         event_dims: int = 1,
         validate_args: bool = False,
     ) -> None:
+        loc, scale = loc_and_scale("TanhNormal", loc, scale)
         if tanh_loc:
             loc = (loc / upscale).tanh() * upscale
-        if loc.shape != scale.shape:
-            loc, scale = torch.broadcast_tensors(loc, scale)
         self.loc, self.scale, self.event_dims = loc, scale, event_dims
+        if isinstance(low, Tensor):
+            high = _bound_like(low, high, loc.dtype)
+        elif isinstance(high, Tensor):
+            low = _bound_like(high, low, loc.dtype)
+        of_tensors = isinstance(low, Tensor)
         self.low, self.high = low, high
-        of_tensors = isinstance(low, Tensor) or isinstance(high, Tensor)
         if (validate_args or not of_tensors) and not _in_order(low, high):
             raise SpecError(f"TanhNormal needs finite low < high, got low={low}, high={high}")
         self._unit = not of_tensors and low == -1 and high == 1
         if not self._unit:
             self._half, self._middle = (high - low) / 2, (high + low) / 2
         self._set_shapes(*split_shape(loc.shape, event_dims), validate_args=validate_args)
+
+    @property
+    def has_rsample(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  # torch's is a class attribute
+        """Whether a sample has a gradient here; decides which of the two scores a policy records (see the class)."""
+        return torch.is_grad_enabled() and (self.loc.requires_grad or self.scale.requires_grad)
 
     @property
     def support(self) -> constraints.Constraint:
@@ -134,12 +147,12 @@ class TanhNormal(LeanDistribution):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw with gradient, ``[*sample_shape, *B, A]``."""
-        return self._squash(self._draw(sample_shape))
+        return self._squash(_inside(self._draw(sample_shape)[0]))
 
     def rsample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
-        """Draw with gradient, and score the draw, ``[*sample_shape, *B]``, without inverting the squashing."""
-        x = self._draw(sample_shape)
-        return self._squash(x), self._score(x)
+        """Draw with gradient, and score the unrounded sample, ``[*sample_shape, *B]``."""
+        x, noise = self._draw(sample_shape)
+        return self._squash(_inside(x)), self._score(x, noise)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of `value`, summed over the action dimensions, ``[*B]``, nats; finite at the bounds."""
@@ -150,7 +163,8 @@ class TanhNormal(LeanDistribution):
         elif not value.is_floating_point():
             value = value.to(self.loc.dtype)
         u_max = _EDGES[value.dtype][0]
-        return self._score(value.clamp(-u_max, u_max).atanh())
+        x = value.clamp(-u_max, u_max).atanh()
+        return self._score(x, (x - self.loc) / self.scale)
 
     def entropy(self) -> Tensor:
         """Raises: there is no closed form.
@@ -169,17 +183,14 @@ class TanhNormal(LeanDistribution):
         loc, scale = self.loc.expand(shape), self.scale.expand(shape)
         return type(self)(loc, scale, self.low, self.high, event_dims=self.event_dims)
 
-    def _draw(self, sample_shape: Any) -> Tensor:
+    def _draw(self, sample_shape: Any) -> tuple[Tensor, Tensor]:
+        """Normal samples, and the standard normal noise that they come from."""
         loc = self.loc
         if sample_shape:
             noise = torch.randn((*sample_shape, *loc.shape), dtype=loc.dtype, device=loc.device)
         else:
             noise = torch.randn_like(loc)
-        x = torch.addcmul(loc, noise, self.scale)
-        x_max = _EDGES[x.dtype][1]
-        if not x.requires_grad:
-            return x.clamp(-x_max, x_max)
-        return x + (x.detach().clamp(-x_max, x_max) - x.detach())
+        return torch.addcmul(loc, noise, self.scale), noise
 
     def _squash(self, x: Tensor) -> Tensor:
         if self._unit:
@@ -187,8 +198,8 @@ class TanhNormal(LeanDistribution):
         y: Tensor = x.tanh() * self._half + self._middle
         return y.clamp(self.low, self.high)  # pyright: ignore[reportCallIssue, reportArgumentType]  # both forms work
 
-    def _score(self, x: Tensor) -> Tensor:
-        z = (x - self.loc) / self.scale
+    def _score(self, x: Tensor, z: Tensor) -> Tensor:
+        """Log-density at the squashed `x`, where `z` is `x` in standard deviations from the mean."""
         # minus log |d tanh / d x|, less its constant: 4 * (softplus(2 x) / 2 - x / 2)
         stretch = torch.sub(softplus(x, 2.0, 40.0), x, alpha=0.5)
         negative = torch.sub(torch.addcmul(self.scale.log(), z, z, value=0.5), stretch, alpha=4)
@@ -205,6 +216,21 @@ class TanhNormal(LeanDistribution):
         nodes = nodes.view(-1, *[1] * self.loc.ndim)
         weights = torch.softmax(-0.5 * nodes.square(), 0)
         return (weights * function(self.loc + self.scale * nodes)).sum(0)
+
+
+def _inside(x: Tensor) -> Tensor:
+    """Samples whose tanh is below 1 in their dtype; the gradient is that of `x`."""
+    x_max = _EDGES[x.dtype][1]
+    if not x.requires_grad:
+        return x.clamp(-x_max, x_max)
+    return x + (x.detach().clamp(-x_max, x_max) - x.detach())
+
+
+def _bound_like(other: Tensor, bound: float | Tensor, dtype: torch.dtype) -> Tensor:
+    """A bound as a tensor, as the other one is; of `dtype` if that is a tensor of integers."""
+    if isinstance(bound, Tensor):
+        return bound
+    return torch.as_tensor(bound, dtype=other.dtype if other.is_floating_point() else dtype, device=other.device)
 
 
 def _in_order(low: float | Tensor, high: float | Tensor) -> bool:

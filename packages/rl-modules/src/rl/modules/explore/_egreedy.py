@@ -45,7 +45,8 @@ class EGreedyModule(TensorDictModuleBase):
         action_mask_key: bool ``[*B, n]``, True where an action is allowed; for one-hot and categorical actions.
 
     Raises:
-        SpecError: if the probabilities are outside [0, 1] or rise, or a mask is given for other actions.
+        SpecError: if there is no spec, the probabilities are outside [0, 1] or rise, or a mask is given for actions of
+            another kind.
 
     Example:
         >>> from rl.core.specs import OneHot
@@ -71,6 +72,10 @@ class EGreedyModule(TensorDictModuleBase):
         super().__init__()
         if eps_init > 1:
             raise SpecError(f"EGreedyModule: eps_init is a probability, got {eps_init}")
+        if not isinstance(spec, TensorSpec):
+            raise SpecError(
+                f"EGreedyModule samples from the spec of the action, got {spec!r:.50}: give env.action_spec"
+            )
         key = unwrap(action_key)
         leaf = action_leaf(spec, key, "EGreedyModule")
         space = action_space(leaf)

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl.core.checks import as_integer
 from rl.core.errors import ShapeError, SpecError
+from rl.modules.nets._arguments import is_list, make_norm
 
 __all__ = ["ConvNet"]
 
@@ -28,7 +30,8 @@ class ConvNet(nn.Sequential):
         paddings: of each, or one for all.
         activation_class: behind each convolution.
         activation_kwargs: its arguments.
-        norm_class: before each activation, made with the number of channels; none if None.
+        norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
+            the number of channels; a lazy class has none.
         norm_kwargs: its further arguments.
         bias_last_layer: whether the last convolution has a bias.
         aggregator_class: from ``[N, C, H, W]`` to ``[N, F]``; flattens if None.
@@ -69,6 +72,8 @@ class ConvNet(nn.Sequential):
     ) -> None:
         if num_cells is None:
             num_cells = [32, 32, 32] if depth is None else 32
+        if in_features is not None:
+            in_features = as_integer(in_features, "ConvNet", "in_features", least=1)
         lists = {
             "num_cells": num_cells,
             "kernel_sizes": kernel_sizes,
@@ -91,7 +96,7 @@ class ConvNet(nn.Sequential):
                 nn.LazyConv2d(width, **options) if channels is None else nn.Conv2d(channels, width, **options)
             )
             if norm_class is not None:
-                layers.append(norm_class(width, **(norm_kwargs or {})).to(device))
+                layers.append(make_norm("ConvNet", norm_class, norm_kwargs, width, device))
             layers.append(activation_class(**(activation_kwargs or {})))
             channels = width
         flatten = nn.Flatten(-3, -1) if aggregator_class is None else aggregator_class(**(aggregator_kwargs or {}))
@@ -123,17 +128,23 @@ class ConvNet(nn.Sequential):
 
 
 def _aligned(lists: dict[str, Any], depth: int | None) -> list[list[Any]]:
-    """Each as a list of one length: a pair is a list of values only where pairs are not asked for."""
-    lengths = {name: len(value) for name, value in lists.items() if _is_list(value)}
+    """Each as a list of one length; a tuple of kernel sizes, strides or paddings is one pair."""
+    per_layer = {name: is_list(v) and (name == "num_cells" or not isinstance(v, tuple)) for name, v in lists.items()}
+    lengths = {name: len(value) for name, value in lists.items() if per_layer[name]}
     if depth is not None:
-        if depth < 0:
-            raise SpecError(f"ConvNet got depth={depth}; it is at least 0")
-        lengths["depth"] = depth
+        lengths["depth"] = as_integer(depth, "ConvNet", "depth", least=0)
     if len(set(lengths.values())) > 1:
         raise SpecError(f"ConvNet: one entry per convolution is needed, got {lengths}")
     count = next(iter(lengths.values()), 3)
-    return [list(value) if _is_list(value) else [value] * count for value in lists.values()]
+    return [
+        [_sizes(one, name) for one in (value if per_layer[name] else [value] * count)] for name, value in lists.items()
+    ]
 
 
-def _is_list(value: Any) -> bool:
-    return not isinstance(value, (int, str, tuple))
+def _sizes(value: Any, name: str) -> Any:
+    """One entry: an integer, a pair of them, or the name of a padding."""
+    if isinstance(value, str) and name == "paddings":
+        return value
+    if is_list(value):
+        return tuple(as_integer(one, "ConvNet", name, least=0) for one in value)
+    return as_integer(value, "ConvNet", name, least=0)

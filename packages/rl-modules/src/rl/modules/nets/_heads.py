@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from rl.core.checks import as_integer
 from rl.core.errors import SpecError
 from rl.modules.distributions._params import scale_mapping
 
@@ -27,7 +28,8 @@ class CategoricalHead(nn.Linear):
     """
 
     def __init__(self, in_features: int, num_actions: int, *, gain: float = 0.01) -> None:
-        super().__init__(in_features, num_actions)
+        num_actions = as_integer(num_actions, "CategoricalHead", "num_actions", least=1)
+        super().__init__(as_integer(in_features, "CategoricalHead", "in_features", least=0), num_actions)
         nn.init.orthogonal_(self.weight, gain)
         nn.init.zeros_(self.bias)
 
@@ -68,6 +70,8 @@ class NormalHead(nn.Module):
         super().__init__()
         if not scale_init > scale_lb > 0:
             raise SpecError(f"NormalHead needs scale_init > scale_lb > 0, got {scale_init} and {scale_lb}")
+        in_features = as_integer(in_features, "NormalHead", "in_features", least=0)
+        action_features = as_integer(action_features, "NormalHead", "action_features", least=0)
         self.out_features, self.scale_lb = action_features, scale_lb
         self.loc = nn.Linear(in_features, action_features)
         nn.init.orthogonal_(self.loc.weight, gain)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from rl.core._layers import run_layers
+from rl.core.checks import as_integer
 from rl.core.errors import ShapeError, SpecError
+from rl.modules.nets._arguments import is_list, make_norm
 
 __all__ = ["MLP"]
 
@@ -29,12 +31,13 @@ class MLP(nn.Sequential):
         activation_class: between layers.
         activation_kwargs: its arguments.
         activate_last_layer: put normalization, activation and dropout behind the last layer, too.
-        norm_class: before each activation, made with the layer's width; none if None.
+        norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
+            the layer's width; a lazy class has none.
         norm_kwargs: its further arguments.
         dropout: probability of dropping a hidden feature.
         bias_last_layer: whether the last layer has a bias.
         layer_class: makes the layers, called like `torch.nn.Linear`.
-        layer_kwargs: its further arguments.
+        layer_kwargs: its further arguments; a list has those of each layer.
         device: where the parameters are made.
 
     Shapes: ``[*B, in_features]`` to ``[*B, out_features]``; several inputs are concatenated on the last dimension.
@@ -67,22 +70,26 @@ class MLP(nn.Sequential):
         dropout: float | None = None,
         bias_last_layer: bool = True,
         layer_class: Maker = nn.Linear,
-        layer_kwargs: dict[str, Any] | None = None,
+        layer_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
+        if in_features is not None:
+            in_features = as_integer(in_features, "MLP", "in_features", least=0)
         hidden = _widths(num_cells, depth)
         if out_features is None:
             if not hidden:
                 raise SpecError("MLP needs out_features or at least one hidden layer")
             out_features = hidden.pop()
         shape, width_last = _output(out_features)
+        out_features = width_last if shape is None else shape
         if in_features is None and layer_class is not nn.Linear:
             raise SpecError(f"MLP finds out in_features for torch.nn.Linear only: give it for {layer_class.__name__}")
         widths: list[Any] = [in_features, *hidden, width_last]
         layers: list[nn.Module] = []
+        options = _layer_options(layer_kwargs, len(widths) - 1)
         for place, (width_in, width_out) in enumerate(pairwise(widths)):
             last = place == len(widths) - 2
-            kwargs: dict[str, Any] = {"device": device, **(layer_kwargs or {})}
+            kwargs: dict[str, Any] = {"device": device, **options[place]}
             if last and not bias_last_layer:
                 kwargs["bias"] = False
             layers.append(
@@ -91,7 +98,7 @@ class MLP(nn.Sequential):
             if last and not activate_last_layer:
                 continue
             if norm_class is not None:
-                layers.append(norm_class(width_out, **(norm_kwargs or {})).to(device))
+                layers.append(make_norm("MLP", norm_class, norm_kwargs, width_out, device))
             layers.append(activation_class(**(activation_kwargs or {})))
             if dropout is not None:
                 layers.append(nn.Dropout(dropout))
@@ -121,20 +128,38 @@ class MLP(nn.Sequential):
 
 
 def _widths(num_cells: int | Sequence[int] | None, depth: int | None) -> list[int]:
-    if depth is not None and depth < 0:
-        raise SpecError(f"MLP got depth={depth}; it is at least 0")
-    if num_cells is None or isinstance(num_cells, int):
-        width = 32 if num_cells is None else num_cells
+    if depth is not None:
+        depth = as_integer(depth, "MLP", "depth", least=0)
+    if num_cells is None or not is_list(num_cells):
+        width = 32 if num_cells is None else as_integer(num_cells, "MLP", "num_cells", least=0)
         return [width] * (3 if depth is None else depth)
-    if depth is not None and depth != len(num_cells):
-        raise SpecError(f"MLP got depth={depth} and {len(num_cells)} num_cells: leave one of them out")
-    return list(num_cells)
+    widths = [as_integer(width, "MLP", "an entry of num_cells", least=0) for width in num_cells]  # pyright: ignore[reportGeneralTypeIssues]  # a list
+    if depth is not None and depth != len(widths):
+        raise SpecError(f"MLP got depth={depth} and {len(widths)} num_cells: leave one of them out")
+    return widths
 
 
 def _output(out_features: int | Sequence[int]) -> tuple[tuple[int, ...] | None, int]:
     """The shape that the last dimension is unfolded to, if any, and its width."""
-    if isinstance(out_features, int):
-        return None, out_features
-    if not out_features:
+    if not is_list(out_features):
+        return None, as_integer(out_features, "MLP", "out_features", least=0)
+    sizes: Any = out_features
+    shape = tuple(as_integer(size, "MLP", "an entry of out_features", least=0) for size in sizes)
+    if not shape:
         raise SpecError("MLP got out_features=(); it is a width, or a shape with at least one dimension")
-    return tuple(out_features), math.prod(out_features)
+    return shape, math.prod(shape)
+
+
+def _layer_options(given: dict[str, Any] | Sequence[dict[str, Any]] | None, count: int) -> Sequence[dict[str, Any]]:
+    """The further arguments of each layer.
+
+    Raises:
+        SpecError: if there is a list of another length.
+    """
+    if given is None or isinstance(given, Mapping):
+        return [given or {}] * count
+    if len(given) != count:
+        raise SpecError(
+            f"MLP got {len(given)} layer_kwargs for {count} layers: give one mapping, or one for each layer"
+        )
+    return given

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from tensordict.nn import (
+    CompositeDistribution,
     InteractionType,
     ProbabilisticTensorDictSequential,
     TensorDictModule,
@@ -19,7 +20,7 @@ from torch.distributions import Distribution
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError
-from rl.core.keys import ACTION, OBSERVATION, NestedKey
+from rl.core.keys import ACTION, OBSERVATION, NestedKey, unwrap
 from rl.core.lowering import Lowered, LoweredDistribution, chain, lower, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules.distributions._delta import Delta
@@ -30,6 +31,7 @@ from rl.modules.policy._fit import (
     check_width,
     distribution_kwargs,
     expected_width,
+    is_group,
     last_names,
     missing_params,
 )
@@ -88,11 +90,12 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
     Args:
         module: a TensorDict module that writes the distribution's parameters.
         in_keys: where they are, named like the parameters (``["loc", "scale"]``, ``["logits"]``), or
-            ``{parameter: key}``.
+            ``{parameter: key}``. ``["params"]`` is the group of the parameters of a
+            `tensordict.nn.CompositeDistribution`.
         out_keys: what is written; ``["action"]`` if None.
         spec: of the action, or a composite that has it under the out key. `TanhNormal` takes its bounds from
-            there, `OneHotCategorical` its dtype; shapes are checked at construction where they can be seen, and at
-            the first call.
+            there, `OneHotCategorical` its dtype, also as parts of a `CompositeDistribution`; shapes are checked at
+            construction where they can be seen, and at the first call.
         distribution_class: builds the distribution, called with the parameters.
         distribution_kwargs: its further arguments.
         return_log_prob: also write the action's log-probability, ``[*B]``, under ``action_log_prob``.
@@ -144,7 +147,8 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
             )
         outputs = key_list([ACTION] if out_keys is None else out_keys)
         leaf = action_leaf(spec, outputs[0], "ProbabilisticActor") if len(outputs) == 1 else None
-        kwargs = _completed(distribution_class, distribution_kwargs, leaf)
+        composite = isinstance(distribution_class, type) and issubclass(distribution_class, CompositeDistribution)
+        kwargs = _completed(distribution_class, distribution_kwargs, spec if composite else leaf)
         _check_params(module, in_keys, distribution_class, kwargs, leaf)
         head = ActionHead(
             leaf,
@@ -159,6 +163,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
             n_empirical_estimate=n_empirical_estimate,
         )
         super().__init__(module, head)
+        self._leave_out_groups()
         self.spec = spec
 
     @classmethod
@@ -171,8 +176,14 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         *before, last = modules
         actor = object.__new__(cls)
         ProbabilisticTensorDictSequential.__init__(actor, *before, *parts(last))
+        actor._leave_out_groups()
         actor.spec = getattr(last, "spec", None)
         return actor
+
+    def _leave_out_groups(self) -> None:
+        """Drop from the keys that are read the group of parameters that the network writes."""
+        written = key_list(self.out_keys)
+        self.in_keys = [key for key in self.in_keys if not is_group(unwrap(key), written)]
 
     @property
     def head(self) -> ActionHead:

@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensordict.nn import TensorDictModule, TensorDictSequential
+from tensordict.nn import CompositeDistribution, TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 
 from rl.core import specs
+from rl.core.checks import as_integer
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Bounded, Composite, TensorSpec
@@ -91,7 +92,7 @@ def group_sizes(spec: specs.MultiOneHot | specs.MultiCategorical) -> list[int]:
 
 def action_shape(spec: TensorSpec | None) -> tuple[int, ...] | None:
     """Shape of one action behind all batch dimensions, those of the spec included; None without a spec."""
-    if spec is None:
+    if spec is None or isinstance(spec, Composite):
         return None
     return () if action_space(spec) == "categorical" else tuple(spec.shape[-1:])
 
@@ -112,7 +113,7 @@ def output_width(module: Any, key: NestedKey | None = None) -> int | None:
         return output_width(module.module)
     own = getattr(module, "out_features", None)
     if own is not None:
-        return own if isinstance(own, int) else own[-1]
+        return as_integer(own[-1] if isinstance(own, Sequence) else own, type(module).__name__, "out_features")
     if not isinstance(module, nn.Sequential) or isinstance(module, NormalHead):
         return None
     divisor = 1
@@ -176,6 +177,8 @@ def distribution_kwargs(
     full = dict(kwargs or {})
     if spec is None or not isinstance(distribution, type):
         return full
+    if issubclass(distribution, CompositeDistribution):
+        return _composite_kwargs(owner, full, spec)
     one_hot, categorical = issubclass(distribution, OneHotCategorical), issubclass(distribution, Categorical)
     space = action_space(spec)
     if one_hot:
@@ -192,6 +195,18 @@ def distribution_kwargs(
     return full
 
 
+def _composite_kwargs(owner: str, kwargs: dict[str, Any], spec: TensorSpec) -> dict[str, Any]:
+    """The arguments of a `CompositeDistribution`, those of its parts completed from the specs of their samples."""
+    places: Mapping[Any, Any] = kwargs.get("name_map") or {}
+    extra = dict(kwargs.get("extra_kwargs") or {})
+    for name, distribution in kwargs.get("distribution_map", {}).items():
+        leaf = spec.get(places.get(name, name), None) if isinstance(spec, Composite) else None
+        completed = distribution_kwargs(owner, distribution, extra.get(name), leaf)
+        if completed:
+            extra[name] = completed
+    return {**kwargs, "extra_kwargs": extra} if extra else kwargs
+
+
 def _match(owner: str, distribution: type, draws: str, spec: TensorSpec, *, fits: bool) -> None:
     if not fits:
         raise SpecError(
@@ -201,7 +216,7 @@ def _match(owner: str, distribution: type, draws: str, spec: TensorSpec, *, fits
 
 
 def bounds(spec: Bounded, owner: str) -> tuple[float | Tensor, float | Tensor]:
-    """The ends of a spec: numbers if they are the same everywhere, else one vector for all batch elements.
+    """The ends of a spec: numbers if both are the same everywhere, else a vector each for all batch elements.
 
     Raises:
         SpecError: if an end is infinite.
@@ -209,14 +224,12 @@ def bounds(spec: Bounded, owner: str) -> tuple[float | Tensor, float | Tensor]:
     low, high = spec.low.detach(), spec.high.detach()
     if not bool(low.isfinite().all() & high.isfinite().all()):
         raise SpecError(f"{owner}: TanhNormal needs finite bounds, the spec has {spec}: use IndependentNormal")
-    ends: list[float | Tensor] = []
-    for end in (low, high):
-        rows = end.reshape(-1, end.shape[-1]) if end.ndim else end.reshape(1, 1)
-        if bool((rows == rows[0, 0]).all()):
-            ends.append(float(rows[0, 0]))
-        else:
-            ends.append(rows[0].clone() if bool((rows == rows[0]).all()) else end.clone())
-    return ends[0], ends[1]
+    rows = [end.reshape(-1, end.shape[-1]) if end.ndim else end.reshape(1, 1) for end in (low, high)]
+    if all(bool((row == row[0, 0]).all()) for row in rows):
+        return float(rows[0][0, 0]), float(rows[1][0, 0])
+    if all(bool((row == row[0]).all()) for row in rows):
+        return rows[0][0].clone(), rows[1][0].clone()
+    return low.clone(), high.clone()
 
 
 def expected_width(distribution: Any, spec: TensorSpec | None) -> int | None:
@@ -235,11 +248,17 @@ def missing_params(owner: str, module: Any, keys: Sequence[NestedKey]) -> None:
         ContractError: if none of `keys` is among the module's ``out_keys``.
     """
     written = key_list(module.out_keys)
-    if not any(unwrap(key) in written for key in keys):
+    if not any(unwrap(key) in written or is_group(key, written) for key in keys):
         raise ContractError(
             f"{owner} builds its distribution from {[key_str(key) for key in keys]}, the module writes"
             f" {[key_str(key) for key in written]}: give the module these out_keys, or name its own in in_keys"
         )
+
+
+def is_group(key: NestedKey, leaves: Sequence[NestedKey]) -> bool:
+    """Whether a key names a group of the leaves, such as ``"params"`` that of ``("params", "loc")``."""
+    group = as_tuple(key)
+    return any(as_tuple(leaf)[: len(group)] == group and leaf != unwrap(key) for leaf in leaves)
 
 
 def last_names(keys: Sequence[NestedKey]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDictBase
@@ -79,9 +79,7 @@ class ActionHead(ProbabilisticTensorDictModule):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002  torch's signature
         out = super()._apply(fn, recurse)
-        for name, value in self.distribution_kwargs.items():
-            if isinstance(value, Tensor):
-                self.distribution_kwargs[name] = fn(value)
+        _move(self.distribution_kwargs, fn)
         return out
 
     def builder(self) -> Build | None:
@@ -143,3 +141,12 @@ class ActionHead(ProbabilisticTensorDictModule):
         if how is InteractionType.DETERMINISTIC and isinstance(dist, LeanDistribution):
             return dist.deterministic_sample
         return self._dist_sample(dist, interaction_type=interaction_type())
+
+
+def _move(kwargs: dict[Any, Any], fn: Callable[[Tensor], Tensor]) -> None:
+    """Apply `fn` to the tensors among arguments, those of the parts of a composite distribution included."""
+    for name, value in kwargs.items():
+        if isinstance(value, Tensor):
+            kwargs[name] = fn(value)
+        elif type(value) is dict:
+            _move(cast("dict[Any, Any]", value), fn)

@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
+from rl.core.checks import as_integer
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import (
@@ -248,7 +249,7 @@ def _space(
     if not space.startswith("multi"):
         return space, None
     if sizes is not None:
-        return space, [int(size) for size in sizes]
+        return space, [as_integer(size, "QValueModule", "an entry of group_sizes", least=1) for size in sizes]
     source = spec if of_spec is not None else given
     if not isinstance(source, MultiOneHot | MultiCategorical):
         raise SpecError(f"action space {space!r} needs a spec or group_sizes, to know how many actions each choice has")

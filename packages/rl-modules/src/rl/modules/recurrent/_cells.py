@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl.core.checks import as_integer
 from rl.core.errors import ShapeError, SpecError
 from rl.modules.recurrent._choice import find_backend
 from rl.modules.recurrent._weights import Cell
@@ -59,9 +60,8 @@ class LSTM(nn.RNNBase):
         dtype: torch.dtype | None = None,
     ) -> None:
         require_forward("LSTM", batch_first=batch_first, bidirectional=bidirectional, proj_size=proj_size)
-        super().__init__(
-            "LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, device=device, dtype=dtype
-        )
+        sizes = _integers("LSTM", input_size, hidden_size, num_layers)
+        super().__init__("LSTM", *sizes, bias, batch_first, dropout, device=device, dtype=dtype)
         self._scan = _Scan("lstm")
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -107,9 +107,8 @@ class GRU(nn.RNNBase):
         dtype: torch.dtype | None = None,
     ) -> None:
         require_forward("GRU", batch_first=batch_first, bidirectional=bidirectional)
-        super().__init__(
-            "GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, device=device, dtype=dtype
-        )
+        sizes = _integers("GRU", input_size, hidden_size, num_layers)
+        super().__init__("GRU", *sizes, bias, batch_first, dropout, device=device, dtype=dtype)
         self._scan = _Scan("gru")
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -132,6 +131,14 @@ def require_forward(who: str, *, batch_first: bool, bidirectional: bool, proj_si
         raise SpecError(f"{who} cannot be bidirectional: at a step that is being acted on, the future is not known yet")
     if proj_size:
         raise SpecError(f"{who} has no projection (proj_size={proj_size}): put a linear layer behind it")
+
+
+def _integers(owner: str, input_size: int, hidden_size: int, num_layers: int) -> tuple[int, int, int]:
+    return (
+        as_integer(input_size, owner, "input_size", least=1),
+        as_integer(hidden_size, owner, "hidden_size", least=1),
+        as_integer(num_layers, owner, "num_layers", least=1),
+    )
 
 
 class _Scan:

@@ -1,0 +1,52 @@
+"""Arguments that the networks share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from rl.core.errors import SpecError
+
+__all__ = ["is_list", "make_norm"]
+
+
+def is_list(value: Any) -> bool:
+    """Whether an argument holds one entry per layer: a sequence, or an array or tensor with a dimension."""
+    return bool(getattr(value, "shape", ())) or (isinstance(value, Sequence) and not isinstance(value, str))
+
+
+def make_norm(
+    owner: str, norm_class: Any, kwargs: Mapping[str, Any] | None, width: int, device: torch.device | str | None
+) -> nn.Module:
+    """Make a normalization layer.
+
+    The width goes to the one required argument of the class that `kwargs` leaves out: ``num_features`` of a batch
+    norm, ``normalized_shape`` of a layer norm, ``num_channels`` of a group norm; a lazy class has none.
+
+    Args:
+        owner: the network that the message names.
+        norm_class: a class of modules, or a function that makes one.
+        kwargs: its other arguments.
+        width: number of features or channels.
+        device: where its parameters are made.
+
+    Raises:
+        SpecError: if more than one required argument is left out.
+    """
+    given = dict(kwargs or {})
+    named = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(norm_class).parameters.values()
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in named and p.name not in given]
+    if len(needed) > 1:
+        name = getattr(norm_class, "__name__", norm_class)
+        raise SpecError(
+            f"{owner}: {name} needs {[p.name for p in needed]}, of which only one can be the width:"
+            " give the others in norm_kwargs"
+        )
+    if needed and needed[0].kind is inspect.Parameter.POSITIONAL_ONLY:
+        return norm_class(width, **given).to(device)
+    return norm_class(**{p.name: width for p in needed}, **given).to(device)
