@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.interfaces import Env, Leaves
+from rl.core.interfaces import Env, Leaves, missing_env_members
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.mdp import StepMDP, done_levels
 from rl.core.specs import Composite
@@ -17,7 +17,6 @@ from rl.core.specs import Composite
 __all__ = ["check_env", "check_env_specs", "same_values"]
 
 _FLAGS = ("done", "terminated", "truncated")
-_MEMBERS = sorted(name for name in {*vars(Env), *Env.__annotations__} if not name.startswith("_"))
 
 
 def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200) -> None:
@@ -170,7 +169,7 @@ def _assert_same(left: Any, right: Any, sentence: str) -> None:
 
 
 def _check_protocol(env: Any, who: str) -> None:
-    missing = [name for name in _MEMBERS if not hasattr(env, name)]
+    missing = missing_env_members(env)
     assert not missing, f"{who} is no rl.core.interfaces.Env; it lacks {missing}"
     for role in ("observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec"):
         spec = getattr(env, role)
