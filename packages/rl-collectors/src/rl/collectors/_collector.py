@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import reduce
 from math import ceil
@@ -162,11 +162,11 @@ class Collector:
         return self._handed_on(batch)
 
     @contextmanager
-    def _alone(self, what: str) -> Iterator[None]:
+    def _alone(self, what: str) -> Generator[None]:
         if not self._lock.acquire(blocking=False):
             raise RLError(
-                f"Collector.{what} was called while this collector was collecting in another call, of another thread or of"
-                " the policy: give each thread a Collector and an environment of its own"
+                f"Collector.{what} was called while this collector was in use by another thread, or by its own policy:"
+                " give each thread a Collector and an environment of its own"
             )
         try:
             yield
@@ -220,7 +220,7 @@ class Collector:
             root = entries.get(DONE)
             if root is not None and bool(root.any()):
                 raise SpecError(
-                    f"{owner}.reset returned {DONE!r} true (step {root.nonzero()[0].tolist()} of {list(root.shape)}): an"
+                    f"{owner}.reset returned {DONE!r} true (at {root.nonzero()[0].tolist()} of {list(root.shape)}): an"
                     " episode cannot begin at its end"
                 )
         except RLError:
@@ -427,8 +427,8 @@ def _check_flags(env: Env, *, track_traj_ids: bool, set_truncated: bool) -> None
         dtype = env.full_done_spec[key].dtype
         if dtype is not torch.bool:
             raise SpecError(
-                f"{type(env).__name__}.full_done_spec has {key_str(key)} as {dtype}, expected torch.bool: a flag is true"
-                " or false"
+                f"{type(env).__name__}.full_done_spec has {key_str(key)} as {dtype}, expected torch.bool: write"
+                " flags that are true or false"
             )
 
 

@@ -95,15 +95,7 @@ def complete_done(
             " say which ends are terminal"
         )
     if terminated is None:
-        if done is not None:
-            terminated = done.clone()
-        elif truncated is not None:
-            terminated = torch.zeros_like(truncated)
-        elif shape is not None:
-            device = getattr(tensordict, "device", None)
-            terminated = torch.zeros(torch.Size(shape), dtype=torch.bool, device=device)
-        else:
-            raise ShapeError(f"no flag among {[key_str(name) for name in names]}, and no shape to make one of")
+        terminated = _terminated(tensordict, done, truncated, names, shape)
     if done is None:
         done = terminated.clone() if truncated is None else terminated | truncated
     else:
@@ -115,6 +107,19 @@ def complete_done(
         if flag in wanted and tensordict.get(name, None) is not value:
             tensordict[name] = value
     return tensordict
+
+
+def _terminated(
+    td: Any, done: Tensor | None, truncated: Tensor | None, names: Sequence[NestedKey], shape: Sequence[int] | None
+) -> Tensor:
+    """The flag ``terminated`` where it is absent."""
+    if done is not None:
+        return done.clone()
+    if truncated is not None:
+        return torch.zeros_like(truncated)
+    if shape is not None:
+        return torch.zeros(torch.Size(shape), dtype=torch.bool, device=getattr(td, "device", None))
+    raise ShapeError(f"no flag among {[key_str(name) for name in names]}, and no shape to make one of")
 
 
 def _refuse_contradiction(done: Tensor, terminated: Tensor, truncated: Tensor | None, level: Level, owner: str) -> None:

@@ -21,7 +21,9 @@ __all__ = ["EnvAdapter", "as_env"]
 
 
 class EnvAdapter(EnvBase):
-    """An environment of the `rl.core.interfaces.Env` protocol as an `EnvBase`, for transforms, `SerialEnv` and rollouts.
+    """Adapter that makes an environment of the `rl.core.interfaces.Env` protocol an `EnvBase`.
+
+    `TransformedEnv`, `SerialEnv` and `EnvBase.rollout` work with it.
 
     Specs, steps, seeds, states and, if the environment has one, the leaf form are those of the environment. Done flags
     that it does not write are filled in by `rl.core.mdp.complete_done`. Public attributes that an `EnvBase` lacks are
@@ -78,7 +80,8 @@ class EnvAdapter(EnvBase):
     # ---- TensorDict form
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
-        if tensordict is None or all(bool(mask.all()) for mask in tensordict.values(True, True)):
+        masks = () if tensordict is None else tensordict.values(include_nested=True, leaves_only=True)
+        if tensordict is None or all(bool(mask.all()) for mask in masks):
             return self.base_env.reset().clone()
         return self.base_env.reset(self._others().update(tensordict)).clone()
 

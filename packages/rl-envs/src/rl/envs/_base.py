@@ -287,8 +287,8 @@ class EnvBase(SpecNames):
             max_steps: at most so many steps, at least 1.
             policy: reads the root entries and writes the action; random actions if None.
             callback: called with the environment and the TensorDict of each step, after it.
-            auto_reset: reset first. If false, the rollout continues from `tensordict`, in which elements whose done flags
-                are set are reset.
+            auto_reset: reset first. If false, the rollout continues from `tensordict`, of which finished elements are
+                reset.
             break_when_any_done: stop when an element finishes. If false, finished elements are reset and go on.
             break_when_all_done: stop when every element has finished, and hold those that finished early; takes
                 the place of `break_when_any_done`.
@@ -305,10 +305,8 @@ class EnvBase(SpecNames):
         mode = "all" if break_when_all_done else "any" if break_when_any_done else "never"
         if not auto_reset and tensordict is None:
             raise RLError("rollout(auto_reset=False) has nothing to start from: pass tensordict=env.reset()")
-        if auto_reset or tensordict is None:
-            start = self.reset(tensordict)
-        else:
-            start = self._rl_reset_finished(tensordict)
+        restart = auto_reset or tensordict is None
+        start = self.reset(tensordict) if restart else self._rl_reset_finished(tensordict)
         return rollout(
             self,
             start,

@@ -57,8 +57,8 @@ class StepCounter(Transform):
             raise SpecError(f"StepCounter: max_steps must be an integer of at least 1, got {max_steps}")
         if max_steps is not None and not update_done:
             raise SpecError(
-                "StepCounter: update_done=False would set 'truncated' without 'done', and done is terminated | truncated"
-                " everywhere; to mark steps without ending the episode, leave max_steps out and compare 'step_count'"
+                "StepCounter: update_done=False would set 'truncated' without 'done', but done = terminated | truncated;"
+                " to mark steps and not end the episode, leave max_steps out and compare 'step_count'"
             )
         super().__init__()
         self.max_steps = max_steps
