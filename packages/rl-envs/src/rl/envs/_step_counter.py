@@ -57,11 +57,12 @@ class StepCounter(Transform):
             raise SpecError(f"StepCounter: max_steps must be an integer of at least 1, got {max_steps}")
         if max_steps is not None and not update_done:
             raise SpecError(
-                "StepCounter: update_done=False would set 'truncated' without 'done', but done = terminated | truncated;"
+                "StepCounter: update_done=False sets 'truncated' without 'done', but done = terminated | truncated;"
                 " to mark steps and not end the episode, leave max_steps out and compare 'step_count'"
             )
         super().__init__()
         self.max_steps = max_steps
+        self.update_done = update_done
         self.truncated_key = unwrap(truncated_key)
         self.step_count_key = unwrap(step_count_key)
         self.out_keys = [self.step_count_key]
