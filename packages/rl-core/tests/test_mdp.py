@@ -257,8 +257,8 @@ def test_flags_that_contradict_each_other_are_refused(flags):
 
 
 def test_a_flag_that_is_neither_true_nor_false_is_refused():
-    with pytest.raises(SpecError, match=r"'terminated' must be true or false, got 0\.5 \(torch\.float32\)"):
-        complete_done({"terminated": torch.tensor([1.0, 0.5])})
+    with pytest.raises(SpecError, match=r"Line wrote the flag 'terminated' as 0\.5 \(torch\.float32\)"):
+        complete_done({"terminated": torch.tensor([1.0, 0.5])}, owner="Line")
 
 
 def test_the_group_of_a_kept_action_keeps_its_batch_size():

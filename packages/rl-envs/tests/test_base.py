@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl.core.errors import ContractError, RLError, ShapeError, SpecError
-from rl.core.specs import Bounded, Categorical, Composite, Unbounded
+from rl.core.specs import Bounded, Categorical, Composite, OneHot, Unbounded
 from rl.core.testing import check_env
 from rl.envs import EnvBase, PendulumEnv, RandomPolicy, check_env_specs
 
@@ -496,7 +496,7 @@ def test_a_terminated_step_that_is_not_done_is_refused(truncated):
 
 
 def test_a_flag_of_one_half_is_refused():
-    with pytest.raises(SpecError, match=r"'terminated' must be true or false, got 0\.5"):
+    with pytest.raises(SpecError, match=r"Flagged wrote the flag 'terminated' as 0\.5"):
         Flagged({"terminated": torch.tensor([0.5])}).rollout(5)
 
 
@@ -565,3 +565,22 @@ def test_a_second_close_is_refused_on_request():
     env.close()
     with pytest.raises(RLError, match="is closed"):
         env.close(raise_if_closed=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "action"),
+    [
+        (OneHot(3, dtype=torch.float32), torch.full((3,), 5.0)),
+        (OneHot(3), torch.tensor([0, 5, 0])),
+        (Categorical(3), torch.tensor(1.0)),
+    ],
+    ids=["one-hot-of-fives", "one-hot-integers", "float-category"],
+)
+def test_an_action_outside_of_its_spec_is_refused_at_the_first_step_and_with_debug(spec, action):
+    for debug in (False, True):
+        env = Flagged({"terminated": NO}, debug=debug)
+        env.action_spec = spec
+        if debug:
+            env.rollout(2)
+        with pytest.raises(SpecError, match=r"Flagged\.step was given 'action' that is not in its spec"):
+            env.step(env.reset().set("action", action))

@@ -90,3 +90,28 @@ def test_nothing_moves_where_all_environments_are_held(transform):
     env = SerialEnv(2, lambda: TransformedEnv(PendulumEnv(), Compose(StepCounter(), *transform)))
     td = env.rand_action(env.reset()).set("_step", torch.tensor([False, False]))
     assert torch.equal(env.step(td)["next", "observation"], td["observation"])
+
+
+@pytest.mark.parametrize("form", ["leaf-form", "tensordict-form"])
+def test_a_late_change_of_one_environment_is_named(form):
+    class Late(PendulumEnv):
+        def __init__(self, at):
+            super().__init__()
+            self.left = at
+
+        def _step_leaves(self, root):
+            self.left -= 1
+            out = super()._step_leaves(root)
+            return out if self.left else {key: value for key, value in out.items() if key != "reward"}
+
+    env = SerialEnv(3, [lambda at=at: Late(at) for at in (9, 3, 9)])
+    message = r"Late\._step \(environment 1\) does not agree.*\n.*'reward': expected float32 \[1\], got nothing"
+    with pytest.raises(SpecError, match=message):
+        env.rollout(5) if form == "tensordict-form" else _leaf_steps(env, 5)
+
+
+def _leaf_steps(env, steps):
+    leaf = env.lowered()
+    root = leaf.reset_leaves()
+    for _ in range(steps):
+        root = leaf.step_leaves({**root, "action": torch.zeros(3, 1)})

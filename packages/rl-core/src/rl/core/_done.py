@@ -37,7 +37,7 @@ def done_levels(done_keys: Keys) -> list[Level]:
     return sorted({as_tuple(key)[:-1] for key in key_list(done_keys)}, key=lambda level: (len(level), level))
 
 
-def _flag(td: Any, key: NestedKey, shape: Sequence[int] | None) -> Tensor | None:
+def _flag(td: Any, key: NestedKey, shape: Sequence[int] | None, owner: str) -> Tensor | None:
     """A flag as bool of the right shape; None if it is absent."""
     value = td.get(key, None)
     if value is None:
@@ -45,7 +45,8 @@ def _flag(td: Any, key: NestedKey, shape: Sequence[int] | None) -> Tensor | None
     if value.dtype is not torch.bool:
         odd = value[(value != 0) & (value != 1)]
         if odd.numel():
-            raise SpecError(f"flag {key_str(key)} must be true or false, got {odd.flatten()[0].item()} ({value.dtype})")
+            got = f"{odd.flatten()[0].item()} ({value.dtype})"
+            raise SpecError(f"{owner} wrote the flag {key_str(key)} as {got}, expected true or false")
         value = value.bool()
     if shape is not None and value.shape != torch.Size(shape):
         if value.numel() != torch.Size(shape).numel():
@@ -88,7 +89,7 @@ def complete_done(
         (tensor([True]), tensor([False]))
     """
     names: list[NestedKey] = [unwrap((*level, flag)) for flag in FLAGS]
-    done, terminated, truncated = (_flag(tensordict, name, shape) for name in names)
+    done, terminated, truncated = (_flag(tensordict, name, shape, owner) for name in names)
     if done is not None and truncated is not None and terminated is None:
         raise ContractError(
             f"flags {key_str(names[0])} and {key_str(names[2])} came without {key_str(names[1])}:"

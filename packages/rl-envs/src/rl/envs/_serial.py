@@ -17,7 +17,7 @@ from rl.core.keys import key_str
 from rl.core.specs import Composite
 from rl.envs._adapter import as_env
 from rl.envs._base import EnvBase
-from rl.envs._checks import describe, entry_keys
+from rl.envs._checks import check_entries, describe, entry_keys
 from rl.envs._env_specs import leaf_keys
 
 __all__ = ["SerialEnv"]
@@ -86,7 +86,7 @@ class SerialEnv(EnvBase):
                 rows.append(env._rl_flags.complete(env._step(td), env.full_done_spec, env._rl_name))
         if all(row is None for row in rows):
             return _blank(self).update(self.full_reward_spec.zero())
-        return _stack_rows(_filled(rows))
+        return self._stacked_steps(rows, _stack_rows)
 
     def _rl_leafwise(self) -> bool:
         return super()._rl_leafwise() and all(env.lowered() is not None for env in self.envs)
@@ -111,7 +111,18 @@ class SerialEnv(EnvBase):
                 rows.append(env._step_leaves({key: column[index] for key, column in columns.items()}))
         if held is not None and all(row is None for row in rows):
             return _leaves(_blank(self).update(self.full_reward_spec.zero()))
-        return _stack(_filled(rows))
+        return self._stacked_steps(rows, _stack)
+
+    def _stacked_steps(self, rows: list[Any], stack: Callable[[list[Any]], Any]) -> Any:
+        try:
+            return stack(_filled(rows))
+        except Exception:
+            for number, (env, row) in enumerate(zip(self.envs, rows, strict=True)):
+                specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
+                who = f"{env._rl_name}._step (environment {number})"
+                if row is not None:  # says more if what an environment wrote is why
+                    check_entries(row, specs, who=who, allowed=entry_keys(row))
+            raise
 
     def set_seed(self, seed: int) -> int:
         """Seed the environments one from the other."""
