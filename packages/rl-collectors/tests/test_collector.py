@@ -1,5 +1,6 @@
 """What a collector promises besides the batches' content."""
 
+import threading
 from importlib import import_module
 
 import pytest
@@ -16,6 +17,7 @@ from rl.collectors import Collector, SyncDataCollector
 from rl.core.contract import Contract, Key
 from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError, SpecError
 from rl.core.provenance import keys_in, note_stage
+from rl.core.specs import Binary, Categorical, Composite, OneHot, Unbounded
 from rl.core.testing import CountingEnv
 
 
@@ -74,8 +76,12 @@ def test_anything_else_is_refused(wrong):
         {"frames_per_batch": 0},
         {"frames_per_batch": 1, "total_frames": 0},
         {"frames_per_batch": 1, "init_random_frames": -1},
+        {"frames_per_batch": 2.5},
+        {"frames_per_batch": True},
+        {"frames_per_batch": "4"},
+        {"frames_per_batch": 1, "total_frames": 2.5},
+        {"frames_per_batch": 1, "init_random_frames": None},
     ],
-    ids=["frames_per_batch", "total_frames", "init_random_frames"],
 )
 def test_senseless_counts_are_refused(counting_env, options):
     with pytest.raises(SpecError, match=list(options)[-1]):
@@ -494,3 +500,196 @@ def test_an_environment_is_not_accused_of_what_another_pipeline_dropped(counting
     with pytest.raises(ContractError, match="did not write") as caught:
         Collector(Silent(), frames_per_batch=2).collect()
     assert "dropped it" not in str(caught.value)
+
+
+# ---- two threads
+
+
+@pytest.mark.parametrize("call", ["collect", "reset", "state_dict", "set_seed", "load_state_dict"])
+def test_a_second_thread_is_refused_while_a_batch_is_collected(counting_env, call):
+    inside, go_on = threading.Event(), threading.Event()
+
+    def policy(td):
+        inside.set()
+        assert go_on.wait(10)
+        return td.set("action", torch.tensor(0))
+
+    collector = Collector(counting_env(), policy, frames_per_batch=4)
+    arguments = {"set_seed": (0,), "load_state_dict": (collector.state_dict(),)}.get(call, ())
+    batches = []
+    thread = threading.Thread(target=lambda: batches.append(collector.collect()))
+    thread.start()
+    assert inside.wait(10)
+    try:
+        with pytest.raises(RLError, match=rf"Collector\.{call} was called while .*give each thread a Collector"):
+            getattr(collector, call)(*arguments)
+    finally:
+        go_on.set()
+        thread.join()
+    assert batches[0]["observation"][:, 2].tolist() == [0, 1, 2, 0]  # whole, and the next one continues it
+    assert collector.collect()["observation"][:, 2].tolist() == [1, 2, 0, 1]
+
+
+# ---- what an environment or a policy changes after the first steps
+
+
+class Changing:
+    """Passes on what an environment writes, and from a step on what `change` makes of it."""
+
+    def __init__(self, inner, change, at=5):
+        self._inner, self._change, self._at, self._count = inner, change, at, 0
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def lowered(self):
+        return self if self._inner.fast else None
+
+    def reset_leaves(self, current=None, mask=None):
+        return self._inner.reset_leaves(current, mask)
+
+    def _changed(self, entries):
+        self._count += 1
+        if self._count >= self._at:
+            self._change(entries)
+        return entries
+
+    def step_leaves(self, root):
+        return self._changed(self._inner.step_leaves(root))
+
+    def step_and_maybe_reset(self, tensordict):
+        stepped, root = self._inner.step_and_maybe_reset(tensordict)
+        self._changed(stepped["next"])
+        return stepped, root
+
+
+CHANGES = {
+    "dropped reward": (lambda e: e.pop("reward"), r"Changing\.step did not write \('next', 'reward'\)"),
+    "shape": (
+        lambda e: e.update({"observation": torch.zeros(5)}),
+        r"Changing\.step wrote \('next', 'observation'\) with shape \(5,\), expected \(4,\)",
+    ),
+    "dtype": (
+        lambda e: e.update({"observation": torch.zeros(4, dtype=torch.float64)}),
+        r"Changing\.step wrote \('next', 'observation'\) as float64, expected float32",
+    ),
+}
+
+
+@pytest.mark.parametrize("steps", [20, 200], ids=["one-chunk", "several-chunks"])
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_late_change_of_the_environment_is_named(counting_env, change, fast, steps):
+    make, message = CHANGES[change]
+    collector = Collector(Changing(counting_env([[50]], fast=fast), make), frames_per_batch=steps)
+    with pytest.raises(RLError, match=message):
+        collector.collect()
+
+
+def test_an_observation_that_becomes_none_is_named(counting_env, make_policy):
+    env = Changing(counting_env([[50]]), lambda entries: entries.update(observation=None))
+    message = r"Changing\.step wrote \('next', 'observation'\) as NoneType, expected a tensor float32 \(4,\)"
+    for policy in (None, make_policy()):
+        with pytest.raises(SpecError, match=message):
+            Collector(env, policy, frames_per_batch=20).collect()
+
+
+def test_a_change_between_two_batches_is_named(counting_env):
+    collector = Collector(Changing(counting_env([[50]]), CHANGES["dtype"][0], at=21), frames_per_batch=20)
+    collector.collect()
+    with pytest.raises(SpecError, match="as float64, expected float32"):
+        collector.collect()
+    assert collector.state_dict()["root"] is None  # the next batch begins with a reset
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+@pytest.mark.parametrize("key", ["action", "scores"])
+def test_a_late_change_of_the_policy_is_named(counting_env, key, fast):
+    count = 0
+
+    def policy(td):
+        nonlocal count
+        count += 1
+        td["action"], td["scores"] = torch.tensor(1), torch.zeros(2)
+        return td.set(key, torch.zeros(3, dtype=td[key].dtype)) if count > 5 else td
+
+    expected = {
+        "action": r"the policy \(policy\) wrote 'action' with shape \(3,\), expected \(\)",
+        "scores": r"'scores' became \(3,\) torch.float32 at step 5 of this batch, after \(2,\)",
+    }
+    with pytest.raises(RLError, match=expected[key]):
+        Collector(counting_env([[50]], fast=fast), policy, frames_per_batch=20).collect()
+
+
+def test_an_error_of_the_environment_itself_is_kept(counting_env):
+    def crash(_):
+        raise ZeroDivisionError("of the simulator")
+
+    with pytest.raises(ZeroDivisionError, match="of the simulator"):
+        Collector(Changing(counting_env(), crash), frames_per_batch=20).collect()
+
+
+# ---- done flags
+
+
+YES, NO = torch.tensor([True]), torch.tensor([False])
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+@pytest.mark.parametrize("flag", ["terminated", "truncated"])
+def test_an_end_that_is_not_done_is_refused(counting_env, flag, fast):
+    env = Changing(counting_env([[50]], fast=fast), lambda entries: entries.update({flag: YES, "done": NO}))
+    with pytest.raises(
+        ContractError, match=rf"Changing\.step wrote done flags .* at \[4, 0\] .*'done' False.*'{flag}' True"
+    ):
+        Collector(env, frames_per_batch=20).collect()
+
+
+def test_contradictions_are_found_at_every_level():
+    class Team(CountingEnv):
+        def __init__(self):
+            super().__init__()
+            agents = Composite({flag: Binary(shape=(2, 1), dtype=torch.bool) for flag in ("done", "terminated")})
+            self.full_done_spec = Composite({**dict(self.full_done_spec.items()), "agents": agents})
+
+        def reset_leaves(self, current=None, mask=None):
+            no = torch.zeros(2, 1, dtype=torch.bool)
+            return {**super().reset_leaves(current, mask), ("agents", "done"): no, ("agents", "terminated"): no.clone()}
+
+        def step_leaves(self, root):
+            no = torch.zeros(2, 1, dtype=torch.bool)
+            return {**super().step_leaves(root), ("agents", "done"): no, ("agents", "terminated"): ~no}
+
+    with pytest.raises(ContractError, match=r"Team.step wrote done flags .*\('agents', 'done'\) False"):
+        Collector(Team(), frames_per_batch=3).collect()
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["leaves", "tensordict"])
+def test_a_reset_that_is_done_is_refused(counting_env, fast):
+    class BornDone(type(counting_env())):
+        def reset_leaves(self, current=None, mask=None):
+            return super().reset_leaves(current, mask) | {"done": YES, "terminated": YES}
+
+    with pytest.raises(SpecError, match=r"BornDone\.reset returned 'done' true"):
+        Collector(BornDone([[3]], fast=fast), frames_per_batch=2).collect()
+
+
+def test_flags_that_are_not_boolean_are_refused(counting_env):
+    env = counting_env()
+    env.full_done_spec["terminated"] = Unbounded((1,))
+    with pytest.raises(SpecError, match=r"CountingEnv\.full_done_spec has 'terminated' as torch\.float32"):
+        Collector(env, frames_per_batch=2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "action"),
+    [
+        (OneHot(3, dtype=torch.float32), torch.full((3,), 5.0)),
+        (OneHot(3), torch.tensor([0, 5, 0])),
+        (Categorical(3), torch.tensor(1.0)),
+    ],
+    ids=["one-hot-of-fives", "one-hot-integers", "float-category"],
+)
+def test_an_action_outside_of_its_spec_is_refused_at_the_first_step(counting_env, spec, action):
+    with pytest.raises(SpecError, match=r"the policy \(<lambda>\) wrote 'action'"):
+        Collector(counting_env(spec=spec), lambda td: td.set("action", action), frames_per_batch=2).collect()

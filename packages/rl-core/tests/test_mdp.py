@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, is_tensor_collection
 
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.mdp import (
+    FLAGS,
     StepMDP,
     any_done,
     apply_reset_mask,
@@ -239,6 +240,34 @@ def test_flags_that_cannot_be_completed_are_refused():
         complete_done({"done": flag}, shape=(2, 1))
     with pytest.raises(ShapeError, match=r"\('agents', 'done'\)"):
         complete_done({}, level=("agents",))
+
+
+@pytest.mark.parametrize(
+    "flags", [(F, T, F), (F, F, T), (T, F, F), (F, T, None)], ids=["terminated", "truncated", "neither", "two-flags"]
+)
+def test_flags_that_contradict_each_other_are_refused(flags):
+    data = {name: torch.tensor([F, flag]) for name, flag in zip(FLAGS, flags, strict=True) if flag is not None}
+    before = {name: flag.clone() for name, flag in data.items()}
+    with pytest.raises(
+        ContractError, match=rf"Line wrote done flags .*at \[1\] of \[2\]: 'done' {flags[0]}, .*Write done"
+    ):
+        complete_done(data, owner="Line")
+    assert data.keys() == before.keys()
+    assert all(torch.equal(data[name], flag) for name, flag in before.items())
+
+
+def test_a_flag_that_is_neither_true_nor_false_is_refused():
+    with pytest.raises(SpecError, match=r"Line wrote the flag 'terminated' as 0\.5 \(torch\.float32\)"):
+        complete_done({"terminated": torch.tensor([1.0, 0.5])}, owner="Line")
+
+
+def test_the_group_of_a_kept_action_keeps_its_batch_size():
+    agents = TensorDict(action=torch.arange(6).reshape(2, 3), batch_size=[2, 3])
+    td = TensorDict(agents=agents, x=torch.zeros(2), next=TensorDict(x=torch.ones(2), batch_size=[2]), batch_size=[2])
+    out = step_mdp(td, keep_other=False, exclude_action=False, action_keys=("agents", "action"))
+    assert out["agents"].batch_size == (2, 3)
+    assert torch.equal(out["agents", "action"], agents["action"])
+    assert out["x"].tolist() == [1, 1]
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

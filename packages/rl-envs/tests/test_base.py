@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl.core.errors import ContractError, RLError, ShapeError, SpecError
-from rl.core.specs import Bounded, Categorical, Composite, Unbounded
+from rl.core.specs import Bounded, Categorical, Composite, OneHot, Unbounded
 from rl.core.testing import check_env
 from rl.envs import EnvBase, PendulumEnv, RandomPolicy, check_env_specs
 
@@ -442,3 +442,145 @@ def test_an_environment_that_cannot_say_where_it_stands(counter):
     assert state == {"restorable": False}
     with pytest.warns(UserWarning, match="reset before the next step"):
         assert env.load_state_dict(state) is False
+
+
+# ---------------------------------------------------------------------- done flags
+
+
+class Flagged(EnvBase):
+    """Its third step writes the flags that are given; a reset writes others."""
+
+    def __init__(self, flags, at_reset=None, **kwargs):
+        super().__init__(**kwargs)
+        self.observation_spec = Composite(observation=Unbounded(1))
+        self.action_spec = Categorical(2)
+        self.done_spec = Composite(
+            dict.fromkeys(("done", "terminated", "truncated"), Categorical(2, (1,), dtype=torch.bool))
+        )
+        self.flags, self.at_reset = flags, at_reset or {}
+
+    def _reset(self, td):
+        self.count = 0
+        return TensorDict(observation=torch.zeros(1), **self.at_reset)
+
+    def _step(self, td):
+        self.count += 1
+        flags = self.flags if self.count == 3 else dict.fromkeys(self.flags, torch.tensor([False]))
+        return TensorDict(observation=torch.zeros(1), reward=torch.zeros(1), **flags)
+
+
+YES, NO = torch.tensor([True]), torch.tensor([False])
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"terminated": YES}, (True, True, False)),
+        ({"truncated": YES}, (True, False, True)),
+        ({"terminated": NO, "truncated": YES}, (True, False, True)),
+    ],
+    ids=["terminated", "truncated", "both"],
+)
+def test_done_is_filled_in_where_an_environment_leaves_it_out(flags, expected):
+    data = Flagged(flags).rollout(5)
+    assert data.shape == (3,)
+    assert tuple(data["next", name][-1].item() for name in ("done", "terminated", "truncated")) == expected
+
+
+@pytest.mark.parametrize("truncated", [{}, {"truncated": NO}], ids=["two-flags", "three-flags"])
+def test_a_terminated_step_that_is_not_done_is_refused(truncated):
+    with pytest.raises(
+        ContractError, match=r"Flagged wrote done flags that contradict .*'done' False, 'terminated' True"
+    ):
+        Flagged({"done": NO, "terminated": YES, **truncated}).rollout(5)
+
+
+def test_a_flag_of_one_half_is_refused():
+    with pytest.raises(SpecError, match=r"Flagged wrote the flag 'terminated' as 0\.5"):
+        Flagged({"terminated": torch.tensor([0.5])}).rollout(5)
+
+
+def test_a_rollout_from_a_root_that_is_done_resets_first(counter):
+    env = counter([2, 4])
+    end = env.rollout(2)[:, -1]
+    root = env.step_mdp(end)
+    assert root["done"].flatten().tolist() == [True, False]
+    data = env.rollout(1, auto_reset=False, tensordict=root)
+    assert data["observation"].flatten().tolist() == [0, 2]
+    assert data["next", "observation"].flatten().tolist() == [1, 3]
+    assert root["done"].flatten().tolist() == [True, False]  # the input stays as it was
+    assert "_reset" not in root
+
+
+class FlaggedLeaves(Flagged):
+    def _reset_leaves(self, mask):
+        return dict(super()._reset(None).items()) | {
+            n: self.at_reset.get(n, NO) for n in ("done", "terminated", "truncated")
+        }
+
+    def _step_leaves(self, root):
+        return dict(super()._step(None).items())
+
+
+def test_a_reset_that_is_done_is_refused_in_both_forms():
+    env = FlaggedLeaves({}, at_reset={"done": YES, "terminated": YES})
+    with pytest.raises(SpecError, match=r"FlaggedLeaves\._reset returned 'done' true"):
+        env.reset()
+    with pytest.raises(SpecError, match=r"FlaggedLeaves\._reset returned 'done' true"):
+        env.lowered().reset_leaves()
+
+
+def test_a_late_change_of_shape_is_named(counter):
+    class Late(counter):
+        def _step(self, td):
+            out = super()._step(td)
+            return out.set("observation", torch.zeros(1, 2)) if self.counts.max() > 2 else out
+
+    with pytest.raises(
+        SpecError,
+        match=r"Late\._step does not agree.*\n.*'observation': expected float32 \[1, 1\].*got float32 \[1, 2\]",
+    ):
+        Late([9]).rollout(5)
+
+
+# ---------------------------------------------------------------------- names that users of other libraries know
+
+
+def test_full_specs_are_assigned_and_handed_out(counter):
+    env = counter([3])
+    env.full_observation_spec = Composite(seen=Unbounded(2))
+    env.full_action_spec = Composite(move=Categorical(3))
+    env.full_reward_spec = Composite(gain=Unbounded(1))
+    env.full_done_spec = Composite(truncated=Categorical(2, (1,), dtype=torch.bool))
+    env.full_state_spec = Composite(memory=Unbounded(4))
+    keys = (env.observation_keys, env.action_keys, env.reward_keys, env.state_keys)
+    assert keys == (["seen"], ["move"], ["gain"], ["memory"])
+    assert env.full_done_spec_unbatched == env.done_spec_unbatched
+    assert set(env.full_done_spec_unbatched.keys()) == {"done", "terminated", "truncated"}
+
+
+def test_a_second_close_is_refused_on_request():
+    env = PendulumEnv()
+    env.close(raise_if_closed=True)
+    env.close()
+    with pytest.raises(RLError, match="is closed"):
+        env.close(raise_if_closed=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "action"),
+    [
+        (OneHot(3, dtype=torch.float32), torch.full((3,), 5.0)),
+        (OneHot(3), torch.tensor([0, 5, 0])),
+        (Categorical(3), torch.tensor(1.0)),
+    ],
+    ids=["one-hot-of-fives", "one-hot-integers", "float-category"],
+)
+def test_an_action_outside_of_its_spec_is_refused_at_the_first_step_and_with_debug(spec, action):
+    for debug in (False, True):
+        env = Flagged({"terminated": NO}, debug=debug)
+        env.action_spec = spec
+        if debug:
+            env.rollout(2)
+        with pytest.raises(SpecError, match=r"Flagged\.step was given 'action' that is not in its spec"):
+            env.step(env.reset().set("action", action))

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from rl.core.errors import SpecError
+from rl.core.specs import Unbounded
 from rl.core.testing import check_env
-from rl.envs import GymEnv, PendulumEnv, SerialEnv, StepCounter, TransformedEnv
+from rl.envs import Compose, GymEnv, PendulumEnv, SerialEnv, StepCounter, TensorDictPrimer, TransformedEnv
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,56 @@ def test_closing_closes_all():
     env = SerialEnv(2, PendulumEnv)
     env.close()
     assert all(one.is_closed for one in env.envs)
+
+
+@pytest.mark.parametrize("transform", [[], [lambda td: td]], ids=["leaf-form", "tensordict-form"])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_partial_reset_restarts_the_entries_of_transforms_and_keeps_those_of_others(which, transform):
+    h = ("recurrent_state", "h")
+    primer = TensorDictPrimer({h: Unbounded((2,))}, default_value=7.0)
+    env = SerialEnv(3, lambda: TransformedEnv(PendulumEnv(), Compose(primer.clone(), *transform)))
+    leaves = env.lowered()
+    assert (leaves is None) == bool(transform)
+    root = env.reset()
+    assert (root[h] == 7).all()
+    mask = torch.arange(3).unsqueeze(-1) == which
+    expected = torch.where(mask, 7.0, 1.0).expand(3, 2)
+    root[h] = torch.ones(3, 2)
+    if leaves is not None:
+        current = dict(root.items(include_nested=True, leaves_only=True))
+        assert torch.equal(leaves.reset_leaves(current, mask)[h], expected)
+        none = leaves.reset_leaves(current, torch.zeros_like(mask))
+        assert torch.equal(none["observation"], root["observation"])
+    assert torch.equal(env.reset(root.set("_reset", mask))[h], expected)
+
+
+@pytest.mark.parametrize("transform", [[], [lambda td: td]], ids=["leaf-form", "tensordict-form"])
+def test_nothing_moves_where_all_environments_are_held(transform):
+    env = SerialEnv(2, lambda: TransformedEnv(PendulumEnv(), Compose(StepCounter(), *transform)))
+    td = env.rand_action(env.reset()).set("_step", torch.tensor([False, False]))
+    assert torch.equal(env.step(td)["next", "observation"], td["observation"])
+
+
+@pytest.mark.parametrize("form", ["leaf-form", "tensordict-form"])
+def test_a_late_change_of_one_environment_is_named(form):
+    class Late(PendulumEnv):
+        def __init__(self, at):
+            super().__init__()
+            self.left = at
+
+        def _step_leaves(self, root):
+            self.left -= 1
+            out = super()._step_leaves(root)
+            return out if self.left else {key: value for key, value in out.items() if key != "reward"}
+
+    env = SerialEnv(3, [lambda at=at: Late(at) for at in (9, 3, 9)])
+    message = r"Late\._step \(environment 1\) does not agree.*\n.*'reward': expected float32 \[1\], got nothing"
+    with pytest.raises(SpecError, match=message):
+        env.rollout(5) if form == "tensordict-form" else _leaf_steps(env, 5)
+
+
+def _leaf_steps(env, steps):
+    leaf = env.lowered()
+    root = leaf.reset_leaves()
+    for _ in range(steps):
+        root = leaf.step_leaves({**root, "action": torch.zeros(3, 1)})

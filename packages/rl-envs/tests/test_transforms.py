@@ -192,23 +192,36 @@ def test_what_the_environment_offers_is_reached_through_it():
 
 
 def test_only_environments_are_wrapped():
-    with pytest.raises(SpecError, match="GymWrapper"):
+    with pytest.raises(SpecError, match=r"object is no environment: it lacks batch_size, .*GymWrapper"):
         TransformedEnv(object(), StepCounter())
     with pytest.raises(SpecError, match="int"):
         Compose(3)
 
 
-def test_step_counter_without_update_of_done():
-    env = TransformedEnv(PendulumEnv(), StepCounter(2, update_done=False))
-    data = env.rollout(4)
-    assert data["next", "truncated"].flatten().tolist() == [False, True, True, True]
-    assert not data["next", "done"].any()
+def test_a_missing_attribute_is_named_with_the_outer_class():
+    env = TransformedEnv(TransformedEnv(PendulumEnv(), StepCounter()), InitTracker())
+    with pytest.raises(
+        AttributeError, match=r"^TransformedEnv has no attribute 'render', nor has .*PendulumEnv$"
+    ) as error:
+        env.render  # noqa: B018  reading it is the test
+    assert (error.value.name, error.value.obj) == ("render", env)
+
+
+def test_the_own_error_of_a_property_is_kept():
+    class Broken(PendulumEnv):
+        @property
+        def height(self):
+            return self.no_such_thing
+
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        TransformedEnv(Broken(), StepCounter()).height  # noqa: B018  reading it is the test
 
 
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
         pytest.param(lambda: StepCounter(0), SpecError, "at least 1", id="no-steps"),
+        pytest.param(lambda: StepCounter(2, update_done=False), SpecError, "'truncated' without 'done'", id="no-done"),
         pytest.param(lambda: RewardSum(["a"], ["b", "c"]), SpecError, "one for each", id="lengths"),
         pytest.param(
             lambda: TransformedEnv(PendulumEnv(), RewardSum(["gain"])), SpecError, "'gain'.*'reward'", id="reward"

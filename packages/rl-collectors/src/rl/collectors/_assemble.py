@@ -40,6 +40,7 @@ class Assembler:
         self.next_keys: list[NestedKey] = []
         self._batch_size = batch_size
         self._dim = len(batch_size)
+        self._forms: dict[tuple[str, ...], tuple[torch.Size, torch.dtype]] = {}  # shape and dtype at the first step
         self.begin(0)
 
     def begin(self, steps: int) -> None:
@@ -90,31 +91,51 @@ class Assembler:
             ) from None
 
     def _append(self, path: tuple[str, ...], leaves: list[Any]) -> None:
-        first, dim = leaves[0], self._dim
-        if not isinstance(first, Tensor):  # strings and the like
-            self._columns.setdefault(path, []).extend(leaves)
-            return
-        column = self._columns.get(path)
-        if column is None:
-            if first.shape[:dim] != self._batch_size:
+        first = leaves[0]
+        if path not in self._forms:
+            if not isinstance(first, Tensor):  # strings and the like
+                self._columns.setdefault(path, []).extend(leaves)
+                return
+            if first.shape[: self._dim] != self._batch_size:
                 raise ShapeError(
                     f"{key_str(path)} has shape {tuple(first.shape)}, expected one that begins with the"
                     f" environment's batch size {tuple(self._batch_size)}: one row for each environment"
                 )
+            self._forms[path] = (first.shape, first.dtype)
+        shape, dtype = self._forms[path]
+        try:
+            alike = first.shape == shape and {leaf.dtype for leaf in leaves} == {dtype}
+            if alike:  # torch.stack refuses other shapes by itself, and casts other dtypes
+                self._write(path, leaves)
+        except (AttributeError, RuntimeError, TypeError):
+            self._refuse_change(path, leaves)
+            raise
+        if not alike:
+            self._refuse_change(path, leaves)
+
+    def _write(self, path: tuple[str, ...], leaves: list[Tensor]) -> None:
+        first, dim = leaves[0], self._dim
+        column = self._columns.get(path)
+        if column is None:
             if len(leaves) == self._steps:
                 self._columns[path] = torch.stack(leaves, dim)
                 return
             column = self._new_column(path, first)
-        if first.shape[dim:] != column.shape[dim + 1 :] or first.dtype != column.dtype:
-            raise ShapeError(
-                f"{key_str(path)} became {tuple(first.shape)} {first.dtype} at step {self._at}, after"
-                f" {(*column.shape[:dim], *column.shape[dim + 1 :])} {column.dtype}: shapes and dtypes stay as they are"
-            )
         rows = column.narrow(dim, self._at, len(leaves))
         if dim == 0 or first.numel() >= _LARGE:
             torch.stack(leaves, dim, out=rows)
         else:
             rows.copy_(torch.stack(leaves, dim))
+
+    def _refuse_change(self, path: tuple[str, ...], leaves: list[Any]) -> None:
+        shape, dtype = self._forms[path]
+        for at, leaf in enumerate(leaves):
+            got = f"{tuple(leaf.shape)} {leaf.dtype}" if isinstance(leaf, Tensor) else type(leaf).__name__
+            if got != f"{tuple(shape)} {dtype}":
+                raise ShapeError(
+                    f"{key_str(path)} became {got} at step {self._at + at} of this batch, after {tuple(shape)} {dtype}:"
+                    " shapes and dtypes stay as they are"
+                )
 
     def _new_column(self, path: tuple[str, ...], first: Tensor) -> Tensor:
         column = first.new_empty((*self._batch_size, self._steps, *first.shape[self._dim :]))

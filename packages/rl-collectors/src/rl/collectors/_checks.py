@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -88,6 +90,35 @@ class StepChecks:
                     )
                 self._form(next_key(key), nxt[key], spec, f"{who}.step")
 
+    def restart(self, root: Leaves) -> None:
+        """Check shapes and dtypes of what a reset left at the root.
+
+        Raises:
+            SpecError: if an entry has another shape or dtype than its spec says.
+        """
+        for composite in (self._env.observation_spec, self._env.full_done_spec):
+            for key, spec in _specs(composite):
+                if key in root:
+                    self._form(key, root[key], spec, f"{name_of(self._env)}.reset")
+
+    def find_fault(self, roots: Sequence[Leaves], nexts: Sequence[Leaves]) -> None:
+        """Check steps after an operation on them failed, in their order; nothing if they agree with the specs.
+
+        Args:
+            roots: of the steps, with actions; one more than `nexts` if the last step failed.
+            nexts: entries under ``next``.
+
+        Raises:
+            ContractError: if the environment did not write a key of its specs.
+            SpecError: if an entry or an action is not what its spec says.
+        """
+        for root, nxt in zip_longest(roots, nexts):
+            if root is not None:
+                self.restart(root)
+                self.actions(root)
+            if nxt is not None:
+                self.outcome(nxt)
+
     def leaf_act(self, act: LeafAct) -> LeafAct:
         """`act` with checks around it."""
 
@@ -135,7 +166,12 @@ class StepChecks:
 
     def _form(self, key: NestedKey, value: Any, spec: Any, who: str) -> None:
         if not isinstance(value, Tensor):
-            return
+            if spec.dtype is None:
+                return
+            raise SpecError(
+                f"{who} wrote {key_str(key)} as {type(value).__name__}, expected a tensor {_dtype(spec.dtype)}"
+                f" {tuple(spec.shape)} ({type(spec).__name__}): write it at every step"
+            )
         if value.shape != spec.shape:
             raise SpecError(
                 f"{who} wrote {key_str(key)} with shape {tuple(value.shape)}, expected {tuple(spec.shape)}"

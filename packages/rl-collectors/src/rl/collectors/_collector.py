@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import reduce
 from math import ceil
+from operator import index
+from threading import Lock
 from time import perf_counter
 from typing import Any, Self
 
@@ -16,7 +19,7 @@ from torch import Tensor
 
 from rl.collectors._assemble import Assembler, place
 from rl.collectors._carried import Carried
-from rl.collectors._checks import name_of
+from rl.collectors._checks import flat_keys, name_of
 from rl.collectors._clock import Clock
 from rl.collectors._runner import Runner
 from rl.collectors._state import pack, unpack
@@ -25,8 +28,9 @@ from rl.collectors._weights import load_weights
 from rl.core import set_recurrent_mode
 from rl.core._explain import check_pipeline
 from rl.core.errors import RLError, SpecError
-from rl.core.interfaces import Env
-from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED
+from rl.core.interfaces import Env, missing_env_members
+from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, key_str, unwrap
+from rl.core.mdp import FLAGS, complete_done, done_levels
 from rl.core.provenance import keys_in, note_stage
 
 __all__ = ["Collector"]
@@ -95,7 +99,9 @@ class Collector:
         debug: bool = False,
         profile: bool = False,
     ) -> None:
-        _check_counts(frames_per_batch, total_frames, init_random_frames)
+        frames_per_batch = _count("frames_per_batch", frames_per_batch, 1)
+        total_frames = -1 if total_frames == -1 else _count("total_frames", total_frames, 1, "or -1 for no end, ")
+        init_random_frames = _count("init_random_frames", init_random_frames, 0)
         self.env = _make_env(create_env_fn)
         self.policy = policy
         self._carried = Carried(self.env, policy)
@@ -124,6 +130,8 @@ class Collector:
         self._free_id = 0
         self._frames = 0
         self._closed = self._noted = False
+        self._levels = done_levels(flat_keys(self.env.full_done_spec))
+        self._lock = Lock()
 
     # ------------------------------------------------------------------ collecting
 
@@ -137,20 +145,33 @@ class Collector:
         Raises:
             ContractError: if policy or environment do not write what they promise.
             SpecError: if an action or a step's outcome does not fit its spec.
-            RLError: after `shutdown`.
+            RLError: after `shutdown`, or while another thread collects with this collector.
         """
         if self._closed:
             raise RLError("this collector was shut down and its environment closed: make a new Collector")
-        start = perf_counter() if self._clock is not None else 0.0
-        if self._reset_each:
-            self.reset()
-        with torch.no_grad():
-            batch = self._batch()
-            if self._storing is not None:
-                batch = batch.to(self._storing)
-        if self._clock is not None:
-            self._seconds += perf_counter() - start
+        with self._alone("collect"):
+            start = perf_counter() if self._clock is not None else 0.0
+            if self._reset_each:
+                self._restart()
+            with torch.no_grad():
+                batch = self._batch()
+                if self._storing is not None:
+                    batch = batch.to(self._storing)
+            if self._clock is not None:
+                self._seconds += perf_counter() - start
         return self._handed_on(batch)
+
+    @contextmanager
+    def _alone(self, what: str) -> Generator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise RLError(
+                f"Collector.{what} was called while this collector was in use by another thread, or by its own policy:"
+                " give each thread a Collector and an environment of its own"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _handed_on(self, batch: TensorDictBase) -> Any:
         """The batch behind `postproc`; the keys of the first one are noted, for errors about one that was dropped."""
@@ -178,6 +199,7 @@ class Collector:
         with acting, set_recurrent_mode(False):  # whatever holds outside: these are single steps
             self._runner.run(self._steps, random, self._assemble.add)
         entries = self._assemble.entries()
+        self._check_done(entries)
         if self._track:
             self._number(entries, ids)
         if self._cut:
@@ -186,6 +208,24 @@ class Collector:
         batch = self._assemble.tensordict(entries)
         self._carried.check(batch, anew=anew, cut=self._cut)
         return batch
+
+    def _check_done(self, entries: dict[str, Any]) -> None:
+        """Refuse flags that contradict each other, and episodes that begin at their end."""
+        owner = name_of(self.env)
+        try:
+            for level in self._levels:
+                group = reduce(dict[str, Any].__getitem__, level, entries[NEXT])
+                flags = {unwrap((*level, flag)): group[flag] for flag in FLAGS if flag in group}
+                complete_done(flags, level=level, flags=(), owner=f"{owner}.step")
+            root = entries.get(DONE)
+            if root is not None and bool(root.any()):
+                raise SpecError(
+                    f"{owner}.reset returned {DONE!r} true (at {root.nonzero()[0].tolist()} of {list(root.shape)}): an"
+                    " episode cannot begin at its end"
+                )
+        except RLError:
+            self._runner.root = None
+            raise
 
     def _number(self, entries: dict[str, Any], ids: Tensor | None) -> None:
         done = entries[NEXT][DONE].reshape(*self._batch_size, self._steps)
@@ -199,7 +239,15 @@ class Collector:
     # ------------------------------------------------------------------ control
 
     def reset(self) -> None:
-        """Begin the next batch with a reset of all environments; their episodes get new numbers."""
+        """Begin the next batch with a reset of all environments; their episodes get new numbers.
+
+        Raises:
+            RLError: while another thread collects with this collector.
+        """
+        with self._alone("reset"):
+            self._restart()
+
+    def _restart(self) -> None:
         self._runner.root = None
         self._ids = None
 
@@ -211,8 +259,9 @@ class Collector:
         Returns:
             The seed for the next environment.
         """
-        self.reset()
-        return self.env.set_seed(seed)
+        with self._alone("set_seed"):
+            self._restart()
+            return self.env.set_seed(seed)
 
     def shutdown(self) -> None:
         """Close the environment. May be called twice."""
@@ -274,15 +323,16 @@ class Collector:
                 stacklevel=2,
             )
         exact = env_state is not None
-        return pack(
-            frames=self._frames,
-            free_id=self._free_id,
-            ids=self._ids if exact else None,
-            root=self._runner.root if exact else None,
-            root_keys=self._assemble.root_keys,
-            next_keys=self._assemble.next_keys,
-            env=env_state() if env_state is not None else None,
-        )
+        with self._alone("state_dict"):
+            return pack(
+                frames=self._frames,
+                free_id=self._free_id,
+                ids=self._ids if exact else None,
+                root=self._runner.root if exact else None,
+                root_keys=self._assemble.root_keys,
+                next_keys=self._assemble.next_keys,
+                env=env_state() if env_state is not None else None,
+            )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; from a reset if the environment cannot.
@@ -294,11 +344,12 @@ class Collector:
         found = unpack(state, self._batch_size)
         self._carried.check_continued(found.root)
         load: Any = getattr(self.env, "load_state_dict", None)
-        # an environment that stands elsewhere says so by returning False, after a warning of its own
-        exact = found.env is not None and load is not None and load(found.env) is not False
-        self._frames, self._free_id = found.frames, found.free_id
-        self._ids, self._runner.root = (found.ids, found.root) if exact else (None, None)
-        self._assemble.root_keys, self._assemble.next_keys = found.root_keys, found.next_keys
+        with self._alone("load_state_dict"):
+            # an environment that stands elsewhere says so by returning False, after a warning of its own
+            exact = found.env is not None and load is not None and load(found.env) is not False
+            self._frames, self._free_id = found.frames, found.free_id
+            self._ids, self._runner.root = (found.ids, found.root) if exact else (None, None)
+            self._assemble.root_keys, self._assemble.next_keys = found.root_keys, found.next_keys
 
     def __repr__(self) -> str:
         return (
@@ -327,24 +378,20 @@ def _make_env(create_env_fn: Any) -> Any:
     env = create_env_fn
     if isinstance(env, type) or (callable(env) and not isinstance(env, Env)):
         env = create_env_fn()
-    if not isinstance(env, Env):
-        wanted = ("batch_size", "observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec",
-                  "reset", "step", "step_and_maybe_reset", "set_seed", "close")  # fmt: skip
-        lacking = ", ".join(name for name in wanted if not hasattr(env, name))
+    if lacking := missing_env_members(env):
         raise SpecError(
             f"create_env_fn gave {type(env).__name__}, expected an environment or a function that makes one"
-            f" (rl.core.interfaces.Env; it lacks {lacking})"
+            f" (rl.core.interfaces.Env; it lacks {', '.join(lacking)})"
         )
     return env
 
 
-def _check_counts(frames_per_batch: int, total_frames: int, init_random_frames: int) -> None:
-    if frames_per_batch < 1:
-        raise SpecError(f"frames_per_batch must be at least 1, got {frames_per_batch}")
-    if total_frames != -1 and total_frames < 1:
-        raise SpecError(f"total_frames must be at least 1, or -1 for no end, got {total_frames}")
-    if init_random_frames < 0:
-        raise SpecError(f"init_random_frames must not be negative, got {init_random_frames}")
+def _count(name: str, value: Any, least: int, alternative: str = "") -> int:
+    """An argument as an integer; booleans and fractions are refused."""
+    number = None if isinstance(value, bool) or not hasattr(value, "__index__") else index(value)
+    if number is None or number < least:
+        raise SpecError(f"{name} must be an integer of at least {least}, {alternative}got {value!r}")
+    return number
 
 
 def _check_fit(env: Env, carried: Carried, policy: Any, init_random_frames: int) -> None:
@@ -375,6 +422,13 @@ def _check_flags(env: Env, *, track_traj_ids: bool, set_truncated: bool) -> None
             raise SpecError(
                 f"{switch}=True needs {key!r} at the root of {type(env).__name__}'s done specs, which hold"
                 f" {flags}: add it there, or pass {switch}=False"
+            )
+    for key in flat_keys(env.full_done_spec):
+        dtype = env.full_done_spec[key].dtype
+        if dtype is not torch.bool:
+            raise SpecError(
+                f"{type(env).__name__}.full_done_spec has {key_str(key)} as {dtype}, expected torch.bool: write"
+                " flags that are true or false"
             )
 
 

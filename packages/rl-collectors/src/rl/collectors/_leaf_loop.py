@@ -68,10 +68,10 @@ class LeafLoop:
         known, constants = list(root), None
         for _ in range(steps):
             extra = act(root)
+            roots.append(root)
             nxt = step(root)
             if extra:
                 nxt = {**extra, **nxt}
-            roots.append(root)
             nexts.append(nxt)
             if constants is None:  # what a reset writes and no step does stays as it is
                 kept = known if acts is None else [*known, *[key for key in root if key not in (*known, *acts)]]

@@ -63,7 +63,8 @@ class Runner:
         away = _away(policy, device, home)
         leaf_env = lower_env(env) if DONE in env.full_done_spec.keys() else None
         writes = bool(carried.own) or carried.marks
-        checks, draw = StepChecks(env, policy), RandomActions(env)
+        self._checks = checks = StepChecks(env, policy)
+        draw = RandomActions(env)
         self._loop: Any
         around: Any = (lambda _, function: function) if clock is None else clock.around
         if leaf_env is None:
@@ -81,9 +82,9 @@ class Runner:
             self._loop = LeafLoop(leaf_env, flat_keys(env.full_reward_spec), around, acts)
             random, step = draw.leaf_act(own), leaf_env.step_leaves
             check_act, check_step, probe = checks.leaf_act, checks.leaf_step, ActProbe
-        first_step: Any = step if probe is None else StepProbe(step, type(env).__name__)
-        self._step = around("env", check_step(step) if debug else step)
-        self._first_step = around("env", check_step(first_step))
+        checked: Any = check_step(step)
+        self._step = around("env", checked if debug else step)
+        self._first_step = around("env", checked if probe is None else StepProbe(checked, type(env).__name__))
         self._lanes = {
             randomly: _Lane(act, probe, check_act, around, debug=debug)
             for randomly, act in ((True, random), (False, random if own is None else own))
@@ -114,13 +115,18 @@ class Runner:
                 roots: list[Leaves] = []
                 nexts: list[Leaves] = []
                 length = min(left, CHUNK) if lane.settled else 1
-                if lane.settled:
-                    self._loop.run(length, lane.act, self._step, roots, nexts)
-                else:
-                    self._loop.run(1, lane.first_act, self._first_step, roots, nexts)
-                    lane.settle()
+                try:
+                    if lane.settled:
+                        self._loop.run(length, lane.act, self._step, roots, nexts)
+                    else:
+                        self._loop.run(1, lane.first_act, self._first_step, roots, nexts)
+                        lane.settle()
+                    take(roots, nexts)
+                except Exception:
+                    self._loop.root = None
+                    self._checks.find_fault(roots, nexts)  # says more if an entry is not what the specs say
+                    raise
                 left -= length
-                take(roots, nexts)
 
 
 class _Lane:

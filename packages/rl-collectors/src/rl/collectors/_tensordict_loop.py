@@ -78,8 +78,7 @@ class TensorDictLoop:
         self._td = None  # whatever interrupts the loop, the environment has moved on
         for _ in range(steps):
             acted = act(td)
-            root = leaves_of(acted.exclude(NEXT).clone())
+            roots.append(leaves_of(acted.exclude(NEXT).clone()))
             stepped, td = step(acted)
-            roots.append(root)
             nexts.append(leaves_of(stepped.get(NEXT).clone()))
         self._td = td

@@ -40,6 +40,7 @@ __all__ = [
     "Storage",
     "Transform",
     "Writer",
+    "missing_env_members",
 ]
 
 Leaves = dict[NestedKey, Tensor]
@@ -123,6 +124,17 @@ class Env(Protocol):
     def close(self) -> None:
         """Release what the environment holds. May be called twice."""
         ...
+
+
+def missing_env_members(env: object) -> list[str]:
+    """Return the members of `Env` that an object lacks, in the order of the protocol; empty for an environment.
+
+    Example:
+        >>> missing_env_members(object())[:3]
+        ['batch_size', 'observation_spec', 'full_action_spec']
+    """
+    members = [name for name in (*Env.__annotations__, *vars(Env)) if not name.startswith("_")]
+    return [name for name in members if not hasattr(env, name)]
 
 
 class Policy(Protocol):

@@ -171,15 +171,11 @@ class StepMDP:
         entries: dict[str, Any] = {}
         if self._keep_other:
             _put(entries, tensordict, self._root_drop)
+        elif self._keep_action:
+            _put(entries, tensordict.select(*self._actions, strict=False), _NOTHING)
         _put(entries, following, self._next_drop)
         names: Any = tensordict.names if tensordict._has_names() else None  # noqa: SLF001  else `names` costs more than the step
-        out = TensorDict(entries, batch_size=tensordict.batch_size, device=tensordict.device, names=names)
-        if self._keep_action:
-            for key in self._actions:
-                value = tensordict.get(key, None)
-                if value is not None:
-                    out.set(key, value)
-        return out
+        return TensorDict(entries, batch_size=tensordict.batch_size, device=tensordict.device, names=names)
 
     def leaves(self, root: Leaves, following: Leaves) -> Leaves:
         """The same on leaves: root entries, and what the step wrote, keyed without ``next``."""

@@ -7,6 +7,7 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.core.mdp import step_mdp
     from rl.envs.__about__ import __version__
+    from rl.envs._adapter import EnvAdapter, as_env
     from rl.envs._base import EnvBase
     from rl.envs._compose import Compose
     from rl.envs._conformance import check_env_specs
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compose",
+    "EnvAdapter",
     "EnvBase",
     "GymEnv",
     "GymWrapper",
@@ -37,6 +39,7 @@ __all__ = [
     "Transform",
     "TransformedEnv",
     "__version__",
+    "as_env",
     "check_env_specs",
     "register_gym_spec_conversion",
     "step_mdp",
@@ -47,6 +50,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "rl.core.mdp": ["step_mdp"],
         "rl.envs.__about__": ["__version__"],
+        "rl.envs._adapter": ["EnvAdapter", "as_env"],
         "rl.envs._base": ["EnvBase"],
         "rl.envs._compose": ["Compose"],
         "rl.envs._conformance": ["check_env_specs"],

@@ -90,6 +90,11 @@ class EnvBase(SpecNames):
         self._rl_specs = EnvSpecs(type(self).__name__, self.batch_size, self.device)
         self._rl_forget()
 
+    @property
+    def _rl_name(self) -> str:
+        """What messages call the environment."""
+        return type(self).__name__
+
     def _rl_forget(self) -> None:
         """Drop what was derived from the specs; the next reset and step are checked again."""
         self._rl_reset_checked = self._rl_step_checked = False
@@ -157,14 +162,14 @@ class EnvBase(SpecNames):
         masks = None
         if tensordict is not None:
             check_batch(self, tensordict, "reset")
-            masks = self._rl_flags.take_masks(tensordict, self.full_done_spec, type(self).__name__)
+            masks = self._rl_flags.take_masks(tensordict, self.full_done_spec, self._rl_name)
         if masks is not None and not any(bool(mask.any()) for mask in masks.values()):
             return tensordict if tensordict is not None else TensorDict({}, self.batch_size)
         given = tensordict if masks is None else self._rl_mask_entries(masks)
         fresh = self._reset(given)
         check_result(self, fresh, given, "_reset")
         self._rl_flags.clear(fresh, self.full_done_spec)
-        _checks.refuse_done(fresh, self._rl_flags.done_keys, masks, type(self).__name__)
+        _checks.refuse_done(fresh, self._rl_flags.done_keys, masks, self._rl_name)
         if self.debug or not self._rl_reset_checked:
             self._rl_check_reset(fresh)
         if masks is not None and not all(bool(mask.all()) for mask in masks.values()):
@@ -198,15 +203,15 @@ class EnvBase(SpecNames):
         unchecked = self.debug or not self._rl_step_checked
         if unchecked:
             check_batch(self, tensordict, "step")
-            check_action(tensordict, self.full_action_spec, who=type(self).__name__)
+            check_action(tensordict, self.full_action_spec, who=self._rl_name)
         mask = tensordict.get("_step", None)
         try:
             outcome = self._step(tensordict) if mask is None else self._rl_masked_step(tensordict, mask)
         except Exception:
-            check_action(tensordict, self.full_action_spec, who=type(self).__name__)  # says more if that is why
+            check_action(tensordict, self.full_action_spec, who=self._rl_name)  # says more if that is why
             raise
         check_result(self, outcome, tensordict, "_step")
-        self._rl_flags.complete(outcome, self.full_done_spec)
+        self._rl_flags.complete(outcome, self.full_done_spec, self._rl_name)
         if unchecked:
             self._rl_check_step(outcome)
         kept = tensordict.get("next", None)
@@ -219,7 +224,7 @@ class EnvBase(SpecNames):
 
     def _rl_masked_step(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """A step of some elements: the others get their root entries back, and zeros where the root has none."""
-        outcome = self._rl_flags.complete(self._step(tensordict), self.full_done_spec)
+        outcome = self._rl_flags.complete(self._step(tensordict), self.full_done_spec, self._rl_name)
         where = mask if mask.ndim > len(self.batch_size) else mask.unsqueeze(-1)
         for key in entry_keys(outcome):
             new = outcome.get(key)
@@ -257,6 +262,10 @@ class EnvBase(SpecNames):
             tensordict.set(key, flag.clone())
         return self.reset(tensordict)
 
+    def _rl_reset_finished(self, root: TensorDictBase) -> TensorDictBase:
+        """`root` with the elements reset whose done flags are set; the input itself stays as it is."""
+        return self.maybe_reset(self._rl_flags.complete(root.copy(), self.full_done_spec, self._rl_name))
+
     def rollout(
         self,
         max_steps: int,
@@ -278,7 +287,8 @@ class EnvBase(SpecNames):
             max_steps: at most so many steps, at least 1.
             policy: reads the root entries and writes the action; random actions if None.
             callback: called with the environment and the TensorDict of each step, after it.
-            auto_reset: reset first. If false, the rollout goes on from `tensordict`.
+            auto_reset: reset first. If false, the rollout continues from `tensordict`, of which finished elements are
+                reset.
             break_when_any_done: stop when an element finishes. If false, finished elements are reset and go on.
             break_when_all_done: stop when every element has finished, and hold those that finished early; takes
                 the place of `break_when_any_done`.
@@ -295,7 +305,8 @@ class EnvBase(SpecNames):
         mode = "all" if break_when_all_done else "any" if break_when_any_done else "never"
         if not auto_reset and tensordict is None:
             raise RLError("rollout(auto_reset=False) has nothing to start from: pass tensordict=env.reset()")
-        start = self.reset(tensordict) if auto_reset or tensordict is None else tensordict
+        restart = auto_reset or tensordict is None
+        start = self.reset(tensordict) if restart else self._rl_reset_finished(tensordict)
         return rollout(
             self,
             start,
@@ -372,8 +383,17 @@ class EnvBase(SpecNames):
         warn_not_restorable(type(self).__name__)
         return False
 
-    def close(self) -> None:
-        """Release what the environment holds. May be called twice."""
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Release what the environment holds. May be called twice.
+
+        Args:
+            raise_if_closed: refuse a second call.
+
+        Raises:
+            RLError: if the environment is closed and `raise_if_closed` is true.
+        """
+        if raise_if_closed:
+            refuse_closed(self)
         if not self.is_closed:
             self.is_closed = True
             self._close()
@@ -391,10 +411,11 @@ class EnvBase(SpecNames):
 
     def _rl_check_reset(self, fresh: Any) -> None:
         specs = [self.observation_spec, self.full_done_spec]
-        check_entries(fresh, specs, who=f"{type(self).__name__}._reset", allowed=self.state_keys, env=self)
+        check_entries(fresh, specs, who=f"{self._rl_name}._reset", allowed=self.state_keys, env=self)
         self._rl_reset_checked = True
 
     def _rl_check_step(self, outcome: Any) -> None:
         specs = [self.observation_spec, self.full_reward_spec, self.full_done_spec]
-        check_entries(outcome, specs, who=f"{type(self).__name__}._step", allowed=self.state_keys, env=self)
+        check_entries(outcome, specs, who=f"{self._rl_name}._step", allowed=self.state_keys, env=self)
+        self._rl_flags.check(outcome, self._rl_name)
         self._rl_step_checked = True

@@ -1,5 +1,7 @@
 """Comparing what an environment is given and returns with its specs; errors name key, expected, got and who."""
 
+# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -175,7 +177,7 @@ def check_batch(env: EnvBase, tensordict: TensorDictBase, what: str) -> None:
     """Raise unless an input has the batch of its environment."""
     if tensordict.batch_size != env.batch_size:
         raise SpecError(
-            f"{type(env).__name__}.{what} was given a TensorDict of batch size {tuple(tensordict.batch_size)};"
+            f"{env._rl_name}.{what} was given a TensorDict of batch size {tuple(tensordict.batch_size)};"
             f" this environment runs {tuple(env.batch_size)}: take env.reset(), or make it with that batch_size"
         )
 
@@ -183,12 +185,12 @@ def check_batch(env: EnvBase, tensordict: TensorDictBase, what: str) -> None:
 def check_result(env: EnvBase, out: Any, given: Any, what: str) -> None:
     """Raise unless a hook returned a new TensorDict with the batch of its environment."""
     if not isinstance(out, TensorDictBase):
-        raise SpecError(f"{type(env).__name__}.{what} must return a TensorDict, got {type(out).__name__}")
+        raise SpecError(f"{env._rl_name}.{what} must return a TensorDict, got {type(out).__name__}")
     if out is given:
-        raise SpecError(f"{type(env).__name__}.{what} returned its input: return a new TensorDict")
+        raise SpecError(f"{env._rl_name}.{what} returned its input: return a new TensorDict")
     if out.batch_size != env.batch_size:
         raise SpecError(
-            f"{type(env).__name__}.{what} returned batch size {tuple(out.batch_size)}, expected"
+            f"{env._rl_name}.{what} returned batch size {tuple(out.batch_size)}, expected"
             f" {tuple(env.batch_size)}: build it with batch_size=self.batch_size"
         )
 

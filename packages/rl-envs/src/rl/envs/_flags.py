@@ -38,18 +38,24 @@ class Flags:
         self.reset_keys: list[NestedKey] = [unwrap((*level, "_reset")) for level in self.levels]
         self._names = [[as_tuple(key)[-1] for key in keys if as_tuple(key)[:-1] == level] for level in self.levels]
 
-    def complete(self, entries: Any, spec: Composite | None = None) -> Any:
+    def complete(self, entries: Any, spec: Composite | None = None, owner: str = "the environment") -> Any:
         """Add the flags that a step did not write, by the rules of `rl.core.mdp.complete_done`.
 
         Args:
             entries: a mapping or a TensorDict; written in place.
             spec: the batched done spec, which says the shape where there is no flag at all.
+            owner: the name of the environment, for messages.
         """
         if any(entries.get(key, None) is None for key in self.keys):
             for level, done, names in zip(self.levels, self.done_keys, self._names, strict=True):
                 shape = None if spec is None else spec[done].shape
-                complete_done(entries, level=level, flags=names, shape=shape)
+                complete_done(entries, level=level, flags=names, shape=shape, owner=owner)
         return entries
+
+    def check(self, entries: Any, owner: str) -> None:
+        """Raise a ContractError unless ``done = terminated | truncated`` at each level; all flags must be there."""
+        for level in self.levels:
+            complete_done(entries, level=level, flags=(), owner=owner)
 
     def clear(self, entries: Any, spec: Composite) -> Any:
         """Add the flags that a reset did not write: all false."""

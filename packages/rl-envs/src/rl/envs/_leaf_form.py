@@ -12,7 +12,7 @@ from torch import Tensor
 from rl.core.errors import RLError, ShapeError
 from rl.core.interfaces import Leaves
 from rl.core.mdp import merge_reset
-from rl.envs._checks import check_action, refuse_closed
+from rl.envs._checks import check_action, refuse_closed, refuse_done
 
 __all__ = ["LeafForm"]
 
@@ -53,10 +53,10 @@ class LeafForm:
         env = self._env
         refuse_closed(env)
         if mask is not None and current is None:
-            raise RLError(f"{type(env).__name__}: reset_leaves(mask=...) needs current=, the entries of the others")
+            raise RLError(f"{env._rl_name}: reset_leaves(mask=...) needs current=, the entries of the others")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != self._flag_shape):
             raise ShapeError(
-                f"{type(env).__name__}: reset_leaves was given a mask of {mask.dtype} {tuple(mask.shape)}; it must be"
+                f"{env._rl_name}: reset_leaves was given a mask of {mask.dtype} {tuple(mask.shape)}; it must be"
                 f" torch.bool {tuple(self._flag_shape)}, as 'done'"
             )
         rows = None if env.debug or not env._rl_reset_checked else self._rows
@@ -64,6 +64,7 @@ class LeafForm:
             return rows(current, mask)
         fresh = env._reset_leaves(mask)
         if env.debug or not env._rl_reset_checked:
+            refuse_done(fresh, env._rl_flags.done_keys, None if mask is None else {(): mask}, env._rl_name)
             env._rl_check_reset(fresh)
         if mask is None or current is None or bool(mask.all()):
             return fresh
@@ -76,9 +77,9 @@ class LeafForm:
             try:
                 return self._step(root)
             except Exception:
-                check_action(root, env.full_action_spec, who=type(env).__name__)  # says more if that is why
+                check_action(root, env.full_action_spec, who=env._rl_name)  # says more if that is why
                 raise
-        check_action(root, env.full_action_spec, who=type(env).__name__)
+        check_action(root, env.full_action_spec, who=env._rl_name)
         outcome = self._step(root)
         env._rl_check_step(outcome)
         return outcome

@@ -14,7 +14,7 @@ from torch import Tensor
 from rl.core import set_recurrent_mode
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import as_tuple, key_str, unwrap
-from rl.envs._checks import entry_keys
+from rl.envs._checks import check_entries, entry_keys
 
 if TYPE_CHECKING:
     from rl.envs._base import EnvBase
@@ -127,8 +127,16 @@ def _stack(env: EnvBase, steps: list[TensorDictBase], *, contiguous: bool) -> Te
                     " from the first step on, for example a reset that puts a start value (of a recurrent policy: the"
                     " transform policy.make_tensordict_primer())"
                 )
-        out: Any = torch.stack(steps, dim)  # pyright: ignore[reportArgumentType]  # torch knows tensors only
+        try:
+            out: Any = torch.stack(steps, dim)  # pyright: ignore[reportArgumentType]  # torch knows tensors only
+        except Exception:
+            for step in steps:
+                outcome = step.get("next")
+                specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
+                check_entries(outcome, specs, who=f"{env._rl_name}._step", allowed=entry_keys(outcome))
+            raise
     else:
         out = LazyStackedTensorDict.lazy_stack(steps, dim)
+    env._rl_flags.check(out.get("next"), env._rl_name)
     out.names = [*[None] * dim, "time"]
     return out

@@ -12,11 +12,12 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
-from rl.core.interfaces import Leaves
+from rl.core.interfaces import Env, Leaves
 from rl.core.keys import key_str
 from rl.core.specs import Composite
+from rl.envs._adapter import as_env
 from rl.envs._base import EnvBase
-from rl.envs._checks import describe, entry_keys
+from rl.envs._checks import check_entries, describe, entry_keys
 from rl.envs._env_specs import leaf_keys
 
 __all__ = ["SerialEnv"]
@@ -30,10 +31,12 @@ class SerialEnv(EnvBase):
 
     Args:
         num_workers: how many.
-        create_env_fn: makes one environment, called `num_workers` times; or a list of such functions.
+        create_env_fn: makes one environment, called `num_workers` times; or a list of such functions. An environment is
+            an `EnvBase`, or anything of the `rl.core.interfaces.Env` protocol (see `as_env`).
 
     Raises:
-        SpecError: if the number of functions is another, or the specs of two environments differ.
+        SpecError: if the number of functions is another, an environment lacks members of the protocol, or the specs of
+            two environments differ.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -42,10 +45,8 @@ class SerialEnv(EnvBase):
         torch.Size([2, 3])
     """
 
-    def __init__(
-        self, num_workers: int, create_env_fn: Callable[[], EnvBase] | Sequence[Callable[[], EnvBase]]
-    ) -> None:
-        if isinstance(create_env_fn, EnvBase):
+    def __init__(self, num_workers: int, create_env_fn: Callable[[], Env] | Sequence[Callable[[], Env]]) -> None:
+        if isinstance(create_env_fn, (EnvBase, Env)) and not isinstance(create_env_fn, type):
             raise SpecError(
                 f"SerialEnv takes a function that makes an environment, got a {type(create_env_fn).__name__}: it is"
                 " called once for each worker, for example SerialEnv(2, lambda: GymEnv('CartPole-v1'))"
@@ -53,11 +54,13 @@ class SerialEnv(EnvBase):
         makers = [create_env_fn] * num_workers if callable(create_env_fn) else list(create_env_fn)
         if num_workers < 1 or len(makers) != num_workers:
             raise SpecError(f"SerialEnv: num_workers is {num_workers}, and there are {len(makers)} functions to call")
-        self.envs: list[EnvBase] = [make() for make in makers]
+        made: list[Any] = [make() for make in makers]
+        for number, env in enumerate(made):
+            if any(env is other for other in made[:number]):
+                raise SpecError(f"SerialEnv: environment {number} is one of those before it; make a new one each time")
+        self.envs: list[EnvBase] = [as_env(env) for env in made]
         first = self.envs[0]
         for number, env in enumerate(self.envs):
-            if any(env is other for other in self.envs[:number]):
-                raise SpecError(f"SerialEnv: environment {number} is one of those before it; make a new one each time")
             _refuse_unequal(first, env, number)
         super().__init__(batch_size=(num_workers, *first.batch_size), device=first.device)
         self.observation_spec = first.observation_spec_unbatched
@@ -70,19 +73,20 @@ class SerialEnv(EnvBase):
         rows: list[Any] = []
         for index, env in enumerate(self.envs):
             given = None if tensordict is None else tensordict[index]
-            rows.append(env._rl_flags.clear(env._reset(given), env.full_done_spec) if _wanted(given) else _blank(env))
-        written = entry_keys(rows[0])
-        return _stack_rows([row.select(*written) for row in rows])
+            rows.append(env._rl_flags.clear(env._reset(given), env.full_done_spec) if _wanted(given) else None)
+        return _stack_rows(_filled(rows))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         rows: list[Any] = []
         for env, td in zip(self.envs, tensordict.unbind(0), strict=True):
             held = td.get("_step", None)
             if held is not None and not bool(held.any()):
-                rows.append(_blank(env).update(env.full_reward_spec.zero()))
+                rows.append(None)
             else:
-                rows.append(env._rl_flags.complete(env._step(td), env.full_done_spec))
-        return _stack_rows(rows)
+                rows.append(env._rl_flags.complete(env._step(td), env.full_done_spec, env._rl_name))
+        if all(row is None for row in rows):
+            return _blank(self).update(self.full_reward_spec.zero())
+        return self._stacked_steps(rows, _stack_rows)
 
     def _rl_leafwise(self) -> bool:
         return super()._rl_leafwise() and all(env.lowered() is not None for env in self.envs)
@@ -91,26 +95,34 @@ class SerialEnv(EnvBase):
         rows: list[Any] = []
         for index, env in enumerate(self.envs):
             one = None if mask is None else mask[index]
-            if one is not None and not bool(one.any()):
-                blank = _blank(env)
-                rows.append({key: blank.get(key) for key in entry_keys(blank)})
-            else:
-                rows.append(env._reset_leaves(one))
-        return _stack(rows)
+            rows.append(None if one is not None and not bool(one.any()) else env._reset_leaves(one))
+        return _stack(_filled(rows)) if any(row is not None for row in rows) else _leaves(_blank(self))
 
     def _step_leaves(self, root: Any) -> Leaves:
         if isinstance(root, TensorDictBase):
-            root = {key: root.get(key) for key in entry_keys(root)}
+            root = _leaves(root)
         columns = {key: value.unbind(0) for key, value in root.items()}
         held = columns.get("_step")
         rows: list[Any] = []
         for index, env in enumerate(self.envs):
             if held is not None and not bool(held[index].any()):
-                blank: Any = _blank(env).update(env.full_reward_spec.zero())
-                rows.append({key: blank.get(key) for key in entry_keys(blank)})
+                rows.append(None)
             else:
                 rows.append(env._step_leaves({key: column[index] for key, column in columns.items()}))
-        return _stack(rows)
+        if held is not None and all(row is None for row in rows):
+            return _leaves(_blank(self).update(self.full_reward_spec.zero()))
+        return self._stacked_steps(rows, _stack)
+
+    def _stacked_steps(self, rows: list[Any], stack: Callable[[list[Any]], Any]) -> Any:
+        try:
+            return stack(_filled(rows))
+        except Exception:
+            for number, (env, row) in enumerate(zip(self.envs, rows, strict=True)):
+                specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
+                who = f"{env._rl_name}._step (environment {number})"
+                if row is not None:  # says more if what an environment wrote is why
+                    check_entries(row, specs, who=who, allowed=entry_keys(row))
+            raise
 
     def set_seed(self, seed: int) -> int:
         """Seed the environments one from the other."""
@@ -151,8 +163,18 @@ def _wanted(given: TensorDictBase | None) -> bool:
 
 
 def _blank(env: EnvBase) -> TensorDict:
-    """Zeros in the layout of a reset, for an element that is left alone."""
+    """Zeros in the layout of a reset, where no environment is reset or stepped."""
     return env.observation_spec.zero().update(env.full_done_spec.zero())
+
+
+def _leaves(td: Any) -> Leaves:
+    return {key: td.get(key) for key in entry_keys(td)}
+
+
+def _filled(rows: list[Any]) -> list[Any]:
+    """The rows, with one that was written in place of each that was not: `EnvBase` puts the current entries back."""
+    filler = next(row for row in rows if row is not None)
+    return [filler if row is None else row for row in rows]
 
 
 def _stack(rows: Sequence[Leaves]) -> Leaves:

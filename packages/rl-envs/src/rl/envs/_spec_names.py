@@ -83,25 +83,45 @@ class SpecNames:
         """The same as `observation_spec`."""
         return self._rl_specs.batched("observation")
 
+    @full_observation_spec.setter
+    def full_observation_spec(self, spec: TensorSpec) -> None:
+        self._rl_assign_spec("observation", spec)
+
     @property
     def full_action_spec(self) -> Composite:
         """All actions by key."""
         return self._rl_specs.batched("action")
+
+    @full_action_spec.setter
+    def full_action_spec(self, spec: TensorSpec) -> None:
+        self._rl_assign_spec("action", spec)
 
     @property
     def full_reward_spec(self) -> Composite:
         """All rewards by key."""
         return self._rl_specs.batched("reward")
 
+    @full_reward_spec.setter
+    def full_reward_spec(self, spec: TensorSpec) -> None:
+        self._rl_assign_spec("reward", spec)
+
     @property
     def full_done_spec(self) -> Composite:
         """All done flags by key."""
         return self._rl_specs.batched("done")
 
+    @full_done_spec.setter
+    def full_done_spec(self, spec: TensorSpec) -> None:
+        self._rl_assign_spec("done", spec)
+
     @property
     def full_state_spec(self) -> Composite:
         """All state entries by key."""
         return self._rl_specs.batched("state")
+
+    @full_state_spec.setter
+    def full_state_spec(self, spec: TensorSpec | None) -> None:
+        self._rl_assign_spec("state", spec)
 
     @property
     def observation_spec_unbatched(self) -> Composite:
@@ -137,6 +157,11 @@ class SpecNames:
     def full_reward_spec_unbatched(self) -> Composite:
         """`full_reward_spec` of one element."""
         return self._rl_specs.unbatched("reward")
+
+    @property
+    def full_done_spec_unbatched(self) -> Composite:
+        """`full_done_spec` of one element."""
+        return self._rl_specs.unbatched("done")
 
     @property
     def observation_keys(self) -> list[NestedKey]:

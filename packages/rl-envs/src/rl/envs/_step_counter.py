@@ -31,10 +31,10 @@ class StepCounter(Transform):
         max_steps: length at which an episode is truncated, at least 1; never if None.
         truncated_key: the flag to write; the ``done`` beside it belongs to it.
         step_count_key: where the count goes.
-        update_done: whether truncation sets ``done`` too.
+        update_done: must be true where there is a `max_steps`: truncation sets ``done`` too.
 
     Raises:
-        SpecError: if `max_steps` is below 1, or the environment has no such ``done``.
+        SpecError: if `max_steps` is below 1, `update_done` is false, or the environment has no such ``done``.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -55,11 +55,16 @@ class StepCounter(Transform):
     ) -> None:
         if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
             raise SpecError(f"StepCounter: max_steps must be an integer of at least 1, got {max_steps}")
+        if max_steps is not None and not update_done:
+            raise SpecError(
+                "StepCounter: update_done=False sets 'truncated' without 'done', but done = terminated | truncated;"
+                " to mark steps and not end the episode, leave max_steps out and compare 'step_count'"
+            )
         super().__init__()
         self.max_steps = max_steps
+        self.update_done = update_done
         self.truncated_key = unwrap(truncated_key)
         self.step_count_key = unwrap(step_count_key)
-        self.update_done = update_done
         self.out_keys = [self.step_count_key]
         self._done_key = unwrap((*as_tuple(self.truncated_key)[:-1], "done"))
 
@@ -80,8 +85,7 @@ class StepCounter(Transform):
             return outcome  # by far the most frequent case of a single environment: nothing changes
         over = count >= self.max_steps
         outcome[self.truncated_key] = over if truncated is None else truncated | over
-        if self.update_done:
-            outcome[self._done_key] = outcome[self._done_key] | over
+        outcome[self._done_key] = outcome[self._done_key] | over
         return outcome
 
     def transform_observation_spec(self, spec: Composite) -> Composite:

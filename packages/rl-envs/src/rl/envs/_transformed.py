@@ -11,10 +11,11 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, SpecError
-from rl.core.interfaces import Leaves
+from rl.core.errors import CheckpointError
+from rl.core.interfaces import Env, Leaves
 from rl.core.provenance import forget_stage, through
 from rl.core.specs import Composite
+from rl.envs._adapter import as_env
 from rl.envs._base import EnvBase
 from rl.envs._checks import check_result
 from rl.envs._compose import Compose, named_parts
@@ -32,11 +33,12 @@ class TransformedEnv(EnvBase):
     transforms have one. Whatever else the environment offers (``render``, ...) is reached through it.
 
     Args:
-        env: the environment; closed with this one.
+        env: an `EnvBase`, or any environment of the `rl.core.interfaces.Env` protocol (see `as_env`); closed with this
+            one.
         transform: a `Transform`, a function from TensorDict to TensorDict, or None for an empty `Compose`.
 
     Raises:
-        SpecError: if `env` is no `EnvBase`.
+        SpecError: if `env` lacks members of the protocol; they are named.
         RLError: if the transform belongs to another environment.
 
     Example:
@@ -48,14 +50,10 @@ class TransformedEnv(EnvBase):
 
     def __init__(
         self,
-        env: EnvBase,
+        env: Env,
         transform: Transform | Callable[[TensorDictBase], TensorDictBase] | None = None,
     ) -> None:
-        if not isinstance(env, EnvBase):
-            raise SpecError(
-                f"TransformedEnv wraps an EnvBase, got {type(env).__name__}: wrap it first, for example GymWrapper(env)"
-            )
-        self.base_env = env
+        env = self.base_env = as_env(env)
         self.transform = as_transform(transform) if transform is not None else Compose()
         super().__init__(batch_size=env.batch_size, device=env.device)
         self.transform.set_parent(self)
@@ -109,7 +107,7 @@ class TransformedEnv(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         base = self.base_env
         inner = self.transform._inv(tensordict.copy()) if self._inverts else tensordict
-        outcome = base._rl_flags.complete(base._step(inner), base.full_done_spec)
+        outcome = base._rl_flags.complete(base._step(inner), base.full_done_spec, base._rl_name)
         if not base._rl_step_checked:
             base._rl_check_step(outcome)
         return self.transform._step(tensordict, outcome) if self._step_noted else self._noted_step(tensordict, outcome)
@@ -175,8 +173,20 @@ class TransformedEnv(EnvBase):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name in {"base_env", "transform"}:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return getattr(self.base_env, name)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
+        env = self.base_env
+        while isinstance(env, TransformedEnv):
+            env = env.base_env
+        try:
+            return getattr(env, name)
+        except AttributeError as error:
+            if hasattr(type(env), name):  # a property that failed: its own error says why
+                raise
+            raise AttributeError(
+                f"{type(self).__name__} has no attribute {name!r}, nor has its environment {env._rl_name}",
+                name=name,
+                obj=self,
+            ) from error
 
     def __repr__(self) -> str:
         parts = f"env={self.base_env!r},\ntransform={self.transform!r}"

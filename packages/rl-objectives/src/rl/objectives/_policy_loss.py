@@ -202,9 +202,10 @@ def weighted_entropy(
         shape = torch.Size([samples])
         fused = getattr(dist, "rsample_and_log_prob", None)  # scores the sample before it is rounded
         if fused is not None:
-            return -fused(shape)[1].mean(0)
-        actions = dist.rsample(shape) if dist.has_rsample else dist.sample(shape)
-        found = -dist.log_prob(actions).mean(0)
+            found = -fused(shape)[1].mean(0)
+        else:
+            actions = dist.rsample(shape) if dist.has_rsample else dist.sample(shape)
+            found = -dist.log_prob(actions).mean(0)
     entropy = joint(found)
     if not isinstance(coeff, Mapping):
         return -coeff * reduce(entropy, reduction, mask), entropy

@@ -14,7 +14,6 @@ from rl.core.interfaces import Env
 from rl.core.registry import components, load
 from rl.trainers._named import find_call, import_attribute, import_named
 from rl.trainers._run_config import RunConfig
-from rl.trainers._side_by_side import SideBySide
 
 __all__ = ["env_options", "make_env"]
 
@@ -237,11 +236,9 @@ def _gym_wrapper(envs: list[Any]) -> Any:
 
 
 def _side_by_side(envs: list[Any]) -> Any:
-    from rl.envs import EnvBase, SerialEnv
+    from rl.envs import SerialEnv
 
-    if all(isinstance(env, EnvBase) for env in envs):
-        return SerialEnv(len(envs), [partial(_itself, env) for env in envs])
-    return SideBySide(envs)
+    return SerialEnv(len(envs), [partial(_itself, env) for env in envs])
 
 
 def _itself(env: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rl.core.errors import CheckError
-from rl.core.interfaces import Env
+from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import as_tuple, key_str
 from rl.core.specs import Composite
 from rl.core.testing._report import Report, leaf_keys, require, require_plain, require_same, same_values
@@ -23,7 +23,6 @@ from rl.core.testing.env._leaf_form import check_leaf_form
 
 __all__ = ["check_env"]
 
-_MEMBERS = sorted(name for name in {*vars(Env), *Env.__annotations__} if not name.startswith("_"))
 _ROLES = ("observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec")
 _SHORT = 30
 
@@ -81,7 +80,7 @@ def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, t
 
 
 def _check_protocol(env: Any, who: str) -> None:
-    missing = [name for name in _MEMBERS if not hasattr(env, name)]
+    missing = missing_env_members(env)
     require(not missing, f"no rl.core.interfaces.Env: lacks {missing}", who)
     for role in _ROLES:
         spec = getattr(env, role)
