@@ -15,6 +15,7 @@ from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.provenance import forget_stage, through
 from rl.core.specs import Composite
+from rl.envs import _foreign
 from rl.envs._base import EnvBase
 from rl.envs._checks import check_result
 from rl.envs._compose import Compose, named_parts
@@ -25,6 +26,7 @@ from rl.envs._transform import Transform
 __all__ = ["TransformedEnv"]
 
 
+@_foreign.transformed_env
 class TransformedEnv(EnvBase):
     """An environment seen through transforms.
 

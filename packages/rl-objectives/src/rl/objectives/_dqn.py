@@ -13,6 +13,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
+from rl.objectives import _foreign
 from rl.objectives._counted import MASK, counted_steps, mask_key, mean_of
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
@@ -48,6 +49,7 @@ def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
 
 
 @final
+@_foreign.dqn_loss
 class DQNLoss(LossModule):
     """Deep Q-learning, with a target network and optionally double.
 

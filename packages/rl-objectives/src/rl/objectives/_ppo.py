@@ -13,6 +13,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey
+from rl.objectives import _foreign
 from rl.objectives._counted import MASK, counted_steps, fitted, mask_key, mean_of, mean_std
 from rl.objectives._distance import distance, reduce, refuse_empty, reject_unknown
 from rl.objectives._loss_module import LossModule
@@ -31,6 +32,7 @@ _ADVANTAGE_REMEDY = (
 _PER_DIMENSION = "; one that scores each dimension of the action by itself needs torch.distributions.Independent"
 
 
+@_foreign.ppo_loss
 class PPOLoss(LossModule):
     """Policy gradient on the probability ratio, with a critic and an entropy bonus; nothing is clipped.
 

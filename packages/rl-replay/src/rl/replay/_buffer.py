@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
+from rl.replay import _foreign
 from rl.replay._arguments import refuse_parts, row_index, whole
 from rl.replay._checkpoint import read_state, write_state
 from rl.replay._collate import collate
@@ -29,6 +30,7 @@ from rl.replay._tensor import TensorRows
 __all__ = ["ReplayBuffer"]
 
 
+@_foreign.buffer
 class ReplayBuffer:
     """Keeps experience and hands out batches of it.
 

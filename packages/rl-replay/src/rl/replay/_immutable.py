@@ -9,11 +9,13 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
+from rl.replay import _foreign
 
 __all__ = ["ImmutableDatasetWriter"]
 
 
 @final
+@_foreign.fixed_writer
 class ImmutableDatasetWriter:
     """Refuses every write: for a buffer over a dataset, whose storage is filled beforehand.
 

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from rl.core.errors import ShapeError
 from rl.core.interfaces import Storage
+from rl.replay import _foreign
 
 __all__ = ["RoundRobinWriter"]
 
 
 @final
+@_foreign.writer
 class RoundRobinWriter:
     """Rows go one behind the other; when the storage is full, the oldest is overwritten.
 

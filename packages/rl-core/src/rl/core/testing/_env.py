@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.mdp import StepMDP, done_levels
@@ -57,6 +58,14 @@ def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200) -
         raise AssertionError(f"{who}.close(), called a second time, raised {type(error).__name__}: {error}") from error
 
 
+@foreign_arguments(
+    needless={
+        "return_contiguous": ("needless: results are compared as they come", None),
+        "check_dtype": ("needless: dtypes always have to agree", True),
+        "tensordict": ("not available yet: use a reset without arguments", None),
+        "break_when_any_done": ("needless: what is done is reset", None),
+    }
+)
 def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> None:
     """Compare a reset and a few random steps with the specs, entry by entry.
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl.core.errors import ShapeError, SpecError
+from rl.modules import _foreign
 
 __all__ = ["ConvNet"]
 
@@ -16,6 +17,7 @@ Maker = Any  # a class of modules, called with arguments that differ from class 
 Size2d = int | tuple[int, int]
 
 
+@_foreign.conv_net
 class ConvNet(nn.Sequential):
     """Two-dimensional convolutions with activations, and one flat feature vector in the end.
 

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from rl.core._layers import run_layers
 from rl.core.errors import ShapeError, SpecError
+from rl.modules import _foreign
 
 __all__ = ["MLP"]
 
 Maker = Any  # a class of modules, called with arguments that differ from class to class
 
 
+@_foreign.mlp
 class MLP(nn.Sequential):
     """Linear layers with activations between them.
 

@@ -15,6 +15,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, next_key, unwrap
+from rl.objectives import _foreign
 from rl.objectives._counted import MASK, by_step, mask_key, refuse_open_ends
 from rl.objectives._networks import NetworkCall, input_key
 from rl.objectives.value._order import find_time_dim, refuse_shuffled
@@ -33,6 +34,7 @@ _KEYS: dict[str, NestedKey] = {
 }
 
 
+@_foreign.estimator
 class ValueEstimatorBase(nn.Module, ABC):
     """Adds ``advantage`` and ``value_target`` to a batch; subclasses say by which formula.
 
@@ -330,6 +332,7 @@ class ValueEstimatorBase(nn.Module, ABC):
         self._prepare()
 
 
+@_foreign.td_estimator
 class TDEstimatorBase(ValueEstimatorBase):
     """An estimator whose target needs the values of the next states only; the advantage is that less the value."""
 

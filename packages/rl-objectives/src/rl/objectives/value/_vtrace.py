@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
+from rl.objectives import _foreign
 from rl.objectives._networks import ActorCall, actor_keys, input_key, joint_states
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value.functional._vtrace import check_thresholds, vtrace_advantage_estimate
@@ -20,6 +21,7 @@ __all__ = ["VTrace"]
 
 
 @final
+@_foreign.vtrace
 class VTrace(ValueEstimatorBase):
     """V-trace: returns of the actor as it is, from steps that an older one took.
 
