@@ -127,8 +127,8 @@ def test_no_reference_is_lost_or_kept():
 
     often()
     rounds = [change() for _ in range(4)]
-    # A reference lost in a call is lost 500 times in every round. Python and other threads hold more or fewer references
-    # to constants in some rounds.
+    # A reference lost in a call is lost 500 times in every round. Python and other threads hold more or fewer
+    # references to constants in some rounds.
     assert max(map(min, zip(*rounds, strict=True))) < 100
 
 
