@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).resolve().parents[1]
 CORE_NEEDS = ("torch", "tensordict", "pluggy")
 
@@ -41,8 +43,9 @@ class FreshEnv:
     def install(self, wheels: Path, *names: str) -> None:
         """Install by name from a folder of wheels, dependencies included, nothing from an index."""
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "-q", "--no-index"]
-        # The folder that the runner's own pip knows must not help out: what is missing has to fail.
-        env = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
+        # Folders that the runner's own pip knows must not help out: what is missing has to fail. Through the links
+        # pip would otherwise write another torch into the environment that runs the tests.
+        env = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | {"PIP_CONFIG_FILE": os.devnull}
         command = [*pip, "--disable-pip-version-check", "--find-links", str(wheels), *names]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
         assert done.returncode == 0, done.stderr
@@ -79,18 +82,22 @@ def fresh_env(home: Path, shared: Iterable[str] = CORE_NEEDS) -> FreshEnv:
 def closure(names: Iterable[str]) -> list[Distribution]:
     """The distributions with these names and everything that they require, of what is installed here."""
     found: dict[str, Distribution] = {}
-    todo = list(names)
+    done: set[tuple[str, str]] = set()  # with each extra that is asked for, such as cublas of cuda-toolkit
+    todo = [(name, "") for name in names]
     while todo:
-        name = todo.pop()
+        name, extra = todo.pop()
         try:
             dist = distribution(name)
         except PackageNotFoundError:
-            continue  # a requirement of another platform, or an extra that nobody asked for
+            continue  # a requirement of another platform
         key = re.sub(r"[-_.]+", "-", dist.name).lower()
-        if key not in found:
-            found[key] = dist
-            plain = [need for need in dist.requires or () if "extra ==" not in need]
-            todo += [re.split(r"[^A-Za-z0-9._-]", need.strip(), maxsplit=1)[0] for need in plain]
+        if (key, extra) in done:
+            continue
+        done.add((key, extra))
+        found[key] = dist
+        for need in map(Requirement, dist.requires or ()):
+            if need.marker is None or need.marker.evaluate({"extra": extra}):
+                todo += [(need.name, wanted) for wanted in ("", *need.extras)]
     return list(found.values())
 
 

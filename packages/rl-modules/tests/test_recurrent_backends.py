@@ -83,13 +83,16 @@ def test_any_pattern_of_resets_equals_the_loop(backend, cell, data):
 
 @each_cell
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_pad_gives_the_outputs_of_torch_to_the_bit(cell, layers):
+def test_pad_gives_the_outputs_of_torch(cell, layers):
     module, x, first, is_init, _ = problem(cell, layers=layers, dtype=torch.float32)
     out, after = PadBackend()(module, x, first, torch.zeros_like(is_init))
     torchs = tuple(part.transpose(0, 1).contiguous() for part in first)
     want, last = module(x, torchs if cell == "lstm" else torchs[0])
-    assert torch.equal(out, want)
-    assert torch.equal(after[0][:, -1].transpose(0, 1), last[0] if cell == "lstm" else last)
+    # One layer at a time: the processor's matrix products may sum in another order there. States lie in [-1, 1], and
+    # each of 6 steps in up to 3 layers adds the rounding of 9 products: some 20 float32 epsilons.
+    close = {"rtol": 0, "atol": 20 * torch.finfo(torch.float32).eps}
+    assert_close(out, want, **close)
+    assert_close(after[0][:, -1].transpose(0, 1), last[0] if cell == "lstm" else last, **close)
     if cell == "lstm":
         assert_close(after[1][:, -1].transpose(0, 1), last[1])
 

@@ -118,14 +118,18 @@ def test_no_reference_is_lost_or_kept():
             tree.update_from_errors(index, error, 1e-6, 0.6)
             tree.sample_weighted(3, 0.4)
 
+    def change():
+        gc.collect()
+        before = [sys.getrefcount(x) for x in watched]
+        often()
+        gc.collect()
+        return [abs(sys.getrefcount(x) - y) for x, y in zip(watched, before, strict=True)]
+
     often()
-    gc.collect()
-    before = [sys.getrefcount(x) for x in watched]
-    often()
-    gc.collect()
-    after = [sys.getrefcount(x) for x in watched]
-    # One lost in a call would be 500; Python itself holds a few more or less of its constants.
-    assert max(abs(x - y) for x, y in zip(before, after, strict=True)) < 100
+    rounds = [change() for _ in range(4)]
+    # A reference lost in a call is lost 500 times in every round. Python and other threads hold more or fewer
+    # references to constants in some rounds.
+    assert max(map(min, zip(*rounds, strict=True))) < 100
 
 
 @pytest.mark.parametrize("number", ["rho_bar", "c_bar"])

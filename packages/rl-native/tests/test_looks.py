@@ -194,7 +194,7 @@ def tensors(found):
 
 
 @OPERATORS
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::torch.jit.TracerWarning")
 def test_a_recorded_call_computes_anew(form):
     b = make()
     other = {**b, "reward": 2 * b["reward"]}

@@ -19,7 +19,8 @@ def test_slices_of_environments_side_by_side_are_in_order_if_they_say_so():
     with pytest.raises(ContractError, match="'index' jumps"):
         estimate(td.clone())
     td.names = ["time"]
-    assert estimate(td)["advantage"].view(2, 4).diff(dim=0).eq(0).all()
+    one, other = estimate(td)["advantage"].view(2, 4)
+    torch.testing.assert_close(one, other)  # scans round by their place in the sequence
 
 
 def test_sequences_that_begin_without_an_end_before_are_not_one_sequence():
@@ -32,7 +33,8 @@ def test_sequences_that_begin_without_an_end_before_are_not_one_sequence():
     estimate = GAE(gamma=0.9, lmbda=0.9, value_network=None)
     with pytest.raises(ContractError, match="'is_init' is true at step 4, and step 3 is not done"):
         estimate(td.clone())
-    assert estimate(td.clone().reshape(2, 4))["advantage"].diff(dim=0).eq(0).all()
+    one, other = estimate(td.clone().reshape(2, 4))["advantage"]
+    torch.testing.assert_close(one, other)  # rows may be computed with different instructions
     td["next", "done"][3] = True
     estimate(td)
 
@@ -44,4 +46,4 @@ def test_flags_may_lack_the_last_dimension_where_values_do():
     td = TensorDict(state_value=torch.ones(2, 4), next=after.auto_batch_size_(2), batch_size=[2, 4])
     estimate = GAE(gamma=0.9, lmbda=0.9, value_network=None)
     wide = estimate(td.apply(lambda leaf: leaf.unsqueeze(-1)))
-    assert torch.equal(estimate(td)["advantage"], wide["advantage"].squeeze(-1))
+    torch.testing.assert_close(estimate(td)["advantage"], wide["advantage"].squeeze(-1))

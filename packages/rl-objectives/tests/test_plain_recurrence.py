@@ -136,7 +136,7 @@ def test_tangents_pass(steps):
     torch.testing.assert_close(found, naive(tangent, c, 1))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("steps", [3, 50])
 def test_what_is_traced_computes_anew(steps):
     d, c = make(2, steps, 1)

@@ -149,7 +149,8 @@ def test_one_compiled_graph_serves_batches_of_every_size_and_other_trees(make):
         index, weight = compiled(tree, n, torch.ones(n, device=tree.device), raw)
         assert index.shape == weight.shape == (n,)
         assert (raw[index] == 1).all()
-    assert torch.equal(tree.get(index), torch.full((4,), (1 + 1e-6) ** 0.6, device=tree.device))
+    # A power is not rounded the same by every processor.
+    torch.testing.assert_close(tree.get(index), torch.full((4,), (1 + 1e-6) ** 0.6, device=tree.device))
     other = _tree(make, 2000)
     index, _ = compiled(other, 64, torch.ones(64, device=tree.device), torch.zeros(2000, device=tree.device))
     assert (index[1:] >= index[:-1]).all()

@@ -300,7 +300,8 @@ def test_gradients_are_clipped_as_torch_does():
     for a, b in zip(layers[0].parameters(), layers[1].parameters(), strict=True):
         b.grad = a.grad.clone()
     expected = torch.nn.utils.clip_grad_norm_(layers[0].parameters(), 0.5)
-    assert torch.equal(clip_gradients(list(layers[1].parameters()), 0.5), expected)
+    # A norm is a sum, whose order depends on the processor.
+    torch.testing.assert_close(clip_gradients(list(layers[1].parameters()), 0.5), expected)
     for a, b in zip(layers[0].parameters(), layers[1].parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
 

@@ -17,6 +17,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
+from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
 from rl.collectors._carried import Carried
 from rl.collectors._checks import flat_keys, name_of
@@ -36,6 +37,7 @@ from rl.core.provenance import keys_in, note_stage
 __all__ = ["Collector"]
 
 
+@_foreign.collector
 class Collector:
     """An iterable of batches ``[*env.batch_size, T]``, last dimension named ``time``.
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rl.core.components import CONTRACTS, Command, Component
     from rl.core.contract import Contract, Key
     from rl.core.errors import (
+        ArgumentError,
         BackendError,
         BrokenPluginWarning,
         CheckError,
@@ -57,6 +58,7 @@ else:
 
 __all__ = [
     "CONTRACTS",
+    "ArgumentError",
     "BackendError",
     "Binary",
     "Bounded",
@@ -126,6 +128,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core.components": ["CONTRACTS", "Command", "Component"],
         "rl.core.contract": ["Contract", "Key"],
         "rl.core.errors": [
+            "ArgumentError",
             "BackendError",
             "BrokenPluginWarning",
             "CheckError",

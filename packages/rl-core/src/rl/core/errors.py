@@ -7,6 +7,7 @@ A message says what was wrong, where, what was expected, and what to do.
 from __future__ import annotations
 
 __all__ = [
+    "ArgumentError",
     "BackendError",
     "BrokenPluginWarning",
     "CheckError",
@@ -32,6 +33,10 @@ class RLError(Exception):
     def __str__(self) -> str:
         # KeyError prints its argument's repr: our messages are sentences, not keys.
         return "\n".join(str(arg) for arg in self.args)
+
+
+class ArgumentError(RLError, TypeError):
+    """A function or constructor does not have that keyword argument; the message says what to use instead."""
 
 
 class ContractError(RLError, KeyError):

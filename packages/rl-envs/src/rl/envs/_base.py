@@ -16,7 +16,7 @@ from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import unwrap
 from rl.core.mdp import StepMDP, merge_reset, where_reset
 from rl.core.specs import TensorSpec
-from rl.envs import _checks
+from rl.envs import _checks, _foreign
 from rl.envs._checks import check_action, check_batch, check_entries, check_result, entry_keys, refuse_closed
 from rl.envs._env_specs import EnvSpecs
 from rl.envs._flags import Flags, Masks
@@ -29,6 +29,7 @@ from rl.envs._subclass import FromInit, overtaken
 __all__ = ["EnvBase"]
 
 
+@_foreign.env
 class EnvBase(SpecNames):
     """An environment whose steps go from TensorDict to TensorDict.
 

@@ -13,6 +13,7 @@ from rl.core.errors import SpecError
 from rl.core.interfaces import Leaves
 from rl.core.keys import as_tuple, key_str
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
+from rl.envs import _foreign
 from rl.envs._base import EnvBase
 from rl.envs._env_specs import FLAGS, flag_spec
 from rl.envs._gym_leaves import Codec, GymLeaves
@@ -24,6 +25,7 @@ from rl.envs._gymnasium import gymnasium
 __all__ = ["GymEnv", "GymWrapper"]
 
 
+@_foreign.gym_env
 class GymWrapper(EnvBase):
     """Gymnasium environments that exist already.
 
@@ -191,6 +193,7 @@ class GymWrapper(EnvBase):
         return f"{type(self).__name__}(env={self._label()}, batch_size={self.batch_size}, device={self.device})"
 
 
+@_foreign.gym_env
 class GymEnv(GymWrapper):
     """A Gymnasium environment by its id; see `GymWrapper` for what it reads and writes.
 

@@ -12,11 +12,13 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
+from rl.envs import _foreign
 from rl.envs._base import EnvBase
 
 __all__ = ["PendulumEnv"]
 
 
+@_foreign.pendulum
 class PendulumEnv(EnvBase):
     """A pendulum that is to be swung up and held, with a torque too weak to lift it in one go.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, key_str, nearest, unwrap
 from rl.core.specs import Composite, TensorSpec
+from rl.envs import _foreign
 from rl.envs._transform import Transform
 
 __all__ = ["TensorDictPrimer"]
@@ -18,6 +19,7 @@ __all__ = ["TensorDictPrimer"]
 Value = float | Tensor
 
 
+@_foreign.primer
 class TensorDictPrimer(Transform):
     """Writes entries at the root when an episode begins: the start of what a policy carries from step to step.
 

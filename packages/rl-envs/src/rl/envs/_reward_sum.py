@@ -12,6 +12,7 @@ from torch import Tensor
 from rl.core.errors import ContractError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import Composite, Unbounded
+from rl.envs import _foreign
 from rl.envs._env_specs import leaf_keys
 from rl.envs._transform import Transform
 from rl.envs._transform_checks import from_root
@@ -19,6 +20,7 @@ from rl.envs._transform_checks import from_root
 __all__ = ["RewardSum"]
 
 
+@_foreign.reward_sum
 class RewardSum(Transform):
     """Adds up rewards from the start of each episode, undiscounted.
 

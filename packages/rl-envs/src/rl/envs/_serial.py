@@ -15,6 +15,7 @@ from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import key_str
 from rl.core.specs import Composite
+from rl.envs import _foreign
 from rl.envs._adapter import as_env
 from rl.envs._base import EnvBase
 from rl.envs._checks import check_entries, describe, entry_keys
@@ -23,6 +24,7 @@ from rl.envs._env_specs import leaf_keys
 __all__ = ["SerialEnv"]
 
 
+@_foreign.serial_env
 class SerialEnv(EnvBase):
     """Environments with equal specs, side by side.
 

@@ -15,6 +15,7 @@ from rl.core.errors import CheckpointError
 from rl.core.interfaces import Env, Leaves
 from rl.core.provenance import forget_stage, through
 from rl.core.specs import Composite
+from rl.envs import _foreign
 from rl.envs._adapter import as_env
 from rl.envs._base import EnvBase
 from rl.envs._checks import check_result
@@ -26,6 +27,7 @@ from rl.envs._transform import Transform
 __all__ = ["TransformedEnv"]
 
 
+@_foreign.transformed_env
 class TransformedEnv(EnvBase):
     """An environment seen through transforms.
 

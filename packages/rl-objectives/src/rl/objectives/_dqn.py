@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
+from rl.objectives import _foreign
 from rl.objectives._counted import MASK, mask_key, mean_of, scalar, terminated_key
 from rl.objectives._distance import check_distance, distance, reduce
 from rl.objectives._loss_module import Entries, LossModule
@@ -46,6 +47,7 @@ def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
 
 
 @final
+@_foreign.dqn_loss
 class DQNLoss(LossModule):
     """Deep Q-learning, with a target network and optionally double.
 

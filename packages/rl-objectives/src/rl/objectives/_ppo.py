@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rl.core.contract import Key
 from rl.core.errors import SpecError
+from rl.objectives import _foreign
 from rl.objectives._counted import fitted, mean_of, mean_std, scalar
 from rl.objectives._distance import reduce
 from rl.objectives._policy_loss import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
@@ -18,6 +19,7 @@ from rl.objectives.functional import clipped_surrogate, surrogate
 __all__ = ["ClipPPOLoss", "PPOLoss"]
 
 
+@_foreign.ppo_loss
 class PPOLoss(PolicyLoss):
     """Policy gradient on the probability ratio, with a critic and an entropy bonus; nothing is clipped.
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.objectives import _foreign
 
 __all__ = ["HardUpdate", "SoftUpdate", "make_target"]
 
@@ -85,6 +86,7 @@ class _Update:
 
 
 @final
+@_foreign.update
 class SoftUpdate(_Update):
     """Moves target networks a little towards the trained ones at each `step`.
 
@@ -132,6 +134,7 @@ class SoftUpdate(_Update):
 
 
 @final
+@_foreign.update
 class HardUpdate(_Update):
     """Copies the trained networks to the targets at every so many calls of `step`.
 

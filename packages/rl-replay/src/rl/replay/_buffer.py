@@ -15,6 +15,7 @@ from torch import Tensor
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX
+from rl.replay import _foreign
 from rl.replay._arguments import Index, refuse_parts, row_index, whole
 from rl.replay._checkpoint import read_state, write_state
 from rl.replay._collate import collate
@@ -33,6 +34,7 @@ __all__ = ["ReplayBuffer"]
 _STATE = ("types", "storage", "sampler", "writer", "write_count", "batch_size", "generator", "in_flight")
 
 
+@_foreign.buffer
 class ReplayBuffer:
     """Keeps experience and hands out batches of it.
 

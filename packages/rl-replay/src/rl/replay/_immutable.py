@@ -9,12 +9,14 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
+from rl.replay import _foreign
 from rl.replay._state import Apply, Fields
 
 __all__ = ["ImmutableDatasetWriter"]
 
 
 @final
+@_foreign.fixed_writer
 class ImmutableDatasetWriter:
     """Refuses every write: for a buffer over a dataset, whose storage is filled beforehand.
 

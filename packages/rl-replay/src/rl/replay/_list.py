@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import NestedKey
+from rl.replay import _foreign
 from rl.replay._arguments import Index, row_numbers, whole
 from rl.replay._layout import Layout, flatten
 from rl.replay._state import Apply, Fields, pack, reading, unpack
@@ -20,6 +21,7 @@ __all__ = ["ListStorage"]
 
 
 @final
+@_foreign.list_storage
 class ListStorage:
     """Rows in a list: TensorDicts, tensors or any object.
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl.core.errors import BackendError, CheckpointError
 from rl.core.keys import NestedKey, as_tuple
+from rl.replay import _foreign
 from rl.replay._layout import Column, Layout
 from rl.replay._tensor import TensorRows
 
@@ -24,6 +25,7 @@ _LONGEST = 80  # characters of a key in a file's name; file systems take 255 byt
 
 
 @final
+@_foreign.memmap_storage
 class LazyMemmapStorage(TensorRows):
     """Rows in memory-mapped files, made by the first batch: one file for each key.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl.core.interfaces import Storage, Writer
 from rl.core.keys import TD_ERROR, NestedKey
+from rl.replay import _foreign
 from rl.replay._arguments import refuse_parts
 from rl.replay._backend import offers_more_than_torch, refuse_device
 from rl.replay._buffer import ReplayBuffer
@@ -104,6 +105,7 @@ _Prioritized.__init__.__qualname__ = "PrioritizedReplayBuffer.__init__"  # whose
 
 
 @final
+@_foreign.prioritized_buffer
 class PrioritizedReplayBuffer(_Prioritized):
     """A `ReplayBuffer` with a `PrioritizedSampler` for its storage.
 
@@ -142,6 +144,7 @@ class PrioritizedReplayBuffer(_Prioritized):
 
 
 @final
+@_foreign.prioritized_buffer
 class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` with a `PrioritizedSampler`: samples hold ``index`` and ``priority_weight``.
 

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from rl.core.errors import ShapeError
 from rl.core.interfaces import Storage
+from rl.replay import _foreign
 from rl.replay._state import Apply, Fields
 
 __all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
 
 
 @final
+@_foreign.writer
 class RoundRobinWriter:
     """Rows go one behind the other; when the storage is full, the oldest is overwritten.
 

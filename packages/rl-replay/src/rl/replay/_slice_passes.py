@@ -13,6 +13,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
+from rl.replay import _foreign
 from rl.replay._dense_set import Longs
 from rl.replay._random import refuse_priority
 from rl.replay._segments import FROM, TO, SegmentTable
@@ -25,6 +26,7 @@ __all__ = ["SliceSamplerWithoutReplacement"]
 
 
 @final
+@_foreign.slice_sampler_without_replacement
 class SliceSamplerWithoutReplacement:
     """Passes over the trajectories: in each pass one slice of each, which begins uniformly in it.
 

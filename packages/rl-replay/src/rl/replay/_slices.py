@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
+from rl.replay import _foreign
 from rl.replay._random import refuse_priority, refuse_without_replacement
 from rl.replay._slice_core import DRAWN, SliceCore
 from rl.replay._slice_options import SliceOptions
@@ -21,6 +22,7 @@ __all__ = ["SliceSampler"]
 
 
 @final
+@_foreign.slice_sampler
 class SliceSampler:
     """Slices of trajectories, with replacement: a trajectory uniformly, then where in it the slice begins, uniformly.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.keys import NestedKey
+from rl.replay import _foreign
 from rl.replay._interleaved import Interleaved
 from rl.replay._layout import Column, Layout, flatten
 from rl.replay._tensor import TensorRows
@@ -18,6 +19,7 @@ __all__ = ["LazyTensorStorage", "TensorStorage"]
 
 
 @final
+@_foreign.lazy_tensor_storage
 class LazyTensorStorage(TensorRows):
     """Rows in memory that is allocated by the first batch.
 
@@ -80,6 +82,7 @@ class LazyTensorStorage(TensorRows):
 
 
 @final
+@_foreign.tensor_storage
 class TensorStorage(TensorRows):
     """Rows in tensors that exist already: a dataset, say. They are used as they are, not copied.
 

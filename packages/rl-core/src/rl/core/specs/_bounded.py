@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
+from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import ContinuousBox
 from rl.core.specs._leaf import LeafSpec
@@ -38,6 +39,7 @@ def _cast_end(end: Tensor, dtype: torch.dtype) -> Tensor:
     return cast
 
 
+@_foreign.leaf
 class Bounded(LeafSpec):
     """Values between `low` and `high`, both included, element by element.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl.core.checks import as_integer
 from rl.core.errors import SpecError
+from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import CategoricalBox
 from rl.core.specs._choices import all_values
@@ -160,6 +161,7 @@ class Categorical(ClassSpec):
         return OneHot(self.n, self._mask_shape, self._device, mask=self.mask)
 
 
+@_foreign.one_hot
 class OneHot(ClassSpec):
     """Vectors with one 1 among zeros: the last dimension are the classes.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
+from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import CategoricalBox
 from rl.core.specs._choices import all_values
@@ -166,6 +167,7 @@ def _as_nvec(nvec: Any) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
 
 
+@_foreign.multi_categorical
 class MultiCategorical(MultiSpec):
     """Integers, each from 0 to its own ``nvec - 1``.
 
@@ -235,6 +237,7 @@ class MultiCategorical(MultiSpec):
         return MultiOneHot(self._sizes, shape, self._device, mask=self.mask)
 
 
+@_foreign.one_hot
 class MultiOneHot(MultiSpec):
     """Several one-hot vectors, one after the other in the last dimension.
 

@@ -17,6 +17,7 @@ from tensordict import LazyStackedTensorDict, NonTensorData, TensorDictBase, is_
 from torch import Tensor
 
 from rl.core.errors import SpecError
+from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec
 from rl.core.specs._bounded import Bounded
 from rl.core.specs._choices import check_count
@@ -25,6 +26,7 @@ from rl.core.specs._shape import lead_size
 __all__ = ["Choice", "NonTensor"]
 
 
+@_foreign.non_tensor
 class NonTensor(TensorSpec):
     """Anything that is not a tensor: text, objects.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import ContinuousBox
 from rl.core.specs._leaf import LeafSpec
@@ -12,6 +13,7 @@ from rl.core.specs._leaf import LeafSpec
 __all__ = ["Unbounded"]
 
 
+@_foreign.leaf
 class Unbounded(LeafSpec):
     """All tensors of a shape and dtype.
 

@@ -15,6 +15,7 @@ from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, key_str, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import TensorSpec
+from rl.modules import _foreign
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.explore._schedule import LinearSchedule
 from rl.modules.policy._fit import action_leaf, action_shape, action_space
@@ -29,6 +30,7 @@ def exploring() -> bool:
     return how is None or how is InteractionType.RANDOM
 
 
+@_foreign.explorer
 class EGreedyModule(TensorDictModuleBase):
     """Replace the action by a random one, with a probability that falls over time.
 

@@ -14,6 +14,7 @@ from rl.core.errors import ContractError, SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Bounded, TensorSpec, Unbounded
+from rl.modules import _foreign
 from rl.modules.explore._egreedy import exploring
 from rl.modules.explore._schedule import LinearSchedule
 from rl.modules.policy._fit import action_leaf
@@ -22,6 +23,7 @@ from rl.modules.policy._keys import key_list
 __all__ = ["AdditiveGaussianModule"]
 
 
+@_foreign.explorer
 class AdditiveGaussianModule(TensorDictModuleBase):
     """Add normal noise to the action, less and less, and keep it within its bounds.
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rl.core.checks import as_integer
 from rl.core.errors import ShapeError, SpecError
+from rl.modules import _foreign
 from rl.modules.nets._arguments import is_list, make_norm
 
 __all__ = ["ConvNet"]
@@ -18,6 +19,7 @@ Maker = Any  # a class of modules, called with arguments that differ from class 
 Size2d = int | tuple[int, int]
 
 
+@_foreign.conv_net
 class ConvNet(nn.Sequential):
     """Two-dimensional convolutions with activations, and one flat feature vector in the end.
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rl.core._layers import run_layers
 from rl.core.checks import as_integer
 from rl.core.errors import ShapeError, SpecError
+from rl.modules import _foreign
 from rl.modules.nets._arguments import is_list, make_norm
 
 __all__ = ["MLP"]
@@ -20,6 +21,7 @@ __all__ = ["MLP"]
 Maker = Any  # a class of modules, called with arguments that differ from class to class
 
 
+@_foreign.mlp
 class MLP(nn.Sequential):
     """Linear layers with activations between them.
 

@@ -23,6 +23,7 @@ from rl.core.errors import ContractError
 from rl.core.keys import ACTION, OBSERVATION, NestedKey, unwrap
 from rl.core.lowering import Lowered, LoweredDistribution, chain, lower, unhooked
 from rl.core.specs import TensorSpec
+from rl.modules import _foreign
 from rl.modules.distributions._delta import Delta
 from rl.modules.policy._fit import (
     action_leaf,
@@ -41,6 +42,7 @@ from rl.modules.policy._keys import key_list, parts
 __all__ = ["Actor", "ProbabilisticActor", "reads_of"]
 
 
+@_foreign.actor
 class Actor(TensorDictModule):
     """A policy that computes its action.
 
@@ -82,6 +84,7 @@ class Actor(TensorDictModule):
         return Contract(reads_of(self.in_keys), (action, *(Key(key) for key in key_list(self.out_keys)[1:])))
 
 
+@_foreign.probabilistic_actor
 class ProbabilisticActor(ProbabilisticTensorDictSequential):
     """A policy that draws its action from a distribution.
 

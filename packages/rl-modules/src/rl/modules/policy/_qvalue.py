@@ -24,6 +24,7 @@ from rl.core.keys import (
 )
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import MultiCategorical, MultiOneHot, TensorSpec
+from rl.modules import _foreign
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.policy._actor import reads_of
 from rl.modules.policy._fit import action_leaf, action_shape, action_space, check_width, group_sizes, num_values
@@ -34,6 +35,7 @@ __all__ = ["QValueActor", "QValueModule"]
 Choose = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
+@_foreign.q_value_module
 class QValueModule(TensorDictModuleBase):
     """From action values to the action of the highest value.
 
@@ -164,6 +166,7 @@ class _Chooser:
         return index if self._dtype is torch.int64 else index.to(self._dtype)
 
 
+@_foreign.q_value_actor
 class QValueActor(TensorDictSequential):
     """A network that values each action, and the choice of the best.
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rl.core.checks import as_integer
 from rl.core.errors import ShapeError, SpecError
+from rl.modules import _foreign
 from rl.modules.recurrent._choice import find_backend
 from rl.modules.recurrent._weights import Cell
 
@@ -18,6 +19,7 @@ __all__ = ["GRU", "LSTM", "GRUCell", "LSTMCell"]
 Pair = tuple[Tensor, Tensor]
 
 
+@_foreign.recurrent_layer
 class LSTM(nn.RNNBase):
     """`torch.nn.LSTM` with the same weights, over batches first, that can restart inside a sequence.
 
@@ -82,6 +84,7 @@ class LSTM(nn.RNNBase):
         return out, (h, c)
 
 
+@_foreign.recurrent_layer
 class GRU(nn.RNNBase):
     """`torch.nn.GRU` with the same weights, over batches first, that can restart inside a sequence.
 

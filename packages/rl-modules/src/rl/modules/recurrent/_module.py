@@ -10,6 +10,7 @@ from torch import nn
 
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
+from rl.modules import _foreign
 from rl.modules.recurrent._base import RecurrentModule
 from rl.modules.recurrent._cells import GRU, LSTM, require_forward
 from rl.modules.recurrent._precision import Precision
@@ -66,6 +67,7 @@ def _adopted(kind: type[LSTM | GRU], given: nn.RNNBase) -> nn.RNNBase:
     return ours.train(given.training)
 
 
+@_foreign.recurrent_module
 class LSTMModule(RecurrentModule):
     """An LSTM that reads and writes named entries, step by step or whole sequences.
 
@@ -175,6 +177,7 @@ class LSTMModule(RecurrentModule):
         )
 
 
+@_foreign.recurrent_module
 class GRUModule(RecurrentModule):
     """A GRU that reads and writes named entries, step by step or whole sequences.
 

@@ -16,6 +16,7 @@ from rl.core._sequences import check_sequences
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key
+from rl.objectives import _foreign
 from rl.objectives._counted import (
     MASK,
     by_step,
@@ -37,6 +38,7 @@ Pairs = dict[NestedKey, tuple[Tensor, Tensor]]
 """What a network reads of each state, and of the state that follows."""
 
 
+@_foreign.estimator
 class ValueEstimatorBase(KeyedModule):
     """Adds ``advantage`` and ``value_target`` to a batch; subclasses say by which formula.
 
@@ -272,6 +274,7 @@ def _evaluate_shifted(
     return value, next_value
 
 
+@_foreign.td_estimator
 class TDEstimatorBase(ValueEstimatorBase):
     """An estimator whose target needs the values of the next states only; the advantage is that less the value."""
 

@@ -8,6 +8,7 @@ from typing import Any, final
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.objectives import _foreign
 from rl.objectives._counted import counted_steps, mean_std
 from rl.objectives.value._estimator import ValueEstimatorBase
 from rl.objectives.value.functional._gae import vec_generalized_advantage_estimate
@@ -16,6 +17,7 @@ __all__ = ["GAE"]
 
 
 @final
+@_foreign.estimator
 class GAE(ValueEstimatorBase):
     """Generalized advantage estimation.
 

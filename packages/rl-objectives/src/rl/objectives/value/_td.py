@@ -6,6 +6,7 @@ from typing import final
 
 from torch import Tensor, nn
 
+from rl.objectives import _foreign
 from rl.objectives.value._estimator import TDEstimatorBase
 from rl.objectives.value.functional._td import (
     td0_return_estimate,
@@ -63,6 +64,7 @@ class TD1Estimator(TDEstimatorBase):
 
 
 @final
+@_foreign.td_estimator
 class TDLambdaEstimator(TDEstimatorBase):
     """The lambda return: n-step returns of all lengths, weighted by powers of lambda.
 

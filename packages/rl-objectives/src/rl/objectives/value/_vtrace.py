@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
+from rl.objectives import _foreign
 from rl.objectives._composite import joint, listed, taken
 from rl.objectives._counted import counted_steps, without_padding
 from rl.objectives._networks import ActorCall, actor_keys, input_key, joint_states
@@ -22,6 +23,7 @@ __all__ = ["VTrace"]
 
 
 @final
+@_foreign.vtrace
 class VTrace(ValueEstimatorBase):
     """V-trace: returns of the actor as it is, from steps that an older one took.
 

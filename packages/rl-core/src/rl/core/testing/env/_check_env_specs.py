@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from rl.core.arguments import foreign_arguments
 from rl.core.interfaces import Env
 from rl.core.testing.env._entries import require_flags, require_in_specs
 
 __all__ = ["check_env_specs"]
 
 
+@foreign_arguments(
+    needless={
+        "return_contiguous": ("needless: results are compared as they come", None),
+        "check_dtype": ("needless: dtypes always have to agree", True),
+        "tensordict": ("not available yet: use a reset without arguments", None),
+        "break_when_any_done": ("needless: what is done is reset", None),
+    }
+)
 def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> None:
     """Compare a reset and a few random steps with the specs, entry by entry.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
+from rl.objectives import _foreign
 from rl.objectives.value._recurrence import fused_form, linear_recurrence
 from rl.objectives.value.functional._out import write
 from rl.objectives.value.functional._shared import (
@@ -118,6 +119,7 @@ def _td_lambda(
     return recurrence(reward + bootstrap * (1 - follow), gamma * follow, time_dim)
 
 
+@_foreign.rolling
 def td_lambda_return_estimate(
     gamma: Coefficient,
     lmbda: Coefficient,
@@ -159,6 +161,7 @@ def td_lambda_return_estimate(
     return _td_lambda(loop, gamma, lmbda, next_state_value, (reward, done, terminated), time_dim)
 
 
+@_foreign.rolling
 def vec_td_lambda_return_estimate(
     gamma: Coefficient,
     lmbda: Coefficient,
@@ -202,6 +205,7 @@ def vec_td_lambda_return_estimate(
     return out
 
 
+@_foreign.rolling
 def td_lambda_advantage_estimate(
     gamma: Coefficient,
     lmbda: Coefficient,
@@ -230,6 +234,7 @@ def td_lambda_advantage_estimate(
     return returns - state_value
 
 
+@_foreign.rolling
 def td1_return_estimate(
     gamma: Coefficient,
     next_state_value: Tensor,
@@ -259,6 +264,7 @@ def td1_return_estimate(
     return td_lambda_return_estimate(gamma, 1.0, next_state_value, reward, done, terminated, time_dim=time_dim)
 
 
+@_foreign.rolling
 def td1_advantage_estimate(
     gamma: Coefficient,
     state_value: Tensor,
@@ -292,6 +298,7 @@ def _less(returns: Tensor, state_value: Tensor, out: Tensor | None, inputs: Sequ
     return out
 
 
+@_foreign.rolling
 def vec_td_lambda_advantage_estimate(
     gamma: Coefficient,
     lmbda: Coefficient,
@@ -322,6 +329,7 @@ def vec_td_lambda_advantage_estimate(
     return _less(returns, state_value, out, (gamma, lmbda, next_state_value, reward, done, terminated))
 
 
+@_foreign.rolling
 def vec_td1_return_estimate(
     gamma: Coefficient,
     next_state_value: Tensor,
@@ -356,6 +364,7 @@ def vec_td1_return_estimate(
     )
 
 
+@_foreign.rolling
 def vec_td1_advantage_estimate(
     gamma: Coefficient,
     state_value: Tensor,

@@ -1,0 +1,74 @@
+"""Arguments of TorchRL's environments and transforms that are dropped at their default, or replaced."""
+
+from __future__ import annotations
+
+from rl.core.arguments import Needless, foreign_arguments
+
+__all__ = ["env", "gym_env", "pendulum", "primer", "reward_sum", "serial_env", "transformed_env"]
+
+_PROCESS = "not available yet: environments of a SerialEnv are in this process"
+_ENV: dict[str, Needless] = {
+    "run_type_checks": ("use debug=True or check_env_specs(env)", False),
+    "allow_done_after_reset": ("not available yet: a reset starts an episode", False),
+    "spec_locked": ("needless: specs are assigned, not changed in place", True),
+    "auto_reset": ("not available yet: use GymWrapper for simulators that reset by themselves", False),
+}
+env = foreign_arguments(needless=_ENV)
+gym_env = foreign_arguments(
+    needless={
+        **_ENV,
+        "batch_size": ("needless: it is that of the simulator; use num_envs=", None),
+        "convert_actions_to_numpy": ("needless: a simulator gets NumPy arrays", True),
+        "pixels_only": ("not available yet: with from_pixels=True the other observations stay", False),
+    },
+    replaced={"missing_obs_value": "needless: every reset has an observation"},
+)
+transformed_env = foreign_arguments(
+    needless={
+        **_ENV,
+        "cache_specs": ("needless: specs are computed once for each transform", True),
+        "auto_unwrap": ("not available yet: transforms of an inner TransformedEnv stay there", None),
+        "device": ("use the device of the environment inside", None),
+        "batch_size": ("needless: it is that of the environment inside", None),
+    },
+    replaced={"base_env": "use env="},
+)
+serial_env = foreign_arguments(
+    needless={
+        "create_env_kwargs": ("use functools.partial(make, ...)", None),
+        "pin_memory": (_PROCESS, False),
+        "share_individual_td": (_PROCESS, None),
+        "shared_memory": (_PROCESS, True),
+        "memmap": (_PROCESS, False),
+        "policy_proof": ("needless: every result has memory of its own", None),
+        "device": ("use the device of the environments inside", None),
+        "allow_step_when_done": ("not available yet: reset what is done before its next step", False),
+        "num_threads": ("use torch.set_num_threads", None),
+        "num_sub_threads": (_PROCESS, 1),
+        "serial_for_single": ("needless: one environment may be used by itself", False),
+        "non_blocking": ("needless: transfers wait where they have to", False),
+        "mp_start_method": (_PROCESS, None),
+        "use_buffers": ("needless: every result has memory of its own", None),
+        "metadata_from_workers": (_PROCESS, False),
+        "consolidate": (_PROCESS, True),
+        "daemon": (_PROCESS, False),
+        "shutdown_timeout": (_PROCESS, 10.0),
+    }
+)
+pendulum = foreign_arguments(
+    needless={"td_params": ("use keyword arguments, such as PendulumEnv(g=9.81)", None)},
+)
+primer = foreign_arguments(
+    needless={
+        "reset_key": ("needless: a partial reset is read from '_reset'", None),
+        "expand_specs": ("needless: specs are for one element, and the environment adds its batch", None),
+        "single_default_value": ("not available yet: use numbers or tensors as default_value", False),
+        "call_before_env_reset": ("not available yet: entries are written after the reset", False),
+    }
+)
+reward_sum = foreign_arguments(
+    needless={
+        "reset_keys": ("needless: a partial reset is read from '_reset'", None),
+        "reward_spec": ("not available yet: sums are part of observation_spec", False),
+    }
+)

@@ -1,0 +1,64 @@
+"""Arguments of TorchRL's modules that are dropped at their default, or replaced."""
+
+from __future__ import annotations
+
+from rl.core.arguments import foreign_arguments
+
+__all__ = [
+    "actor",
+    "conv_net",
+    "explorer",
+    "mlp",
+    "probabilistic_actor",
+    "q_value_actor",
+    "q_value_module",
+    "recurrent_layer",
+    "recurrent_module",
+]
+
+_SAFE = "not available yet: use spec.project(action)"
+_STRICT = "needless: shapes never broadcast", True
+
+actor = foreign_arguments(
+    needless={"safe": (_SAFE, False), "inplace": ("not available yet: the batch is always updated in place", True)}
+)
+probabilistic_actor = foreign_arguments(
+    needless={
+        "safe": (_SAFE, False),
+        "partial_tolerant": ("not available yet: all inputs have to be there", False),
+        "cache_dist": ("needless: a distribution is built for each call", False),
+        "generator": ("not available yet: use torch.manual_seed", None),
+        "log_prob_keys": ("use log_prob_key=", None),
+    }
+)
+q_value_module = foreign_arguments(
+    needless={
+        "var_nums": ("use group_sizes=", None),
+        "safe": ("needless: the chosen action is always one of the spec", False),
+        "strict_shape": _STRICT,
+    }
+)
+q_value_actor = foreign_arguments(
+    needless={
+        "safe": ("needless: the chosen action is always one of the spec", False),
+        "action_key": ("use a QValueModule with out_keys=", None),
+        "chosen_action_value_key": ("use a QValueModule with out_keys=", None),
+        "strict_shape": _STRICT,
+    }
+)
+explorer = foreign_arguments(
+    needless={
+        "safe": ("needless: explored actions are always projected into the spec", False, True),
+        "device": ("needless: a module is created on the CPU; move it with .to(device)", None),
+    }
+)
+mlp = foreign_arguments(
+    needless={"single_bias_last_layer": ("not available yet: use bias_last_layer=False and add one parameter", False)}
+)
+conv_net = foreign_arguments(
+    needless={"squeeze_output": ("needless: the default aggregator flattens the last three dimensions", False)}
+)
+recurrent_layer = foreign_arguments(needless={"use_scan": ("needless: the layers of this package always scan", False)})
+recurrent_module = foreign_arguments(
+    needless={"python_based": ("needless: use recurrent_backend='scan', which handles resets and compiles", False)}
+)

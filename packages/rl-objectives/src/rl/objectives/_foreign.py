@@ -1,0 +1,77 @@
+"""Arguments of TorchRL's losses and estimators that are dropped at their default, or replaced."""
+
+from __future__ import annotations
+
+from rl.core.arguments import Needless, foreign_arguments
+
+__all__ = ["dqn_loss", "estimator", "ppo_loss", "rolling", "td_estimator", "update", "vtrace"]
+
+_KEYS = "use set_keys(advantage=..., value_target=..., value=...)"
+_CHUNKS = "not available yet: networks see the whole batch at once; split it along its first dimension"
+
+_ESTIMATOR: dict[str, Needless] = {
+    "vectorized": ("needless: every return is one scan over time", None, True),
+    "skip_existing": (
+        "not available yet: values are always computed; use value_network=None to take those of the batch",
+        None,
+        False,
+    ),
+    "advantage_key": (_KEYS, None),
+    "value_target_key": (_KEYS, None),
+    "value_key": (_KEYS, None),
+    "device": ("needless: an estimator is where its network is; move it with .to(device)", None),
+    "deactivate_vmap": ("needless: networks never run under vmap", False),
+    "auto_reset_env": ("needless: the terminal observation is always under 'next'", False),
+    "value_chunk_size": (_CHUNKS, None),
+    "num_chunks": (_CHUNKS, None),
+    "num_chunk": (_CHUNKS, None),
+    "value_chunk_dim": (_CHUNKS, 0),
+    "shifted_budget": ("needless: shifted=True also evaluates every truncated state", 1),
+    "group_key": ("not available yet: multi-agent estimators; use one estimator for each group with set_keys", None),
+}
+estimator = foreign_arguments(needless=_ESTIMATOR)
+td_estimator = foreign_arguments(
+    needless={
+        **_ESTIMATOR,
+        "average_rewards": ("not available yet: use normalised rewards in the batch", False),
+    }
+)
+vtrace = foreign_arguments(
+    needless={
+        **_ESTIMATOR,
+        "average_adv": ("not available yet: normalise the advantage of the batch afterwards", False),
+    }
+)
+
+ppo_loss = foreign_arguments(
+    needless={
+        "log_explained_variance": ("use diagnostics=False", True),
+        "normalize_advantage_exclude_dims": (
+            "not available yet: all dimensions are normalised together; use normalize_advantage=False and normalise "
+            "the advantage of the batch",
+            (),
+        ),
+        "advantage_norm": ("use normalize_advantage=", None),
+        "gamma": ("use make_value_estimator(..., gamma=...) or an estimator of its own", None),
+        "separate_losses": ("not available yet: gradients of a shared network are summed; use two networks", False),
+        "advantage_key": (_KEYS, None),
+        "value_target_key": (_KEYS, None),
+        "value_key": (_KEYS, None),
+        "functional": ("needless: a loss always holds the networks themselves", True),
+        "delay_actor": ("not available yet: use a copy of the actor", False),
+        "max_importance_ratio": ("not available yet: use ClipPPOLoss(clip_epsilon=...)", None),
+        "device": ("needless: a loss is where its networks are; move it with .to(device)", None),
+        "actor": ("use actor_network=", None),
+        "critic": ("use critic_network=", None),
+    }
+)
+dqn_loss = foreign_arguments(
+    needless={
+        "priority_key": ("use set_keys(priority=...)", None),
+        "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto"),
+    }
+)
+update = foreign_arguments(replaced={"loss_module": "use loss="})
+rolling = foreign_arguments(
+    needless={"rolling_gamma": ("not available yet: a tensor gamma is always that of each step", None, True)}
+)

@@ -1,0 +1,105 @@
+"""Arguments of TorchRL's buffers, storages, samplers and writers that are dropped at their default, or replaced."""
+
+from __future__ import annotations
+
+from rl.core.arguments import Needless, foreign_arguments
+
+__all__ = [
+    "buffer",
+    "fixed_writer",
+    "lazy_tensor_storage",
+    "list_storage",
+    "memmap_storage",
+    "prioritized_buffer",
+    "slice_sampler",
+    "slice_sampler_without_replacement",
+    "tensor_storage",
+    "writer",
+]
+
+_COMPILABLE: Needless = ("needless: nothing has to be switched for torch.compile", None, False)
+_ONE_PROCESS = "not available yet: a buffer belongs to one process"
+_SHARED: Needless = (_ONE_PROCESS, None, False)
+_SPEED: Needless = ("needless: the bounds of trajectories are always kept", False)
+
+_BUFFER: dict[str, Needless] = {
+    "sample_unit": ("not available yet: use SliceSampler for sequences", None),
+    "dim_extend": ("use ndim= of the storage: leading dimensions of a batch count rows", None, 0),
+    "shared": _SHARED,
+    "delayed_init": ("needless: a storage is allocated by the first batch", None, False),
+    "service_backend": (_ONE_PROCESS, "direct", None),
+    "service_backend_options": (_ONE_PROCESS, None),
+    "transport": (_ONE_PROCESS, "auto"),
+    "transport_options": (_ONE_PROCESS, None),
+    "use_ray_service": (_ONE_PROCESS, False),
+}
+buffer = foreign_arguments(
+    needless={
+        **_BUFFER,
+        "transform_factory": ("use transform=", None),
+        "checkpointer": ("needless: dumps and loads write JSON and raw tensors", None),
+        "consume_after_n_samples": ("not available yet: use SamplerWithoutReplacement and empty()", None),
+        "compilable": _COMPILABLE,
+    }
+)
+prioritized_buffer = foreign_arguments(
+    needless={
+        **_BUFFER,
+        "sync": ("not available yet: priorities are always updated at once", True),
+        "sampler": ("use ReplayBuffer(sampler=...)", None),
+    }
+)
+lazy_tensor_storage = foreign_arguments(
+    needless={
+        "compilable": _COMPILABLE,
+        "consolidated": ("needless: each entry is one tensor", False),
+        "shared_init": _SHARED,
+        "cleanup_memmap": ("use LazyMemmapStorage(auto_cleanup=...)", True),
+    }
+)
+memmap_storage = foreign_arguments(
+    needless={
+        "compilable": _COMPILABLE,
+        "existsok": ("not available yet: use an empty folder, or ReplayBuffer.loads for a stored buffer", False),
+        "shared_init": _SHARED,
+    }
+)
+list_storage = foreign_arguments(
+    needless={"compilable": _COMPILABLE, "device": ("needless: rows stay on the device they come on", None)}
+)
+tensor_storage = foreign_arguments(
+    needless={
+        "compilable": _COMPILABLE,
+        "max_size": ("needless: the storage is as large as its data", None),
+        "device": ("use data.to(device)", None),
+    },
+    replaced={"storage": "use data="},
+)
+fixed_writer = foreign_arguments(needless={"compilable": _COMPILABLE})
+writer = foreign_arguments(
+    needless={
+        "compilable": _COMPILABLE,
+        "track_generations": ("not available yet: rows that were overwritten are not told apart", False),
+    }
+)
+slice_sampler = foreign_arguments(
+    needless={
+        "end_keys": ("not available yet: use one end_key=, or a traj_key=", None),
+        "step_key": ("not available yet: use end_key= or traj_key=", "step_count"),
+        "fragmented": ("not available yet: trajectories are stored in one piece", False),
+        "ends": ("use end_key= and an entry of the batch", None),
+        "trajectories": ("use traj_key= and an entry of the batch", None),
+        "cache_values": _SPEED,
+        "compile": _SPEED,
+        "use_gpu": _SPEED,
+    }
+)
+slice_sampler_without_replacement = foreign_arguments(
+    needless={
+        "end_keys": ("not available yet: use one end_key=, or a traj_key=", None),
+        "ends": ("use end_key= and an entry of the batch", None),
+        "trajectories": ("use traj_key= and an entry of the batch", None),
+        "compile": _SPEED,
+        "use_gpu": _SPEED,
+    }
+)

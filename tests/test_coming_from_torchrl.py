@@ -1,0 +1,66 @@
+"""The table behind docs/coming-from-torchrl.md against the classes that answer arguments of TorchRL.
+
+`python tests/test_coming_from_torchrl.py` prints the table.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parent.parent / "docs" / "coming-from-torchrl.md"
+BEGIN, END = "<!-- arguments: begin -->", "<!-- arguments: end -->"
+PACKAGES = ["rl.core", "rl.core.testing", "rl.collectors", "rl.envs", "rl.modules", "rl.replay", "rl.objectives"]
+PACKAGES += ["rl.objectives.value", "rl.objectives.value.functional"]
+
+
+def answering() -> Iterator[tuple[str, Any]]:
+    """Public classes and functions that answer arguments of others, by name."""
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            public = getattr(module, name)
+            found = getattr(public.__init__ if isinstance(public, type) else public, "answers", None)
+            if found is not None:
+                yield name, found
+
+
+def table() -> str:
+    """The page's rows: by argument, the classes, what is dropped, and what to do."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for name, found in dict(answering()).items():
+        for argument, (why, *values) in found.needless.items():
+            dropped = ", ".join(f"`{value!r}`" for value in values)
+            rows.setdefault((argument, dropped, why), []).append(name)
+        for argument, instead in found.replaced.items():
+            rows.setdefault((argument, "-", instead), []).append(name)
+    lines = ["| argument | of | dropped if | else |", "|---|---|---|---|"]
+    for (argument, dropped, why), names in sorted(rows.items()):
+        owners = ", ".join(f"`{name}`" for name in sorted(names))
+        lines.append(f"| `{argument}` | {owners} | {dropped} | {why} |")
+    return "\n".join(lines)
+
+
+def test_the_page_lists_every_argument_that_is_answered():
+    listed = PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
+    assert listed == table(), "paste what `python tests/test_coming_from_torchrl.py` prints"
+
+
+def test_no_argument_is_answered_that_the_signature_has():
+    for name, found in answering():
+        assert not found.known & {*found.needless, *found.replaced}, name
+
+
+def test_every_sentence_says_that_it_is_needless_or_what_to_do():
+    for name, found in answering():
+        sentences = [why for why, *_ in found.needless.values()] + list(found.replaced.values())
+        for sentence in sentences:
+            assert sentence.startswith(("needless: ", "use ", "not available yet: ")), (name, sentence)
+            assert inspect.cleandoc(sentence) == sentence.rstrip("."), (name, sentence)
+
+
+if __name__ == "__main__":
+    print(table())
