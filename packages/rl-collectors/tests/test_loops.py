@@ -213,7 +213,7 @@ def test_other_entries_than_tensors_are_kept(counting_env):
 
 
 def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
-    from rl.collectors._tensordict_loop import leaves_of, tensordict_of
+    from rl.collectors._loops.tensordict import leaves_of, tensordict_of
 
     leaves = {"a": torch.ones(2), ("b", "c", "d"): torch.zeros(2, 1), ("b", "e"): torch.ones(2)}
     td = tensordict_of(leaves, [2])
@@ -223,8 +223,8 @@ def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
 
 @pytest.mark.parametrize("form", ["lowered", "lowered with next", "opaque"])
 def test_a_policy_elsewhere_gives_the_same_numbers(counting_env, make_policy, form):
-    from rl.collectors._lowered_policy import lowered_policy
-    from rl.collectors._opaque_policy import opaque_act, opaque_policy
+    from rl.collectors._loops.lowered_policy import lowered_policy
+    from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
     from rl.core.lowering import Lowered, lower
 
     here = torch.device("cpu")  # a hop from the CPU to the CPU: the same calls as to another device

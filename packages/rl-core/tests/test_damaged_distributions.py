@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.core._versions import installed_version, requirements
+from rl.core._plugins.versions import installed_version, requirements
 from rl.core.registry import Registry
 
 DECLARES = """

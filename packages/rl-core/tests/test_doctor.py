@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rl.core import doctor
-from rl.core._versions import requirements, satisfies
+from rl.core._plugins.versions import requirements, satisfies
 from rl.core.components import Command, Component
 from rl.core.errors import BackendError
 from rl.core.hookspecs import hookimpl

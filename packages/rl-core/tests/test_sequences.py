@@ -5,7 +5,7 @@ import torch
 from tensordict import TensorDict
 
 from rl.core import ContractError, ShapeError, State
-from rl.core._sequences import check_sequences
+from rl.core.sequences import check_sequences
 
 H = ("recurrent_state", "h")
 STATES = [State(H, (1, 2), owner="LSTMModule")]

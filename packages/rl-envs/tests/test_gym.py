@@ -19,7 +19,7 @@ from rl.core.specs import (
 )
 from rl.core.testing import check_env
 from rl.envs import GymEnv, GymWrapper, register_gym_spec_conversion
-from rl.envs._gym_spaces import places, space_spec
+from rl.envs.gym._spaces import places, space_spec
 
 
 def to_gym(env, action):

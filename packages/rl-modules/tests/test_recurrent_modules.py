@@ -28,8 +28,8 @@ from rl.modules import (
     get_recurrent_matmul_precision,
     set_recurrent_matmul_precision,
 )
-from rl.modules.recurrent import _choice
-from rl.modules.recurrent._precision import concrete
+from rl.modules.recurrent.backends import _select as _choice
+from rl.modules.recurrent.backends._precision import concrete
 
 H, C = ("recurrent_state", "h"), ("recurrent_state", "c")
 MODULES = {"lstm": LSTMModule, "gru": GRUModule}
@@ -353,7 +353,7 @@ def test_an_absent_accelerator_comes_with_the_line_that_installs_it(monkeypatch)
 
 
 def test_one_for_another_device_is_refused_when_it_is_needed(monkeypatch):
-    monkeypatch.setattr("rl.modules.recurrent._base.is_offered", lambda name: name == "triton")
+    monkeypatch.setattr("rl.modules.recurrent.modules._base.is_offered", lambda name: name == "triton")
     monkeypatch.setattr(_choice.registry.default(), "answer", lambda *_, **__: None)
     module = make(LSTMModule, recurrent_backend="triton")
     td = batch(module, 5)
@@ -365,7 +365,7 @@ def test_one_for_another_device_is_refused_when_it_is_needed(monkeypatch):
 
 
 def test_one_that_is_installed_is_not_to_be_installed(monkeypatch):
-    monkeypatch.setattr("rl.modules.recurrent._base.is_offered", lambda _: True)
+    monkeypatch.setattr("rl.modules.recurrent.modules._base.is_offered", lambda _: True)
     monkeypatch.setattr(_choice, "is_offered", lambda _: True)
     monkeypatch.setattr(_choice.registry.default(), "answer", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -608,7 +608,7 @@ def test_what_became_of_states_is_not_asked_for_at_each_step(monkeypatch):
         pass
 
     asked, buffer = [], Buffer()
-    monkeypatch.setattr("rl.modules.recurrent._base.fate_of", lambda *_: asked.append(1) or "")
+    monkeypatch.setattr("rl.modules.recurrent.modules._base.fate_of", lambda *_: asked.append(1) or "")
     module = make(LSTMModule)
     td = batch(module, 2, 5).exclude(*(state.name for state in module.states))
     td["is_init"][:] = True

@@ -17,8 +17,8 @@ import torch
 from peers import Sides, in_turns, ratio, row, table, torchrl_values
 from torch import Tensor
 
+from rl.objectives.functional._recurrence import loop_recurrence, recurrence_backend, scan_recurrence, torch_recurrence
 from rl.objectives.value import functional
-from rl.objectives.value._recurrence import loop_recurrence, recurrence_backend, scan_recurrence, torch_recurrence
 
 SHAPES = ((8, 128), (64, 1024), (4096, 128))
 MORE = ((8, 128), (16, 5), (64, 32), (4096, 16), (1, 2048), (64, 1024), (1024, 128), (4096, 128), (8, 16384))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl.objectives.value._recurrence import forget_back_ends
+from rl.objectives.functional._recurrence import forget_back_ends
 
 
 @pytest.fixture(autouse=True)

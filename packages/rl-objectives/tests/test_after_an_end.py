@@ -6,9 +6,9 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
+from rl.objectives.functional._recurrence import scan_recurrence, torch_recurrence
 from rl.objectives.value import GAE
 from rl.objectives.value import functional as F
-from rl.objectives.value._recurrence import scan_recurrence, torch_recurrence
 
 BAD = [float("nan"), float("inf"), -float("inf")]
 
@@ -45,7 +45,7 @@ def turned(tensor, back):
 @pytest.fixture(params=["installed", "torch"])
 def _back_end(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr("rl.objectives.value._recurrence.recurrence_backend", lambda *_: torch_recurrence)
+        monkeypatch.setattr("rl.objectives.functional._recurrence.recurrence_backend", lambda *_: torch_recurrence)
 
 
 @pytest.mark.usefixtures("_back_end")

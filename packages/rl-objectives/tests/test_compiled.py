@@ -6,8 +6,8 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
+from rl.objectives.functional._recurrence import linear_recurrence, scan_recurrence
 from rl.objectives.value import GAE, recurrence_backend
-from rl.objectives.value._recurrence import linear_recurrence, scan_recurrence
 from rl.objectives.value.functional import (
     reward2go,
     vec_generalized_advantage_estimate,
@@ -133,7 +133,7 @@ def test_a_back_end_that_cannot_be_traced_is_left_out(monkeypatch):
     def opaque(*_):
         raise AssertionError("called while tracing")
 
-    monkeypatch.setattr("rl.objectives.value._recurrence.recurrence_backend", lambda *_: opaque)
+    monkeypatch.setattr("rl.objectives.functional._recurrence.recurrence_backend", lambda *_: opaque)
     d, c = torch.randn(2, 5, 1), torch.rand(2, 5, 1)
     compiled = torch.compile(lambda d, c: linear_recurrence(d, c, 1), fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(d, c), scan_recurrence(d, c, 1))

@@ -5,11 +5,11 @@ import torch
 from torch.autograd import forward_ad
 
 from rl.core.errors import ShapeError, SpecError
+from rl.objectives.functional._recurrence import torch_recurrence
 from rl.objectives.value import functional
-from rl.objectives.value._recurrence import torch_recurrence
 
 SHAPE = (3, 6, 1)
-VALUES = "rl.objectives.value._recurrence.recurrence_backend"
+VALUES = "rl.objectives.functional._recurrence.recurrence_backend"
 
 
 def make(dtype=torch.float32):

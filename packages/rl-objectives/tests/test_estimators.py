@@ -11,8 +11,8 @@ from torch import nn
 
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.testing import check_estimator
+from rl.objectives.estimators._kinds import make_estimator
 from rl.objectives.value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, ValueEstimators
-from rl.objectives.value._kinds import make_estimator
 from rl.objectives.value.functional import (
     generalized_advantage_estimate,
     td0_return_estimate,

@@ -9,14 +9,15 @@ from rl.core.errors import ShapeError, SpecError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.core.testing import check_linear_recurrence
-from rl.objectives.value import _recurrence, functional
-from rl.objectives.value._recurrence import (
+from rl.objectives.functional import _recurrence
+from rl.objectives.functional._recurrence import (
     linear_recurrence,
     loop_recurrence,
     recurrence_backend,
     scan_recurrence,
     torch_recurrence,
 )
+from rl.objectives.value import functional
 from rl.plugins import objectives
 
 

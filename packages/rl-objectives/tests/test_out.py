@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rl.core.errors import ShapeError, SpecError
+from rl.objectives.functional._recurrence import torch_recurrence
 from rl.objectives.value import functional
-from rl.objectives.value._recurrence import torch_recurrence
 
 SHAPE = (3, 5, 1)
 PAIRS = ("vec_generalized_advantage_estimate", "vtrace_advantage_estimate")
@@ -22,7 +22,7 @@ NAMES = (
 @pytest.fixture(params=["installed", "torch"], autouse=True)
 def backend(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr("rl.objectives.value._recurrence.recurrence_backend", lambda *_: torch_recurrence)
+        monkeypatch.setattr("rl.objectives.functional._recurrence.recurrence_backend", lambda *_: torch_recurrence)
 
 
 def call(name, numbers, done, **more):

@@ -9,8 +9,8 @@ import torch
 import rl.objectives
 import rl.objectives.value
 from rl.core.registry import default
+from rl.objectives.functional._recurrence import torch_recurrence
 from rl.objectives.value import functional
-from rl.objectives.value._recurrence import torch_recurrence
 from rl.plugins import objectives
 
 

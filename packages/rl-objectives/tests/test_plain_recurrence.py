@@ -9,7 +9,7 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl.core.errors import ShapeError
-from rl.objectives.value._recurrence import linear_recurrence, loop_recurrence, scan_recurrence, torch_recurrence
+from rl.objectives.functional._recurrence import linear_recurrence, loop_recurrence, scan_recurrence, torch_recurrence
 
 FORMS = pytest.mark.parametrize("form", [loop_recurrence, scan_recurrence, torch_recurrence], ids=lambda f: f.__name__)
 

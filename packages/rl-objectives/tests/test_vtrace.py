@@ -15,7 +15,8 @@ from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.objectives import ClipPPOLoss, DQNLoss, PPOLoss
-from rl.objectives.value import ValueEstimators, VTrace, _recurrence
+from rl.objectives.functional import _recurrence
+from rl.objectives.value import ValueEstimators, VTrace
 from rl.objectives.value.functional import (
     generalized_advantage_estimate,
     td1_return_estimate,

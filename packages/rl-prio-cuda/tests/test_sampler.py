@@ -23,8 +23,8 @@ class NothingIsRead(TorchDispatchMode):
 
 @pytest.fixture
 def sampler(device, monkeypatch):
-    from rl.replay import _prioritized
-    from rl.replay._backend import Backend
+    from rl.replay._priority.backend import Backend
+    from rl.replay.samplers import _prioritized
 
     def find_tree(who, backend, capacity, where, dtype):
         tree = CudaPriorityTree(capacity, dtype=dtype, device=device)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import NonTensorStack, TensorDict
 
-import rl.replay._checkpoint as checkpoint
+import rl.replay.buffers._checkpoint as checkpoint
 from rl.core.errors import CheckpointError
 from rl.replay import (
     LazyMemmapStorage,

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import torch
 
-import rl.replay._checkpoint as checkpoint
+import rl.replay.buffers._checkpoint as checkpoint
 from rl.core.errors import CheckpointError
 from rl.replay import LazyTensorStorage, ReplayBuffer
 

@@ -14,9 +14,10 @@ from rl.core.registry import Registry
 from rl.core.settings import Settings
 from rl.core.testing import ToyPriorityTree
 from rl.plugins import replay as plugin
-from rl.replay import PrioritizedSampler, _backend
-from rl.replay._prefix_tree import PrefixTree
-from rl.replay._priorities import large_zeros
+from rl.replay import PrioritizedSampler
+from rl.replay._priority import backend as _backend
+from rl.replay._priority.arguments import large_zeros
+from rl.replay._priority.prefix_tree import PrefixTree
 
 
 class Trees:

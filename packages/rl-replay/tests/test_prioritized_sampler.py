@@ -21,10 +21,11 @@ from rl.core.registry import Registry
 from rl.core.settings import Settings
 from rl.core.testing import ToyPriorityTree, check_sampler
 from rl.plugins import replay as plugin
-from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, TensorStorage, _backend
-from rl.replay._block_tree import BlockTree
-from rl.replay._prefix_tree import PrefixTree
-from rl.replay._torch_tree import WideTree
+from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, TensorStorage
+from rl.replay._priority import backend as _backend
+from rl.replay._priority.block_tree import BlockTree
+from rl.replay._priority.prefix_tree import PrefixTree
+from rl.replay._priority.torch_tree import WideTree
 
 
 class FusedTree(ToyPriorityTree):

@@ -17,10 +17,10 @@ from rl.replay import (
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
     TensorStorage,
-    _tensor,
 )
-from rl.replay._row_gather import TorchRowGather
-from rl.replay._slice_index import place_slices, slice_rows, whole_rows
+from rl.replay._slices.draw import place_slices, slice_rows, whole_rows
+from rl.replay.storages import _rows as _tensor
+from rl.replay.storages._gather import TorchRowGather
 
 
 def rows(start, stop, episode=10):

@@ -12,8 +12,8 @@ from rl.replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl.replay._slice_core import Numbers
-from rl.replay._slice_index import place_slices, slice_rows
+from rl.replay._slices.core import Numbers
+from rl.replay._slices.draw import place_slices, slice_rows
 
 
 def rows():

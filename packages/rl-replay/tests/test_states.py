@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
 
-import rl.replay._checkpoint as checkpoint
+import rl.replay.buffers._checkpoint as checkpoint
 from rl.core.errors import CheckpointError, SpecError
 from rl.replay import (
     ImmutableDatasetWriter,

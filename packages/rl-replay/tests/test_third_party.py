@@ -9,7 +9,8 @@ from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry
 from rl.core.testing import ToyRowGather, check_sampler
 from rl.plugins import replay as replay_plugin
-from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer, TensorStorage, _row_gather
+from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer, TensorStorage
+from rl.replay.storages import _gather as _row_gather
 
 
 class Proportional:
@@ -21,7 +22,7 @@ class Proportional:
         self.priority = torch.zeros(capacity, dtype=torch.float64)
 
     def sample(self, storage, batch_size, *, generator=None):
-        from rl.replay._random import refuse_empty
+        from rl.replay.samplers._random import refuse_empty
 
         rows = refuse_empty("Proportional", storage, batch_size)
         p = self.priority[:rows]

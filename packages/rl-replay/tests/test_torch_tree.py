@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from rl.core.testing import ToyPriorityTree, check_priority_tree
 from rl.plugins.replay import rl_priority_tree
-from rl.replay._block_tree import BlockTree
-from rl.replay._prefix_tree import PrefixTree
-from rl.replay._torch_tree import PREFIX_UP_TO, WideTree, torch_tree
-from rl.replay._tree_checks import _last_of_each
+from rl.replay._priority.block_tree import BlockTree
+from rl.replay._priority.checks import _last_of_each
+from rl.replay._priority.prefix_tree import PrefixTree
+from rl.replay._priority.torch_tree import PREFIX_UP_TO, WideTree, torch_tree
 
 TREES = {"prefix": PrefixTree, "block": BlockTree, "wide": WideTree, "toy": ToyPriorityTree}
 CPU = torch.device("cpu")

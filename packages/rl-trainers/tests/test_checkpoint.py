@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from rl.core.errors import CheckpointError
 from rl.trainers import load_checkpoint, save_checkpoint
-from rl.trainers._files import write_atomic
+from rl.trainers._run.files import write_atomic
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16]
 

@@ -14,8 +14,8 @@ from rl.core.cli import main
 from rl.core.components import Component
 from rl.core.registry import default
 from rl.trainers import PPOConfig, Recipe, RunConfig, TrainResult, train_ppo
-from rl.trainers._arguments import parse_train
-from rl.trainers._loading import load_config
+from rl.trainers._command.arguments import parse_train
+from rl.trainers._evaluate.loading import load_config
 
 TINY = ["--total-frames", "256", "--num-envs", "2", "--frames-per-batch", "128", "--minibatch-size", "64"]
 TINY += ["--eval-episodes", "1", "--final-eval-episodes", "2", "--loggers", "[csv]", "--display", "plain"]

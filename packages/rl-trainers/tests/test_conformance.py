@@ -3,9 +3,9 @@
 import pytest
 
 from rl.core.testing import check_logger, check_recipe
-from rl.trainers._dqn_config import DQN
-from rl.trainers._loggers import CSVLogger, TensorBoardLogger, read_metrics
-from rl.trainers._ppo_config import PPO
+from rl.trainers.loggers._loggers import CSVLogger, TensorBoardLogger, read_metrics
+from rl.trainers.recipes.dqn._config import DQN
+from rl.trainers.recipes.ppo._config import PPO
 
 
 @pytest.mark.parametrize("recipe", [PPO, DQN], ids=lambda recipe: recipe.name)

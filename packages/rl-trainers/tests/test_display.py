@@ -4,7 +4,7 @@ import math
 import pytest
 
 from rl.core.errors import SpecError
-from rl.trainers._display import PlainDisplay, QuietDisplay, RichDisplay, make_display
+from rl.trainers._report.display import PlainDisplay, QuietDisplay, RichDisplay, make_display
 
 VALUES = {"return_mean": 21.5, "loss_policy": -0.0123, "eval_return_mean": math.nan}
 TIMES = {"collect": 3.0, "update": 1.0}

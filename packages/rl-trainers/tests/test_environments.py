@@ -11,9 +11,10 @@ import torch
 from rl.core.cli import main
 from rl.core.errors import RLError, SpecError, UnknownComponentError
 from rl.envs import GymEnv
-from rl.trainers import _envs, make_env
-from rl.trainers._arguments import parse_train
-from rl.trainers._loading import load_config
+from rl.trainers import make_env
+from rl.trainers._build import envs as _envs
+from rl.trainers._command.arguments import parse_train
+from rl.trainers._evaluate.loading import load_config
 
 MODULE = """
 import gymnasium

@@ -12,9 +12,9 @@ from rl.core import SpecError, states_of
 from rl.core.cli import main
 from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, evaluate, load_policy, make_env, train_dqn, train_ppo
-from rl.trainers._dqn import dqn_policy, q_loss
-from rl.trainers._loading import load_run
-from rl.trainers._ppo import ppo_networks
+from rl.trainers._evaluate.loading import load_run
+from rl.trainers.recipes.dqn._train import dqn_policy, q_loss
+from rl.trainers.recipes.ppo._train import ppo_networks
 
 QUICK = {"env": "test/recall", "num_envs": 8, "eval_every": 2048, "loggers": ("csv",), "recurrent_size": 16}
 PPO = PPOConfig(

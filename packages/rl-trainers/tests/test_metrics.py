@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl.core.errors import CheckpointError
-from rl.trainers._loggers import CSVLogger, TensorBoardLogger, read_metrics
-from rl.trainers._metrics import EpisodeStats
-from rl.trainers._plot import plot_learning_curve
-from rl.trainers._schedule import Every
+from rl.trainers._report.plot import plot_learning_curve
+from rl.trainers._run.metrics import EpisodeStats
+from rl.trainers._run.schedule import Every
+from rl.trainers.loggers._loggers import CSVLogger, TensorBoardLogger, read_metrics
 
 
 def naive(reward, done):

@@ -10,26 +10,17 @@ from rl.core import ExplorationType, set_exploration_type
 from rl.core.errors import RLError, SpecError
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.replay import PrioritizedSampler
-from rl.trainers import (
-    DQNConfig,
-    Evaluator,
-    PPOConfig,
-    _evaluation,
-    _run,
-    evaluate,
-    load_policy,
-    make_env,
-    train_dqn,
-    train_ppo,
-)
-from rl.trainers._actions import BinaryVector, CategoricalVector
-from rl.trainers._dqn import dqn_policy
-from rl.trainers._fields import config_fields
-from rl.trainers._loggers import read_metrics
-from rl.trainers._networks import described_observations, network
-from rl.trainers._optimizer import clip_gradients
-from rl.trainers._ppo import ppo_policy
-from rl.trainers._rng import seeds_of
+from rl.trainers import DQNConfig, Evaluator, PPOConfig, evaluate, load_policy, make_env, train_dqn, train_ppo
+from rl.trainers._build.actions import BinaryVector, CategoricalVector
+from rl.trainers._build.networks import described_observations, network
+from rl.trainers._build.optimizer import clip_gradients
+from rl.trainers._command.fields import config_fields
+from rl.trainers._evaluate import evaluator as _evaluation
+from rl.trainers._run import run as _run
+from rl.trainers._run.rng import seeds_of
+from rl.trainers.loggers._loggers import read_metrics
+from rl.trainers.recipes.dqn._train import dqn_policy
+from rl.trainers.recipes.ppo._train import ppo_policy
 
 QUICK = {"env": "test/guess", "num_envs": 4, "eval_every": 1024, "loggers": ("csv",)}
 

@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from rl.core.cli import main
 from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.trainers import Evaluator, PPOConfig, load_checkpoint, save_checkpoint, train_ppo
-from rl.trainers import _checkpoint as checkpoint
-from rl.trainers._ppo_config import PPO
-from rl.trainers._run_folder import RunFolder
+from rl.trainers._run import checkpoint
+from rl.trainers._run.folder import RunFolder
+from rl.trainers.recipes.ppo._config import PPO
 
 CONFIG = PPOConfig(
     env="test/guess", num_envs=4, total_frames=512, frames_per_batch=128, minibatch_size=64, epochs=1, hidden=(8,),
@@ -66,7 +66,7 @@ def test_fewer_frames_than_are_saved_end_the_run_with_an_evaluation():
 def test_a_folder_is_trained_in_by_one_process(tmp_path):
     config = stopped()
     code = (
-        "import sys; from rl.trainers._run_folder import RunFolder\n"
+        "import sys; from rl.trainers._run.folder import RunFolder\n"
         "with RunFolder('run').locked(): print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

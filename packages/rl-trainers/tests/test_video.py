@@ -8,7 +8,7 @@ import pytest
 from rl.core.cli import main
 from rl.core.errors import RLError
 from rl.trainers import PPOConfig, evaluate, load_run, train_ppo
-from rl.trainers._video import record_video
+from rl.trainers._report.video import record_video
 
 SMALL = {"total_frames": 64, "num_envs": 1, "frames_per_batch": 64, "minibatch_size": 64, "epochs": 1, "hidden": (8,),
          "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}  # fmt: skip

@@ -10,8 +10,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors._leaf_loop import LeafAct, LeafStep
-from rl.collectors._tensordict_loop import TensorDictAct, TensorDictStep, leaves_of
+from rl.collectors._loops.leaf import LeafAct, LeafStep
+from rl.collectors._loops.tensordict import TensorDictAct, TensorDictStep, leaves_of
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
-from rl.collectors._carried import Carried
 from rl.collectors._checks import flat_keys, name_of
-from rl.collectors._clock import Clock
-from rl.collectors._runner import Runner
+from rl.collectors._loops.runner import Runner
+from rl.collectors._profile import Clock
+from rl.collectors._recurrent_state import Carried
 from rl.collectors._state import pack, unpack
 from rl.collectors._trajectories import number_trajectories
 from rl.collectors._weights import load_weights

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 
 from rl.collectors._checks import flat_keys
-from rl.collectors._leaf_loop import LeafAct
-from rl.collectors._tensordict_loop import TensorDictAct
+from rl.collectors._loops.leaf import LeafAct
+from rl.collectors._loops.tensordict import TensorDictAct
 from rl.core.interfaces import Env, Leaves
 
 __all__ = ["RandomActions"]

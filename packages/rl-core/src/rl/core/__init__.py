@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from rl.core._compile import compile_with_warmup
     from rl.core._explain import Explanation, check_pipeline, explain
     from rl.core._exploration import ExplorationType, exploration_type, set_exploration_type
-    from rl.core._recurrent import RecurrentOptions, State, recurrent_mode, set_recurrent_mode, states_of
     from rl.core.components import CONTRACTS, Command, Component
     from rl.core.contract import Contract, Key
     from rl.core.errors import (
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from rl.core.hookspecs import hookimpl
     from rl.core.lowering import Lowered, lower, lower_distribution, lower_env
     from rl.core.mdp import step_mdp
+    from rl.core.recurrent import RecurrentOptions, State, recurrent_mode, set_recurrent_mode, states_of
     from rl.core.registry import PluginRecord, Registry, components, default, load
     from rl.core.specs import (
         Binary,
@@ -124,7 +124,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core._compile": ["compile_with_warmup"],
         "rl.core._explain": ["Explanation", "check_pipeline", "explain"],
         "rl.core._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
-        "rl.core._recurrent": ["RecurrentOptions", "State", "recurrent_mode", "set_recurrent_mode", "states_of"],
+        "rl.core.recurrent": ["RecurrentOptions", "State", "recurrent_mode", "set_recurrent_mode", "states_of"],
         "rl.core.components": ["CONTRACTS", "Command", "Component"],
         "rl.core.contract": ["Contract", "Key"],
         "rl.core.errors": [

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from rl.core._recurrent import states_of
 from rl.core.contract import Contract, Key, MissingKey, missing_keys_message
 from rl.core.errors import ContractError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, next_key, unwrap
 from rl.core.provenance import fate_of
+from rl.core.recurrent import states_of
 
 __all__ = ["Explanation", "KeyUse", "check_pipeline", "contract_of", "explain"]
 

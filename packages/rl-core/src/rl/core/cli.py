@@ -14,11 +14,11 @@ from difflib import get_close_matches
 from typing import Any, TextIO
 
 from rl.core.__about__ import __version__
-from rl.core._output import diverted_stdout
-from rl.core._parser import Parser
-from rl.core._records import PluginRecord, printable
-from rl.core._table import table
-from rl.core._versions import installed_version
+from rl.core._command.output import diverted_stdout
+from rl.core._command.parser import Parser
+from rl.core._command.table import table
+from rl.core._plugins.record import PluginRecord, printable
+from rl.core._plugins.versions import installed_version
 from rl.core.components import Command
 from rl.core.errors import BrokenPluginWarning, RLError
 from rl.core.registry import Registry, discovered

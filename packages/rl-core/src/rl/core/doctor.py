@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from rl.core import namespace
 from rl.core.__about__ import __version__
-from rl.core._admission import did_you_mean
-from rl.core._output import diverted_stdout
-from rl.core._parser import Parser
-from rl.core._records import Answer, PluginRecord, brief
-from rl.core._table import table
-from rl.core._versions import installed_version, requirements, satisfies
+from rl.core._command.output import diverted_stdout
+from rl.core._command.parser import Parser
+from rl.core._command.table import table
+from rl.core._plugins.record import Answer, PluginRecord, brief
+from rl.core._plugins.validation import did_you_mean
+from rl.core._plugins.versions import installed_version, requirements, satisfies
 from rl.core.components import Command
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
 from rl.core.registry import Registry, discovered

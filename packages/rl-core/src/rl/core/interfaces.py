@@ -15,9 +15,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core._recurrent import RecurrentOptions
 from rl.core.contract import Contract
 from rl.core.keys import NestedKey
+from rl.core.recurrent import RecurrentOptions
 
 if TYPE_CHECKING:
     from rl.core.specs import Composite

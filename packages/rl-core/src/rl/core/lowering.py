@@ -24,7 +24,7 @@ from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tenso
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core._layers import changed, plain_network
+from rl.core._lowering.fast_sequential import changed, plain_network
 from rl.core.errors import ContractError
 from rl.core.interfaces import LeafEnv, LoweredModule
 from rl.core.keys import NestedKey, as_tuple, unwrap

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
 
-from rl.core._done import (
+from rl.core._mdp.done_flags import (
     FLAGS,
     Keys,
     any_done,
@@ -20,7 +20,7 @@ from rl.core._done import (
     key_list,
     terminated_or_truncated,
 )
-from rl.core._partial_reset import apply_reset_mask, merge_reset, reset_masks, where_reset
+from rl.core._mdp.partial_reset import apply_reset_mask, merge_reset, reset_masks, where_reset
 from rl.core.errors import ContractError
 from rl.core.keys import ACTION, DONE, NEXT, RESET, REWARD, NestedKey, as_tuple, unwrap
 

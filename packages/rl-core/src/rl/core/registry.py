@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import pluggy
 
 from rl.core import hookspecs, namespace
-from rl.core._admission import IncompatiblePluginError, Offers, add_offer, admit, did_you_mean
-from rl.core._discovery import FIRST_PARTY, disable, in_order, record_of, scan
-from rl.core._protocols import check_answer
-from rl.core._records import Answer, PluginRecord, brief, declaring, naming_interrupts
+from rl.core._plugins.discovery import FIRST_PARTY, disable, in_order, record_of, scan
+from rl.core._plugins.protocols import check_answer
+from rl.core._plugins.record import Answer, PluginRecord, brief, declaring, naming_interrupts
+from rl.core._plugins.validation import IncompatiblePluginError, Offers, add_offer, admit, did_you_mean
 from rl.core.components import CONTRACTS, OWN_COMMANDS, Command, Component
 from rl.core.errors import (
     BackendError,

@@ -7,21 +7,21 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.core.mdp import step_mdp
     from rl.envs.__about__ import __version__
-    from rl.envs._adapter import EnvAdapter, as_env
-    from rl.envs._base import EnvBase
-    from rl.envs._compose import Compose
-    from rl.envs._conformance import check_env_specs
-    from rl.envs._gym import GymEnv, GymWrapper
-    from rl.envs._gym_spaces import register_gym_spec_conversion
-    from rl.envs._init_tracker import InitTracker
-    from rl.envs._pendulum import PendulumEnv
-    from rl.envs._primer import TensorDictPrimer
-    from rl.envs._random_policy import RandomPolicy
-    from rl.envs._reward_sum import RewardSum
-    from rl.envs._serial import SerialEnv
-    from rl.envs._step_counter import StepCounter
-    from rl.envs._transform import Transform
-    from rl.envs._transformed import TransformedEnv
+    from rl.envs.base._adapter import EnvAdapter, as_env
+    from rl.envs.base._base import EnvBase
+    from rl.envs.base._conformance import check_env_specs
+    from rl.envs.base._random_policy import RandomPolicy
+    from rl.envs.batched._serial import SerialEnv
+    from rl.envs.gym._spaces import register_gym_spec_conversion
+    from rl.envs.gym._wrapper import GymEnv, GymWrapper
+    from rl.envs.native._pendulum import PendulumEnv
+    from rl.envs.transforms._base import Transform
+    from rl.envs.transforms._compose import Compose
+    from rl.envs.transforms._transformed_env import TransformedEnv
+    from rl.envs.transforms.episode._init_tracker import InitTracker
+    from rl.envs.transforms.episode._step_counter import StepCounter
+    from rl.envs.transforms.recurrent._primer import TensorDictPrimer
+    from rl.envs.transforms.reward._reward_sum import RewardSum
 
 __all__ = [
     "Compose",
@@ -50,20 +50,20 @@ __getattr__, __dir__ = lazy_exports(
     {
         "rl.core.mdp": ["step_mdp"],
         "rl.envs.__about__": ["__version__"],
-        "rl.envs._adapter": ["EnvAdapter", "as_env"],
-        "rl.envs._base": ["EnvBase"],
-        "rl.envs._compose": ["Compose"],
-        "rl.envs._conformance": ["check_env_specs"],
-        "rl.envs._gym": ["GymEnv", "GymWrapper"],
-        "rl.envs._gym_spaces": ["register_gym_spec_conversion"],
-        "rl.envs._init_tracker": ["InitTracker"],
-        "rl.envs._pendulum": ["PendulumEnv"],
-        "rl.envs._primer": ["TensorDictPrimer"],
-        "rl.envs._random_policy": ["RandomPolicy"],
-        "rl.envs._reward_sum": ["RewardSum"],
-        "rl.envs._serial": ["SerialEnv"],
-        "rl.envs._step_counter": ["StepCounter"],
-        "rl.envs._transform": ["Transform"],
-        "rl.envs._transformed": ["TransformedEnv"],
+        "rl.envs.base._adapter": ["EnvAdapter", "as_env"],
+        "rl.envs.base._base": ["EnvBase"],
+        "rl.envs.transforms._compose": ["Compose"],
+        "rl.envs.base._conformance": ["check_env_specs"],
+        "rl.envs.gym._wrapper": ["GymEnv", "GymWrapper"],
+        "rl.envs.gym._spaces": ["register_gym_spec_conversion"],
+        "rl.envs.transforms.episode._init_tracker": ["InitTracker"],
+        "rl.envs.native._pendulum": ["PendulumEnv"],
+        "rl.envs.transforms.recurrent._primer": ["TensorDictPrimer"],
+        "rl.envs.base._random_policy": ["RandomPolicy"],
+        "rl.envs.transforms.reward._reward_sum": ["RewardSum"],
+        "rl.envs.batched._serial": ["SerialEnv"],
+        "rl.envs.transforms.episode._step_counter": ["StepCounter"],
+        "rl.envs.transforms._base": ["Transform"],
+        "rl.envs.transforms._transformed_env": ["TransformedEnv"],
     },
 )

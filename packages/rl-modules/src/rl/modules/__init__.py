@@ -6,7 +6,7 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.core._exploration import ExplorationType, exploration_type, set_exploration_type
-    from rl.core._recurrent import recurrent_mode, set_recurrent_mode
+    from rl.core.recurrent import recurrent_mode, set_recurrent_mode
     from rl.modules.__about__ import __version__
     from rl.modules.distributions._delta import Delta
     from rl.modules.distributions._discrete import (
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from rl.modules.policy._safe import SafeModule, SafeProbabilisticModule, SafeSequential
     from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
     from rl.modules.policy._value import ValueOperator
-    from rl.modules.recurrent._cells import GRU, LSTM, GRUCell, LSTMCell
-    from rl.modules.recurrent._choice import Backend
-    from rl.modules.recurrent._module import GRUModule, LSTMModule
-    from rl.modules.recurrent._pad import PadBackend
-    from rl.modules.recurrent._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
-    from rl.modules.recurrent._scan import ScanBackend
+    from rl.modules.recurrent.backends._pad import PadBackend
+    from rl.modules.recurrent.backends._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
+    from rl.modules.recurrent.backends._scan import ScanBackend
+    from rl.modules.recurrent.backends._select import Backend
+    from rl.modules.recurrent.cells._cells import GRU, LSTM, GRUCell, LSTMCell
+    from rl.modules.recurrent.modules._modules import GRUModule, LSTMModule
 
 __all__ = [
     "GRU",
@@ -86,7 +86,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.core._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
-        "rl.core._recurrent": ["recurrent_mode", "set_recurrent_mode"],
+        "rl.core.recurrent": ["recurrent_mode", "set_recurrent_mode"],
         "rl.modules.__about__": ["__version__"],
         "rl.modules.distributions._delta": ["Delta"],
         "rl.modules.distributions._discrete": [
@@ -109,11 +109,14 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.policy._safe": ["SafeModule", "SafeProbabilisticModule", "SafeSequential"],
         "rl.modules.policy._shared": ["ActorCriticOperator", "ActorCriticWrapper", "ActorValueOperator"],
         "rl.modules.policy._value": ["ValueOperator"],
-        "rl.modules.recurrent._cells": ["GRU", "LSTM", "GRUCell", "LSTMCell"],
-        "rl.modules.recurrent._choice": ["Backend"],
-        "rl.modules.recurrent._module": ["GRUModule", "LSTMModule"],
-        "rl.modules.recurrent._pad": ["PadBackend"],
-        "rl.modules.recurrent._precision": ["get_recurrent_matmul_precision", "set_recurrent_matmul_precision"],
-        "rl.modules.recurrent._scan": ["ScanBackend"],
+        "rl.modules.recurrent.cells._cells": ["GRU", "LSTM", "GRUCell", "LSTMCell"],
+        "rl.modules.recurrent.backends._select": ["Backend"],
+        "rl.modules.recurrent.modules._modules": ["GRUModule", "LSTMModule"],
+        "rl.modules.recurrent.backends._pad": ["PadBackend"],
+        "rl.modules.recurrent.backends._precision": [
+            "get_recurrent_matmul_precision",
+            "set_recurrent_matmul_precision",
+        ],
+        "rl.modules.recurrent.backends._scan": ["ScanBackend"],
     },
 )

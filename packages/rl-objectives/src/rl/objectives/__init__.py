@@ -7,16 +7,16 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.core._compile import compile_with_warmup
     from rl.objectives.__about__ import __version__
-    from rl.objectives._a2c import A2CLoss
-    from rl.objectives._dqn import DQNLoss
-    from rl.objectives._loss_module import LossModule
-    from rl.objectives._ppo import ClipPPOLoss, PPOLoss
-    from rl.objectives._reinforce import ReinforceLoss
-    from rl.objectives._targets import HardUpdate, SoftUpdate
-    from rl.objectives.value._gae import GAE
-    from rl.objectives.value._kinds import ValueEstimators
-    from rl.objectives.value._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
-    from rl.objectives.value._vtrace import VTrace
+    from rl.objectives.estimators._gae import GAE
+    from rl.objectives.estimators._kinds import ValueEstimators
+    from rl.objectives.estimators._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
+    from rl.objectives.estimators._vtrace import VTrace
+    from rl.objectives.losses._a2c import A2CLoss
+    from rl.objectives.losses._base import LossModule
+    from rl.objectives.losses._dqn import DQNLoss
+    from rl.objectives.losses._ppo import ClipPPOLoss, PPOLoss
+    from rl.objectives.losses._reinforce import ReinforceLoss
+    from rl.objectives.targets._target_networks import HardUpdate, SoftUpdate
 
 __all__ = [
     "GAE",
@@ -42,15 +42,15 @@ __getattr__, __dir__ = lazy_exports(
     {
         "rl.core._compile": ["compile_with_warmup"],
         "rl.objectives.__about__": ["__version__"],
-        "rl.objectives._a2c": ["A2CLoss"],
-        "rl.objectives._dqn": ["DQNLoss"],
-        "rl.objectives._loss_module": ["LossModule"],
-        "rl.objectives._ppo": ["ClipPPOLoss", "PPOLoss"],
-        "rl.objectives._reinforce": ["ReinforceLoss"],
-        "rl.objectives._targets": ["HardUpdate", "SoftUpdate"],
-        "rl.objectives.value._gae": ["GAE"],
-        "rl.objectives.value._kinds": ["ValueEstimators"],
-        "rl.objectives.value._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],
-        "rl.objectives.value._vtrace": ["VTrace"],
+        "rl.objectives.losses._a2c": ["A2CLoss"],
+        "rl.objectives.losses._dqn": ["DQNLoss"],
+        "rl.objectives.losses._base": ["LossModule"],
+        "rl.objectives.losses._ppo": ["ClipPPOLoss", "PPOLoss"],
+        "rl.objectives.losses._reinforce": ["ReinforceLoss"],
+        "rl.objectives.targets._target_networks": ["HardUpdate", "SoftUpdate"],
+        "rl.objectives.estimators._gae": ["GAE"],
+        "rl.objectives.estimators._kinds": ["ValueEstimators"],
+        "rl.objectives.estimators._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],
+        "rl.objectives.estimators._vtrace": ["VTrace"],
     },
 )

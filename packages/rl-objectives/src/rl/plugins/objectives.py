@@ -40,6 +40,6 @@ def rl_components() -> Iterator[Component]:
 @hookimpl(trylast=True)
 def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecurrence | None:  # noqa: ARG001 - answers for all
     """The plain PyTorch scan, for every device and type."""
-    from rl.objectives.value._recurrence import torch_recurrence
+    from rl.objectives.functional._recurrence import torch_recurrence
 
     return torch_recurrence

@@ -41,7 +41,7 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
     """The tree in plain torch, for every device."""
     if str(dtype) not in ("torch.float32", "torch.float64"):  # torch itself is not imported by a declaration
         return None
-    from rl.replay._torch_tree import torch_tree
+    from rl.replay._priority.torch_tree import torch_tree
 
     return torch_tree(capacity, device, dtype)
 
@@ -49,6 +49,6 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
 @hookimpl(trylast=True)
 def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather:
     """Copies of rows in plain torch, for every device."""
-    from rl.replay._row_gather import TorchRowGather
+    from rl.replay.storages._gather import TorchRowGather
 
     return TorchRowGather(tensors)

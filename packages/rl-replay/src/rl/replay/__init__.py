@@ -6,21 +6,21 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.__about__ import __version__
-    from rl.replay._buffer import ReplayBuffer
-    from rl.replay._burn_in import BurnInTransform
-    from rl.replay._immutable import ImmutableDatasetWriter
-    from rl.replay._list import ListStorage
-    from rl.replay._memmap import LazyMemmapStorage
-    from rl.replay._prioritized import PrioritizedSampler
-    from rl.replay._prioritized_buffer import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
-    from rl.replay._random import RandomSampler
-    from rl.replay._round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
-    from rl.replay._scheduler import LinearScheduler
-    from rl.replay._slice_passes import SliceSamplerWithoutReplacement
-    from rl.replay._slices import SliceSampler
-    from rl.replay._tensor_storages import LazyTensorStorage, TensorStorage
-    from rl.replay._tensordict_buffer import TensorDictReplayBuffer
-    from rl.replay._without_replacement import SamplerWithoutReplacement
+    from rl.replay.buffers._base import ReplayBuffer
+    from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
+    from rl.replay.buffers._tensordict import TensorDictReplayBuffer
+    from rl.replay.samplers._prioritized import PrioritizedSampler
+    from rl.replay.samplers._random import RandomSampler
+    from rl.replay.samplers._slices import SliceSampler
+    from rl.replay.samplers._slices_without_replacement import SliceSamplerWithoutReplacement
+    from rl.replay.samplers._without_replacement import SamplerWithoutReplacement
+    from rl.replay.schedules._linear import LinearScheduler
+    from rl.replay.storages._list import ListStorage
+    from rl.replay.storages._memmap import LazyMemmapStorage
+    from rl.replay.storages._tensor import LazyTensorStorage, TensorStorage
+    from rl.replay.transforms._burn_in import BurnInTransform
+    from rl.replay.writers._immutable import ImmutableDatasetWriter
+    from rl.replay.writers._round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
 
 __all__ = [
     "BurnInTransform",
@@ -48,20 +48,20 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.replay.__about__": ["__version__"],
-        "rl.replay._buffer": ["ReplayBuffer"],
-        "rl.replay._burn_in": ["BurnInTransform"],
-        "rl.replay._immutable": ["ImmutableDatasetWriter"],
-        "rl.replay._list": ["ListStorage"],
-        "rl.replay._memmap": ["LazyMemmapStorage"],
-        "rl.replay._prioritized": ["PrioritizedSampler"],
-        "rl.replay._prioritized_buffer": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
-        "rl.replay._random": ["RandomSampler"],
-        "rl.replay._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],
-        "rl.replay._scheduler": ["LinearScheduler"],
-        "rl.replay._slice_passes": ["SliceSamplerWithoutReplacement"],
-        "rl.replay._slices": ["SliceSampler"],
-        "rl.replay._tensor_storages": ["LazyTensorStorage", "TensorStorage"],
-        "rl.replay._tensordict_buffer": ["TensorDictReplayBuffer"],
-        "rl.replay._without_replacement": ["SamplerWithoutReplacement"],
+        "rl.replay.buffers._base": ["ReplayBuffer"],
+        "rl.replay.transforms._burn_in": ["BurnInTransform"],
+        "rl.replay.writers._immutable": ["ImmutableDatasetWriter"],
+        "rl.replay.storages._list": ["ListStorage"],
+        "rl.replay.storages._memmap": ["LazyMemmapStorage"],
+        "rl.replay.samplers._prioritized": ["PrioritizedSampler"],
+        "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
+        "rl.replay.samplers._random": ["RandomSampler"],
+        "rl.replay.writers._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],
+        "rl.replay.schedules._linear": ["LinearScheduler"],
+        "rl.replay.samplers._slices_without_replacement": ["SliceSamplerWithoutReplacement"],
+        "rl.replay.samplers._slices": ["SliceSampler"],
+        "rl.replay.storages._tensor": ["LazyTensorStorage", "TensorStorage"],
+        "rl.replay.buffers._tensordict": ["TensorDictReplayBuffer"],
+        "rl.replay.samplers._without_replacement": ["SamplerWithoutReplacement"],
     },
 )

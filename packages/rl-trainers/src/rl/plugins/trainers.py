@@ -12,25 +12,25 @@ def rl_components() -> Iterator[Component]:
     yield Component(
         kind="recipe",
         name="ppo",
-        target="rl.trainers._ppo_config:PPO",
+        target="rl.trainers.recipes.ppo._config:PPO",
         summary="Proximal policy optimization: on-policy, discrete or continuous actions.",
     )
     yield Component(
         kind="recipe",
         name="dqn",
-        target="rl.trainers._dqn_config:DQN",
+        target="rl.trainers.recipes.dqn._config:DQN",
         summary="Deep Q-learning: off-policy, discrete actions.",
     )
     yield Component(
         kind="logger",
         name="csv",
-        target="rl.trainers._loggers:CSVLogger",
+        target="rl.trainers.loggers._loggers:CSVLogger",
         summary="metrics.csv in the run folder.",
     )
     yield Component(
         kind="logger",
         name="tensorboard",
-        target="rl.trainers._loggers:TensorBoardLogger",
+        target="rl.trainers.loggers._loggers:TensorBoardLogger",
         summary="TensorBoard events in the run folder.",
     )
 

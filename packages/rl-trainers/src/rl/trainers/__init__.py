@@ -6,17 +6,17 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.trainers.__about__ import __version__
-    from rl.trainers._checkpoint import load_checkpoint, save_checkpoint
-    from rl.trainers._dqn import train_dqn
-    from rl.trainers._dqn_config import DQNConfig
-    from rl.trainers._envs import make_env
-    from rl.trainers._evaluation import Evaluator
-    from rl.trainers._loading import TrainedRun, evaluate, load_policy, load_run
-    from rl.trainers._ppo import train_ppo
-    from rl.trainers._ppo_config import PPOConfig
-    from rl.trainers._recipe import Recipe
-    from rl.trainers._run import Run, TrainResult
-    from rl.trainers._run_config import RunConfig
+    from rl.trainers._build.envs import make_env
+    from rl.trainers._evaluate.evaluator import Evaluator
+    from rl.trainers._evaluate.loading import TrainedRun, evaluate, load_policy, load_run
+    from rl.trainers._run.checkpoint import load_checkpoint, save_checkpoint
+    from rl.trainers._run.config import RunConfig
+    from rl.trainers._run.run import Run, TrainResult
+    from rl.trainers.recipes._base import Recipe
+    from rl.trainers.recipes.dqn._config import DQNConfig
+    from rl.trainers.recipes.dqn._train import train_dqn
+    from rl.trainers.recipes.ppo._config import PPOConfig
+    from rl.trainers.recipes.ppo._train import train_ppo
 
 __all__ = [
     "DQNConfig",
@@ -42,16 +42,16 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.trainers.__about__": ["__version__"],
-        "rl.trainers._checkpoint": ["load_checkpoint", "save_checkpoint"],
-        "rl.trainers._dqn": ["train_dqn"],
-        "rl.trainers._dqn_config": ["DQNConfig"],
-        "rl.trainers._envs": ["make_env"],
-        "rl.trainers._evaluation": ["Evaluator"],
-        "rl.trainers._loading": ["TrainedRun", "evaluate", "load_policy", "load_run"],
-        "rl.trainers._ppo": ["train_ppo"],
-        "rl.trainers._ppo_config": ["PPOConfig"],
-        "rl.trainers._recipe": ["Recipe"],
-        "rl.trainers._run": ["Run", "TrainResult"],
-        "rl.trainers._run_config": ["RunConfig"],
+        "rl.trainers._run.checkpoint": ["load_checkpoint", "save_checkpoint"],
+        "rl.trainers.recipes.dqn._train": ["train_dqn"],
+        "rl.trainers.recipes.dqn._config": ["DQNConfig"],
+        "rl.trainers._build.envs": ["make_env"],
+        "rl.trainers._evaluate.evaluator": ["Evaluator"],
+        "rl.trainers._evaluate.loading": ["TrainedRun", "evaluate", "load_policy", "load_run"],
+        "rl.trainers.recipes.ppo._train": ["train_ppo"],
+        "rl.trainers.recipes.ppo._config": ["PPOConfig"],
+        "rl.trainers.recipes._base": ["Recipe"],
+        "rl.trainers._run.run": ["Run", "TrainResult"],
+        "rl.trainers._run.config": ["RunConfig"],
     },
 )

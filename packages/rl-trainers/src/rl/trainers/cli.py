@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from rl.core.errors import RLError
-from rl.trainers._arguments import UsageError, parse_train, unknown
-from rl.trainers._run_folder import RunFolder
-from rl.trainers._signals import SavedInterrupt
+from rl.trainers._command.arguments import UsageError, parse_train, unknown
+from rl.trainers._run.folder import RunFolder
+from rl.trainers._run.signals import SavedInterrupt
 
 __all__ = ["evaluate", "plot", "train"]
 
@@ -81,7 +81,7 @@ def plot(argv: Sequence[str]) -> int:
         sys.stderr.write(f"rl plot: {error}\n")
         return 2
 
-    from rl.trainers._plot import plot_learning_curve
+    from rl.trainers._report.plot import plot_learning_curve
 
     folder = RunFolder.open(options.run)
     config = folder.read_config()
@@ -108,9 +108,9 @@ def evaluate(argv: Sequence[str]) -> int:
         sys.stderr.write(f"rl eval: {error}\n")
         return 2
 
-    from rl.trainers._loading import evaluate as returns_of
-    from rl.trainers._loading import load_run
-    from rl.trainers._video import check_video, record_video
+    from rl.trainers._evaluate.loading import evaluate as returns_of
+    from rl.trainers._evaluate.loading import load_run
+    from rl.trainers._report.video import check_video, record_video
 
     if options.video:
         check_video(options.video)

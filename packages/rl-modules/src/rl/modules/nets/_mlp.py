@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl.core._layers import run_layers
+from rl.core._lowering.fast_sequential import run_layers
 from rl.core.checks import as_integer
 from rl.core.errors import ShapeError, SpecError
 from rl.modules import _foreign

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.objectives.value._estimator import TDEstimatorBase, ValueEstimatorBase
-    from rl.objectives.value._gae import GAE
-    from rl.objectives.value._kinds import ValueEstimators
-    from rl.objectives.value._recurrence import recurrence_backend
-    from rl.objectives.value._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
-    from rl.objectives.value._vtrace import VTrace
+    from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
+    from rl.objectives.estimators._gae import GAE
+    from rl.objectives.estimators._kinds import ValueEstimators
+    from rl.objectives.estimators._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
+    from rl.objectives.estimators._vtrace import VTrace
+    from rl.objectives.functional._recurrence import recurrence_backend
 
 __all__ = [
     "GAE",
@@ -27,11 +27,11 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "rl.objectives.value._estimator": ["TDEstimatorBase", "ValueEstimatorBase"],
-        "rl.objectives.value._gae": ["GAE"],
-        "rl.objectives.value._kinds": ["ValueEstimators"],
-        "rl.objectives.value._recurrence": ["recurrence_backend"],
-        "rl.objectives.value._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],
-        "rl.objectives.value._vtrace": ["VTrace"],
+        "rl.objectives.estimators._base": ["TDEstimatorBase", "ValueEstimatorBase"],
+        "rl.objectives.estimators._gae": ["GAE"],
+        "rl.objectives.estimators._kinds": ["ValueEstimators"],
+        "rl.objectives.functional._recurrence": ["recurrence_backend"],
+        "rl.objectives.estimators._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],
+        "rl.objectives.estimators._vtrace": ["VTrace"],
     },
 )

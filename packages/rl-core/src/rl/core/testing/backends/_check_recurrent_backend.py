@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from rl.core._recurrent import RecurrentOptions
 from rl.core.interfaces import RecurrentBackend
+from rl.core.recurrent import RecurrentOptions
 from rl.core.testing._report import fail, naming
 
 __all__ = ["check_recurrent_backend", "recurrent_reference"]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rl.core._recurrent import RecurrentOptions
 from rl.core.checks import same_shape
 from rl.core.errors import BackendError
+from rl.core.recurrent import RecurrentOptions
 from rl.core.testing.backends._check_recurrent_backend import recurrent_reference
 
 __all__ = ["ToyPriorityTree", "ToyRecurrentBackend", "ToyRowGather", "toy_linear_recurrence"]

@@ -14,8 +14,8 @@ differentiable.
 
 from __future__ import annotations
 
-from rl.objectives.value.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
-from rl.objectives.value.functional._td import (
+from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
+from rl.objectives.functional._td import (
     reward2go,
     td0_advantage_estimate,
     td0_return_estimate,
@@ -28,7 +28,7 @@ from rl.objectives.value.functional._td import (
     vec_td_lambda_advantage_estimate,
     vec_td_lambda_return_estimate,
 )
-from rl.objectives.value.functional._vtrace import vtrace_advantage_estimate
+from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 
 __all__ = [
     "generalized_advantage_estimate",

@@ -1,0 +1,88 @@
+"""Whether tensors that are kept until the end of a batch stay what they are.
+
+The leaf loop keeps what policy and environment return and stacks it later. A policy that writes its outputs into
+the same memory at every step (a CUDA graph, a preallocated buffer) would overwrite what was kept. The first two
+steps show whether it does; what it reuses is then copied at every step.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from rl.collectors._loops.leaf import LeafAct, LeafStep
+from rl.core.errors import ContractError
+from rl.core.interfaces import Leaves
+from rl.core.keys import NestedKey, key_str, next_key
+
+__all__ = ["ActProbe", "StepProbe"]
+
+
+class ActProbe:
+    """An act that copies what `act` writes, and remembers where `act` put it.
+
+    Args:
+        act: the policy.
+    """
+
+    def __init__(self, act: LeafAct) -> None:
+        self._act = act
+        self._seen: list[Leaves] = []
+
+    def __call__(self, root: Leaves) -> Leaves | None:
+        before = root.copy()
+        extra = self._act(root) or {}
+        written = {key: leaf for key, leaf in root.items() if before.get(key) is not leaf}
+        self._seen.append({**written, **{next_key(key): leaf for key, leaf in extra.items()}})
+        root.update({key: leaf.clone() for key, leaf in written.items()})
+        return {key: leaf.clone() for key, leaf in extra.items()} or None
+
+    def settle(self) -> LeafAct | None:
+        """After two steps, the act to go on with: `act` itself, or `act` with copies; None before that."""
+        if len(self._seen) < 2:
+            return None
+        reused = _same_memory(*self._seen[-2:])
+        act = self._act
+        if not reused:
+            return act
+
+        def copying(root: Leaves) -> Leaves | None:
+            extra = act(root)
+            for key in reused:
+                if key in root:
+                    root[key] = root[key].clone()
+            return extra and {k: leaf.clone() if next_key(k) in reused else leaf for k, leaf in extra.items()}
+
+        return copying
+
+
+class StepProbe:
+    """A step that refuses an environment whose leaf form hands out the same memory twice.
+
+    Args:
+        step: `LeafEnv.step_leaves`.
+        who: how messages name the environment.
+    """
+
+    def __init__(self, step: LeafStep, who: str) -> None:
+        self._step, self._who = step, who
+        self._last: Leaves = {}
+        self._copies: Leaves = {}
+
+    def __call__(self, root: Leaves) -> Leaves:
+        nxt = self._step(root)
+        kept = self._last
+        # constants (flags that are rarely set) may share memory: what counts is that kept values stay
+        reused = [key for key in _same_memory(kept, nxt) if not torch.equal(kept[key], self._copies[key])]
+        if reused:
+            raise ContractError(
+                f"{self._who}.step_leaves returned {', '.join(map(key_str, reused))} in the memory of the step before,"
+                " which the collector still keeps: return fresh tensors (clone them), or offer no lowered()"
+            )
+        self._last, self._copies = nxt, {key: leaf.clone() for key, leaf in nxt.items()}
+        return nxt
+
+
+def _same_memory(one: Leaves, other: Leaves) -> list[NestedKey]:
+    return [
+        key for key, leaf in other.items() if key in one and leaf.numel() and leaf.data_ptr() == one[key].data_ptr()
+    ]

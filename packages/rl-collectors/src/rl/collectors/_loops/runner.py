@@ -1,0 +1,194 @@
+"""Chooses the inner loop that fits an environment and a policy, and what runs inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from rl.collectors._assemble import CHUNK
+from rl.collectors._checks import StepChecks, flat_keys
+from rl.collectors._loops.buffer_reuse import ActProbe, StepProbe
+from rl.collectors._loops.leaf import LeafLoop
+from rl.collectors._loops.lowered_policy import lowered_policy
+from rl.collectors._loops.tensordict import TensorDictLoop
+from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
+from rl.collectors._profile import Clock
+from rl.collectors._random_policy import RandomActions
+from rl.collectors._recurrent_state import Carried, CarryingEnv, CarryingLeaves
+from rl.core.errors import SpecError
+from rl.core.interfaces import Env, Leaves
+from rl.core.keys import DONE
+from rl.core.lowering import lower, lower_env
+
+__all__ = ["Runner"]
+
+
+class Runner:
+    """One of three inner loops; all give the same numbers.
+
+    ============== =============== ==============================================================
+    environment    policy          what a step costs on top of theirs
+    ============== =============== ==============================================================
+    leaf form      leaf form       dictionary operations (`path` is ``"leaves"``)
+    leaf form      any callable    one light TensorDict (``"leaves, TensorDict policy"``)
+    any            any             the environment's TensorDict step and copies (``"tensordict"``)
+    ============== =============== ==============================================================
+
+    Args:
+        env: the environment.
+        policy: a TensorDict module, any callable on TensorDicts, or None for random actions.
+        device: where the policy computes; None for where its parameters are.
+        carried: what the policy carries from step to step.
+        debug: check every step, not only the first two.
+        clock: times policy and environment if given.
+
+    Raises:
+        SpecError: if the policy's parameters are not on `device`.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        policy: Any,
+        device: torch.device | None,
+        *,
+        carried: Carried,
+        debug: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        home = _home(env)
+        away = _away(policy, device, home)
+        leaf_env = lower_env(env) if DONE in env.full_done_spec.keys() else None
+        writes = bool(carried.own) or carried.marks
+        self._checks = checks = StepChecks(env, policy)
+        draw = RandomActions(env)
+        self._loop: Any
+        around: Any = (lambda _, function: function) if clock is None else clock.around
+        if leaf_env is None:
+            self.path = "tensordict"
+            driven: Any = CarryingEnv(env, carried) if writes else env
+            self._loop = TensorDictLoop(driven)
+            own: Any = None if policy is None else opaque_act(policy, away, home)
+            random: Any = draw.tensordict_act(own)
+            step: Any = driven.step_and_maybe_reset
+            check_act, check_step, probe = checks.tensordict_act, checks.tensordict_step, None
+        else:
+            leaf_env = CarryingLeaves(leaf_env, carried) if writes else leaf_env
+            own, self.path = _leaf_policy(policy, away, home, env.batch_size)
+            acts = None if self.path == "leaves" else flat_keys(env.full_action_spec)
+            self._loop = LeafLoop(leaf_env, flat_keys(env.full_reward_spec), around, acts)
+            random, step = draw.leaf_act(own), leaf_env.step_leaves
+            check_act, check_step, probe = checks.leaf_act, checks.leaf_step, ActProbe
+        checked: Any = check_step(step)
+        self._step = around("env", checked if debug else step)
+        self._first_step = around("env", checked if probe is None else StepProbe(checked, type(env).__name__))
+        self._lanes = {
+            randomly: _Lane(act, probe, check_act, around, debug=debug)
+            for randomly, act in ((True, random), (False, random if own is None else own))
+        }
+
+    @property
+    def root(self) -> Leaves | None:
+        """What the coming step starts from; None if that is a reset."""
+        return self._loop.root
+
+    @root.setter
+    def root(self, leaves: Leaves | None) -> None:
+        self._loop.root = leaves
+
+    def run(self, steps: int, random: int, take: Callable[[list[Leaves], list[Leaves]], None]) -> None:
+        """Take `steps` steps, the first `random` of them with random actions.
+
+        After an exception the loop starts from a reset: the environment may have moved on.
+
+        Args:
+            steps: how many.
+            random: how many of them, from the first on, are random.
+            take: gets the steps in chunks: one dict a step of root entries, and one of entries under ``next``.
+        """
+        for randomly, count in ((True, random), (False, steps - random)):
+            lane, left = self._lanes[randomly], count
+            while left:
+                roots: list[Leaves] = []
+                nexts: list[Leaves] = []
+                length = min(left, CHUNK) if lane.settled else 1
+                try:
+                    if lane.settled:
+                        self._loop.run(length, lane.act, self._step, roots, nexts)
+                    else:
+                        self._loop.run(1, lane.first_act, self._first_step, roots, nexts)
+                        lane.settle()
+                    take(roots, nexts)
+                except Exception:
+                    self._loop.root = None
+                    self._checks.find_fault(roots, nexts)  # says more if an entry is not what the specs say
+                    raise
+                left -= length
+
+
+class _Lane:
+    """One way to choose actions: checked at its first two steps, then run as fast as it goes.
+
+    Args:
+        act: the policy, or random actions.
+        probe: `ActProbe` for the leaf loop, which keeps what the policy returns; None for the other.
+        check: puts checks around an act.
+        around: puts a clock around it.
+        debug: check every step.
+    """
+
+    def __init__(self, act: Any, probe: Any, check: Any, around: Any, *, debug: bool) -> None:
+        self._probe = None if probe is None else probe(act)
+        self._wrap: Any = (lambda a: around("policy", check(a))) if debug else (lambda a: around("policy", a))
+        self._seen = 0
+        self.settled = False
+        self.act: Any = self._wrap(act)
+        self.first_act: Any = around("policy", check(act if self._probe is None else self._probe))
+
+    def settle(self) -> None:
+        """A step was taken with `first_act`; after two, `act` is ready."""
+        self._seen += 1
+        self.settled = self._seen >= 2
+        if self.settled and self._probe is not None:
+            self.act = self._wrap(self._probe.settle())
+            self._probe = self.first_act = None  # they hold the first steps' tensors
+
+
+def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, size: torch.Size) -> tuple[Any, str]:
+    """The act of the leaf loop, and the name of the path; the act is None without a policy."""
+    lowered = None if policy is None else lower(policy)
+    if lowered is not None:
+        return lowered_policy(lowered, away, home), "leaves"
+    if policy is not None:
+        return opaque_policy(opaque_act(policy, away, home), size), "leaves, TensorDict policy"
+    return None, "leaves"
+
+
+def _home(env: Env) -> torch.device:
+    """Where the environment's tensors are, as its action specs say."""
+    spec = env.full_action_spec
+    for key in flat_keys(spec):
+        if spec[key].device is not None:
+            return spec[key].device
+    return torch.device("cpu")
+
+
+def _away(policy: Any, device: torch.device | None, home: torch.device) -> torch.device | None:
+    """Where the policy computes, if that is not where the environment's tensors are."""
+    parameter = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
+    own = None if parameter is None else parameter.device
+    target = own if device is None else _concrete(device)
+    if own is not None and target != own:
+        raise SpecError(
+            f"the policy's parameters are on {own} and the collector was given device={device}: call"
+            f" policy.to({str(device)!r}) first; the collector never copies a policy"
+        )
+    return None if target is None or target == _concrete(home) else target
+
+
+def _concrete(device: torch.device) -> torch.device:
+    """``cuda`` as ``cuda:0``, as tensors say it."""
+    return device if device.type == "cpu" or ":" in str(device) else torch.empty(0, device=device).device

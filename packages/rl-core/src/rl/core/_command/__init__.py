@@ -1,0 +1,1 @@
+"""What the command `rl` is built of: parser, tables, output."""

@@ -1,0 +1,1 @@
+"""Fast calls of networks, for `rl.core.lowering`."""

@@ -1,0 +1,1 @@
+"""Done flags and partial resets, for `rl.core.mdp`."""

@@ -1,0 +1,172 @@
+"""`EnvAdapter`: an environment of the `rl.core.interfaces.Env` protocol as an `EnvBase`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import SpecError
+from rl.core.interfaces import Env, Leaves, missing_env_members
+from rl.core.keys import NestedKey
+from rl.core.lowering import lower_env
+from rl.core.specs import Composite
+from rl.envs.base._base import EnvBase
+from rl.envs.base._checks import entry_keys
+from rl.envs.base._specs import leaf_keys
+
+__all__ = ["EnvAdapter", "as_env"]
+
+
+class EnvAdapter(EnvBase):
+    """Adapter that makes an environment of the `rl.core.interfaces.Env` protocol an `EnvBase`.
+
+    `TransformedEnv`, `SerialEnv` and `EnvBase.rollout` work with it.
+
+    Specs, steps, seeds, states and, if the environment has one, the leaf form are those of the environment. Done flags
+    that it does not write are filled in by `rl.core.mdp.complete_done`. Public attributes that an `EnvBase` lacks are
+    looked up in the environment. `as_env` applies the adapter where it is needed.
+
+    Args:
+        env: the environment; closed with this one.
+
+    Raises:
+        SpecError: if `env` lacks members of the protocol, or its specs do not begin with its batch size.
+
+    Example:
+        >>> from rl.core.testing import CountingEnv  # written against rl-core alone
+        >>> from rl.envs import StepCounter
+        >>> env = EnvAdapter(CountingEnv(length=5)).append_transform(StepCounter(max_steps=2))
+        >>> env.rollout(10)["next", "truncated"].flatten()
+        tensor([False,  True])
+    """
+
+    def __init__(self, env: Env) -> None:
+        _check_protocol(env)
+        self._name = type(env).__name__
+        super().__init__(batch_size=env.batch_size, device=getattr(env, "device", None))
+        self.base_env: Any = env
+        self._leaf = lower_env(env)
+        self.observation_spec = self._of_one_element("observation_spec")
+        self.action_spec = self._of_one_element("full_action_spec")
+        self.reward_spec = self._of_one_element("full_reward_spec")
+        self.done_spec = self._of_one_element("full_done_spec")
+        if getattr(env, "full_state_spec", None) is not None:
+            self.state_spec = self._of_one_element("full_state_spec")
+        self._lacks_flags = set(self.done_keys) != set(leaf_keys(env.full_done_spec))
+        if self._leaf is not None and not self._lacks_flags:
+            self._rl_reset_rows = self._leaf.reset_leaves
+
+    @property
+    def _rl_name(self) -> str:
+        return self._name
+
+    def _of_one_element(self, name: str) -> Composite:
+        spec = getattr(self.base_env, name)
+        if not isinstance(spec, Composite) or spec.shape != self.batch_size:
+            got = f"one of shape {tuple(spec.shape)}" if isinstance(spec, Composite) else type(spec).__name__
+            raise SpecError(
+                f"{self._name}.{name} must be a Composite of shape {tuple(self.batch_size)}, the batch_size of the"
+                f" environment, got {got}"
+            )
+        return spec[(0,) * len(self.batch_size)] if self.batch_size else spec
+
+    def _others(self) -> TensorDict:
+        """Zeros for the elements that a partial reset leaves alone; `EnvBase.reset` puts their entries back."""
+        return self.observation_spec.zero().update(self.full_done_spec.zero()).update(self.full_state_spec.zero())
+
+    # ---- TensorDict form
+
+    def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
+        masks = () if tensordict is None else tensordict.values(include_nested=True, leaves_only=True)
+        if tensordict is None or all(bool(mask.all()) for mask in masks):
+            return self.base_env.reset().clone()
+        return self.base_env.reset(self._others().update(tensordict)).clone()
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        stepped = self.base_env.step(tensordict.exclude("next", "_step"))
+        return stepped.get("next").clone()  # the environment may write into the same memory at every step
+
+    # ---- leaf form
+
+    def _rl_leafwise(self) -> bool:
+        return self._leaf is not None
+
+    def _reset_leaves(self, mask: Tensor | None) -> Leaves:
+        assert self._leaf is not None  # called in the leaf form only
+        if mask is None or bool(mask.all()):
+            fresh = self._leaf.reset_leaves()
+        else:
+            blank = self._others()
+            current: dict[NestedKey, Any] = {key: blank.get(key) for key in entry_keys(blank)}
+            fresh = self._leaf.reset_leaves(current, mask)
+        return self._rl_flags.clear(fresh, self.full_done_spec) if self._lacks_flags else fresh
+
+    def _step_leaves(self, root: Leaves) -> Leaves:
+        assert self._leaf is not None  # called in the leaf form only
+        outcome = self._leaf.step_leaves(root)
+        if self._lacks_flags:
+            self._rl_flags.complete(outcome, self.full_done_spec, self._name)
+        return outcome
+
+    # ---- the rest goes to the environment
+
+    def set_seed(self, seed: int) -> int:
+        return self.base_env.set_seed(seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the environment, if it offers one."""
+        if getattr(self.base_env, "state_dict", None) is None:
+            return {"restorable": False}
+        return {"restorable": True, "env": self.base_env.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Continue where `state` was taken."""
+        if "env" not in state or getattr(self.base_env, "load_state_dict", None) is None:
+            return super().load_state_dict(state)
+        return self.base_env.load_state_dict(state["env"]) is not False
+
+    def _close(self) -> None:
+        self.base_env.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "base_env":
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
+        return getattr(self.base_env, name)
+
+    def __repr__(self) -> str:
+        return f"EnvAdapter({self.base_env!r})"
+
+
+def as_env(env: Any) -> EnvBase:
+    """Return `env` itself if it is an `EnvBase`, else an `EnvAdapter` around it.
+
+    Args:
+        env: an environment of the `rl.core.interfaces.Env` protocol.
+
+    Raises:
+        SpecError: if `env` lacks members of the protocol; they are named.
+
+    Example:
+        >>> from rl.core.testing import CountingEnv
+        >>> as_env(CountingEnv())
+        EnvAdapter(...)
+        >>> from rl.envs import PendulumEnv
+        >>> env = PendulumEnv()
+        >>> as_env(env) is env
+        True
+    """
+    return env if isinstance(env, EnvBase) else EnvAdapter(env)
+
+
+def _check_protocol(env: Any) -> None:
+    lacking = missing_env_members(env)
+    if isinstance(env, type):
+        raise SpecError(f"expected an environment, got the class {env.__name__}: pass {env.__name__}(...)")
+    if lacking:
+        raise SpecError(
+            f"{type(env).__name__} is no environment: it lacks {', '.join(lacking)}. Inherit EnvBase or add the missing"
+            " members of rl.core.interfaces.Env; wrap a Gymnasium environment as GymWrapper(env)"
+        )

@@ -1,0 +1,17 @@
+"""Several environments as one batch."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.envs.batched._serial import SerialEnv
+
+__all__ = ["SerialEnv"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.envs.batched._serial": ["SerialEnv"],
+    },
+)

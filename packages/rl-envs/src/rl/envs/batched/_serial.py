@@ -1,0 +1,217 @@
+"""`SerialEnv`: several environments in this process, stepped one after the other."""
+
+# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import CheckpointError, SpecError
+from rl.core.interfaces import Env, Leaves
+from rl.core.keys import key_str
+from rl.core.specs import Composite
+from rl.envs import _foreign
+from rl.envs.base._adapter import as_env
+from rl.envs.base._base import EnvBase
+from rl.envs.base._checks import check_entries, describe, entry_keys
+from rl.envs.base._specs import leaf_keys
+
+__all__ = ["SerialEnv"]
+
+
+@_foreign.serial_env
+class SerialEnv(EnvBase):
+    """Environments with equal specs, side by side.
+
+    Its batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. It has a leaf form if all of them
+    have one. Many equal Gymnasium environments go faster as ``GymEnv(id, num_envs=n)``.
+
+    Args:
+        num_workers: how many.
+        create_env_fn: makes one environment, called `num_workers` times; or a list of such functions. An environment is
+            an `EnvBase`, or anything of the `rl.core.interfaces.Env` protocol (see `as_env`).
+
+    Raises:
+        SpecError: if the number of functions is another, an environment lacks members of the protocol, or the specs of
+            two environments differ.
+
+    Example:
+        >>> from rl.envs import PendulumEnv
+        >>> env = SerialEnv(2, PendulumEnv)
+        >>> env.rollout(3).batch_size
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, num_workers: int, create_env_fn: Callable[[], Env] | Sequence[Callable[[], Env]]) -> None:
+        if isinstance(create_env_fn, (EnvBase, Env)) and not isinstance(create_env_fn, type):
+            raise SpecError(
+                f"SerialEnv takes a function that makes an environment, got a {type(create_env_fn).__name__}: it is"
+                " called once for each worker, for example SerialEnv(2, lambda: GymEnv('CartPole-v1'))"
+            )
+        makers = [create_env_fn] * num_workers if callable(create_env_fn) else list(create_env_fn)
+        if num_workers < 1 or len(makers) != num_workers:
+            raise SpecError(f"SerialEnv: num_workers is {num_workers}, and there are {len(makers)} functions to call")
+        made: list[Any] = [make() for make in makers]
+        for number, env in enumerate(made):
+            if any(env is other for other in made[:number]):
+                raise SpecError(f"SerialEnv: environment {number} is one of those before it; make a new one each time")
+        self.envs: list[EnvBase] = [as_env(env) for env in made]
+        first = self.envs[0]
+        for number, env in enumerate(self.envs):
+            _refuse_unequal(first, env, number)
+        super().__init__(batch_size=(num_workers, *first.batch_size), device=first.device)
+        self.observation_spec = first.observation_spec_unbatched
+        self.action_spec = first.full_action_spec_unbatched
+        self.reward_spec = first.full_reward_spec_unbatched
+        self.done_spec = first.done_spec_unbatched
+        self.state_spec = first.state_spec_unbatched
+
+    def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
+        rows: list[Any] = []
+        for index, env in enumerate(self.envs):
+            given = None if tensordict is None else tensordict[index]
+            rows.append(env._rl_flags.clear(env._reset(given), env.full_done_spec) if _wanted(given) else None)
+        return _stack_rows(_filled(rows))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        rows: list[Any] = []
+        for env, td in zip(self.envs, tensordict.unbind(0), strict=True):
+            held = td.get("_step", None)
+            if held is not None and not bool(held.any()):
+                rows.append(None)
+            else:
+                rows.append(env._rl_flags.complete(env._step(td), env.full_done_spec, env._rl_name))
+        if all(row is None for row in rows):
+            return _blank(self).update(self.full_reward_spec.zero())
+        return self._stacked_steps(rows, _stack_rows)
+
+    def _rl_leafwise(self) -> bool:
+        return super()._rl_leafwise() and all(env.lowered() is not None for env in self.envs)
+
+    def _reset_leaves(self, mask: Tensor | None) -> Leaves:
+        rows: list[Any] = []
+        for index, env in enumerate(self.envs):
+            one = None if mask is None else mask[index]
+            rows.append(None if one is not None and not bool(one.any()) else env._reset_leaves(one))
+        return _stack(_filled(rows)) if any(row is not None for row in rows) else _leaves(_blank(self))
+
+    def _step_leaves(self, root: Any) -> Leaves:
+        if isinstance(root, TensorDictBase):
+            root = _leaves(root)
+        columns = {key: value.unbind(0) for key, value in root.items()}
+        held = columns.get("_step")
+        rows: list[Any] = []
+        for index, env in enumerate(self.envs):
+            if held is not None and not bool(held[index].any()):
+                rows.append(None)
+            else:
+                rows.append(env._step_leaves({key: column[index] for key, column in columns.items()}))
+        if held is not None and all(row is None for row in rows):
+            return _leaves(_blank(self).update(self.full_reward_spec.zero()))
+        return self._stacked_steps(rows, _stack)
+
+    def _stacked_steps(self, rows: list[Any], stack: Callable[[list[Any]], Any]) -> Any:
+        try:
+            return stack(_filled(rows))
+        except Exception:
+            for number, (env, row) in enumerate(zip(self.envs, rows, strict=True)):
+                specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
+                who = f"{env._rl_name}._step (environment {number})"
+                if row is not None:  # says more if what an environment wrote is why
+                    check_entries(row, specs, who=who, allowed=entry_keys(row))
+            raise
+
+    def set_seed(self, seed: int) -> int:
+        """Seed the environments one from the other."""
+        for env in self.envs:
+            seed = env.set_seed(seed)
+        return seed
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the environments."""
+        states = [env.state_dict() for env in self.envs]
+        return {"restorable": all(state.get("restorable", False) for state in states), "envs": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Continue where `state` was taken.
+
+        Raises:
+            CheckpointError: if the number of environments differs.
+        """
+        states = state.get("envs", [])
+        if len(states) != len(self.envs):
+            raise CheckpointError(f"SerialEnv has {len(self.envs)} environments, the state has {len(states)}")
+        exact = [env.load_state_dict(part) for env, part in zip(self.envs, states, strict=True)]
+        return all(exact)
+
+    def _close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+    def __repr__(self) -> str:
+        return f"SerialEnv(num_workers={len(self.envs)}, env={self.envs[0]!r})"
+
+
+def _wanted(given: TensorDictBase | None) -> bool:
+    if given is None:
+        return True
+    mask = given.get("_reset", None)
+    return mask is None or bool(mask.any())
+
+
+def _blank(env: EnvBase) -> TensorDict:
+    """Zeros in the layout of a reset, where no environment is reset or stepped."""
+    return env.observation_spec.zero().update(env.full_done_spec.zero())
+
+
+def _leaves(td: Any) -> Leaves:
+    return {key: td.get(key) for key in entry_keys(td)}
+
+
+def _filled(rows: list[Any]) -> list[Any]:
+    """The rows, with one that was written in place of each that was not: `EnvBase` puts the current entries back."""
+    filler = next(row for row in rows if row is not None)
+    return [filler if row is None else row for row in rows]
+
+
+def _stack(rows: Sequence[Leaves]) -> Leaves:
+    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+
+def _stack_rows(rows: list[Any]) -> Any:
+    return torch.stack(rows)
+
+
+def _all_specs(env: EnvBase) -> dict[str, Composite]:
+    return {
+        "observation": env.observation_spec_unbatched,
+        "action": env.full_action_spec_unbatched,
+        "reward": env.full_reward_spec_unbatched,
+        "done": env.done_spec_unbatched,
+        "state": env.state_spec_unbatched,
+    }
+
+
+def _refuse_unequal(first: EnvBase, env: EnvBase, number: int) -> None:
+    if env.batch_size != first.batch_size:
+        raise SpecError(
+            f"SerialEnv: environment {number} has batch size {tuple(env.batch_size)}, environment 0"
+            f" {tuple(first.batch_size)}"
+        )
+    for role, expected in _all_specs(first).items():
+        got = _all_specs(env)[role]
+        if got == expected:
+            continue
+        keys = {*leaf_keys(expected), *leaf_keys(got)}
+        odd = sorted((k for k in keys if expected.get(k, None) != got.get(k, None)), key=str)
+        lines = [
+            f"  {key_str(key)}: environment 0 has {describe(expected.get(key, None))}, environment {number} has"
+            f" {describe(got.get(key, None))}"
+            for key in odd
+        ]
+        raise SpecError(f"SerialEnv: the {role} specs of environments 0 and {number} differ:\n" + "\n".join(lines))

@@ -1,0 +1,265 @@
+"""Gymnasium's spaces: the specs that say the same, and how values go from one to the other.
+
+A space becomes one or several *places*: one for each leaf of a tree of `Dict` and `Tuple`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl.core.errors import SpecError
+from rl.core.keys import NestedKey, unwrap
+from rl.core.specs import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    TensorSpec,
+    Unbounded,
+)
+from rl.envs.gym._library import gymnasium
+
+__all__ = ["Place", "nest", "places", "register_gym_spec_conversion", "space_spec"]
+
+spaces = gymnasium.spaces
+
+
+@dataclass(frozen=True)
+class Place:
+    """One leaf of a space.
+
+    Args:
+        path: where it lies in the simulator's value, keys of `Dict` and indices of `Tuple`.
+        key: where it lies in a TensorDict.
+        spec: of one element.
+        encode: from the simulator's values of several elements to one array ``[n, *shape]``, freshly made.
+        decode: from a tensor ``[n, *shape]`` to the simulator's values.
+        encode_one: `encode` for one value and an array ``[*shape]``, at less cost.
+        decode_one: `decode` likewise.
+    """
+
+    path: tuple[Any, ...]
+    key: NestedKey
+    spec: TensorSpec
+    encode: Callable[[Sequence[Any]], Any]
+    decode: Callable[[Tensor], list[Any]]
+    encode_one: Callable[[Any], Any]
+    decode_one: Callable[[Tensor], Any]
+
+
+Conversion = tuple[TensorSpec, Callable[[Sequence[Any]], Any], Callable[[Tensor], list[Any]]]
+Converter = Callable[[Any, bool], Conversion]
+
+
+def _rows(tensor: Tensor) -> list[Any]:
+    return list(np.array(tensor.numpy(force=True)))  # a copy: simulators may write into their action
+
+
+def _box(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001  one form for all
+    del categorical
+    dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
+    low, high = torch.from_numpy(space.low.copy()), torch.from_numpy(space.high.copy())
+    free = dtype.is_floating_point and bool((low.isinf() & high.isinf()).all())
+    spec = Unbounded(space.shape, dtype=dtype) if free else Bounded(low, high, shape=space.shape, dtype=dtype)
+    return spec, lambda values: np.array(values, dtype=space.dtype), _rows
+
+
+def _discrete(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
+    n, start = int(space.n), int(space.start)
+    if categorical:
+        spec = Categorical(n)
+        return (
+            spec,
+            lambda values: np.array(values, dtype=np.int64) - start,
+            lambda t: [v + start for v in t.tolist()],
+        )
+
+    def encode(values: Sequence[Any]) -> Any:
+        return np.eye(n, dtype=np.int64)[np.array(values, dtype=np.int64) - start]
+
+    def decode(tensor: Tensor) -> list[Any]:
+        return [row.index(1) + start for row in tensor.tolist()]
+
+    return OneHot(n, dtype=torch.int64), encode, decode
+
+
+def _multi_discrete(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
+    start = np.array(space.start)
+    if categorical:
+        spec = MultiCategorical(torch.as_tensor(space.nvec), shape=space.shape)
+        return (
+            spec,
+            lambda values: np.array(values, dtype=np.int64) - start,
+            lambda t: list(np.array(t.numpy(force=True), dtype=space.dtype) + start),
+        )
+    if len(space.shape) != 1:
+        raise SpecError(
+            f"{space} has {len(space.shape)} dimensions and no one-hot form: pass categorical_action_encoding=True"
+        )
+    sizes = [int(n) for n in space.nvec]
+    ends = np.cumsum(sizes)
+    begins = ends - np.array(sizes)
+
+    def encode(values: Sequence[Any]) -> Any:
+        out = np.zeros((len(values), int(ends[-1])), dtype=np.int64)
+        np.put_along_axis(out, np.array(values, dtype=np.int64) - start + begins, 1, axis=1)
+        return out
+
+    def decode(tensor: Tensor) -> list[Any]:
+        array = tensor.numpy(force=True)
+        parts = [array[:, a:b].argmax(1) for a, b in zip(begins, ends, strict=True)]
+        return list(np.stack(parts, 1).astype(space.dtype) + start)
+
+    return MultiOneHot(sizes, dtype=torch.int64), encode, decode
+
+
+def _multi_binary(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
+    del categorical
+    spec = Binary(shape=space.shape, dtype=torch.int8)
+    return spec, lambda values: np.array(values, dtype=np.int8), _rows
+
+
+def _text(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
+    del space, categorical
+    return NonTensor(), list, list
+
+
+_CONVERTERS: dict[type, Converter] = {
+    spaces.Box: _box,
+    spaces.Discrete: _discrete,
+    spaces.MultiDiscrete: _multi_discrete,
+    spaces.MultiBinary: _multi_binary,
+    spaces.Text: _text,
+}
+
+
+def register_gym_spec_conversion(space_type: type) -> Callable[[Converter], Converter]:
+    """Teach the wrappers a space of your own.
+
+    Args:
+        space_type: subclass of `gymnasium.Space`; its subclasses are covered too.
+
+    Returns:
+        A decorator for ``convert(space, categorical)``, which returns the spec of one element, a function from
+        a list of the simulator's values to one fresh array ``[n, *shape]``, and a function from a tensor
+        ``[n, *shape]`` to such a list.
+
+    Example:
+        >>> import gymnasium, numpy as np
+        >>> class Angle(gymnasium.Space): ...
+        >>> @register_gym_spec_conversion(Angle)
+        ... def angle(space, categorical):
+        ...     return Unbounded(1), lambda v: np.array(v, np.float32)[:, None], lambda t: t[:, 0].tolist()
+        >>> space_spec(Angle())
+        UnboundedContinuous(...
+    """
+
+    def register(converter: Converter) -> Converter:
+        _CONVERTERS[space_type] = converter
+        return converter
+
+    return register
+
+
+def _convert(space: Any, *, categorical: bool) -> Conversion:
+    for kind in type(space).__mro__:
+        if kind in _CONVERTERS:
+            return _CONVERTERS[kind](space, categorical)
+    known = ", ".join(sorted(kind.__name__ for kind in _CONVERTERS))
+    raise SpecError(
+        f"no spec is known for the space {space} (known: Dict, Tuple, {known}); register one with"
+        " rl.envs.register_gym_spec_conversion, or remove the space with a wrapper: GymEnv(..., wrappers=[...]),"
+        " `rl train --wrapper`"
+    )
+
+
+def _walk(space: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if isinstance(space, spaces.Dict):
+        for name, part in space.spaces.items():
+            yield from _walk(part, (*path, name))
+    elif isinstance(space, spaces.Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from _walk(part, (*path, index))
+    else:
+        yield path, space
+
+
+def places(space: Any, name: str, *, categorical: bool, under_name: bool) -> list[Place]:
+    """The leaves of a space.
+
+    Args:
+        space: a Gymnasium space.
+        name: the key of a space that is a leaf itself.
+        categorical: integers rather than one-hot vectors for choices.
+        under_name: put the leaves of a `Dict` under `name` too, not at the root. Those of a `Tuple` always are.
+    """
+    found: list[Place] = []
+    for path, leaf in _walk(space, ()):
+        rooted = isinstance(space, spaces.Dict) and not under_name
+        parts = tuple(str(part) for part in path)
+        spec, encode, decode = _convert(leaf, categorical=categorical)
+        key = unwrap(parts if rooted else (name, *parts))
+        found.append(Place(path, key, spec, encode, decode, *_for_one(leaf, spec, encode, decode)))
+    return found
+
+
+def _for_one(
+    space: Any, spec: TensorSpec, encode: Callable[[Sequence[Any]], Any], decode: Callable[[Tensor], list[Any]]
+) -> tuple[Callable[[Any], Any], Callable[[Tensor], Any]]:
+    """`encode` and `decode` without a batch; written out for the spaces where that is much faster."""
+
+    def encode_one(value: Any) -> Any:
+        rows = encode([value])
+        return rows[0] if isinstance(rows, list) else rows.reshape(rows.shape[1:])
+
+    if _CONVERTERS.get(type(space)) is _box:
+        dtype = space.dtype
+        return (lambda value: np.array(value, dtype=dtype)), (lambda tensor: np.array(tensor.numpy(force=True)))
+    if _CONVERTERS.get(type(space)) is _discrete:
+        start = int(space.start)
+        if isinstance(spec, OneHot):
+            return encode_one, lambda tensor: tensor.tolist().index(1) + start
+        return encode_one, lambda tensor: int(tensor.item()) + start
+    return encode_one, lambda tensor: decode(tensor.unsqueeze(0))[0]
+
+
+def space_spec(space: Any, name: str = "observation", *, categorical: bool = False) -> TensorSpec:
+    """The spec of a space, of one element: a leaf, or a `Composite` for `Dict` and `Tuple`.
+
+    Example:
+        >>> import gymnasium
+        >>> space_spec(gymnasium.spaces.Discrete(3), categorical=True).n
+        3
+    """
+    found = places(space, name, categorical=categorical, under_name=False)
+    if len(found) == 1 and not found[0].path:
+        return found[0].spec
+    return Composite({place.key: place.spec for place in found})
+
+
+def nest(paths: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> Any:
+    """The simulator's value from those of its leaves.
+
+    Example:
+        >>> nest([("a",), ("b", 0), ("b", 1)], [1, 2, 3])
+        {'a': 1, 'b': (2, 3)}
+    """
+    if len(paths) == 1 and not paths[0]:
+        return values[0]
+    groups: dict[Any, tuple[list[Any], list[Any]]] = {}
+    for path, value in zip(paths, values, strict=True):
+        inner = groups.setdefault(path[0], ([], []))
+        inner[0].append(path[1:])
+        inner[1].append(value)
+    built = {head: nest(inner, parts) for head, (inner, parts) in groups.items()}
+    return tuple(built.values()) if all(isinstance(head, int) for head in built) else built

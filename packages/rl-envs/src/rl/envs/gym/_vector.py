@@ -1,0 +1,181 @@
+"""Stepping a Gymnasium vector environment, whatever it does at the end of an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from rl.core.errors import SpecError
+from rl.core.interfaces import Leaves
+from rl.envs.base._resume import warn_not_restorable
+from rl.envs.gym._library import gymnasium
+from rl.envs.gym._spaces import nest
+from rl.envs.gym._stepping import Codec
+
+__all__ = ["VectorLeaves", "autoreset_mode"]
+
+AutoresetMode = gymnasium.vector.AutoresetMode
+
+
+def autoreset_mode(env: Any) -> Any:
+    """What a vector environment does with a finished element.
+
+    A `SyncVectorEnv` that resets at the next step is switched to resetting on request: only then is no transition lost
+    or made up.
+
+    Raises:
+        SpecError: if it says nothing, or something unknown, or resets at the next step and cannot be switched.
+    """
+    said = env.metadata.get("autoreset_mode")
+    who = type(env.unwrapped).__name__
+    try:
+        mode = AutoresetMode(said.value if hasattr(said, "value") else said)
+    except ValueError:
+        known = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
+        raise SpecError(
+            f"{who}.metadata['autoreset_mode'] is {said!r}, so it is unknown what its observations at the end of an"
+            " episode"
+            f" are; it must be one of {known}"
+        ) from None
+    if mode is not AutoresetMode.NEXT_STEP:
+        return mode
+    if type(env) is gymnasium.vector.SyncVectorEnv:
+        env.autoreset_mode = AutoresetMode.DISABLED
+        env.metadata["autoreset_mode"] = AutoresetMode.DISABLED
+        return AutoresetMode.DISABLED
+    raise SpecError(
+        f"{who} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP): that step"
+        " ignores the action, and is no transition. Make it with"
+        " autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or .DISABLED if it takes that argument, or use"
+        " GymEnv(id, num_envs=n) without vectorization='native', which steps n environments itself"
+    )
+
+
+class VectorLeaves:
+    """A vector environment that resets in the same step, or on request.
+
+    Args:
+        env: the vector environment.
+        codec: between its values and tensors.
+    """
+
+    def __init__(self, env: Any, codec: Codec) -> None:
+        self.env, self.codec = env, codec
+        self.mode = autoreset_mode(env)
+        self._maskable = self.mode is AutoresetMode.DISABLED or isinstance(
+            env.unwrapped, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
+        )
+        self._seed: int | None = None
+        self._rows: list[Any] = []
+        self._restarted = np.zeros(env.num_envs, dtype=np.bool_)
+        self._over = np.zeros(env.num_envs, dtype=np.bool_)
+        self._paths = [place.path for place in codec.actions]
+
+    def seed(self, seed: int) -> None:
+        """Seed the next full reset: `seed`, `seed` + 1, ..."""
+        self._seed = seed
+
+    def _encode(self, observations: Any) -> list[Any]:
+        rows = []
+        for place in self.codec.observations:
+            part = observations
+            for step in place.path:
+                part = part[step]
+            rows.append(place.encode(part))
+        return rows
+
+    def _leaves(self, rows: list[Any]) -> Leaves:
+        places = self.codec.observations
+        return {place.key: self.codec.tensor(row) for place, row in zip(places, rows, strict=True)}
+
+    def reset(self, mask: Tensor | None) -> Leaves:
+        """Start new episodes, in all or where the mask is true; the other rows hold what they hold."""
+        if mask is None or not self._rows:
+            observations, _ = self.env.reset(seed=self._seed)
+            self._seed = None
+            self._rows = self._encode(observations)
+            self._restarted[:] = self._over[:] = False
+        else:
+            wanted = mask.flatten().cpu().numpy()
+            todo = wanted & ~self._restarted
+            self._restarted &= ~wanted
+            self._over &= ~wanted
+            if todo.any():
+                self._reset_some(todo)
+        leaves = self._leaves([row.copy() for row in self._rows])
+        for name in ("done", "terminated", "truncated"):
+            leaves[name] = self.codec.column([False] * self.env.num_envs, np.bool_)
+        return leaves
+
+    def _reset_some(self, wanted: Any) -> None:
+        if not self._maskable:
+            raise SpecError(
+                f"{type(self.env.unwrapped).__name__} resets finished elements itself (AutoresetMode.SAME_STEP) and"
+                " cannot"
+                " reset others on request; a time limit or a partial reset of your own needs AutoresetMode.DISABLED, or"
+                " GymEnv(id, num_envs=n)"
+            )
+        observations, _ = self.env.reset(options={"reset_mask": wanted.copy()})
+        for old, new in zip(self._rows, self._encode(observations), strict=True):
+            old[wanted] = new[wanted]
+
+    def _actions(self, root: Any) -> Any:
+        columns = [place.decode(root[place.key]) for place in self.codec.actions]
+        return nest(self._paths, [np.array(column) for column in columns])
+
+    def step(self, root: Any) -> Leaves:
+        """Step all elements; the rows of those that ``_step`` excludes mean nothing."""
+        held = root.get("_step", None)
+        if held is not None and self.mode is AutoresetMode.DISABLED:
+            finished = self._over & ~held.flatten().cpu().numpy()
+            if finished.any():  # it cannot step them, and cannot leave them out
+                self._reset_some(finished)
+                self._over &= ~finished
+        observations, rewards, terminated, truncated, info = self.env.step(self._actions(root))
+        rows = self._encode(observations)
+        self._over = np.logical_or(terminated, truncated)
+        self._rows = rows
+        if self.mode is AutoresetMode.SAME_STEP:
+            self._restarted = self._over.copy()
+            if self._over.any():
+                rows = self._last_rows(rows, info)
+        leaves = self._leaves([row.copy() for row in rows] if rows is self._rows else rows)
+        leaves["reward"] = self.codec.column(rewards, np.float32)
+        leaves["done"] = self.codec.column(self._over, np.bool_)
+        leaves["terminated"] = self.codec.column(terminated, np.bool_)
+        leaves["truncated"] = self.codec.column(truncated, np.bool_)
+        return leaves
+
+    def _last_rows(self, rows: list[Any], info: Mapping[str, Any]) -> list[Any]:
+        """The true last observations of what finished, in copies of the rows."""
+        final = info.get("final_obs")
+        if final is None:
+            raise SpecError(
+                f"{type(self.env.unwrapped).__name__} resets in the same step but info has no 'final_obs' (entries:"
+                f" {sorted(info)}): the last observations of episodes are lost"
+            )
+        out = [row.copy() for row in rows]
+        for index in np.flatnonzero(self._over):
+            for row, place in zip(out, self.codec.observations, strict=True):
+                value = final if isinstance(final, dict) else final[index]
+                for step in place.path:
+                    value = value[step]
+                row[index] = place.encode([value[index] if isinstance(final, dict) else value])[0]
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """It cannot say where it stands."""
+        return {"restorable": False}
+
+    def load_state_dict(self, state: Mapping[str, Any], who: str) -> bool:
+        """Warns and returns False."""
+        del state
+        warn_not_restorable(who, "a vector environment cannot say where its elements stand")
+        return False
+
+    def close(self) -> None:
+        """Close it."""
+        self.env.close()

@@ -1,0 +1,336 @@
+"""`GymEnv` and `GymWrapper`: Gymnasium's environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl.core.errors import SpecError
+from rl.core.interfaces import Leaves
+from rl.core.keys import as_tuple, key_str
+from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
+from rl.envs import _foreign
+from rl.envs.base._base import EnvBase
+from rl.envs.base._specs import FLAGS, flag_spec
+from rl.envs.gym._library import gymnasium
+from rl.envs.gym._make import make, make_vector
+from rl.envs.gym._spaces import places
+from rl.envs.gym._stepping import Codec, GymLeaves
+from rl.envs.gym._vector import VectorLeaves
+
+__all__ = ["GymEnv", "GymWrapper"]
+
+
+@_foreign.gym_env
+class GymWrapper(EnvBase):
+    """Gymnasium environments that exist already.
+
+    Writes ``observation`` (or the keys of a `Dict` space; a `Tuple` lies under ``observation``, by index), ``reward``
+    float32 ``[*B, 1]``, and ``done``, ``terminated``, ``truncated`` bool ``[*B, 1]``; reads ``action`` (those of a
+    `Dict` under ``action``). A `Discrete` space is a one-hot vector, int64, unless `categorical_action_encoding`.
+    When an episode ends, the last observation stands under ``next``, and the first of the next one at the following
+    root, whatever the simulator's autoreset mode.
+
+    Args:
+        env: one environment (no batch), a sequence of equal ones (``[n]``, stepped one after the other), or a
+            `gymnasium.vector.VectorEnv` (``[n]``) that resets in the same step or on request. A plain
+            `SyncVectorEnv` that resets at the next step is switched to resetting on request.
+        categorical_action_encoding: integers rather than one-hot vectors for choices, in actions and observations.
+        device: where tensors go; the CPU if None.
+        frame_skip: repeat each action so often, and add up the rewards; stops at the end of an episode.
+        from_pixels: render after every step, into ``pixels`` uint8 ``[*B, H, W, 3]``.
+        info_keys: entries of ``info`` to take along. Given by name alone, their specs are found by a reset and a step
+            of the first environment; a mapping states them. Zeros where a simulator does not report one.
+
+    Raises:
+        SpecError: if a space has no spec, or the end of an episode cannot be told apart from the next one.
+
+    Example:
+        >>> import gymnasium
+        >>> env = GymWrapper(gymnasium.make("CartPole-v1"))
+        >>> env.rollout(5)["observation"].shape[-1]
+        4
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        categorical_action_encoding: bool = False,
+        device: torch.device | str | int | None = None,
+        frame_skip: int | None = None,
+        from_pixels: bool = False,
+        info_keys: Iterable[str] | Mapping[str, TensorSpec] | None = None,
+    ) -> None:
+        skip = 1 if frame_skip is None else frame_skip
+        if skip < 1:
+            raise SpecError(f"{type(self).__name__}: frame_skip must be at least 1, got {frame_skip}")
+        vector = isinstance(env, gymnasium.vector.VectorEnv)
+        several = not vector and isinstance(env, Sequence)
+        members: Any = env if several else [env]
+        for one in members:
+            if not vector and not hasattr(one, "observation_space"):
+                raise SpecError(
+                    f"{type(self).__name__} wraps a Gymnasium environment, got {one!r:.100}: make it with"
+                    " gymnasium.make(id), or use GymEnv(id)"
+                )
+        if vector and (skip != 1 or from_pixels or info_keys):
+            raise SpecError(
+                f"{type(self).__name__}: frame_skip, from_pixels and info_keys do not go with a vector environment;"
+                " give a"
+                " list of environments, or GymEnv(id, num_envs=n)"
+            )
+        count = env.num_envs if vector else len(env) if several else None
+        super().__init__(batch_size=() if count is None else (count,), device=device)
+        self._env = env
+        first: Any = env[0] if several else env  # pyright: ignore[reportIndexIssue]  # a sequence then
+        self._seen = places(
+            first.single_observation_space if vector else first.observation_space,
+            "observation",
+            categorical=categorical_action_encoding,
+            under_name=False,
+        )
+        acts = places(
+            first.single_action_space if vector else first.action_space,
+            "action",
+            categorical=categorical_action_encoding,
+            under_name=True,
+        )
+        infos = {} if vector or not info_keys else _info_specs(first, info_keys)
+        codec = Codec(self._seen, acts, infos, batched=count is not None, device=self.device)
+        self._sim: GymLeaves | VectorLeaves
+        if vector:
+            self._sim = VectorLeaves(env, codec)
+        else:
+            envs = list(env) if several else [env]
+            _refuse_different(envs, type(self).__name__)
+            self._sim = GymLeaves(envs, codec, frame_skip=skip, pixels=from_pixels)
+            if self._sim.plain and type(self)._reset_leaves is GymWrapper._reset_leaves:  # noqa: SLF001  not overridden
+                self._rl_reset_rows = self._sim.reset_rows
+        self._set_specs(codec, _frame_spec(first) if from_pixels else None)
+        if type(self)._step_leaves is GymWrapper._step_leaves:  # noqa: SLF001  not overridden
+            self._step_leaves = self._sim.step  # one call less on the hot path
+        self._has_text = any(place.spec.dtype is None for place in (*self._seen, *acts))
+
+    def _set_specs(self, codec: Codec, frame: TensorSpec | None) -> None:
+        seen = Composite({})
+        for place in codec.observations:
+            if as_tuple(place.key)[0] in {"action", "reward", "next", *FLAGS}:
+                raise SpecError(
+                    f"{type(self).__name__}: the observation space has the entry {key_str(place.key)}, a name that"
+                    " means"
+                    " something else here; rename it with a gymnasium.ObservationWrapper"
+                )
+            seen[place.key] = place.spec
+        for name, spec in codec.infos.items():
+            if seen.get(name, None) is not None:
+                raise SpecError(f"{type(self).__name__}: info_keys has {name!r}, which is an observation already")
+            seen[name] = spec
+        if frame is not None:
+            seen["pixels"] = frame
+        self.observation_spec = seen
+        self.action_spec = Composite({place.key: place.spec for place in codec.actions})
+        self.done_spec = Composite({name: flag_spec(torch.Size([1]), None) for name in FLAGS})
+
+    def _reset_leaves(self, mask: Tensor | None) -> Leaves:
+        return self._sim.reset(mask)
+
+    def _step_leaves(self, root: Leaves) -> Leaves:
+        return self._sim.step(root)
+
+    def _rl_leafwise(self) -> bool:
+        return not self._has_text and super()._rl_leafwise()
+
+    def _set_seed(self, seed: int) -> None:
+        if seed < 0:
+            raise SpecError(f"{type(self).__name__}.set_seed: Gymnasium takes seeds from 0 on, got {seed}")
+        self._sim.seed(seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How each episode began (its seed, or the simulator's generator) and the actions since.
+
+        Returns:
+            Tensors and plain containers; ``{"restorable": False}`` for vector environments, and for simulators
+            without a generator of Gymnasium's kind.
+        """
+        return self._sim.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Live through the episodes of `state` again, action by action.
+
+        Returns:
+            Whether each simulator stands exactly where it stood. If not, a warning said why; reset then.
+
+        Raises:
+            CheckpointError: if the number of environments differs.
+        """
+        return self._sim.load_state_dict(state, repr(self))
+
+    def render(self) -> Any:
+        """What the simulator renders: a frame, or a list of them."""
+        if isinstance(self._env, Sequence):
+            return [env.render() for env in self._env]
+        return self._env.render()
+
+    @property
+    def gym_env(self) -> Any:
+        """The wrapped environment, or the list of them."""
+        return self._env
+
+    def _close(self) -> None:
+        self._sim.close()
+
+    def _label(self) -> str:
+        first = self._env[0] if isinstance(self._env, Sequence) else self._env
+        spec = getattr(first, "spec", None)
+        return type(first.unwrapped).__name__ if spec is None else spec.id
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(env={self._label()}, batch_size={self.batch_size}, device={self.device})"
+
+
+@_foreign.gym_env
+class GymEnv(GymWrapper):
+    """A Gymnasium environment by its id; see `GymWrapper` for what it reads and writes.
+
+    Args:
+        env_name: id, such as ``"CartPole-v1"``.
+        num_envs: how many, as batch ``[num_envs]``; one without a batch if None.
+        categorical_action_encoding: integers rather than one-hot vectors for choices.
+        device: where tensors go; the CPU if None.
+        frame_skip: repeat each action so often.
+        from_pixels: render after every step, into ``pixels``.
+        info_keys: entries of ``info`` to take along.
+        vectorization: ``"in-process"`` steps `num_envs` environments one after the other; ``"native"`` uses the
+            environment's own vector form, if it has one that does not reset at the next step.
+        wrappers: Gymnasium wrappers for each environment, innermost first; each is called with an environment and
+            returns one.
+        gym_kwargs: for ``gymnasium.make``.
+
+    Raises:
+        UnknownComponentError: if no such id is registered.
+        MissingExtraError: if a library that it needs is not installed.
+
+    Example:
+        >>> env = GymEnv("CartPole-v1", num_envs=2)
+        >>> env
+        GymEnv(env=CartPole-v1, batch_size=torch.Size([2]), device=None)
+        >>> env.action_spec.shape
+        torch.Size([2, 2])
+    """
+
+    def __init__(
+        self,
+        env_name: str,
+        *,
+        num_envs: int | None = None,
+        categorical_action_encoding: bool = False,
+        device: torch.device | str | int | None = None,
+        frame_skip: int | None = None,
+        from_pixels: bool = False,
+        info_keys: Iterable[str] | Mapping[str, TensorSpec] | None = None,
+        vectorization: Literal["in-process", "native"] = "in-process",
+        wrappers: Sequence[Callable[[Any], Any]] = (),
+        **gym_kwargs: Any,
+    ) -> None:
+        if num_envs is not None and num_envs < 1:
+            raise SpecError(f"GymEnv: num_envs must be at least 1, got {num_envs}")
+        if vectorization not in ("in-process", "native"):
+            raise SpecError(f"GymEnv: vectorization must be 'in-process' or 'native', got {vectorization!r}")
+        if from_pixels:
+            gym_kwargs.setdefault("render_mode", "rgb_array")
+        env: Any
+        if vectorization == "native":
+            if num_envs is None:
+                raise SpecError("GymEnv: vectorization='native' needs num_envs")
+            if wrappers:
+                raise SpecError("GymEnv: wrappers need vectorization='in-process', which has an object to wrap")
+            env = make_vector(env_name, num_envs, **gym_kwargs)
+        elif num_envs is None:
+            env = _wrapped(make(env_name, **gym_kwargs), wrappers)
+        else:
+            env = [_wrapped(make(env_name, **gym_kwargs), wrappers) for _ in range(num_envs)]
+        super().__init__(
+            env,
+            categorical_action_encoding=categorical_action_encoding,
+            device=device,
+            frame_skip=frame_skip,
+            from_pixels=from_pixels,
+            info_keys=info_keys,
+        )
+        self.env_name = env_name
+
+    def _label(self) -> str:
+        return self.env_name
+
+
+def _wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
+
+
+def _refuse_different(envs: Sequence[Any], who: str) -> None:
+    if not envs:
+        raise SpecError(f"{who} needs at least one environment, got an empty list")
+    if len({id(env) for env in envs}) < len(envs):
+        raise SpecError(
+            f"{who}: the list holds one environment several times, which would step it several times: make each anew"
+        )
+    for env in envs[1:]:
+        if env.observation_space != envs[0].observation_space or env.action_space != envs[0].action_space:
+            raise SpecError(f"{who}: the environments differ: {envs[0]} and {env} do not have the same spaces")
+
+
+def _untouched(env: Any) -> Any:
+    """The simulator's generator state, to be put back after a probe."""
+    rng = getattr(env.unwrapped, "np_random", None)
+    return rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
+
+
+def _put_back(env: Any, state: Any) -> None:
+    if state is not None:
+        env.unwrapped.np_random.bit_generator.state = state
+
+
+def _frame_spec(env: Any) -> TensorSpec:
+    """The spec of a rendered frame; the environment is reset to find it."""
+    if env.render_mode != "rgb_array":
+        raise SpecError(
+            f"{env} renders in mode {env.render_mode!r}, pixels need 'rgb_array': make it with render_mode='rgb_array'"
+        )
+    state = _untouched(env)
+    env.reset()
+    frame = np.asarray(env.render())
+    _put_back(env, state)
+    return Bounded(0, 255, shape=frame.shape, dtype=torch.uint8)
+
+
+def _info_specs(env: Any, keys: Iterable[str] | Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    """Specs of entries of ``info``; the environment is reset and stepped once to find them."""
+    if isinstance(keys, Mapping):
+        return dict(keys)
+    state = _untouched(env)
+    _, first = env.reset()
+    *_, second = env.step(env.action_space.sample())
+    _put_back(env, state)
+    specs: dict[str, TensorSpec] = {}
+    for key in keys:
+        if key not in first and key not in second:
+            raise SpecError(
+                f"info_keys has {key!r}, which {env} reports neither at a reset nor at a step (entries:"
+                f" {sorted({*first, *second})}); state its spec: info_keys={{{key!r}: Unbounded(...)}}"
+            )
+        found = [np.asarray(info[key]) for info in (first, second) if key in info]
+        kind = np.result_type(*found)  # a reset may report an integer where a step reports a fraction
+        if kind.kind not in "biufc" or found[0].shape != found[-1].shape:
+            raise SpecError(
+                f"info_keys has {key!r}, which {env} reports as {first.get(key, second.get(key))!r}: not as numbers of"
+                f" one shape, so that it has no spec; state one: info_keys={{{key!r}: Unbounded(...)}}"
+            )
+        specs[key] = Unbounded(found[0].shape, dtype=torch.from_numpy(np.empty(0, kind)).dtype)
+    return specs

@@ -1,0 +1,17 @@
+"""Transforms for recurrent policies."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.envs.transforms.recurrent._primer import TensorDictPrimer
+
+__all__ = ["TensorDictPrimer"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.envs.transforms.recurrent._primer": ["TensorDictPrimer"],
+    },
+)

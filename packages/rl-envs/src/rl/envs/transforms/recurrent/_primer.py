@@ -1,0 +1,131 @@
+"""`TensorDictPrimer`: entries that every episode begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import SpecError
+from rl.core.keys import NestedKey, key_str, nearest, unwrap
+from rl.core.specs import Composite, TensorSpec
+from rl.envs import _foreign
+from rl.envs.transforms._base import Transform
+
+__all__ = ["TensorDictPrimer"]
+
+Value = float | Tensor
+
+
+@_foreign.primer
+class TensorDictPrimer(Transform):
+    """Writes entries at the root when an episode begins: the start of what a policy carries from step to step.
+
+    A recurrent policy reads its state at the root and writes the following one under ``next``, whence it moves to the
+    next root; this transform puts the first one there. ``policy.make_tensordict_primer()`` gives the one that fits; a
+    `Collector` does without, as it starts such states itself.
+
+    Args:
+        primers: specs by key, for one element of the environment's batch; a dictionary or a `Composite`.
+        random: draw from the specs at each reset, instead of `default_value`.
+        default_value: what every element of an entry is, a number or a tensor of the spec's shape; or such values by
+            key, where those that are not named are 0.
+        others: specs by name, besides `primers`.
+
+    Raises:
+        SpecError: if there is no entry, a default value does not fit its spec, or the environment has such an entry.
+
+    Example:
+        >>> from rl.core.specs import Unbounded
+        >>> from rl.envs import PendulumEnv, TransformedEnv
+        >>> primer = TensorDictPrimer({("recurrent_state", "h"): Unbounded((1, 8))})
+        >>> TransformedEnv(PendulumEnv(), primer).reset()["recurrent_state", "h"].shape
+        torch.Size([1, 8])
+    """
+
+    leafwise: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        primers: Mapping[NestedKey, TensorSpec] | Composite | None = None,
+        *,
+        random: bool = False,
+        default_value: Value | Mapping[NestedKey, Value] = 0.0,
+        **others: TensorSpec,
+    ) -> None:
+        self.primers: dict[NestedKey, TensorSpec] = {**_leaves(primers), **_leaves(others)}
+        if not self.primers:
+            raise SpecError("TensorDictPrimer has nothing to write: give it specs by key, {key: spec}")
+        super().__init__(out_keys=list(self.primers))
+        self.in_keys = []
+        self.random = random
+        self._values = self._defaults(default_value)
+
+    def _defaults(self, given: Value | Mapping[NestedKey, Value]) -> dict[NestedKey, Tensor]:
+        """One element of each entry."""
+        by_key = {unwrap(key): value for key, value in given.items()} if isinstance(given, Mapping) else None
+        for key in by_key or ():
+            if key not in self.primers:
+                close = nearest(key, self.primers)
+                hint = f"; did you mean {key_str(close)}?" if close is not None else ""
+                raise SpecError(f"TensorDictPrimer got a default value for {key_str(key)}, which has no spec{hint}")
+        values: dict[NestedKey, Tensor] = {}
+        for key, spec in self.primers.items():
+            value = given if by_key is None else by_key.get(key, 0.0)
+            one = torch.as_tensor(value, dtype=spec.dtype)  # pyright: ignore[reportArgumentType]
+            if one.ndim and one.shape != spec.shape:
+                raise SpecError(
+                    f"TensorDictPrimer: the default value of {key_str(key)} has the shape {tuple(one.shape)}, its"
+                    f" spec {tuple(spec.shape)}"
+                )
+            values[key] = one.expand(spec.shape).clone()
+        return values
+
+    def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
+        del mask  # the other rows are put back by whoever calls
+        assert self._parent is not None  # called by a parent only
+        size, device = self._parent.batch_size, self._parent.device
+        for key, value in self._values.items():
+            fresh = self.primers[key].rand(size) if self.random else value.expand(*size, *value.shape).clone()
+            root[key] = fresh if device is None else fresh.to(device)
+        return root
+
+    def _step(self, root: Any, outcome: Any) -> Any:
+        """Nothing: what follows is written by the policy."""
+        del root
+        return outcome
+
+    def transform_state_spec(self, spec: Composite) -> Composite:
+        """Adds the entries."""
+        assert self._parent is not None  # specs are asked for by a parent only
+        base = self._parent.base_env
+        for key, one in self.primers.items():
+            if spec.get(key, None) is not None or base.observation_spec_unbatched.get(key, None) is not None:
+                raise SpecError(f"TensorDictPrimer writes {key_str(key)}, which the environment has already")
+            spec[key] = one.clone()
+        return spec
+
+    def __repr__(self) -> str:
+        return f"TensorDictPrimer({', '.join(key_str(key) for key in self.primers)})"
+
+
+def _leaves(specs: Mapping[Any, Any] | Composite | None) -> dict[NestedKey, TensorSpec]:
+    if specs is None:
+        return {}
+    if isinstance(specs, Composite):
+        return {unwrap(key): specs[key] for key in specs.keys(include_nested=True, leaves_only=True)}
+    found: dict[NestedKey, TensorSpec] = {}
+    for key, spec in specs.items():
+        if isinstance(spec, Composite):
+            found |= {unwrap((*_tuple(key), *_tuple(inner))): leaf for inner, leaf in _leaves(spec).items()}
+        elif isinstance(spec, TensorSpec):
+            found[unwrap(key)] = spec
+        else:
+            raise SpecError(f"TensorDictPrimer takes specs by key, got {type(spec).__name__} under {key_str(key)}")
+    return found
+
+
+def _tuple(key: NestedKey) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)

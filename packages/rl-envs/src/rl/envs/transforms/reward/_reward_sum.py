@@ -1,0 +1,110 @@
+"""`RewardSum`: the return of the episode so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import ContractError, SpecError
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.core.specs import Composite, Unbounded
+from rl.envs import _foreign
+from rl.envs.base._specs import leaf_keys
+from rl.envs.transforms._base import Transform
+from rl.envs.transforms._checks import from_root
+
+__all__ = ["RewardSum"]
+
+
+@_foreign.reward_sum
+class RewardSum(Transform):
+    """Adds up rewards from the start of each episode, undiscounted.
+
+    Reads ``("next", "reward")``; writes ``episode_reward`` at the root (rewards before the step) and under ``next``
+    (with the step's), both with the shape and dtype of the reward.
+
+    Args:
+        in_keys: rewards, without ``next``; all of the environment if None.
+        out_keys: where the sums go; ``episode_`` before the last part of each reward's key if None.
+
+    Raises:
+        SpecError: if the lists differ in length, or a reward does not exist.
+
+    Example:
+        >>> from rl.envs import PendulumEnv, TransformedEnv
+        >>> env = TransformedEnv(PendulumEnv(seed=0), RewardSum())
+        >>> data = env.rollout(3)
+        >>> bool(torch.isclose(data["next", "episode_reward"][-1], data["next", "reward"].sum()))
+        True
+    """
+
+    leafwise: ClassVar[bool] = True
+
+    def __init__(self, in_keys: Iterable[NestedKey] | None = None, out_keys: Iterable[NestedKey] | None = None) -> None:
+        super().__init__(["reward"] if in_keys is None else in_keys, [])
+        self._every = in_keys is None
+        self._named = None if out_keys is None else [unwrap(key) for key in out_keys]
+        self._set_out_keys()
+
+    def _set_out_keys(self) -> None:
+        sums = [unwrap((*as_tuple(key)[:-1], f"episode_{as_tuple(key)[-1]}")) for key in self.in_keys]
+        self.out_keys = sums if self._named is None else self._named
+        if len(self.out_keys) != len(self.in_keys):
+            raise SpecError(f"RewardSum has in_keys {self.in_keys} and out_keys {self.out_keys}: give one for each")
+
+    def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
+        del mask
+        assert self._parent is not None  # resets come from a parent only
+        spec = self._parent.base_env.full_reward_spec
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            root[out] = spec[key].zero()
+        return root
+
+    def _step(self, root: Any, outcome: Any) -> Any:
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            outcome[out] = from_root(root, out, self) + outcome[key]
+        return outcome
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The sums of a batch ``[*B, T]`` in time order; its first step counts as the start of an episode.
+
+        Reads ``("next", reward)`` and ``("next", "done")``, writes the sums under ``next`` and at the root.
+
+        Raises:
+            ContractError: if one is missing.
+        """
+        out = tensordict.copy()
+        outcome = out.get("next", None)
+        for key, name in zip(self.in_keys, self.out_keys, strict=True):
+            reward = None if outcome is None else outcome.get(key, None)
+            done = None if outcome is None else outcome.get(unwrap((*as_tuple(key)[:-1], "done")), None)
+            if reward is None or done is None:
+                raise ContractError(f"RewardSum reads {('next', *as_tuple(key))} and the 'done' beside it in a batch")
+            dim = tensordict.ndim - 1
+            total = torch.zeros_like(reward.select(dim, 0))
+            before, after = [], []
+            for step, over in zip(reward.unbind(dim), done.unbind(dim), strict=True):
+                before.append(total)
+                after.append(total + step)
+                total = torch.where(over, torch.zeros_like(total), after[-1])
+            out.set(name, torch.stack(before, dim))
+            out.set(("next", *as_tuple(name)), torch.stack(after, dim))
+        return out
+
+    def transform_observation_spec(self, spec: Composite) -> Composite:
+        """Adds the sums."""
+        assert self._parent is not None  # specs are asked for by a parent only
+        rewards = self._parent.base_env.full_reward_spec_unbatched
+        if self._every:
+            self.in_keys = leaf_keys(rewards)
+            self._set_out_keys()
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            one = rewards.get(key, None)
+            if one is None:
+                raise SpecError(f"RewardSum adds up {key_str(key)}; the environment's rewards are {leaf_keys(rewards)}")
+            spec[out] = Unbounded(one.shape, dtype=one.dtype, device=one.device)
+        return spec

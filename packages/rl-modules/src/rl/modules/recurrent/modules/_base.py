@@ -1,0 +1,322 @@
+"""What `LSTMModule` and `GRUModule` share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+
+from rl.core import RecurrentOptions, State, load, recurrent_mode
+from rl.core.contract import Contract, Key, missing_key_message
+from rl.core.errors import BackendError, ContractError, ShapeError, SpecError
+from rl.core.keys import INDEX, TRAJ_IDS, NestedKey, key_str, next_key
+from rl.core.lowering import Lowered, unhooked
+from rl.core.provenance import fate_of, noted
+from rl.core.specs import Unbounded
+from rl.modules.recurrent._layout import rows_of
+from rl.modules.recurrent._weights import Cell
+from rl.modules.recurrent.backends._precision import Precision, concrete
+from rl.modules.recurrent.backends._select import Backend, Found, find_backend, is_offered
+from rl.modules.recurrent.modules._keys import recurrent_keys
+from rl.modules.recurrent.modules._step import with_restarts
+
+__all__ = ["RecurrentModule"]
+
+_CARRIED = (
+    "A Collector puts it at the root and carries it along for a policy that is a module (a function around one hides"
+    " it: pass the module itself, or give the function states = rl.core.states_of(module)); in an environment of your"
+    " own loop the transform of make_tensordict_primer() does. A buffer, a transform or a select() that drops keys has"
+    " to keep it."
+)
+_MARKED = (
+    "It marks the first step of each trajectory, and of each slice: a Collector writes it for a policy that is a"
+    " module and carries state, in an environment the transform InitTracker() does, in a buffer SliceSampler."
+)
+
+_assert_async: Any = torch._assert_async  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  the check that a graph keeps
+
+
+class RecurrentModule(TensorDictModuleBase):
+    """What `LSTMModule` and `GRUModule` share; `cell`, `parts` and `_advance` tell them apart."""
+
+    cell: ClassVar[Cell]
+    parts: ClassVar[tuple[str, ...]]
+    _said: bool = False
+    _asked: tuple[Any, ...] = ()
+    _advance: ClassVar[Callable[..., tuple[Tensor, ...]]]
+
+    def __init__(
+        self,
+        network: nn.RNNBase,
+        in_key: NestedKey | None,
+        in_keys: Sequence[NestedKey] | None,
+        out_key: NestedKey | None,
+        out_keys: Sequence[NestedKey] | None,
+        recurrent_backend: str,
+        recurrent_recompute: Literal["none", "full"],
+        recurrent_compute_dtype: torch.dtype | None,
+        recurrent_matmul_precision: Precision | None,
+        default_recurrent_mode: bool | None,  # noqa: FBT001
+    ) -> None:
+        super().__init__()
+        who = self._who
+        reads, writes = recurrent_keys(who, self.parts, in_key, in_keys, out_key, out_keys)
+        if recurrent_recompute not in ("none", "full"):
+            raise SpecError(f"{who}: recurrent_recompute is 'none' or 'full', got {recurrent_recompute!r}")
+        if default_recurrent_mode not in (None, True, False):
+            raise SpecError(f"{who}: default_recurrent_mode is True, False or None, got {default_recurrent_mode!r}")
+        if recurrent_compute_dtype is not None and not getattr(recurrent_compute_dtype, "is_floating_point", False):
+            raise SpecError(
+                f"{who}: recurrent_compute_dtype is a floating torch.dtype or None, got {recurrent_compute_dtype!r}"
+            )
+        concrete(recurrent_matmul_precision)
+        self.add_module(self.cell, network)
+        self.in_keys: list[Any] = reads
+        self.out_keys: list[Any] = writes
+        self.recurrent_backend = recurrent_backend
+        self.recurrent_recompute: Literal["none", "full"] = recurrent_recompute
+        self.recurrent_compute_dtype = recurrent_compute_dtype
+        self.recurrent_matmul_precision: Precision | None = recurrent_matmul_precision
+        self.default_recurrent_mode = default_recurrent_mode
+        self._found: dict[str, Found] = {}
+        self._look_up(strict=True)
+
+    # ------------------------------------------------------------------ what it declares
+
+    @property
+    def network(self) -> nn.RNNBase:
+        """The layers, an `LSTM` or a `GRU`, which hold the weights."""
+        return self.__dict__["_modules"][self.cell]
+
+    @property
+    def _weight(self) -> Tensor:
+        return cast("Tensor", self.network.weight_hh_l0)
+
+    @property
+    def _who(self) -> str:
+        return str(type(self).__name__)
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """What is carried from step to step, ``[*B, layers, hidden]`` each, zero before the first."""
+        network, owner = self.network, self._who
+        shape, dtype = (network.num_layers, network.hidden_size), self._weight.dtype
+        return tuple(State(key, shape, dtype, 0.0, owner) for key in self.in_keys[1:-1])
+
+    @property
+    def contract(self) -> Contract:
+        """What is read and written."""
+        remedy = "Name the entry that the environment writes with in_key=, or rename it there."
+        states = [Key(s.name, s.shape, "state before the step", s.dtype, remedy=_CARRIED) for s in self.states]
+        written = [Key(next_key(s.name), s.shape, "state after it", s.dtype) for s in self.states]
+        return Contract(
+            (
+                Key(self.in_keys[0], (self.network.input_size,), "input of the network", remedy=remedy),
+                *states,
+                Key(self.in_keys[-1], (1,), "first step of a trajectory", torch.bool, remedy=_MARKED),
+            ),
+            (Key(self.out_keys[0], (self.network.hidden_size,), "output of the last layer"), *written),
+        )
+
+    @property
+    def backend(self) -> Backend:
+        """What computes sequences on the device of the weights, and why.
+
+        Raises:
+            BackendError: if the one that was asked for does not answer there.
+        """
+        return self._backend_for(self._weight.device)[1]
+
+    def make_tensordict_primer(self) -> Any:
+        """The transform that puts the initial state at the root when an episode begins.
+
+        Only environments that you step yourself need it; a `Collector` does without.
+
+        Raises:
+            UnknownComponentError: if rl-envs is not installed.
+        """
+        primer = load("transform", "tensordict-primer")
+        return primer({state.name: Unbounded(state.shape, dtype=state.dtype) for state in self.states})
+
+    # ------------------------------------------------------------------ calls
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the output and the states after each step.
+
+        Raises:
+            ContractError: if an entry is absent that is needed, or time is not the last dimension of a sequence.
+            ShapeError: if one has a shape that does not fit.
+            SpecError: if one has another dtype, or is on another device, than the weights.
+        """
+        if not torch.compiler.is_compiling() and self._is_sequence():
+            self._check_time(tensordict)
+        leaves: list[Any] = [tensordict.get(key, None) for key in self.in_keys]
+        if any(leaf is None for leaf in leaves):
+            leaves = self._completed(tensordict, leaves)
+        for key, value in zip(self.out_keys_source, self._compute(*leaves), strict=True):
+            tensordict.set(key, value)
+        return tensordict
+
+    def lowered(self) -> Lowered | None:
+        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        plain = type(self).forward is RecurrentModule.forward and self.out_keys == self.out_keys_source
+        return Lowered(self._compute, self.in_keys, self.out_keys) if plain and unhooked(self) else None
+
+    def _compute(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        *states, is_init = rest
+        if self._is_sequence():
+            if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
+                x = x.to(self._weight.dtype)  # what autocast made of it, in the type of the states
+            self._check(x, states, is_init)
+            return self._sequence(x, states, is_init)
+        one, other = states[0].shape, states[-1].shape
+        fits = len(one) == len(other) == 3 and one[1] == other[1] == self.network.num_layers  # cells take more layers
+        if fits and x.dim() == 2 and is_init.shape == (len(x), 1):
+            try:  # the cell refuses what does not fit, and this is the path of a collector
+                return self._advance(self.network, x, *with_restarts(tuple(states), is_init))
+            except RuntimeError:
+                self._check(x, states, is_init)
+                raise
+        self._check(x, states, is_init)
+        return self._step(x, states, is_init)
+
+    def _is_sequence(self) -> bool:
+        mode = recurrent_mode()
+        return bool(self.default_recurrent_mode if mode is None else mode)
+
+    def _step(self, x: Tensor, states: Sequence[Tensor], is_init: Tensor) -> tuple[Tensor, ...]:
+        batch = is_init.shape[:-1]
+        rows = (tensor.reshape(-1, *tensor.shape[len(batch) :]) for tensor in (x, *states, is_init))
+        x, *states, is_init = rows
+        done = self._advance(self.network, x, *with_restarts(tuple(states), is_init))
+        return tuple(tensor.view(*batch, *tensor.shape[1:]) for tensor in done)
+
+    def _sequence(self, x: Tensor, states: Sequence[Tensor], is_init: Tensor) -> tuple[Tensor, ...]:
+        rows = rows_of(is_init, self._who)
+        stored = tuple(rows.split(state) for state in states)
+        first = tuple(state[:, 0] for state in stored)
+        backend = self._backend_for(x.device)[0]
+        flags = rows.split(is_init).squeeze(-1)
+        out, after = backend(self.network, rows.split(x), first, flags, stored, self._options())
+        return tuple(rows.join(tensor) for tensor in (out, *after))
+
+    def _options(self) -> RecurrentOptions:
+        precision = concrete(self.recurrent_matmul_precision)
+        return RecurrentOptions(self.recurrent_recompute, self.recurrent_compute_dtype, precision)
+
+    # ------------------------------------------------------------------ checks
+
+    def _check_time(self, td: TensorDictBase) -> None:
+        names = list(td.names)
+        if "time" in names and names[-1] != "time":
+            raise ContractError(
+                f"{self._who} is in sequence mode, where the last batch dimension is time, and time is dimension"
+                f" {names.index('time')} of this batch {list(td.batch_size)}: transpose it"
+            )
+
+    def _check(self, x: Tensor, states: Sequence[Tensor], is_init: Tensor) -> None:
+        network, batch = self.network, is_init.shape[:-1]
+        if is_init.dtype is not torch.bool or is_init.shape[-1:] != (1,):
+            self._refuse(self.in_keys[-1], is_init, "bool [*B, 1]")
+        if x.shape != (*batch, network.input_size):
+            self._refuse(self.in_keys[0], x, f"{[*batch, network.input_size]}, as is_init has the batch {list(batch)}")
+        size = (*batch, network.num_layers, network.hidden_size)
+        for key, state in zip(self.in_keys[1:], states, strict=False):
+            if state.shape != size:
+                self._refuse(key, state, str(list(size)))
+        dtype, device = self._weight.dtype, self._weight.device
+        if any(tensor.device != device for tensor in (x, *states, is_init)):
+            found = ", ".join(
+                f"{key_str(key)} {t.device}" for key, t in zip(self.in_keys, (x, *states, is_init), strict=True)
+            )
+            raise SpecError(
+                f"{self._who}: the weights are on {device}, and {found}: move the module with .to(device), or the data"
+            )
+        if x.dtype is not dtype or any(state.dtype is not dtype for state in states):
+            found = ", ".join(str(tensor.dtype) for tensor in (x, *states))
+            raise SpecError(
+                f"{self._who}: the weights are {dtype}, input and states {found}: convert the module with"
+                " .to(dtype=...), or the data"
+            )
+
+    def _refuse(self, key: NestedKey, found: Tensor, expected: str) -> None:
+        raise ShapeError(f"{self._who}: {key_str(key)} is {found.dtype} {list(found.shape)}, expected {expected}")
+
+    def _completed(self, td: TensorDictBase, leaves: list[Any]) -> list[Any]:
+        """The leaves, with states that may be left out: those of a batch in which everything restarts.
+
+        Raises:
+            ContractError: if anything else is absent.
+        """
+        x, *given, is_init = leaves
+        keys = self.contract
+        if x is None or is_init is None or any(state is not None for state in given):
+            place = next(place for place, leaf in enumerate(leaves) if leaf is None)
+            keys.refuse(td, self.in_keys[place] if is_init is not None else self.in_keys[-1], self)
+        is_init = cast("Tensor", is_init)
+        sequence, batch = self._is_sequence(), is_init.shape[:-1]
+        first = is_init[..., :1, :] if sequence and len(batch) > 0 else is_init
+        if torch.compiler.is_compiling():
+            why = f"{self._who}: steps that are no first ones need stored states"
+            _assert_async(first.all(), why)
+        elif not bool(first.all()):
+            present = td.keys(include_nested=True, leaves_only=True)
+            which = "the first step of a row" if sequence else "a step"
+            raise ContractError(
+                f"{missing_key_message(self._who, keys.reads[1], present)} It may be left out only where"
+                f" every trajectory begins, and {key_str(self.in_keys[-1])} is false at {which}."
+            )
+        if sequence and not torch.compiler.is_compiling() and (INDEX in td.keys() or TRAJ_IDS[0] in td.keys()):
+            self._say_unstored(td)  # of what was sampled or collected; data made otherwise had no states to lose
+        return [x, *(state.start(batch, is_init.device) for state in self.states), is_init]
+
+    def _say_unstored(self, td: TensorDictBase) -> None:
+        """Say once that states were collected and dropped, where everything looks like a beginning."""
+        asked = (noted(), *td.keys())
+        if self._said or asked == self._asked:
+            return
+        self._asked = asked
+        key = self.in_keys[1]
+        fate = fate_of(key, td.keys(include_nested=True, leaves_only=True))
+        if fate:
+            self._said = True
+            warnings.warn(
+                f"{self._who} begins with its initial state, as {key_str(key)} is not in this batch. {fate} Slices that"
+                " begin within an episode are computed from a wrong state so: keep the states. If it is meant, write"
+                f" them: td.set({key_str(key)}, module.states[0].start(td.batch_size))",
+                stacklevel=4,
+            )
+
+    # ------------------------------------------------------------------ back ends
+
+    def _backend_for(self, device: torch.device) -> Found:
+        found = self._found.get(device.type)
+        if found is None:
+            found = find_backend(self._who, self.cell, self.recurrent_backend, device)
+            self._found[device.type] = found
+        return found
+
+    def _look_up(self, *, strict: bool = False) -> None:
+        """Find the back end now, outside of anything that is compiled; one for another device may come later."""
+        try:
+            self._backend_for(self._weight.device)
+        except BackendError:
+            if strict and not is_offered(self.recurrent_backend):
+                raise
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002  as in torch.nn.Module
+        moved = super()._apply(fn, recurse)
+        self._look_up()
+        return moved
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_found": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._look_up()

@@ -1,0 +1,23 @@
+"""Value estimators on TensorDicts."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.objectives.estimators._gae import GAE
+    from rl.objectives.estimators._kinds import ValueEstimators
+    from rl.objectives.estimators._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
+    from rl.objectives.estimators._vtrace import VTrace
+
+__all__ = ["GAE", "TD0Estimator", "TD1Estimator", "TDLambdaEstimator", "VTrace", "ValueEstimators"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.objectives.estimators._gae": ["GAE"],
+        "rl.objectives.estimators._kinds": ["ValueEstimators"],
+        "rl.objectives.estimators._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],
+        "rl.objectives.estimators._vtrace": ["VTrace"],
+    },
+)

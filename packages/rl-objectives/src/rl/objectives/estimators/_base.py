@@ -1,0 +1,294 @@
+"""What all value estimators share: keys, values of both states, time order."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import ClassVar
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from rl.core.contract import Contract, Key
+from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.keys import NestedKey, key_str, next_key
+from rl.core.recurrent import State
+from rl.core.sequences import check_sequences
+from rl.objectives import _foreign
+from rl.objectives._batch.mask import (
+    MASK,
+    by_step,
+    counted_steps,
+    fitted,
+    mask_key,
+    refuse_open_ends,
+    terminated_key,
+    without_padding,
+)
+from rl.objectives._batch.time_order import find_time_dim, refuse_shuffled
+from rl.objectives._networks.calls import NetworkCall, input_key
+from rl.objectives._networks.keyed_module import KeyedModule
+from rl.objectives.functional._shared import ended as as_flags
+
+__all__ = ["TDEstimatorBase", "ValueEstimatorBase"]
+
+Pairs = dict[NestedKey, tuple[Tensor, Tensor]]
+"""What a network reads of each state, and of the state that follows."""
+
+
+@_foreign.estimator
+class ValueEstimatorBase(KeyedModule):
+    """Adds ``advantage`` and ``value_target`` to a batch; subclasses say by which formula.
+
+    Args:
+        gamma: discount, in [0, 1].
+        value_network: writes ``state_value`` ``[*B, 1]``; if None, the batch already holds it, and ``("next",
+            "state_value")``.
+        differentiable: whether gradients flow into the values.
+        shifted: promises that ``("next", observation)`` at a step is the observation at the following one, unless the
+            episode ended: the network is then evaluated on ``T + 1`` states and on those where an episode was
+            truncated, not on ``2 T``. Results are the same; networks with memory need the default.
+        time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
+
+    Raises:
+        ContractError: if the network does not write the value's key.
+        SpecError: if a coefficient is outside [0, 1].
+    """
+
+    default_keys: ClassVar[dict[str, NestedKey]] = {
+        "value": "state_value",
+        "reward": "reward",
+        "done": "done",
+        "terminated": "terminated",
+        "advantage": "advantage",
+        "value_target": "value_target",
+        "mask": MASK,
+    }
+    gamma: float | Tensor
+    needs_time = True
+    needs_actor = False
+    """Whether the constructor takes ``actor_network``, which a loss with an actor then gives."""
+
+    def __init__(
+        self,
+        *,
+        gamma: float | Tensor = 0.99,
+        value_network: nn.Module | None = None,
+        differentiable: bool = False,
+        shifted: bool = False,
+        time_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._hold("gamma", gamma)
+        self.value_network = value_network
+        self.differentiable, self.shifted, self.time_dim = differentiable, shifted, time_dim
+        self._call: NetworkCall | None = None
+        self._states: tuple[State, ...] = ()
+
+    def _hold(self, name: str, value: float | Tensor) -> None:
+        if isinstance(value, Tensor):
+            if value.numel() == 1:
+                value = value.reshape(())
+            if not bool(((value >= 0) & (value <= 1)).all()):
+                ends = f"{name} from {value.min():g} to {value.max():g}"
+                raise SpecError(f"{type(self).__name__} got {ends}; it must be in [0, 1]")
+            self.register_buffer(name, value)
+            return
+        if not 0 <= value <= 1:
+            raise SpecError(f"{type(self).__name__} got {name}={value}; it must be in [0, 1]")
+        setattr(self, name, float(value))
+
+    def _derive(self) -> Contract:
+        keys = self._keys
+        network = self.value_network
+        self._call = None if network is None else NetworkCall(network, [keys["value"]])
+        self._states = () if self._call is None else self._call.states
+        if self._call is None:
+            given = "; give the estimator a value_network, or write it before"
+            inputs = [
+                Key(keys["value"], (1,), "value of the state, units of return", remedy=given[2:].capitalize()),
+                Key(next_key(keys["value"]), (1,), "value of the state that the step reached"),
+            ]
+        else:
+            self._refuse_shifted(self._call)
+            inputs = [input_key(key, self._call.states, "input of the value network") for key in self._call.in_keys]
+            inputs += [
+                Key(next_key(key), doc="the same after the step", remedy="Collect with the next observations.")
+                for key in self._call.outcome_keys
+            ]
+        reads = (
+            *inputs,
+            Key(next_key(keys["reward"]), (1,), "reward of the step"),
+            Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
+            terminated_key(keys["terminated"]),
+            mask_key(keys["mask"]),
+        )
+        writes = [
+            Key(keys["advantage"], (1,), "advantage of the action, units of return"),
+            Key(keys["value_target"], (1,), "target of the critic, units of return"),
+        ]
+        if self._call is not None:
+            writes.append(Key(keys["value"], (1,), "value of the state, units of return"))
+        self._reads = Contract(reads, tuple(writes))
+        return self._reads  # a subclass may read more
+
+    def _refuse_shifted(self, call: NetworkCall) -> None:
+        if self.shifted and call.states:
+            raise ContractError(
+                f"{type(self).__name__} got shifted=True, which cuts the sequences that"
+                f" {call.states[0].owner or 'a network with memory'} needs whole: leave it out"
+            )
+
+    @abstractmethod
+    def estimate(
+        self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
+    ) -> tuple[Tensor, Tensor]:
+        """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
+
+    def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:  # noqa: ARG002 - for others
+        """`estimate`, with whatever else it needs of the batch."""
+        return self.estimate
+
+    def find_time(self, td: TensorDictBase, done: Tensor) -> int:
+        """Which batch dimension is time.
+
+        Raises:
+            ContractError: if none can be, or the steps are not in time order.
+        """
+        if not self.needs_time:
+            return 0
+        dim = find_time_dim(td, self.time_dim, type(self).__name__)
+        refuse_open_ends(td, self._keys["mask"], done, dim, type(self).__name__)
+        refuse_shuffled(td, dim, done, type(self).__name__)
+        return dim
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the estimates into the batch and return it.
+
+        Args:
+            tensordict: batch ``[*B, T]`` in time order.
+
+        Raises:
+            ContractError: if a key that is read is absent, or the batch is not in time order.
+            ShapeError: if shapes do not agree.
+        """
+        self.derived()
+        keys, names = self._keys, self._reads.in_keys
+        leaves = self._reads.read(tensordict, self)
+        mask = counted_steps(tensordict, keys["mask"], type(self).__name__)
+        entries = dict(zip(names, without_padding(leaves, mask), strict=True))
+        raw_done = leaves[names.index(next_key(keys["done"]))]  # padding behind a step that goes on is refused
+        done, terminated = as_flags(raw_done, tensordict.get(next_key(keys["terminated"]), None))
+        reward = entries[next_key(keys["reward"])]
+        dim = self.find_time(tensordict, done)
+        if self._states:
+            self._check_memory(tensordict, dim)
+        with nullcontext() if self.differentiable else torch.no_grad():
+            if self._call is None:
+                value, next_value = entries[keys["value"]], entries[next_key(keys["value"])]
+            else:
+                value, next_value = self._evaluate(self._call, entries, (done, terminated), tensordict.batch_size, dim)
+            advantage, target = self.formula(tensordict)(value, next_value, reward, done, terminated, dim)
+        if self._call is not None:
+            tensordict.set(self._keys["value"], value)
+        tensordict.set(self._keys["advantage"], advantage)
+        return tensordict.set(self._keys["value_target"], target)
+
+    def _evaluate(
+        self,
+        call: NetworkCall,
+        entries: Mapping[NestedKey, Tensor],
+        flags: tuple[Tensor, Tensor],
+        batch_size: torch.Size,
+        time_dim: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Values of the states before and after each step."""
+        if call.states:
+            (value,), after = call.sequence(entries, batch_size)
+            return value, call.following(entries, after, batch_size)[0]
+        done, terminated = flags
+        pairs: Pairs = {}
+        for key in call.in_keys:
+            before, after = entries[key], entries[next_key(key)]
+            if before.shape != after.shape:
+                raise ShapeError(
+                    f"{key_str(key)} has shape {tuple(before.shape)} and {key_str(next_key(key))}"
+                    f" {tuple(after.shape)}; both describe a state, so they are to agree"
+                )
+            if self.differentiable:  # a terminal state has no value, and may hold anything
+                last = terminated.flatten(len(batch_size)).all(-1)
+                after = after.where(~fitted(last, after), before)
+            pairs[key] = before, after
+        steps = batch_size[time_dim] if self.needs_time else 0
+        if self.shifted and steps and not torch.compiler.is_compiling():
+            return _evaluate_shifted(call, pairs, done > terminated, batch_size, time_dim)
+        return _evaluate_both(call, pairs, batch_size, time_dim if self.needs_time else None)
+
+    def _check_memory(self, td: TensorDictBase, dim: int) -> None:
+        """Refuse a batch that a network with memory would misread."""
+        if self.needs_time and dim != td.ndim - 1:
+            raise ContractError(
+                f"{type(self).__name__} found time in dimension {dim} of a batch of shape {tuple(td.shape)}; a network"
+                " that carries state reads it from the last one: transpose the batch"
+            )
+        check_sequences(td, self._states, type(self).__name__, done_key=self._keys["done"])
+
+
+def _evaluate_both(
+    call: NetworkCall, pairs: Pairs, batch_size: torch.Size, time_dim: int | None
+) -> tuple[Tensor, Tensor]:
+    """Values of both states in one call, joined along a dimension that is not time."""
+    dim = next((i for i in range(len(batch_size)) if i != time_dim), None)
+    if dim is None:
+        both = {key: torch.stack(pair) for key, pair in pairs.items()}
+        value, next_value = call(both, torch.Size((2, *batch_size)))[0].unbind(0)
+        return value, next_value
+    both = {key: torch.cat(pair, dim) for key, pair in pairs.items()}
+    size = list(batch_size)
+    size[dim] *= 2
+    value, next_value = call(both, torch.Size(size))[0].chunk(2, dim)
+    return value, next_value
+
+
+def _evaluate_shifted(
+    call: NetworkCall, pairs: Pairs, truncated: Tensor, batch_size: torch.Size, time_dim: int
+) -> tuple[Tensor, Tensor]:
+    """Values of both states from ``T + 1`` states, and from those where an episode was truncated."""
+    steps = batch_size[time_dim]
+    rows = {
+        key: torch.cat((before, after.narrow(time_dim, steps - 1, 1)), time_dim)
+        for key, (before, after) in pairs.items()
+    }
+    size = list(batch_size)
+    size[time_dim] += 1
+    values = call(rows, torch.Size(size))[0]
+    # Dense, as the returns like them best.
+    value, next_value = (values.narrow(time_dim, first, steps).contiguous() for first in (0, 1))
+    inside = by_step(truncated, len(batch_size)).narrow(time_dim, 0, steps - 1).nonzero(as_tuple=True)
+    if len(inside[0]):
+        # After a truncation the following row is another episode: these final states are evaluated themselves.
+        final = call({key: after[inside] for key, (_, after) in pairs.items()}, inside[0].shape)[0]
+        next_value = next_value.index_put(inside, final)
+    return value, next_value
+
+
+@_foreign.td_estimator
+class TDEstimatorBase(ValueEstimatorBase):
+    """An estimator whose target needs the values of the next states only; the advantage is that less the value."""
+
+    @abstractmethod
+    def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:
+        """The target, ``[*B, T, F]`` as all arguments are."""
+
+    def estimate(
+        self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
+    ) -> tuple[Tensor, Tensor]:
+        """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
+        if value.shape != reward.shape:
+            raise ShapeError(
+                f"state_value has shape {tuple(value.shape)} and reward {tuple(reward.shape)}: they would broadcast"
+            )
+        target = self.returns(next_value, reward, done, terminated, time_dim)
+        return target - value, target

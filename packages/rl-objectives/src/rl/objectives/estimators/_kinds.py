@@ -1,0 +1,71 @@
+"""The value estimators by name."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from rl.core.registry import load
+from rl.objectives.estimators._base import ValueEstimatorBase
+from rl.objectives.estimators._gae import GAE
+from rl.objectives.estimators._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
+from rl.objectives.estimators._vtrace import VTrace
+
+__all__ = ["ValueEstimators", "estimator_class", "make_estimator"]
+
+
+class ValueEstimators(Enum):
+    """Our value estimators, under the names that ``rl plugins`` lists.
+
+    Example:
+        >>> ValueEstimators.TDLambda.value
+        'td-lambda'
+    """
+
+    TD0 = "td0"
+    TD1 = "td1"
+    TDLambda = "td-lambda"
+    GAE = "gae"
+    VTrace = "vtrace"
+
+
+_OURS = {
+    ValueEstimators.TD0: TD0Estimator,
+    ValueEstimators.TD1: TD1Estimator,
+    ValueEstimators.TDLambda: TDLambdaEstimator,
+    ValueEstimators.GAE: GAE,
+    ValueEstimators.VTrace: VTrace,
+}
+
+
+def estimator_class(kind: ValueEstimators | str) -> type[ValueEstimatorBase]:
+    """What constructs an estimator.
+
+    Args:
+        kind: one of ours, or the name of an installed component of kind ``estimator``.
+
+    Raises:
+        UnknownComponentError: if no estimator has that name.
+
+    Example:
+        >>> estimator_class("gae").__name__
+        'GAE'
+    """
+    return _OURS[kind] if isinstance(kind, ValueEstimators) else load("estimator", kind)
+
+
+def make_estimator(kind: ValueEstimators | str, **arguments: Any) -> ValueEstimatorBase:
+    """Construct an estimator.
+
+    Args:
+        kind: one of ours, or the name of an installed component of kind ``estimator``.
+        arguments: of its constructor.
+
+    Raises:
+        UnknownComponentError: if no estimator has that name.
+
+    Example:
+        >>> make_estimator("gae", gamma=0.9).gamma
+        0.9
+    """
+    return estimator_class(kind)(**arguments)

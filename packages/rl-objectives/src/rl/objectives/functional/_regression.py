@@ -1,0 +1,99 @@
+"""How far a prediction is from its target, elementwise, and how elements become one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - its usual name
+
+from rl.core.errors import ShapeError, SpecError
+from rl.objectives._batch.mask import fitted, mean_of
+
+__all__ = ["check_distance", "check_reduction", "distance", "reduce", "refuse_empty"]
+
+_DISTANCES: dict[str, Callable[..., Tensor]] = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def check_distance(kind: str, owner: str) -> str:
+    """Raise unless it is the name of a distance; return it.
+
+    Raises:
+        SpecError: if it is not.
+    """
+    return _known("loss", kind, list(_DISTANCES), owner)
+
+
+def check_reduction(reduction: str | None, owner: str) -> str:
+    """Raise unless it is the name of a reduction; return it, ``"mean"`` for None.
+
+    Raises:
+        SpecError: if it is not.
+    """
+    return _known("reduction", "mean" if reduction is None else reduction, _REDUCTIONS, owner)
+
+
+def _known(what: str, value: str, known: Sequence[str], owner: str) -> str:
+    if value not in known:
+        raise SpecError(f"{owner} knows no {what} {value!r}; it knows {', '.join(map(repr, known))}")
+    return value
+
+
+def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
+    """Distance per element.
+
+    Args:
+        prediction: any shape.
+        target: same shape.
+        kind: ``"l2"`` (squared error), ``"l1"`` (absolute error) or ``"smooth_l1"`` (half the squared error up to 1,
+            linear beyond; Girshick, "Fast R-CNN", 2015, eq. 3).
+
+    Raises:
+        ShapeError: if the shapes differ.
+        SpecError: if the target has no floating-point type.
+
+    Example:
+        >>> import torch
+        >>> distance(torch.tensor([3.0]), torch.tensor([1.0]), "l2")
+        tensor([4.])
+    """
+    if prediction.shape != target.shape:
+        raise ShapeError(
+            f"prediction has shape {tuple(prediction.shape)} and target {tuple(target.shape)}: they would broadcast;"
+            " values and targets are [*B, 1] alike"
+        )
+    if not target.is_floating_point():
+        raise SpecError(f"the target of a loss is {target.dtype}; values have no whole numbers: give target.float()")
+    return _DISTANCES[kind](prediction, target, reduction="none")
+
+
+def refuse_empty(owner: str, batch_size: torch.Size, reduction: str) -> None:
+    """Raise if a batch has no mean, which would be NaN and spoil every parameter.
+
+    Raises:
+        ShapeError: if it has no rows.
+    """
+    if reduction == "mean" and not batch_size.numel():
+        raise ShapeError(f"{owner} got a batch without rows, of which there is no mean: leave it out")
+
+
+def reduce(elements: Tensor, reduction: str, mask: Tensor | None = None) -> Tensor:
+    """The mean or the sum of all elements, or the elements; those that a mask leaves out count nothing.
+
+    Args:
+        elements: ``[*B, ...]``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which has 0 where an element does not count.
+        mask: bool ``[*B]``, true where an element counts; all do if None.
+
+    Example:
+        >>> import torch
+        >>> reduce(torch.tensor([1.0, 3.0]), "mean")
+        tensor(2.)
+    """
+    if reduction == "mean":
+        return mean_of(elements, mask)
+    if mask is not None:
+        elements = elements.where(fitted(mask, elements), 0)
+    return elements.sum() if reduction == "sum" else elements

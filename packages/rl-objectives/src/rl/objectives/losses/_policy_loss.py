@@ -1,0 +1,221 @@
+"""What losses of a policy and a critic share: contract, estimated advantages, entropy bonus, the critic's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from rl.core.contract import Contract, Key
+from rl.core.errors import ShapeError, SpecError
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.objectives._batch.mask import MASK, mask_key
+from rl.objectives._networks.calls import ActorCall, NetworkCall, actor_keys, input_key, joint_states
+from rl.objectives._networks.composite import joint, listed, taken
+from rl.objectives.estimators._base import ValueEstimatorBase
+from rl.objectives.estimators._kinds import ValueEstimators
+from rl.objectives.functional._regression import check_distance, distance, reduce
+from rl.objectives.losses._base import Entries, LossModule
+
+__all__ = ["EntropyCoeff", "PolicyLoss", "check_entropy", "weighted_entropy"]
+
+EntropyCoeff = float | Mapping[NestedKey, float]
+
+_LOG_PROB_REMEDY = "Build the actor with return_log_prob=True, or name the key with loss.set_keys(sample_log_prob=...)"
+_ADVANTAGE_REMEDY = (
+    "Run an estimator on the batch as it was collected, GAE(value_network=critic)(batch), or call"
+    " loss.make_value_estimator() and give the loss batches [*B, T] in time order"
+)
+_PER_DIMENSION = "one that scores each dimension of the action by itself needs torch.distributions.Independent"
+
+
+class PolicyLoss(LossModule):
+    """Base of losses that weigh the log-probability of actions with an advantage and fit a critic.
+
+    A subclass writes `_writes` and `forward`, and sets `_compares` if it reads the log-probability under which the
+    action was taken. Arguments are those of `PPOLoss`.
+    """
+
+    default_keys: ClassVar[dict[str, NestedKey]] = {
+        "advantage": "advantage",
+        "value_target": "value_target",
+        "value": "state_value",
+        "sample_log_prob": "action_log_prob",
+        "action": "action",
+        "reward": "reward",
+        "done": "done",
+        "terminated": "terminated",
+        "mask": MASK,
+    }
+    default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.GAE
+    _options: ClassVar[tuple[str, ...]] = ("clip_value",)
+    _compares: ClassVar[bool] = False
+
+    actor_network: nn.Module
+    critic_network: nn.Module
+
+    def __init__(
+        self,
+        actor_network: nn.Module,
+        critic_network: nn.Module,
+        *,
+        critic_coeff: float = 1.0,
+        loss_critic_type: str = "smooth_l1",
+        clip_value: float | None = None,
+        reduction: str | None = "mean",
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self.loss_critic_type = check_distance(loss_critic_type, type(self).__name__)
+        self.critic_coeff = self._check_weight("critic_coeff", critic_coeff)
+        self.actor_network, self.critic_network, self.clip_value = actor_network, critic_network, clip_value
+        self._keys.update(actor_keys(actor_network))
+
+    def _check_weight(self, name: str, weight: float) -> float:
+        if not weight >= 0:
+            raise SpecError(f"{type(self).__name__} got {name}={weight}; it is a number of at least 0")
+        return weight
+
+    def _writes(self) -> tuple[Key, ...]:
+        raise NotImplementedError
+
+    def _derive(self) -> Contract:
+        keys, clip, who = self._keys, self.clip_value, type(self).__name__
+        if clip is not None and (isinstance(clip, bool) or not clip > 0):
+            raise SpecError(f"{who} got clip_value={clip}; it is a width above 0 in units of return, or None")
+        self._actor = ActorCall(self.actor_network)
+        self._critic = NetworkCall(self.critic_network, [keys["value"]])
+        self._usual: list[ValueEstimatorBase] = []  # made when first needed; in a list, so that it is no child
+        self._states = joint_states(who, self.actor_network, self.critic_network)
+        inputs = dict.fromkeys([*self._actor.in_keys, *self._critic.in_keys])
+        doc = "its log-probability when it was taken, nats"
+        reads = (
+            *(input_key(key, self._states, "input of the networks") for key in inputs),
+            *(Key(key, doc="action that was taken") for key in listed(keys["action"])),
+            *(Key(key, (), doc, remedy=_LOG_PROB_REMEDY) for key in listed(keys["sample_log_prob"]) if self._compares),
+            *([] if clip is None else [Key(keys["value"], (1,), "value of the state before the update")]),
+        )
+        estimated = (
+            Key(keys["advantage"], (1,), "advantage of the action, units of return", remedy=_ADVANTAGE_REMEDY),
+            Key(keys["value_target"], (1,), "target of the critic, units of return", remedy=_ADVANTAGE_REMEDY),
+        )
+        self._reads = Contract((*reads, *estimated, mask_key(keys["mask"])))
+        if not self._estimators:
+            return Contract(self._reads.reads, self._writes())
+        estimated = tuple(Key(key.name, key.shape, key.doc, optional=True) for key in estimated)
+        known = {key.name for key in self._reads.reads}
+        more = (key for key in self._estimators[0].contract.reads if key.name not in known)
+        return Contract((*reads, mask_key(keys["mask"]), *more, *estimated), self._writes())
+
+    def _estimator_networks(self) -> dict[str, nn.Module]:
+        return {"value_network": self.critic_network, "actor_network": self.actor_network}
+
+    def read_estimated(self, tensordict: TensorDictBase) -> tuple[Entries, Tensor | None]:
+        """`read`, with advantage and target estimated if they are absent; the batch stays as it is."""
+        self.derived()
+        if tensordict.get(self._keys["advantage"], None) is None:
+            tensordict = self._estimated(tensordict)
+        return self.read(tensordict, self._reads)
+
+    def _estimated(self, td: TensorDictBase) -> TensorDictBase:
+        """The batch with advantage and target; the one that came stays as it is."""
+        estimator, name = self.value_estimator, self._keys["advantage"]
+        if estimator is None:
+            if "time" not in td.names:
+                self._reads.refuse(td, name, self)
+            if not self._usual:
+                self._usual = [self._make_estimator(self.default_value_estimator, {})]
+                self._name_keys(self._usual[0])
+            estimator = self._usual[0]
+            if any(td.get(key, None) is None for key in estimator.in_keys):
+                self._reads.refuse(td, name, self)
+        if self.clip_value is None:
+            return estimator(td.copy())
+        name = self._keys["value"]
+        old_value = td.get(name, None)
+        if old_value is None:
+            self._reads.refuse(td, name, self)
+        # An estimator with a network writes what that says today; the clip is about what it said before the update.
+        return estimator(td.copy()).set(name, old_value)
+
+    def _log_prob(self, dist: Distribution, entries: Entries, size: torch.Size) -> Tensor:
+        """Log-probability of the action that was taken, ``[*B]``."""
+        keys = self._keys
+        log_prob = joint(dist.log_prob(taken(entries, keys["action"], size)))
+        old = joint(taken(entries, keys["sample_log_prob"], size)) if self._compares else log_prob
+        advantage = entries[keys["advantage"]]
+        if log_prob.shape != old.shape or advantage.shape != (*log_prob.shape, 1):
+            sampled = f", {keys['sample_log_prob']!r} {tuple(old.shape)}" if self._compares else ""
+            raise ShapeError(
+                f"{type(self).__name__} got log-probabilities of shape {tuple(log_prob.shape)} from the actor{sampled}"
+                f" and {keys['advantage']!r} {tuple(advantage.shape)}; expected [*B],{' [*B]' if sampled else ''} and"
+                f" [*B, 1]; {_PER_DIMENSION}"
+            )
+        return log_prob - old.detach() if self._compares else log_prob
+
+    def _value_loss(self, entries: Entries, size: torch.Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The critic's loss, weighted and reduced, and the values."""
+        (value,) = self._critic(entries, size)
+        target = entries[self._keys["value_target"]]
+        elements = distance(value, target, self.loss_critic_type)
+        if self.clip_value is not None:
+            old = entries[self._keys["value"]]
+            if old.shape != value.shape:
+                raise ShapeError(
+                    f"{type(self).__name__} got values of shape {tuple(value.shape)} from the critic and"
+                    f" {self._keys['value']!r} {tuple(old.shape)} in the batch; expected one shape"
+                )
+            near = old + (value - old).clamp(-self.clip_value, self.clip_value)
+            elements = elements.maximum(distance(near, target, self.loss_critic_type))
+        return self.critic_coeff * reduce(elements, self.reduction, mask), value
+
+
+def check_entropy(coeff: EntropyCoeff, samples: int, owner: str, *, bonus: bool = True) -> EntropyCoeff:
+    """Raise unless weights and number of samples are in their range; return the weight, 0 without a bonus.
+
+    Raises:
+        SpecError: if a weight is negative or NaN, or the number of samples below 1.
+    """
+    for key, weight in coeff.items() if isinstance(coeff, Mapping) else [("", coeff)]:
+        if not weight >= 0:
+            what = f"entropy_coeff[{key_str(key)}]" if key else "entropy_coeff"
+            raise SpecError(f"{owner} got {what}={weight}; it is a number of at least 0")
+    if samples < 1:
+        raise SpecError(f"{owner} got samples_mc_entropy={samples}; it is at least 1")
+    return coeff if bonus else 0.0
+
+
+def weighted_entropy(
+    dist: Distribution, coeff: EntropyCoeff, samples: int, reduction: str, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The negated, weighted and reduced entropy, and the entropy of each element.
+
+    Raises:
+        SpecError: if there are weights by action, and the distribution has others.
+    """
+    try:
+        found: Any = dist.entropy()
+    except NotImplementedError:
+        shape = torch.Size([samples])
+        fused = getattr(dist, "rsample_and_log_prob", None)  # scores the sample before it is rounded
+        if fused is not None:
+            found = -fused(shape)[1].mean(0)
+        else:
+            actions = dist.rsample(shape) if dist.has_rsample else dist.sample(shape)
+            found = -dist.log_prob(actions).mean(0)
+    entropy = joint(found)
+    if not isinstance(coeff, Mapping):
+        return -coeff * reduce(entropy, reduction, mask), entropy
+    parts = {} if isinstance(found, Tensor) else dict(found.items(include_nested=True, leaves_only=True))
+    names = {unwrap((*as_tuple(key)[:-1], f"{as_tuple(key)[-1]}_entropy")): weight for key, weight in coeff.items()}
+    if parts.keys() != names.keys():
+        there = ", ".join(key_str(key) for key in parts) or "one for all actions"
+        raise SpecError(
+            f"entropy_coeff has weights for {', '.join(map(key_str, coeff))}, and the entropies of the policy are"
+            f" {there}: give one weight for each action key, or a number"
+        )
+    bonus = torch.stack([weight * parts[name] for name, weight in names.items()]).sum(0)
+    return -reduce(bonus, reduction, mask), entropy

@@ -1,0 +1,237 @@
+"""Proximal policy optimization, with and without a clip."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from rl.core.contract import Key
+from rl.core.errors import SpecError
+from rl.objectives import _foreign
+from rl.objectives._batch.mask import fitted, mean_of, mean_std, scalar
+from rl.objectives.functional import clipped_surrogate, surrogate
+from rl.objectives.functional._regression import reduce
+from rl.objectives.losses._policy_loss import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
+
+__all__ = ["ClipPPOLoss", "PPOLoss"]
+
+
+@_foreign.ppo_loss
+class PPOLoss(PolicyLoss):
+    """Policy gradient on the probability ratio, with a critic and an entropy bonus; nothing is clipped.
+
+    Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 6 and 9.
+
+    Reads the inputs of both networks, ``action``, ``action_log_prob`` ``[*B]``, ``advantage`` and ``value_target``
+    ``[*B, 1]``; where ``("collector", "mask")`` bool ``[*B]``, if there, is false, a step is padding, which counts
+    nothing. Returns scalars: ``loss_objective``, ``loss_critic``, ``loss_entropy``, to be summed and minimized, and
+    detached ``entropy``, ``kl_approx``, ``ESS``, ``explained_variance``. The batch stays as it is. Without
+    ``advantage`` in the batch it is estimated (`make_value_estimator`), which needs whole sequences: a dimension named
+    ``time``. Networks that carry state read the batch as sequences, whose last dimension is time; steps that were
+    shuffled are refused. An actor with several actions (a composite distribution) is scored as a whole:
+    log-probabilities and entropies add up.
+
+    Args:
+        actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
+        critic_network: writes ``state_value`` ``[*B, 1]``.
+        entropy_bonus: whether there is one; False is ``entropy_coeff=0``.
+        entropy_coeff: weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
+            action key to weight.
+        critic_coeff: weight of the critic's loss, at least 0.
+        loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
+        normalize_advantage: whether the advantage is scaled to mean 0 and standard deviation 1 over the batch.
+        clip_value: if given, the critic gains nothing from moving further than this from ``state_value`` in the batch,
+            units of return.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
+        samples_mc_entropy: number of actions that estimate the entropy of a distribution without a formula for it.
+        diagnostics: whether the detached figures are computed, too; on small networks they are a fifth of the cost.
+
+    Raises:
+        ContractError: if the networks do not say what they read and write.
+        SpecError: if an argument is out of its range.
+
+    Example:
+        >>> from tensordict.nn import (
+        ...     ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+        ... )
+        >>> head = ProbabilisticTensorDictModule(
+        ...     ["logits"], ["action"], distribution_class=torch.distributions.Categorical, return_log_prob=True
+        ... )
+        >>> body = TensorDictModule(nn.Linear(3, 2), in_keys=["observation"], out_keys=["logits"])
+        >>> actor = ProbabilisticTensorDictSequential(body, head)
+        >>> critic = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["state_value"])
+        >>> loss = PPOLoss(actor, critic)
+        >>> loss.in_keys
+        ['observation', 'action', 'action_log_prob', 'advantage', 'value_target']
+        >>> batch = actor(TensorDict(observation=torch.randn(8, 3), batch_size=[8])).detach()
+        >>> batch = batch.update({"advantage": torch.randn(8, 1), "value_target": torch.randn(8, 1)})
+        >>> out = loss(batch)
+        >>> (out["loss_objective"] + out["loss_critic"] + out["loss_entropy"]).backward()
+    """
+
+    _options: ClassVar[tuple[str, ...]] = ("clip_value", "diagnostics")
+    _compares: ClassVar[bool] = True
+
+    def __init__(  # noqa: PLR0913 - as elsewhere
+        self,
+        actor_network: nn.Module,
+        critic_network: nn.Module,
+        *,
+        entropy_bonus: bool = True,
+        entropy_coeff: EntropyCoeff = 0.01,
+        critic_coeff: float = 1.0,
+        loss_critic_type: str = "smooth_l1",
+        normalize_advantage: bool = False,
+        clip_value: float | None = None,
+        reduction: str | None = "mean",
+        samples_mc_entropy: int = 1,
+        diagnostics: bool = True,
+    ) -> None:
+        super().__init__(
+            actor_network,
+            critic_network,
+            critic_coeff=critic_coeff,
+            loss_critic_type=loss_critic_type,
+            clip_value=clip_value,
+            reduction=reduction,
+        )
+        self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
+        self.normalize_advantage, self.diagnostics = normalize_advantage, diagnostics
+        self.samples_mc_entropy = samples_mc_entropy
+
+    def _writes(self) -> tuple[Key, ...]:
+        losses = (
+            scalar("loss_objective", "surrogate of the policy"),
+            scalar("loss_critic", "weighted distance of values and targets"),
+            scalar("loss_entropy", "weighted negative entropy"),
+        )
+        return (*losses, *self._figures()) if self.diagnostics else losses
+
+    def _figures(self) -> tuple[Key, ...]:
+        return (
+            scalar("entropy", "entropy of the policy, nats, no gradient"),
+            scalar("kl_approx", "estimate of KL(old || new), nats, no gradient"),
+            scalar("ESS", "effective sample size as a share of the batch, (0, 1], no gradient"),
+            scalar("explained_variance", "share of the targets' variance that the critic explains, no gradient"),
+        )
+
+    def _surrogate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
+        return surrogate(log_ratio, advantage)
+
+    def _more_diagnostics(self, log_ratio: Tensor, mask: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002 - for subclasses
+        return {}
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute the losses of a batch.
+
+        Args:
+            tensordict: the batch, ``[*B]``.
+
+        Raises:
+            ContractError: if a key that is read is absent.
+            ShapeError: if shapes do not agree.
+        """
+        entries, mask = self.read_estimated(tensordict)
+        size, target = tensordict.batch_size, entries[self._keys["value_target"]]
+        dist = self._actor(entries, size)
+        log_ratio = self._log_prob(dist, entries, size)
+        advantage = entries[self._keys["advantage"]].squeeze(-1)
+        if self.normalize_advantage:
+            mean, std = mean_std(advantage, mask)
+            advantage = (advantage - mean) / std.clamp_min(1e-6)  # a constant advantage stays finite
+        loss_entropy, entropy = weighted_entropy(
+            dist, self.entropy_coeff, self.samples_mc_entropy, self.reduction, mask
+        )
+        loss_critic, value = self._value_loss(entries, size, mask)
+        out = {
+            "loss_objective": reduce(self._surrogate(log_ratio, advantage), self.reduction, mask),
+            "loss_critic": loss_critic,
+            "loss_entropy": loss_entropy,
+        }
+        if self.diagnostics:
+            with torch.no_grad():
+                out |= self._diagnostics(log_ratio, entropy, value, target, mask)
+        return TensorDict(out)
+
+    def _diagnostics(
+        self, log_ratio: Tensor, entropy: Tensor, value: Tensor, target: Tensor, mask: Tensor | None
+    ) -> dict[str, Tensor]:
+        log_ratio = log_ratio.detach()
+        flat, count = log_ratio.reshape(-1), max(log_ratio.numel(), 1)
+        if mask is not None:
+            inside = fitted(mask, log_ratio).reshape(-1)
+            flat, count = flat.where(inside, -torch.inf), inside.sum()
+        doubled = torch.logsumexp(2 * flat, 0)
+        unexplained, spread = (mean_std(x, mask)[1].square() for x in (target - value, target))
+        return {
+            "entropy": mean_of(entropy.detach(), mask),
+            "kl_approx": mean_of(log_ratio.expm1() - log_ratio, mask),
+            "ESS": (2 * torch.logsumexp(flat, 0) - doubled).exp() / count,
+            "explained_variance": 1 - unexplained / spread.clamp_min(1e-8),
+            **self._more_diagnostics(log_ratio, mask),
+        }
+
+
+class ClipPPOLoss(PPOLoss):
+    """Proximal policy optimization with a clipped probability ratio.
+
+    Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 7 and 9.
+
+    Keys and behaviour are those of `PPOLoss`; returns one more detached scalar, ``clip_fraction``.
+
+    Args:
+        actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
+        critic_network: writes ``state_value`` ``[*B, 1]``.
+        clip_epsilon: half-width of the interval around ratio 1, in (0, 1); or a pair, how far it reaches below and
+            above 1, in (0, 1) and above 0 (Yu et al., "DAPO", 2025, eq. 8).
+        clip_value: as for `PPOLoss`; True is `clip_epsilon`, a number then.
+        others: those of `PPOLoss`.
+
+    Raises:
+        ContractError: if the networks do not say what they read and write.
+        SpecError: if an argument is out of its range.
+
+    Example:
+        >>> from tensordict.nn import (
+        ...     ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+        ... )
+        >>> head = ProbabilisticTensorDictModule(
+        ...     ["logits"], ["action"], distribution_class=torch.distributions.Categorical, return_log_prob=True
+        ... )
+        >>> body = TensorDictModule(nn.Linear(3, 2), in_keys=["observation"], out_keys=["logits"])
+        >>> critic = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["state_value"])
+        >>> ClipPPOLoss(ProbabilisticTensorDictSequential(body, head), critic, clip_epsilon=0.1).out_keys[-1]
+        'clip_fraction'
+    """
+
+    def __init__(
+        self,
+        actor_network: nn.Module,
+        critic_network: nn.Module,
+        *,
+        clip_epsilon: float | tuple[float, float] = 0.2,
+        clip_value: float | None = None,
+        **others: Any,
+    ) -> None:
+        below, above = pair = clip_epsilon if isinstance(clip_epsilon, tuple) else (clip_epsilon, clip_epsilon)
+        if not (0 < below < 1 and above > 0 and (above < 1 or pair is clip_epsilon)):
+            raise SpecError(f"{type(self).__name__} got clip_epsilon={clip_epsilon}; it is in (0, 1)")
+        if clip_value is True and not isinstance(clip_epsilon, tuple):
+            clip_value = clip_epsilon
+        super().__init__(actor_network, critic_network, clip_value=clip_value, **others)
+        self.clip_epsilon = clip_epsilon
+
+    def _figures(self) -> tuple[Key, ...]:
+        more = scalar("clip_fraction", "share of ratios outside the interval, [0, 1], no gradient")
+        return (*super()._figures(), more)
+
+    def _surrogate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
+        return clipped_surrogate(log_ratio, advantage, self.clip_epsilon)
+
+    def _more_diagnostics(self, log_ratio: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        clip, beyond = self.clip_epsilon, log_ratio.exp() - 1
+        outside = (beyond < -clip[0]) | (beyond > clip[1]) if isinstance(clip, tuple) else beyond.abs() > clip
+        return {"clip_fraction": mean_of(outside.to(log_ratio.dtype), mask)}

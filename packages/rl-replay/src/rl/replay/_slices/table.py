@@ -1,0 +1,404 @@
+"""Which rows of a ring follow each other in time: one line for each trajectory, kept while rows are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl.replay._slices.index_set import DenseSet, Longs
+from rl.replay._state import Fields
+
+__all__ = ["BASE", "ENDLESS", "FROM", "ROW", "STRIDE", "TO", "SegmentTable"]
+
+BASE, FROM, TO, ROW, STRIDE = range(5)
+"""Columns of a line. Step u, ``FROM <= u < TO``, was written as number ``BASE + u // ROW * STRIDE + u % ROW``.
+
+``FROM`` is 0 where batches count rows along one dimension: then ``BASE`` is the number of the oldest step that is left.
+"""
+
+ENDLESS: Final = 1 << 60
+"""Length of a row that never ends: where batches count rows along one dimension, all of them are one."""
+
+_SETS = 4  # slice lengths that are kept at a time
+_FEW = 16  # lines that are changed one by one, which is quicker than arrays of them
+Flags = NDArray[np.bool_]
+
+
+_STATE = ("version", "clock", "plain", "cuts", "lines", "free", "open", "last_id", "shapes", "sets")
+
+
+class SegmentTable:
+    """Trajectories in a ring of rows.
+
+    Rows are numbered as they are written; number g lies at ``g % capacity``. A batch ``[lanes, steps]`` is numbered
+    lane by lane, and its lanes go on where those of the batch before ended, if that had the same shape. So a
+    trajectory is a run of steps in one lane, of which the oldest go first: a line of five numbers says it all.
+
+    Args:
+        capacity: rows of the ring.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity: Final = capacity
+        self.version = 0  # goes up when lines are numbered anew
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.version += 1
+        self._first = np.zeros(self.capacity, np.int32)  # the line whose oldest step lies there, plus one
+        self._lines = np.zeros((16, 5), np.int64)
+        self._tensors: tuple[Longs, Tensor, tuple[Tensor, Tensor]] | None = None
+        self._used = 0
+        self._free: list[int] = []
+        self._sets: dict[int, DenseSet] = {}
+        self.clock = 0  # rows written so far
+        self.plain = True  # no batch had lanes side by side
+        self.cuts: list[int] = []  # numbers of rows that begin a trajectory whatever the rows before say
+        self._shapes: list[tuple[int, int, int]] = []  # of batches: the number of the first row, lanes, steps
+        self._open: Longs = np.full(1, -1, np.int64)  # the line that each lane goes on with
+        self._last_id: NDArray[Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tensors": None}  # a copy has memory of its own
+
+    def __len__(self) -> int:
+        return self._used - len(self._free)
+
+    @property
+    def rows(self) -> int:
+        """Rows that are in the ring."""
+        return min(self.clock, self.capacity)
+
+    @property
+    def lines(self) -> Longs:
+        """All lines, int64 ``[n, 5]``; those that are free say that they have no steps."""
+        return self._lines
+
+    def lengths(self) -> Longs:
+        """Steps of each trajectory."""
+        lengths = self._lines[: self._used, TO] - self._lines[: self._used, FROM]
+        return lengths[lengths > 0]
+
+    @property
+    def tensor(self) -> Tensor:
+        """The memory of `lines` as a tensor."""
+        return self._seen()[1]
+
+    @property
+    def runs(self) -> tuple[Tensor, Tensor]:
+        """Of a `plain` table: the number of the oldest row of each line, and how many steps it has; the same memory."""
+        return self._seen()[2]
+
+    def _seen(self) -> tuple[Longs, Tensor, tuple[Tensor, Tensor]]:
+        known = self._tensors
+        if known is None or known[0] is not self._lines:
+            lines = torch.from_numpy(self._lines)
+            base, _, to, _, _ = lines.unbind(1)
+            self._tensors = known = self._lines, lines, (base, to)
+        return known
+
+    def at_least(self, steps: int) -> DenseSet:
+        """Which lines are of trajectories of so many steps; the first time in a pass over the table."""
+        found = self._sets.pop(steps, None)
+        if found is None:
+            found = DenseSet(steps)
+            lengths = self._lines[: self._used, TO] - self._lines[: self._used, FROM]
+            found.replace(np.flatnonzero(lengths >= steps))
+            while len(self._sets) >= _SETS:
+                del self._sets[next(iter(self._sets))]
+        self._sets[steps] = found  # the last one is the one that was used last
+        return found
+
+    def by_time(self, lines: Longs) -> Longs:
+        """`lines` in the order in which their oldest steps were written."""
+        return lines[np.argsort(self._oldest(lines))]
+
+    def cut(self) -> None:
+        """Let no trajectory go on with the next batch."""
+        self._open.fill(-1)
+        self.cuts.append(self.clock)
+
+    def follow(self, number: int) -> None:
+        """Take `number` as that of the next row; only before the first one."""
+        self.clock = number
+
+    def write(self, ends: Flags, ids: NDArray[Any] | None, *, flat: bool) -> None:
+        """Rows were written behind the last one.
+
+        Args:
+            ends: where a trajectory ends, bool ``[lanes, steps]``.
+            ids: its name, same shape; where it changes, another one begins. None if there are none.
+            flat: batches count rows along one dimension; then there is one lane.
+        """
+        lanes, steps = ends.shape
+        self._drop(ends.size)
+        going = self._going(lanes, ENDLESS if flat else steps, ids)
+        if flat:
+            self._write_flat(ends[0], None if ids is None else ids[0], going=bool(going[0]))
+            return
+        begins = np.empty((lanes, steps), np.bool_)
+        begins[:, 0] = True
+        begins[:, 1:] = ends[:, :-1] if ids is None else ends[:, :-1] | (ids[:, 1:] != ids[:, :-1])
+        at = np.flatnonzero(begins)
+        lane, step = at // steps, at % steps
+        lengths = np.diff(at, append=ends.size)
+        old = going[lane] & (step == 0)
+        line = np.empty(at.size, np.int64)
+        line[old] = self._open[lane[old]]
+        self._lines[line[old], TO] += lengths[old]
+        new = ~old
+        line[new] = self._take(int(new.sum()))
+        self._fill(line[new], lane[new] * steps + self.clock, lengths[new], (step[new], steps, ends.size))
+        self._first[(at[new] + self.clock) % self.capacity] = line[new] + 1
+        self._open = np.where(ends[:, -1], -1, line[begins.sum(1).cumsum() - 1])
+        self._last_id = None if ids is None else ids[:, -1].copy()
+        self.clock += ends.size
+        self._sort(line)
+
+    def batches(self) -> Iterator[tuple[int, int, int]]:
+        """Number of the first row, lanes and steps of each batch with lanes of which rows are left, oldest first."""
+        oldest = self.clock - self.rows
+        for (start, lanes, steps), (stop, _, _) in pairwise([*self._shapes, (self.clock, 0, 0)]):
+            size = lanes * steps
+            begin = start + max(oldest - start, 0) // size * size
+            yield from ((number, lanes, steps) for number in range(begin, stop, size))
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as tensors and plain containers; copies."""
+        last = self._last_id
+        return {
+            "version": self.version,
+            "clock": self.clock,
+            "plain": self.plain,
+            "cuts": list(self.cuts),
+            "lines": torch.from_numpy(self._lines[: self._used].copy()),
+            "free": torch.tensor(self._free, dtype=torch.int64, device="cpu"),
+            "open": torch.from_numpy(self._open.copy()),
+            "last_id": None if last is None else torch.from_numpy(last.copy()),
+            "shapes": [list(shape) for shape in self._shapes],
+            "sets": [[kept.least, torch.from_numpy(kept.members[: len(kept)].copy())] for kept in self._sets.values()],
+        }
+
+    @classmethod
+    def from_state(cls, owner: str, capacity: int, state: Any) -> SegmentTable:
+        """The table that `state` was made from.
+
+        Raises:
+            CheckpointError: if `state` is damaged: every row that is in the ring must be one step of one line.
+        """
+        fields = Fields(owner, state, _STATE)
+        table = cls(capacity)
+        table.version, table.clock = fields.integer("version"), fields.integer("clock")
+        table.plain, table.cuts = fields.flag("plain"), fields.integers("cuts", low=0, high=table.clock)
+        lines = fields.tensor("lines", torch.int64, 2).numpy().copy()
+        used = table._used = len(lines)
+        if table.plain:  # states of version 0.2.0 count steps from the first one of a trajectory, even if overwritten
+            lines[:, BASE] += lines[:, FROM]
+            lines[:, TO] -= lines[:, FROM]
+            lines[:, FROM] = 0
+        table._reserve(used)
+        table._lines[:used] = lines
+        lengths = lines[:, TO] - lines[:, FROM]
+        alive = np.flatnonzero(lengths)
+        free = fields.indices("free", high=used).numpy()
+        if not np.array_equal(np.sort(free), np.flatnonzero(lengths == 0)):
+            fields.fail("free lines and those without steps differ")
+        table._free = free.tolist()
+        steps = _steps_of(lines[alive], table.rows)
+        if table.plain and (lines[:, ROW:] != ENDLESS).any():
+            fields.fail("a line of batches without environments has their number of steps")
+        if steps is None or not np.array_equal(np.sort(steps), np.arange(table.clock - table.rows, table.clock)):
+            fields.fail(f"its lines are not the steps of {table.rows} rows")
+        table._open = fields.indices("open", low=-1, high=used).numpy().copy()
+        if not np.isin(table._open[table._open >= 0], alive).all():
+            fields.fail("an open line has no steps")
+        if fields["last_id"] is not None:
+            table._last_id = fields.tensor("last_id", None, 1).numpy().copy()
+            if len(table._last_id) != len(table._open):
+                fields.fail("last_id and open differ in length")
+        table._shapes = [_shape_of(shape, table.clock) for shape in fields.items("shapes")]
+        for pair in fields.items("sets"):
+            kept = Fields(owner, dict(zip(("least", "members"), pair, strict=True)), ("least", "members"))
+            least, members = kept.integer("least", low=1), kept.indices("members", high=used).numpy()
+            if least in table._sets or not np.array_equal(np.sort(members), np.flatnonzero(lengths >= least)):
+                fields.fail(f"the set of lines with {least} steps has other members")
+            table._sets[least] = DenseSet(least)
+            table._sets[least].replace(members)
+        table._first[table._oldest(alive) % capacity] = alive + 1
+        return table
+
+    def _going(self, lanes: int, steps: int, ids: NDArray[Any] | None) -> Flags:
+        """Which lanes go on with the trajectory of the batch before."""
+        if steps == ENDLESS:
+            lanes_before = (1, ENDLESS)
+        else:
+            self.plain = False
+            while len(self._shapes) > 1 and self._shapes[1][0] <= self.clock - self.capacity:
+                del self._shapes[0]
+            lanes_before = self._shapes[-1][1:] if self._shapes else (0, 0)
+            if lanes_before != (lanes, steps):
+                self._shapes.append((self.clock, lanes, steps))
+        if lanes_before != (lanes, steps):
+            return np.zeros(lanes, np.bool_)
+        going = self._open >= 0
+        return going if ids is None or self._last_id is None else going & (self._last_id == ids[:, 0])
+
+    def _drop(self, count: int) -> None:
+        """Take the steps out that the next `count` rows overwrite: each the oldest one of a line by then."""
+        limit = self.clock + count - self.capacity
+        if limit <= 0:
+            return
+        begin = self.clock % self.capacity
+        over = max(begin + count - self.capacity, 0)
+        parts = self._first[begin : begin + count - over], self._first[:over]
+        lines = np.concatenate(parts) if over else parts[0]
+        lines = lines[lines.nonzero()].astype(np.int64) - 1
+        for part in parts:
+            part.fill(0)
+        if lines.size <= _FEW:
+            for line in lines.tolist():
+                self._shorten(line, limit)
+            return
+        if self.plain:  # one behind the other, so that all but the last one go entirely
+            gone, last = lines[:-1], int(lines[-1])
+            self._lines[gone, FROM] = self._lines[gone, TO]
+            for kept in self._sets.values():
+                kept.discard(gone)
+            self._free += gone.tolist()
+            self._shorten(last, limit)
+            return
+        base, _, to, row, stride = self._lines[lines].T
+        past = limit - base
+        self._lines[lines, FROM] = start = np.minimum(past // stride * row + np.minimum(past % stride, row), to)
+        alive = start < to
+        stay, gone = lines[alive], lines[~alive]
+        self._first[self._oldest(stay) % self.capacity] = stay + 1
+        self._sort(lines)
+        if gone.size:
+            self._open[np.isin(self._open, gone)] = -1
+            self._free += gone.tolist()
+
+    def _shorten(self, line: int, limit: int) -> None:
+        """Take the steps out of one line that were written before number `limit`."""
+        base, _, to, row, stride = self._lines[line].tolist()
+        past = limit - base
+        start = min(past // stride * row + min(past % stride, row), to)
+        if self.plain:
+            self._lines[line, BASE], self._lines[line, TO] = base + start, to - start
+        else:
+            self._lines[line, FROM] = start
+        for kept in self._sets.values():
+            kept.update_one(line, inside=to - start >= kept.least)
+        if start < to:
+            self._first[(base + start // row * stride + start % row) % self.capacity] = line + 1
+        else:
+            self._open[self._open == line] = -1
+            self._free.append(line)
+
+    def _write_flat(self, ends: Flags, ids: NDArray[Any] | None, *, going: bool) -> None:
+        """Rows along one dimension."""
+        count = ends.size
+        begins = ends[:-1] if ids is None else ends[:-1] | (ids[1:] != ids[:-1])
+        inner = begins.nonzero()[0]  # trajectories end here, others begin behind
+        line = self._lengthen(0, int(inner[0]) + 1 if inner.size else count, going=going)
+        if inner.size < _FEW:
+            for begin, end in pairwise([*(inner + 1).tolist(), count]):
+                line = self._lengthen(begin, end, going=False)
+        else:
+            line = self._append(inner + 1, count)
+        self._open[0] = -1 if ends[-1] else line
+        self._last_id = None if ids is None else ids[-1:].copy()
+        self.clock += count
+
+    def _lengthen(self, begin: int, end: int, *, going: bool) -> int:
+        """The line of rows `begin` to `end` along one dimension, which go on with the open line or are a new one."""
+        if going:
+            line = int(self._open[0])
+            _, start, to, _, _ = self._lines[line].tolist()
+            self._lines[line, TO] = to + end
+            steps = to + end - start
+        else:
+            line = self._free.pop() if self._free else int(self._take(1)[0])
+            self._lines[line] = (self.clock + begin, 0, end - begin, ENDLESS, ENDLESS)
+            self._first[(self.clock + begin) % self.capacity] = line + 1
+            steps = end - begin
+        for kept in self._sets.values():
+            kept.update_one(line, inside=steps >= kept.least)
+        return line
+
+    def _append(self, begins: Longs, count: int) -> int:
+        """New lines of rows along one dimension from each of `begins` on, the last one to `count`; returns that."""
+        lines = self._take(begins.size)
+        lengths = np.empty(begins.size, np.int64)
+        np.subtract(begins[1:], begins[:-1], out=lengths[:-1])
+        lengths[-1] = count - begins[-1]
+        begins += self.clock
+        self._fill(lines, begins, lengths, (0, ENDLESS, ENDLESS))
+        self._first[begins % self.capacity] = lines + 1
+        for kept in self._sets.values():
+            kept.update(lines, lengths >= kept.least)
+        return int(lines[-1])
+
+    def _oldest(self, lines: Longs) -> Longs:
+        """Numbers of the rows that hold the oldest steps of `lines`."""
+        base, start, _, row, stride = self._lines[lines].T
+        return base + start // row * stride + start % row
+
+    def _fill(self, lines: Longs, base: Longs, lengths: Longs, row: tuple[Longs | int, int, int]) -> None:
+        start, steps, stride = row
+        self._lines[lines, BASE] = base
+        self._lines[lines, FROM] = start
+        self._lines[lines, TO] = start + lengths
+        self._lines[lines, ROW] = steps
+        self._lines[lines, STRIDE] = stride
+
+    def _sort(self, lines: Longs) -> None:
+        """Put `lines`, all different, into the sets that they belong to by their length."""
+        if self._sets:
+            lengths = self._lines[lines, TO] - self._lines[lines, FROM]
+            for kept in self._sets.values():
+                kept.update(lines, lengths >= kept.least)
+
+    def _take(self, count: int) -> Longs:
+        """Lines that are free."""
+        again = min(count, len(self._free))
+        old = self._free[len(self._free) - again :]
+        del self._free[len(self._free) - again :]
+        fresh = count - again
+        self._reserve(self._used + fresh)
+        self._used += fresh
+        return np.concatenate([np.array(old, np.int64), np.arange(self._used - fresh, self._used)])
+
+    def _reserve(self, size: int) -> None:
+        if size > len(self._lines):
+            grown = np.zeros((2 * size, 5), np.int64)
+            grown[: len(self._lines)] = self._lines
+            self._lines = grown
+
+
+def _steps_of(lines: Longs, rows: int) -> Longs | None:
+    """Global step of each step of `lines`, int64 ``[rows]``; None if there are more or fewer, or a column is wrong."""
+    base, start, to, row, stride = lines.T
+    lengths = to - start
+    if lines.size and (min(start.min(), lengths.min(), row.min() - 1) < 0 or (stride < row).any()):
+        return None
+    if lengths.max(initial=0) > rows or lengths.sum() != rows:
+        return None
+    first = start - lengths.cumsum() + lengths
+    steps = np.repeat(first, lengths) + np.arange(lengths.sum())
+    row, stride = row.repeat(lengths), stride.repeat(lengths)
+    return base.repeat(lengths) + steps // row * stride + steps % row
+
+
+def _shape_of(shape: Any, clock: int) -> tuple[int, int, int]:
+    start, lanes, steps = shape
+    if any(type(number) is not int for number in shape) or not 0 <= start <= clock or min(lanes, steps) < 1:
+        raise ValueError(f"no shape of batches: {shape}")
+    return start, lanes, steps

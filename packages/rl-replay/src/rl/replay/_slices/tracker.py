@@ -1,0 +1,258 @@
+"""The trajectories of a storage, told by what is written into it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl.core.errors import CheckpointError, ContractError
+from rl.core.interfaces import Storage
+from rl.core.keys import NestedKey, key_str
+from rl.replay._slices.end_flags import Boundaries, Marks
+from rl.replay._slices.table import SegmentTable
+from rl.replay._state import Apply, Fields, reading
+
+__all__ = ["Trajectories"]
+
+
+class Trajectories:
+    """Keeps a `SegmentTable` in step with a storage.
+
+    Rows that are written behind the last ones cost as much as there are of them. Whatever else happens to the storage
+    (rows that it has already, rows that were written past the buffer) is seen by its length or its `revision`, and the
+    table is made again from the stored flags, in one pass, before the next draw.
+
+    Args:
+        who: for messages.
+        end_key: see `Boundaries`.
+        traj_key: likewise.
+    """
+
+    def __init__(self, who: str, end_key: NestedKey | None, traj_key: NestedKey | None) -> None:
+        self._who: Final = who
+        self._boundaries: Final = Boundaries(who, end_key, traj_key)
+        self._storage: Storage | None = None
+        self._bound = False  # a buffer said that the storage is its own
+        self._table: SegmentTable | None = None
+        self._waiting: list[tuple[Tensor, Any]] = []  # written before any storage was seen
+        self._admitted: tuple[Any, Marks] | None = None
+        self._forget()
+
+    def __repr__(self) -> str:
+        known = "no storage yet" if self._table is None else f"{len(self._table)} trajectories"
+        ends, ids = (", ".join(map(key_str, keys)) for keys in (self._boundaries.ends, self._boundaries.ids))
+        return f"{known}, told by {ends} or {ids}"
+
+    @property
+    def names(self) -> tuple[NestedKey, ...]:
+        """Under which rows may have names of trajectories."""
+        return self._boundaries.ids
+
+    def attach(self, storage: Storage) -> None:
+        """Take `storage` as the one that is written to; a table for its rows is made if there are some.
+
+        Raises:
+            ContractError: if another one was taken before.
+        """
+        if storage is not self._storage:
+            self._adopt(storage)
+        self._bound = True
+        if len(storage):
+            self.of(storage)
+
+    def of(self, storage: Storage) -> SegmentTable:
+        """The table, in step with `storage`."""
+        if storage is not self._storage:
+            self._adopt(storage)
+        table = self._table
+        assert table is not None
+        revision = getattr(storage, "revision", None)
+        if self._expected is None:
+            self._expected = revision
+        if self._stale or table.rows != len(storage) or self._expected != revision:
+            self._make_again(table, storage)
+            self._stale, self._expected = False, revision
+        return table
+
+    def admit(self, data: Any) -> None:
+        """Read the boundaries of a batch that is about to be written."""
+        self._admitted = None
+        self._admitted = (data, self._boundaries.of_batch(data, self._lead(data)))
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Rows `index` were written with `data`."""
+        if self._table is None or self._storage is None:
+            self._waiting.append((index, data))
+            return
+        if self._admitted is not None and self._admitted[0] is data:
+            ends, ids = self._admitted[1]
+        else:
+            ends, ids = self._boundaries.of_batch(data, self._lead(data, len(index)))
+        self._admitted = None
+        if self._expected is None:
+            self._expected = getattr(self._storage, "revision", None)
+        elif isinstance(self._expected, int):
+            self._expected += 1
+        table = self._table
+        if self._stale or not _follows(table, index):
+            self._stale, self._cursor = True, (int(index[-1]) + 1) % table.capacity
+            return
+        lead = self._lead(data, len(index))
+        steps = lead[-1]
+        table.write(ends.reshape(-1, steps), None if ids is None else ids.reshape(-1, steps), flat=len(lead) == 1)
+
+    def empty(self) -> None:
+        """The storage was emptied."""
+        self._waiting.clear()
+        self._forget()
+        if not self._bound:  # the next storage may be another one
+            self._storage = self._table = None
+        if self._table is not None:
+            self._table.clear()
+
+    def state(self) -> dict[str, Any]:
+        """The table, in step with the storage, as tensors and plain containers."""
+        if self._storage is not None and len(self._storage):
+            self.of(self._storage)
+        table = self._table
+        return {
+            "capacity": None if table is None else table.capacity,
+            "stale": self._stale,
+            "cursor": self._cursor,
+            "table": None if table is None else table.state(),
+        }
+
+    def prepare_load(self, state: Any, rows: int | None, max_size: int | None) -> Apply:
+        """Validate a state without applying it; returns the function that applies it.
+
+        Args:
+            state: of `state`.
+            rows: number of rows that the storage will have; not known if None.
+            max_size: of the storage; not known if None.
+
+        Raises:
+            CheckpointError: if `state` is damaged, or of a storage with another size.
+        """
+        with reading(self._who):
+            fields = Fields(self._who, state, ("capacity", "stale", "cursor", "table"))
+            stale, table, cursor = fields.flag("stale"), None, None
+            if max_size is None and self._table is not None:
+                max_size = self._table.capacity
+            if fields["capacity"] is not None:
+                capacity = fields.integer("capacity", low=1)
+                if max_size not in (None, capacity):
+                    raise CheckpointError(
+                        f"{self._who} samples from {max_size} rows at most, the state is of a storage of {capacity}"
+                    )
+                table = SegmentTable.from_state(self._who, capacity, fields["table"])
+                if fields["cursor"] is not None:
+                    cursor = fields.integer("cursor", high=capacity - 1)
+            if (table is None and (fields["table"] is not None or fields["cursor"] is not None)) or (
+                rows and (stale or table is None or table.rows != rows)
+            ):
+                fields.fail(f"its table of trajectories is not that of a storage with {rows} rows")
+
+        def apply() -> None:
+            self.empty()
+            if table is not None:
+                self._table = table
+            self._stale, self._cursor = stale, cursor
+
+        return apply
+
+    def _forget(self) -> None:
+        self._stale = False
+        self._cursor: int | None = None  # where the next row goes, if it was told by a write that did not follow
+        self._expected: Any = None  # revision of the storage if all of its writes were told; None: take what it is
+
+    def _adopt(self, storage: Storage) -> None:
+        """Turn to another storage."""
+        if self._bound:
+            raise ContractError(
+                f"{self._who} keeps notes about the rows of one storage, that of its buffer, and was given another one:"
+                " make a sampler for each buffer"
+            )
+        table = self._table
+        if table is None or self._storage is not None or table.capacity != storage.max_size:
+            self._table = SegmentTable(storage.max_size)
+            self._forget()
+        self._storage = storage
+        waiting, self._waiting = self._waiting, []
+        for index, data in waiting:
+            self.extended(index, data)
+        self._expected = None
+
+    def _lead(self, data: Any, count: int | None = None) -> tuple[int, ...]:
+        """The dimensions of a batch that count rows."""
+        dims: int = getattr(self._storage, "ndim", 1)
+        shape = getattr(data, "shape", None)
+        if shape is None or dims == 1:
+            return (len(data) if count is None else count,)
+        return tuple(shape[:dims])
+
+    def _make_again(self, table: SegmentTable, storage: Storage) -> None:
+        """Read all boundaries from the storage."""
+        rows, size = len(storage), table.capacity
+        marks = self._boundaries.of_storage(storage)
+        known = not self._stale and table.rows == rows
+        begin, end, batches, cuts = table.clock - rows, table.clock, list(table.batches()), set(table.cuts)
+        if known and table.plain:
+            table.clear()
+            table.follow(begin)
+            for start, stop in pairwise([begin, *sorted(cut for cut in cuts if begin < cut < end), end]):
+                if start != begin:
+                    table.cut()
+                _write(table, marks, np.arange(start, stop) % size)
+        elif known and batches and batches[0][0] <= begin:
+            table.clear()
+            table.follow(batches[0][0])
+            for number, lanes, steps in batches:
+                if number in cuts:
+                    table.cut()
+                _write(table, marks, np.arange(number, number + lanes * steps) % size, steps)
+        else:
+            self._read_as_dataset(table, storage, marks, end % size if known else self._cursor or 0)
+            if not self._stale:
+                table.cut()  # nobody says that what comes next goes on with it
+
+    def _read_as_dataset(self, table: SegmentTable, storage: Storage, marks: Marks, cursor: int) -> None:
+        """Rows of an unknown past: time goes as indices go, and stops at the last one and at `cursor`, the next row."""
+        rows, lead, dims = len(storage), getattr(storage, "lead", ()), getattr(storage, "ndim", 1)
+        table.clear()
+        if len(lead) > 1 and not self._stale and rows == torch.Size(lead).numel():
+            _write(table, marks, np.arange(rows), lead[-1])
+        elif dims > 1 and marks[1] is None:
+            raise ContractError(
+                f"{self._who}: rows of a storage with ndim={dims} were written past the buffer, so that nobody knows"
+                " which environment each is of: write with buffer.extend, or give the rows names of trajectories under"
+                f" {key_str(self._boundaries.ids[0])}"
+            )
+        elif rows == table.capacity and cursor:
+            table.follow(cursor)
+            _write(table, marks, np.arange(cursor, rows))
+            table.cut()
+            _write(table, marks, np.arange(cursor))
+        else:
+            _write(table, marks, np.arange(rows))
+
+
+def _write(table: SegmentTable, marks: Marks, rows: Any, steps: int | None = None) -> None:
+    ends, ids = marks
+    shape = (-1, len(rows) if steps is None else steps)
+    table.write(ends[rows].reshape(shape), None if ids is None else ids[rows].reshape(shape), flat=steps is None)
+
+
+def _follows(table: SegmentTable, index: Tensor) -> bool:
+    """Whether rows are those behind the last one, in order."""
+    size, count, places = table.capacity, index.numel(), index.cpu().numpy()
+    begin = table.clock % size
+    if count > size or places[0] != begin:
+        return False
+    expected = np.arange(begin, begin + count)
+    if begin + count > size:  # the others are at the front of the ring
+        expected %= size
+    return places.astype(np.int64, copy=False).tobytes() == expected.tobytes()

@@ -1,0 +1,21 @@
+"""Replay buffers."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.replay.buffers._base import ReplayBuffer
+    from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
+    from rl.replay.buffers._tensordict import TensorDictReplayBuffer
+
+__all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.replay.buffers._base": ["ReplayBuffer"],
+        "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
+        "rl.replay.buffers._tensordict": ["TensorDictReplayBuffer"],
+    },
+)

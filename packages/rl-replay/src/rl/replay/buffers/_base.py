@@ -1,0 +1,524 @@
+"""The replay buffer: a storage, a sampler and a writer that work together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final, NoReturn, Self
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import BackendError, CheckpointError, ContractError
+from rl.core.interfaces import Sampler, Storage, Writer
+from rl.core.keys import INDEX
+from rl.replay import _foreign
+from rl.replay._arguments import Index, refuse_parts, row_index, whole
+from rl.replay._keys_on_the_way import KeysOnTheWay
+from rl.replay._priority.checks import outside_graph
+from rl.replay._slices.extra import Extra
+from rl.replay._state import Apply, Fields, pack, prepare_load, reading, unpack
+from rl.replay.buffers._checkpoint import read_state, write_state
+from rl.replay.buffers._collate import collate
+from rl.replay.buffers._prefetch import Batch, Flight
+from rl.replay.samplers._random import RandomSampler
+from rl.replay.storages._list import ListStorage
+from rl.replay.storages._rows import TensorRows
+from rl.replay.writers._round_robin import RoundRobinWriter
+
+__all__ = ["ReplayBuffer"]
+
+_STATE = ("types", "storage", "sampler", "writer", "write_count", "batch_size", "generator", "in_flight")
+
+
+@_foreign.buffer
+class ReplayBuffer:
+    """Keeps experience and hands out batches of it.
+
+    Args:
+        storage: where rows are kept; ``ListStorage(1000)`` if None.
+        sampler: which rows make a batch; `RandomSampler` if None.
+        writer: where new rows go; `RoundRobinWriter` if None.
+        batch_size: rows in a batch when `sample` is not told; needed for iteration and `prefetch`.
+        transform: applied to every sampled batch, any callable from TensorDict to TensorDict; with
+            `prefetch` it runs in other threads.
+        collate_fn: makes a batch of what the storage returns; a list of TensorDicts or tensors is stacked if
+            None.
+        prefetch: how many batches are prepared ahead, in as many threads; 0 or None for none.
+        pin_memory: put batches into page-locked memory, for copies to a CUDA device.
+        generator: source of randomness; the global one if None. Its state is part of `state_dict`.
+
+    Rows, keys, shapes and dtypes are fixed by the first batch. All methods may be called from several threads.
+    With `prefetch`, a batch is drawn when the one `prefetch` places before it is taken, and holds the rows as
+    they were then: `extend` waits until batches on their way have read theirs.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rl.replay.storages import LazyTensorStorage
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
+        >>> index = buffer.extend(TensorDict(obs=torch.randn(100, 4), batch_size=[100]))
+        >>> len(buffer), buffer.sample()["obs"].shape
+        (100, torch.Size([32, 4]))
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Storage | None = None,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        batch_size: int | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        who = type(self).__name__
+        if batch_size is not None and whole(batch_size) is None:
+            raise ContractError(f"{who}: batch_size must be a whole number of at least 1, got {batch_size!r}")
+        if prefetch and whole(prefetch) is None:
+            raise ContractError(f"{who}: prefetch must be a whole number of at least 0, got {prefetch!r}")
+        if prefetch and batch_size is None:
+            raise ContractError(f"{who}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
+        if pin_memory and not torch.cuda.is_available():
+            raise BackendError(f"{who}: pin_memory=True needs a CUDA device, and none is available; leave it out")
+        refuse_parts(who, storage=storage, sampler=sampler, writer=writer, transform=transform)
+        self.storage: Final[Storage] = ListStorage() if storage is None else storage
+        self.sampler: Final[Sampler] = RandomSampler() if sampler is None else sampler
+        self.writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
+        capacity = getattr(self.sampler, "max_capacity", None)
+        if capacity is not None and capacity < self.storage.max_size:
+            raise ContractError(
+                f"{who}: its storage has max_size={self.storage.max_size}, its {type(self.sampler).__name__} only "
+                f"max_capacity={capacity}; give both the same"
+            )
+        self.batch_size: Final = None if batch_size is None else int(batch_size)
+        self.generator: Final = generator
+        self._transform = transform
+        self._collate = collate if collate_fn is None else collate_fn
+        self._pin_memory = pin_memory
+        self._flight = Flight(prefetch or 0)
+        self._lock = threading.RLock()
+        self._write_count = 0
+        self._extra = Extra.of(self.sampler, marks=collate_fn is None)
+        self._extra.attach(self.storage)
+        self._keys = KeysOnTheWay(who, collate_fn)
+
+    @property
+    def write_count(self) -> int:
+        """Number of rows written since the buffer was made or emptied; overwritten ones count."""
+        return self._write_count
+
+    @property
+    def prefetch(self) -> int:
+        """How many batches are prepared ahead."""
+        return self._flight.depth
+
+    def __len__(self) -> int:
+        return len(self.storage)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        who = type(self).__name__
+        raise TypeError(
+            f"a {who} is neither copied nor pickled, since threads may be at work in it: make another one alike, and"
+            " give it the state_dict() of this one, or write it with dumps(folder) and read that with loads(folder)"
+        )
+
+    def __repr__(self) -> str:
+        lines = [f"{name}={value!r}" for name, value in self._described()]
+        return f"{type(self).__name__}(\n    " + ",\n    ".join(lines) + ",\n)"
+
+    def add(self, data: Any) -> Tensor:
+        """Write one row; returns its index, int64 ``[]``.
+
+        Raises:
+            ContractError: if a key is missing or new.
+            SpecError: if a dtype differs from the first row.
+            ShapeError: if a shape differs from the first row.
+        """
+        index = self.extend(data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data])
+        return index[0] if index.numel() == 1 else index
+
+    def extend(self, data: Any) -> Tensor:
+        """Write the rows of a batch ``[n, ...]``; returns their indices, int64 ``[n]``.
+
+        A batch ``[B, T]`` makes B rows of T steps, in a storage with ``ndim=2`` ``B * T`` elements. When the
+        storage is full, the oldest rows are overwritten.
+
+        Raises:
+            ContractError: if a key is missing or new, or the writer refuses.
+            SpecError: if a dtype differs from the first batch.
+            ShapeError: if a shape differs from the first batch, or the batch has no rows or more than the
+                storage can hold.
+        """
+        if torch.compiler.is_compiling():
+            return outside_graph(self._extend, data)
+        return self._extend(data)
+
+    def sample(self, batch_size: int | None = None, *, return_info: bool = False, include_info: bool = False) -> Any:
+        """Draw a batch.
+
+        Args:
+            batch_size: number of rows; the buffer's own if None. Another than the buffer's own passes by the
+                batches that are prepared ahead.
+            return_info: also return a dict with ``index`` (int64 ``[n]``) and what the sampler adds.
+            include_info: the same.
+
+        Returns:
+            The batch ``[n, ...]``, or the pair of batch and info.
+
+        Raises:
+            ContractError: if the buffer is empty, or nobody gave a batch size.
+        """
+        size = self._size(batch_size)
+        if size == self.batch_size and (self._flight.depth or len(self._flight)):
+            data, info = self._next(size, within_pass=False)[0].result()
+        else:
+            with self._lock:
+                index, info = self._extra.draw(self.storage, size, generator=self.generator)
+                rows = self._read(index, info)
+            data, info = self._finish(rows, index, info)
+        return (data, info) if return_info or include_info else data
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches of one new pass, each row exactly once; without end if the sampler draws with replacement.
+
+        Batches on their way are given up. Rows that are written meanwhile begin a new pass. One at a time: a second
+        iteration begins the pass anew for both, and `sample` takes from it.
+
+        Raises:
+            ContractError: if the buffer is empty or has no batch size.
+        """
+        size = self._size(None)
+        with self._lock:
+            self._flight.clear()
+            self.sampler.restart()
+        last = False
+        while not last:
+            future, last = self._next(size, within_pass=True)
+            yield future.result()[0]
+
+    def __getitem__(self, index: Index) -> Any:
+        """Stored rows as they are, without `transform`: one for an int, a batch otherwise. A copy.
+
+        Raises:
+            IndexError: if an index is outside of what is stored.
+        """
+        index = row_index(type(self).__name__, index, len(self))
+        with self._lock:
+            rows = self.storage.get(index)
+        return rows if isinstance(index, int) else self._collate(rows)
+
+    def __setitem__(self, index: Index, data: Any) -> None:
+        """Replace stored rows; as new rows, they get the priority of new rows and begin a new pass.
+
+        Raises:
+            IndexError: if an index is outside of what is stored.
+            RLError: as `extend`. In each case nothing is written.
+        """
+        who = type(self).__name__
+        with self._lock:
+            rows = torch.arange(len(self), device="cpu")[row_index(who, index, len(self))].reshape(-1)
+            if isinstance(index, int):
+                data = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
+            self._check(data)
+            self._extra.admit(data)
+            self._flight.wait_gathered()
+            self.storage.set(rows, data)
+            self.sampler.extended(rows, data)
+
+    def append_transform(self, transform: Callable[[Any], Any]) -> Self:
+        """Apply `transform` to every sampled batch, after those that there are; returns the buffer.
+
+        Raises:
+            ContractError: if it is not callable, or batches are prefetched already.
+        """
+        who = type(self).__name__
+        refuse_parts(who, transform=transform)
+        with self._lock:
+            if len(self._flight):
+                raise ContractError(
+                    f"{who}: {len(self._flight)} batches are prefetched without this transform; append it before the"
+                    " first sample"
+                )
+            first = self._transform
+            self._transform = transform if first is None else _Chain(first, transform)
+            self._keys.sampled = False
+        return self
+
+    def empty(self) -> None:
+        """Forget all rows and batches on their way; keys, shapes and dtypes stay fixed.
+
+        Raises:
+            ContractError: if the writer refuses.
+        """
+        with self._lock:
+            self.writer.empty()
+            self._flight.clear()
+            self.storage.empty()
+            self.sampler.empty()
+            self._write_count = 0
+
+    def update_priority(self, index: Tensor, priority: Tensor) -> None:
+        """Tell the sampler the priorities ``[n]`` of rows ``[n]``.
+
+        Raises:
+            ContractError: if the sampler has no priorities.
+        """
+        with self._lock:
+            self.sampler.update_priority(index, priority)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs; tensors are copies, the rest are plain containers.
+
+        That is rows, cursor, order of the pass, state of the generator, and batches on their way.
+
+        Raises:
+            CheckpointError: if something stored is neither tensor nor plain data.
+        """
+        with self._lock:
+            return self._state(self.storage.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken.
+
+        Raises:
+            CheckpointError: if `state` is damaged, or of a buffer with other parts. Nothing is changed then.
+        """
+        with self._lock:
+            fields = self._fields(state)
+            rows, load_rows = self._prepare_rows(fields["storage"])
+            parts: list[tuple[Sampler | Writer, Apply]] = [
+                (part, prepare_load(part, fields[name], rows, self.storage.max_size))
+                for name, part in (("sampler", self.sampler), ("writer", self.writer))
+            ]
+            finish = self._prepare_rest(fields, rows)
+            # Parts without `prepare_load` may still refuse: they come first, and are restored if a later one fails.
+            parts.sort(key=lambda part: hasattr(part[0], "prepare_load"))
+            before = [(part, part.state_dict()) for part, _ in parts if not hasattr(part, "prepare_load")]
+            self._flight.wait_gathered()
+            try:
+                with reading(type(self).__name__):
+                    for _, load in parts[: len(before)]:
+                        load()
+                load_rows()
+            except BaseException:
+                for part, old in before:
+                    part.load_state_dict(old)
+                raise
+            for _, load in parts[len(before) :]:
+                load()
+            self._extra.attach(self.storage)
+            finish()
+
+    def dumps(self, path: str | Path) -> None:
+        """Write a checkpoint into the folder `path`: JSON and raw tensors, no pickle.
+
+        An older checkpoint there stays valid until the new one is complete.
+
+        Raises:
+            CheckpointError: if something stored is neither tensor nor plain data.
+        """
+        with self._lock:
+            rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
+            write_state(Path(path), self._state(rows))
+
+    def loads(self, path: str | Path) -> None:
+        """Continue from the checkpoint in the folder `path`.
+
+        Raises:
+            CheckpointError: if there is none, it is damaged, or it does not fit this buffer.
+        """
+        self.load_state_dict(read_state(Path(path)))
+
+    def save(self, path: str | Path) -> None:
+        """The same as `dumps`."""
+        self.dumps(path)
+
+    def load(self, path: str | Path) -> None:
+        """The same as `loads`."""
+        self.loads(path)
+
+    def _described(self) -> list[tuple[str, Any]]:
+        options: list[tuple[str, Any]] = [
+            ("storage", self.storage),
+            ("sampler", self.sampler),
+            ("writer", self.writer),
+            ("batch_size", self.batch_size),
+        ]
+        if self._transform is not None:
+            options.append(("transform", self._transform))
+        if self.prefetch:
+            options.append(("prefetch", self.prefetch))
+        return options
+
+    def _size(self, batch_size: int | None) -> int:
+        size = self.batch_size if batch_size is None else whole(batch_size)
+        if size is None:
+            who = type(self).__name__
+            if batch_size is None:
+                raise ContractError(f"{who}: no batch size: call sample(n), or make the buffer with batch_size=n")
+            raise ContractError(f"{who}: batch_size must be a whole number of at least 1, got {batch_size!r}")
+        return size
+
+    def _extend(self, data: Any) -> Tensor:
+        with self._lock:
+            self._check(data)
+            count = self.storage.count(data)
+            self._extra.admit(data)
+            index = self.writer.claim(self.storage, count)
+            self._flight.wait_gathered()
+            self.storage.set(index, data)  # checks everything before it writes
+            self.writer.extended(index, data)
+            self._write_count += count
+            self.sampler.extended(index, data)
+        if not self._keys.stored:
+            self._keys.of_batch(data)
+        return index
+
+    def _check(self, data: Any) -> None:
+        """Refuse what this kind of buffer cannot hold; the storage compares keys, shapes and dtypes."""
+
+    def _next(self, size: int, *, within_pass: bool) -> tuple[Future[Batch], bool]:
+        with self._lock:
+            while self._flight.wants_more(within_pass=within_pass):
+                self._submit(size)
+            return self._flight.take()
+
+    def _submit(self, size: int) -> None:
+        # Drawn here and not in the thread: the order of draws, hence the randomness, is the caller's.
+        index, info = self._extra.draw(self.storage, size, generator=self.generator)
+        self._flight.submit(
+            lambda: self._read(index, info),
+            lambda rows: self._finish(rows, index, info),
+            last=self.sampler.ran_out,
+        )
+
+    def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
+        return self._extra.gather(self.storage, index, info)
+
+    def _finish(self, rows: Any, index: Tensor, info: dict[Any, Any]) -> Batch:
+        info = {"index": index, **info}
+        data = self._collate(rows)
+        if isinstance(rows, list) and index.dim() > 1 and isinstance(data, TensorDictBase):
+            data = data.reshape(*index.shape, *data.batch_size[1:])
+        data = self._annotate(data, info)
+        self._extra.mark(data, info)
+        if not self._keys.sampled:
+            data = self._keys.of_sample(rows, data, self._transform)
+        elif self._transform is not None:
+            data = self._transform(data)
+        if self._pin_memory:
+            data = data.pin_memory()
+        return data, info
+
+    def _annotate(self, data: Any, info: dict[Any, Any]) -> Any:  # noqa: ARG002  buffers of TensorDicts use it
+        return data
+
+    def _state(self, storage: dict[str, Any]) -> dict[str, Any]:
+        who = type(self).__name__
+        in_flight = [
+            {"data": pack(data, f"{who}: a prefetched batch"), "info": pack(info, f"{who}: its info"), "last": last}
+            for (data, info), last in self._flight.results()
+        ]
+        return {
+            "types": self._types(),
+            "storage": storage,
+            "sampler": self.sampler.state_dict(),
+            "writer": self.writer.state_dict(),
+            "write_count": self._write_count,
+            "batch_size": self.batch_size,
+            "generator": None if self.generator is None else self.generator.get_state(),
+            "in_flight": in_flight,
+        }
+
+    def _types(self) -> dict[str, str]:
+        parts = {"storage": self.storage, "sampler": self.sampler, "writer": self.writer}
+        return {name: type(part).__name__ for name, part in parts.items()}
+
+    def _fields(self, state: Mapping[str, Any]) -> Fields:
+        who = type(self).__name__
+        fields = Fields(who, state, _STATE)
+        types = Fields(who, fields["types"], tuple(self._types()))
+        for name, own in self._types().items():
+            if types[name] != own:
+                raise CheckpointError(f"{who}: its {name} is a {own}, the state is of a {types[name]}")
+        return fields
+
+    def _prepare_rows(self, state: Any) -> tuple[int | None, Apply]:
+        """The number of rows in the state of a storage, None if not known, and what applies it."""
+        prepare = getattr(self.storage, "prepare_load", None)
+        if prepare is not None:
+            return prepare(state)
+
+        def load() -> None:
+            with reading(type(self).__name__):
+                self.storage.load_state_dict(state)
+
+        return None, load
+
+    def _prepare_rest(self, fields: Fields, rows: int | None) -> Apply:
+        """Validate what is the buffer's own; returns what applies it."""
+        who = type(self).__name__
+        count, random = fields.integer("write_count"), None
+        if (fields["generator"] is None) != (self.generator is None):
+            has, lacks = ("buffer", "state") if fields["generator"] is None else ("state", "buffer")
+            raise CheckpointError(
+                f"{who}: the {has} has a generator, the {lacks} has none; the continuation would draw other batches"
+            )
+        if self.generator is not None:
+            # A copy: torch reads the state from where its memory begins, also if the tensor begins later.
+            random = fields.tensor("generator", torch.uint8, 1).clone()
+            with reading(f"{who}: the generator on {self.generator.device}"):
+                torch.Generator(self.generator.device).set_state(random)
+        size = None if fields["batch_size"] is None else fields.integer("batch_size", low=1)
+        if fields["in_flight"] and size != self.batch_size:
+            raise CheckpointError(
+                f"{who}: the state holds prefetched batches of {size} rows, this buffer has "
+                f"batch_size={self.batch_size}"
+            )
+        landing = [_landing(who, item, rows) for item in fields.items("in_flight")]
+
+        def apply() -> None:
+            self._flight.clear()
+            self._write_count = count
+            if self.generator is not None and random is not None:
+                self.generator.set_state(random)
+            for batch, last in landing:
+                self._flight.land(batch, last=last)
+
+        return apply
+
+
+class _Chain:
+    """Two transforms, one after the other."""
+
+    def __init__(self, first: Callable[[Any], Any], second: Callable[[Any], Any]) -> None:
+        self._first, self._second = first, second
+        self.__name__ = ", ".join(getattr(each, "__name__", type(each).__name__) for each in (first, second))
+
+    def __call__(self, data: Any) -> Any:
+        return self._second(self._first(data))
+
+    def __repr__(self) -> str:
+        return f"{self._first!r}, {self._second!r}"
+
+
+def _landing(who: str, item: Any, rows: int | None) -> tuple[Batch, bool]:
+    """A prefetched batch of a state, and whether it ended a pass."""
+    fields = Fields(who, item, ("data", "info", "last"))
+    data, info = (unpack(fields[name], f"{who}: a prefetched batch") for name in ("data", "info"))
+    if not isinstance(info, dict) or INDEX not in info:
+        fields.fail("the info of a prefetched batch has no index")
+    index = info[INDEX]
+    if not isinstance(index, Tensor) or index.dtype is not torch.int64 or not index.numel():
+        fields.fail("the index of a prefetched batch must be an int64 tensor")
+    if int(index.min()) < 0 or (rows is not None and int(index.max()) >= rows):
+        fields.fail(f"the index of a prefetched batch is outside [0, {rows})")
+    if not isinstance(data, (TensorDictBase, Tensor, list, tuple, dict)):
+        fields.fail(f"a prefetched batch is a {type(data).__name__}")
+    return (data, info), fields.flag("last")

@@ -1,0 +1,207 @@
+"""The replay buffer for TensorDicts whose samples know where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import ContractError
+from rl.core.interfaces import Sampler, Storage, Writer
+from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
+from rl.replay._slices.extra import Annotated
+from rl.replay.buffers._base import ReplayBuffer
+from rl.replay.buffers._collate import collate
+from rl.replay.storages._layout import Layout
+from rl.replay.storages._rows import TensorRows
+
+__all__ = ["TensorDictReplayBuffer"]
+
+
+class TensorDictReplayBuffer(ReplayBuffer):
+    """A `ReplayBuffer` that writes what is known about a draw into the sampled TensorDict.
+
+    Args:
+        priority_key: where raw priorities ``[n, ...]`` are read, if the sampler has priorities: in batches that are
+            written, if they have it, and by `update_tensordict_priority`.
+        storage: as all that follow: see `ReplayBuffer`.
+        sampler: see `ReplayBuffer`.
+        writer: see `ReplayBuffer`.
+        batch_size: see `ReplayBuffer`.
+        transform: see `ReplayBuffer`.
+        collate_fn: see `ReplayBuffer`.
+        prefetch: see `ReplayBuffer`.
+        pin_memory: see `ReplayBuffer`.
+        generator: see `ReplayBuffer`.
+
+    Writes ``index``, int64 ``[*B]``, and every tensor of the sampler's
+    info, such as ``priority_weight``. Values of a row are repeated over the dimensions of the row, so that all
+    entries have the batch's shape.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from rl.replay.storages import LazyTensorStorage
+        >>> buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
+        >>> _ = buffer.extend(TensorDict(obs=torch.arange(10), batch_size=[10]))
+        >>> sample = buffer.sample()
+        >>> bool((sample["index"] == sample["obs"]).all())
+        True
+    """
+
+    _wider: tuple[Layout, set[Any], Layout | None] | None = None
+
+    def __init__(
+        self,
+        *,
+        priority_key: NestedKey = TD_ERROR,
+        storage: Storage | None = None,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        batch_size: int | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            storage=storage,
+            sampler=sampler,
+            writer=writer,
+            batch_size=batch_size,
+            transform=transform,
+            collate_fn=collate_fn,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            generator=generator,
+        )
+        self.priority_key = priority_key
+        self._check_priority: Final = getattr(self.sampler, "check_priority", None)
+
+    def extend(self, data: Any) -> Tensor:
+        """Write the rows of a batch, as `ReplayBuffer.extend`.
+
+        Reads `priority_key` where the batch has it and the sampler has priorities: raw priorities ``[n, ...]``. Other
+        rows get the priority of new rows.
+
+        Raises:
+            ContractError: as `ReplayBuffer.extend`, or if the batch has ``index`` already, or ``priority_weight`` and
+                the sampler has priorities.
+            SpecError: as `ReplayBuffer.extend`, or if a priority, or its power, is infinite or NaN.
+            ShapeError: as `ReplayBuffer.extend`. In each case nothing is written.
+        """
+        return super().extend(data)
+
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Update priorities from a sample that went through a loss.
+
+        Reads ``index`` ``[n]`` and `priority_key` ``[n, ...]``; of rows of several steps the priorities are reduced.
+
+        Raises:
+            ContractError: if an entry is missing, `data` is no TensorDict, or the sampler has no priorities.
+            SpecError: if a priority, or its power, is infinite or NaN; nothing is written then.
+            ShapeError: if the shapes do not agree; nothing is written then.
+        """
+        who = type(self).__name__
+        if not isinstance(data, TensorDictBase):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check
+            raise ContractError(f"{who}: priorities are read from a TensorDict, got {type(data).__name__}")
+        index, priority = (data.get(key, None) for key in (INDEX, self.priority_key))
+        if index is None:
+            raise ContractError(f"{who}: this TensorDict has no 'index'; give a sample of this buffer")
+        if priority is None:
+            raise ContractError(
+                f"{who}: this sample has no {key_str(self.priority_key)}, the priority_key of the buffer. A loss "
+                "writes it into the TensorDict that it is called with; has it another name there?"
+            )
+        if index.dim() > 1:  # rows of several steps: the sample repeats the index of a row over its steps
+            index = index.reshape(len(index), -1)[:, 0]
+        self.update_priority(index, priority)
+
+    def _extend(self, data: Any) -> Tensor:
+        if self._check_priority is None:
+            return super()._extend(data)
+        with self._lock:
+            self._check(data)
+            rows = self.storage.count(data)
+            given = self._priority_of(data)
+            if given is not None:
+                if given.dim() > 1 and given.shape[0] != rows:  # a storage with ndim > 1 counts steps as rows
+                    given = given.reshape(rows, -1) if given.numel() % rows == 0 else given
+                given = self._check_priority(given, rows)
+            index = super()._extend(data)
+            if given is not None:
+                self.sampler.update_priority(index, given)
+        return index
+
+    def _priority_of(self, data: Any) -> Tensor | None:
+        if isinstance(data, TensorDictBase):
+            return data.get(self.priority_key, None)
+        rows: Sequence[Tensor | None] = [row.get(self.priority_key, None) for row in data]
+        found = [row for row in rows if row is not None]
+        if not found:
+            return None
+        if len(found) < len(rows) or len({row.shape for row in found}) > 1:
+            raise ContractError(
+                f"{type(self).__name__}: some rows have {key_str(self.priority_key)} of one shape, others not; "
+                "give all of them one, or none"
+            )
+        return torch.stack(found)
+
+    def _check(self, data: Any) -> None:
+        for rows in data if isinstance(data, list) else [data]:
+            self._refuse_other(rows)
+
+    def _refuse_other(self, data: Any) -> None:
+        if not isinstance(data, TensorDictBase):
+            raise ContractError(
+                f"{type(self).__name__} stores TensorDicts, got {type(data).__name__}; use ReplayBuffer for others"
+            )
+        for key in (INDEX,) if self._check_priority is None else (INDEX, PRIORITY_WEIGHT):
+            if key in data.keys():
+                raise ContractError(
+                    f"{type(self).__name__} writes {key!r} into its samples, and this batch has one already; drop it "
+                    f"with batch.exclude({key!r})"
+                )
+
+    def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
+        storage = self.storage
+        if isinstance(storage, TensorRows) and self._collate is collate and not self._extra.reads:
+            data = self._read_annotated(storage, index, info)
+            if data is not None:
+                return Annotated(data)
+        return super()._read(index, {INDEX: index, **info})
+
+    def _read_annotated(self, storage: TensorRows, index: Tensor, info: dict[Any, Any]) -> TensorDictBase | None:
+        """Rows with what is known about them; None unless that is one number for each, on the CPU as they are."""
+        layout, shape = storage.layout, index.shape
+        if layout is None or layout.root is None or layout.root.tail or not storage.on_cpu or len(shape) != 1:
+            return None
+        known = {INDEX: index, **info}
+        if any(type(value) is not Tensor or value.shape != shape or not value.is_cpu for value in known.values()):
+            return None
+        wider = self._wider
+        if wider is None or wider[0] is not layout or wider[1] != known.keys():
+            self._wider = wider = layout, set(known), layout.with_numbers(known)
+        if wider[2] is None or (cells := storage.cells(index)) is None:
+            return None
+        cells.update(known)
+        return wider[2].build(cells, shape, storage.device)
+
+    def _annotate(self, data: Any, info: dict[Any, Any]) -> Any:
+        if isinstance(data, Annotated):
+            return data.data
+        if not isinstance(data, TensorDictBase):
+            raise ContractError(
+                f"{type(self).__name__}: collate_fn made a {type(data).__name__}, expected a TensorDict"
+            )
+        shape = data.batch_size
+        for key, value in info.items():
+            if not isinstance(value, Tensor):
+                continue
+            repeat = len(shape) > 1 and value.dim() == 1
+            data.set(key, value.view(-1, *[1] * (len(shape) - 1)).expand(shape) if repeat else value)
+        return data

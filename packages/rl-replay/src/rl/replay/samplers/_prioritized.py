@@ -1,0 +1,431 @@
+"""Sampling in proportion to priority: Schaul et al. 2016, "Prioritized Experience Replay"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn, final
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import ContractError, SpecError
+from rl.core.interfaces import PriorityTree, Storage
+from rl.core.keys import PRIORITY_WEIGHT
+from rl.replay._arguments import whole
+from rl.replay._priority.arguments import (
+    as_index,
+    as_priority,
+    check_reduction,
+    large_zeros,
+    powers,
+    refuse_bad,
+    refuse_exponent,
+    refuse_overflow,
+    same_places,
+)
+from rl.replay._priority.backend import Backend, find_tree, refuse_device, takes
+from rl.replay._priority.checks import write_in_order
+from rl.replay._state import Apply, Fields, reading
+from rl.replay.samplers._random import refuse_empty
+
+__all__ = ["PrioritizedSampler"]
+
+_FIXED = ("eps", "reduction", "max_priority_within_buffer")  # arguments that a state must agree with
+
+_disabled: list[Callable[..., Any]] = []  # `_draw`, not to be followed by the compiler
+
+
+@final
+class PrioritizedSampler:
+    """Each row with probability ``P(i) = p_i / sum(p)``, ``p_i = (|raw_i| + eps) ** alpha``, with replacement.
+
+    That is eq. 1 of Schaul et al. 2016. The info of a draw has ``priority_weight``
+    ``(p_i / p_min) ** -beta``: their importance weights (section 3.4) over the largest that a row of the buffer can
+    have. A raw priority of zero with ``eps=0`` is never drawn, and does not count as ``p_min``.
+
+    Rows that are written get the largest raw priority that was ever given, 1.0 at least, so that each is likely to be
+    seen soon; a row that is overwritten loses its old one.
+
+    Args:
+        max_capacity: number of rows at most; that of the storage.
+        alpha: how much priority counts; 0 is uniform. May be set later: everything is made again from raw priorities.
+        beta: how much of the bias is corrected; 1 is all of it. May be set later.
+        eps: added to the absolute raw priority.
+        dtype: of priorities and weights, `torch.float32` or `torch.float64`.
+        reduction: how several raw priorities of one row become one: ``"max"``, ``"min"``, ``"mean"``, ``"median"``.
+        max_priority_within_buffer: new rows get the largest raw priority of the rows that are stored now (1.0 if there
+            is none above zero), which takes a pass over them.
+        backend: name of the priority tree: ``"native"`` (package rl-native), ``"cuda"``, ``"torch"``, that of another
+            plugin; ``"auto"`` takes the first that answers.
+        device: where priorities live; the CPU if None, and for ``backend="cuda"`` the current CUDA device.
+        compilable: for a `sample` inside of a compiled function. With the torch tree, which has to read values, the
+            draw is then one break of the graph; with a tree of registered operations there is none, unless a
+            `generator` is given, which the compiler cannot hold in a graph. `update_priority` is one graph with the
+            latter; with the torch tree, call it outside of the compiled function.
+        stratified: draw one row from each of n equal parts of the total: the same probabilities, less variance.
+
+    Raises:
+        ContractError: if an argument is out of its range.
+        BackendError: if the named back end is absent; says how to install it.
+
+    Example:
+        >>> from rl.replay.storages import TensorStorage
+        >>> sampler = PrioritizedSampler(3, alpha=1.0, beta=1.0, eps=0.0, backend="torch")
+        >>> sampler.extended(torch.arange(3), None)
+        >>> sampler.update_priority(torch.arange(3), torch.tensor([0.0, 1.0, 4.0]))
+        >>> index, info = sampler.sample(TensorStorage(torch.arange(3)), 100)
+        >>> sorted(set(zip(index.tolist(), info["priority_weight"].tolist())))
+        [(1, 1.0), (2, 0.25)]
+    """
+
+    ran_out = False
+
+    def __init__(  # noqa: PLR0913  the arguments that users know, and where it computes
+        self,
+        max_capacity: int,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        dtype: torch.dtype = torch.float32,
+        reduction: str = "max",
+        max_priority_within_buffer: bool = False,  # noqa: FBT001, FBT002  the order of arguments that users know
+        *,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        compilable: bool = False,
+        stratified: bool = False,
+    ) -> None:
+        who = type(self).__name__
+        capacity = whole(max_capacity)
+        if capacity is None:
+            raise ContractError(f"{who}: max_capacity must be a whole number of at least 1, got {max_capacity!r}")
+        if dtype not in (torch.float32, torch.float64):
+            raise ContractError(f"{who}: dtype must be torch.float32 or torch.float64, got {dtype}")
+        check_reduction(who, reduction)
+        self.max_capacity: Final = capacity
+        self.eps: Final = refuse_exponent(who, "eps", eps)
+        self.dtype: Final = dtype
+        self.reduction: Final = reduction
+        self.max_priority_within_buffer: Final = max_priority_within_buffer
+        self.stratified: Final = stratified
+        self.compilable: Final = compilable
+        self._alpha = refuse_exponent(who, "alpha", alpha)
+        self._beta = refuse_exponent(who, "beta", beta)
+        refuse_overflow(who, torch.ones(1, device="cpu"), self.eps, self._alpha, dtype, of_new_rows=True)
+        by_name = device is None and backend == "cuda"
+        where = refuse_device(who, "cuda", backend=backend) if by_name else refuse_device(who, device or "cpu")
+        with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
+            tree, self._backend = find_tree(who, backend, capacity, where, dtype)
+            self._raw, self._rows = large_zeros(capacity, dtype, where), 0  # rows with a priority, always the first
+            self._largest = torch.ones((), dtype=dtype, device=where)
+        self._tree: Final[PriorityTree] = tree
+        self._one_break = compilable and self._backend.name == "torch"
+        if self._one_break and not _disabled:
+            _disabled.append(torch.compiler.disable(_draw))  # here, because it imports the compiler
+        self._sample_weighted = getattr(tree, "sample_weighted", None)
+        self._update_from_errors = getattr(tree, "update_from_errors", None)
+        self._check: Callable[[], None] | None = getattr(tree, "check", None)
+        self._writes_all = takes(self._update_from_errors, "raw", "largest", "rows")
+        self._device = self._raw.device
+
+    @property
+    def backend(self) -> Backend:
+        """Which priority tree is used, and why."""
+        return self._backend
+
+    @property
+    def device(self) -> torch.device:
+        """Where priorities live."""
+        return self._tree.device
+
+    @property
+    def alpha(self) -> float:
+        """How much priority counts. Setting it makes everything again from raw priorities, in one pass."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, value: float) -> None:
+        value = refuse_exponent(type(self).__name__, "alpha", value)
+        if value != self._alpha:
+            self.check()
+            self._refuse_of_new_rows(value, self._largest)
+            rows = torch.arange(self._rows, device=self._raw.device)
+            self._write_tree(rows, self._raw[: self._rows], value)
+            self._alpha = value
+
+    @property
+    def beta(self) -> float:
+        """How much of the bias the weights correct."""
+        return self._beta
+
+    @beta.setter
+    def beta(self, value: float) -> None:
+        self._beta = refuse_exponent(type(self).__name__, "beta", value)
+
+    def attach(self, storage: Storage) -> None:
+        """Give rows that `storage` has already, such as a dataset's, the priority of new rows; a buffer calls it."""
+        if len(storage) > self._rows:
+            self._catch_up(len(storage))
+
+    def sample(
+        self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Draw indices ``[batch_size]`` int64, with ``priority_weight`` ``[batch_size]`` in (0, 1].
+
+        Rows of `storage` that the sampler was not told of, such as a dataset's, count as new.
+
+        Raises:
+            ContractError: if the storage is empty, lost rows, or is larger than `max_capacity`, all priorities are
+                zero, or `batch_size` is below 1.
+        """
+        rows = len(storage)
+        if rows != self._rows or batch_size < 1 or not rows:
+            self._catch_up(refuse_empty("PrioritizedSampler", storage, batch_size))
+        try:
+            if self._sample_weighted is not None:
+                index, weight = self._sample_weighted(
+                    batch_size, self._beta, generator=generator, stratified=self.stratified
+                )
+            else:
+                draw = _disabled[0] if self._one_break and _disabled else _draw
+                index, priority = draw(self._tree, batch_size, generator, stratified=self.stratified)
+                weight = (priority / self._tree.min()).pow_(-self._beta)
+        except ValueError as error:
+            raise ContractError(
+                f"PrioritizedSampler: {error}; give rows a priority above zero, or the sampler eps above zero"
+            ) from error
+        return index, {PRIORITY_WEIGHT: weight}
+
+    def extended(self, index: Tensor, data: Any) -> None:  # noqa: ARG002  the protocol names them
+        """Give the rows that were just written the priority of new rows.
+
+        Args:
+            index: int64 ``[n]``, on the CPU as writers make it; one on another device is read, which waits for it.
+            data: not used.
+        """
+        rows = max(self._rows, int(index.max()) + 1) if self._rows < self.max_capacity else self._rows
+        if rows > self.max_capacity:
+            self._refuse_capacity(rows)
+        index = as_index("PrioritizedSampler", index, self._raw.device)
+        if self.max_priority_within_buffer:
+            self._raw.index_fill_(0, index, 0)  # what is overwritten is no longer in the buffer
+        self._write(index, self._of_new_rows().expand(len(index)).contiguous(), rows)
+        self._rows = rows
+
+    def check_priority(self, priority: Any, rows: int) -> Tensor:
+        """Raw priorities ``[rows]`` from ``[rows, ...]``; writes nothing.
+
+        Raises:
+            ShapeError: if there is not one row of priorities for each row.
+            SpecError: if one, or its power, is infinite or not a number.
+        """
+        priority = as_priority("PrioritizedSampler", priority, rows, self.reduction, self._raw)
+        refuse_bad("PrioritizedSampler", priority)
+        refuse_overflow("PrioritizedSampler", priority, self.eps, self._alpha, self.dtype)
+        return priority
+
+    def update_priority(self, index: Any, priority: Any) -> None:
+        """Set raw priorities, usually TD errors; of a repeated index the last one counts.
+
+        Args:
+            index: int64 ``[n]`` or ``[*B]``, or an int.
+            priority: ``[n, ...]`` or ``[*B, ...]``, or one number for all. The absolute value counts; trailing
+                dimensions are reduced.
+
+        Raises:
+            IndexError: if an index is outside of the rows that are stored.
+            SpecError: if an index is no integer, or a priority or its power is infinite or not a number.
+            ShapeError: if there is not one row of priorities for each index. In each case nothing is written.
+        """
+        if not self._in_form(index, priority):
+            priority = same_places(index, priority)
+            index = as_index("PrioritizedSampler", index, self._raw.device)
+            priority = as_priority("PrioritizedSampler", priority, len(index), self.reduction, self._raw)
+            if not len(index):
+                return
+        self._write(index, priority, self._rows, self._largest)
+
+    def update_priorities(self, index: Any, priority: Any) -> None:
+        """The same as `update_priority`."""
+        self.update_priority(index, priority)
+
+    def check(self) -> None:
+        """Wait for the device, and raise for a batch that it refused since the last check.
+
+        On an accelerator `update_priority` does not wait: what is refused writes nothing, but is known only later.
+        `state_dict`, and setting `alpha`, check too. On a CPU calls raise at once, and this does nothing.
+
+        Raises:
+            IndexError: if an index was outside of the rows that are stored.
+            SpecError: if a priority was infinite or not a number, or nothing could be drawn.
+        """
+        if self._check is not None:
+            self._check()
+
+    def restart(self) -> None:
+        """Nothing to do: there are no passes."""
+
+    def empty(self) -> None:
+        """Forget all priorities, and the largest."""
+        self._truncate(0)
+        self._largest.fill_(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Raw priorities, those in the tree, exponents.
+
+        It fits a sampler with another back end too, whose priorities are then the same. The draws that follow are
+        the same only with the same back end.
+        """
+        self.check()
+        rows = torch.arange(self._rows, device=self._raw.device)
+        return {
+            "alpha": self._alpha,
+            "beta": self._beta,
+            **{name: getattr(self, name) for name in _FIXED},
+            "raw": self._raw[: self._rows].clone(),
+            "priority": self._tree.get(rows).clone(),
+            "largest": self._largest.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken.
+
+        Raises:
+            CheckpointError: if `state` is damaged, or of a sampler with other arguments. Nothing is changed then.
+        """
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
+        """Validate a state without applying it; returns the function that applies it.
+
+        Args:
+            state: of `state_dict`.
+            rows: number of rows that the storage will have; not known if None.
+            max_size: of the storage; not known if None.
+
+        Raises:
+            CheckpointError: see `load_state_dict`.
+        """
+        who = type(self).__name__
+        with reading(who):
+            fields = Fields(who, state, ("alpha", "beta", *_FIXED, "raw", "priority", "largest"))
+            fields.match(**{name: getattr(self, name) for name in _FIXED})
+            alpha, beta = (refuse_exponent(who, name, fields[name]) for name in ("alpha", "beta"))
+            raw, priority = (fields.tensor(name, self.dtype, 1) for name in ("raw", "priority"))
+            largest = fields.tensor("largest", self.dtype, 0)
+            limit = self.max_capacity if max_size is None else min(self.max_capacity, max_size)
+            if not len(raw) == len(priority) <= (limit if rows is None else rows):
+                fields.fail(
+                    f"it has {len(raw)} raw priorities and {len(priority)} in the tree, for {limit} rows at most"
+                    f" (max_capacity={self.max_capacity}) and a storage with {rows}"
+                )
+            if not (
+                raw.isfinite().all() and (priority.isfinite() & (priority >= 0)).all() and 0 <= largest < torch.inf
+            ):
+                fields.fail("a value of raw, priority or largest is negative, infinite or NaN")
+            self._refuse_of_new_rows(alpha, largest)
+
+        def apply() -> None:
+            self._tree.update(torch.arange(len(raw), device=self._device), priority.to(self._device))
+            self._truncate(len(raw))
+            self._raw[: len(raw)] = raw
+            self._largest.copy_(largest)
+            self._alpha, self._beta = alpha, beta
+
+        return apply
+
+    def __repr__(self) -> str:
+        return (
+            f"PrioritizedSampler(max_capacity={self.max_capacity}, alpha={self.alpha}, beta={self.beta}, "
+            f"backend={self._backend.name})"
+        )
+
+    def _in_form(self, index: Any, priority: Any) -> bool:
+        """Whether both are what `_write` takes already; most are, and it is cheaper to see than to make it so."""
+        return (
+            type(index) is Tensor
+            and type(priority) is Tensor
+            and index.dim() == priority.dim() == 1
+            and index.numel() == priority.numel() > 0
+            and index.dtype is torch.int64
+            and priority.dtype is self.dtype
+            and not priority.requires_grad
+            and index.device == self._device == priority.device
+        )
+
+    def _write(self, index: Tensor, raw: Tensor, rows: int, largest: Tensor | None = None) -> None:
+        """Raw priorities at indices below `rows`, into the tree and beside it; nothing if one is refused.
+
+        A tree that takes it all does it in one call, which reads no value on the host: on an accelerator nothing waits.
+        """
+        if self._writes_all and self._update_from_errors is not None:
+            try:
+                self._update_from_errors(index, raw, self.eps, self._alpha, raw=self._raw, largest=largest, rows=rows)
+            except (IndexError, ValueError) as error:
+                self._refuse(raw, self._alpha, error)
+            return
+        if rows < self.max_capacity and (largest is not None) and int(index.max()) >= rows:
+            self._refuse(raw, self._alpha, IndexError(f"index {int(index.max())} is outside [0, {rows})"))
+        self._write_tree(index, raw, self._alpha)  # first, because it refuses before it writes
+        write_in_order(self._raw, index, raw)
+        if largest is not None:
+            torch.maximum(largest, torch.linalg.vector_norm(raw, torch.inf), out=largest)
+
+    def _write_tree(self, index: Tensor, raw: Tensor, alpha: float) -> None:
+        try:
+            if self._update_from_errors is not None:
+                self._update_from_errors(index, raw, self.eps, alpha)
+            else:
+                self._tree.update(index, powers("PrioritizedSampler", raw, self.eps, alpha))
+        except (IndexError, ValueError) as error:
+            self._refuse(raw, alpha, error)
+
+    def _refuse(self, raw: Tensor, alpha: float, error: Exception) -> NoReturn:
+        """What a tree refused, in the words of the sampler."""
+        if isinstance(error, IndexError):
+            said = str(error).removesuffix("; nothing was written")
+            raise IndexError(
+                f"PrioritizedSampler: {said}: not one of the {self._rows} rows that are stored; nothing was written"
+            ) from error
+        refuse_bad("PrioritizedSampler", raw)
+        raise SpecError(f"PrioritizedSampler: with alpha={alpha}, {error}") from error
+
+    def _refuse_of_new_rows(self, alpha: float, largest: Tensor) -> None:
+        """Refuse an alpha with which no row could be written: `extended` comes too late for that."""
+        largest = torch.ones_like(largest) if self.max_priority_within_buffer else largest
+        refuse_overflow("PrioritizedSampler", largest.view(1), self.eps, alpha, self.dtype, of_new_rows=True)
+
+    def _of_new_rows(self) -> Tensor:
+        if not self.max_priority_within_buffer:
+            return self._largest
+        inside = torch.linalg.vector_norm(self._raw[: self._rows], torch.inf) if self._rows else self._raw.new_zeros(())
+        return torch.where(inside > 0, inside, torch.ones_like(inside))
+
+    def _catch_up(self, rows: int) -> None:
+        """`rows` are stored, of which some may not be known yet."""
+        if rows > self.max_capacity:
+            self._refuse_capacity(rows)
+        if rows < self._rows:
+            raise ContractError(
+                f"PrioritizedSampler: there are priorities of {self._rows} rows, and the storage has {rows}; empty or "
+                "load the buffer, not its storage alone"
+            )
+        if rows > self._rows:
+            self.extended(torch.arange(self._rows, rows, device="cpu"), None)
+
+    def _refuse_capacity(self, rows: int) -> None:
+        raise ContractError(
+            f"PrioritizedSampler: made for max_capacity={self.max_capacity} rows, and the storage has {rows}; give it "
+            "the max_size of the storage"
+        )
+
+    def _truncate(self, rows: int) -> None:
+        gone = torch.arange(rows, max(self._rows, rows), device=self._raw.device)
+        if len(gone):
+            self._tree.update(gone, torch.zeros(len(gone), dtype=self.dtype, device=self._raw.device))
+            self._raw[rows : self._rows] = 0
+        self._rows = rows
+
+
+def _draw(tree: PriorityTree, n: int, generator: torch.Generator | None, *, stratified: bool) -> tuple[Tensor, Tensor]:
+    return tree.sample(n, generator=generator, stratified=stratified)

@@ -1,0 +1,17 @@
+"""Values that change with the number of steps."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.replay.schedules._linear import LinearScheduler
+
+__all__ = ["LinearScheduler"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.replay.schedules._linear": ["LinearScheduler"],
+    },
+)

@@ -1,0 +1,423 @@
+"""What storages have in common that keep each key in one preallocated tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NoReturn
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.interfaces import RowGather
+from rl.core.keys import NestedKey, key_str
+from rl.replay._arguments import Index, row_numbers, whole
+from rl.replay._state import Apply, Fields, load_cells, pack, reading, unpack
+from rl.replay.storages._dtypes import refuse_unwritable
+from rl.replay.storages._gather import flat_rows, row_gather
+from rl.replay.storages._layout import Cells, Column, Layout, flatten, leading
+
+__all__ = ["TensorRows"]
+
+
+class TensorRows:
+    """Base of the storages that keep each key in one tensor ``[max_size, ...]``.
+
+    Args:
+        max_size: capacity in rows; with ``ndim > 1`` in elements.
+        device: where the tensors live; batches are moved there.
+        ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
+            steps; with 2 it makes ``B * T`` elements, numbered row by row.
+    """
+
+    def __init__(self, max_size: int, *, device: torch.device | str | None = "cpu", ndim: int = 1) -> None:
+        self.max_size: Final = self._whole("max_size", max_size)
+        self.ndim: Final = self._whole("ndim", ndim)
+        self.device: Final = None if device is None else torch.device(device)
+        self._layout: Layout | None = None
+        self._cells: Cells = {}
+        self._tensors: list[tuple[NestedKey, Tensor]] = []
+        self._lists: list[tuple[NestedKey, list[Any]]] = []
+        self._keys: list[NestedKey] = []  # of the tensors
+        self._rows: RowGather = row_gather([])  # of the same
+        self.slices: Callable[..., tuple[Tensor, Tensor | None] | None] | None = None
+        """The optional method of `RowGather` that finds rows of slices, where the rows are on the CPU."""
+        self.on_cpu: Final = self.device is None or self.device.type == "cpu"
+        self._len = 0
+        self._revision = 0
+        self._writable = False
+
+    def _whole(self, name: str, value: Any) -> int:
+        number = whole(value)
+        if number is None:
+            raise ShapeError(f"{type(self).__name__}: {name} must be a whole number of at least 1, got {value!r}")
+        return number
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __repr__(self) -> str:
+        rows = f"{self._len} of {self.max_size} rows"
+        return f"{type(self).__name__}({rows}, device={self.device}, {self._layout or 'no layout yet'})"
+
+    @property
+    def layout(self) -> Layout | None:
+        """Keys, shapes and dtypes of a row; None before the first batch."""
+        return self._layout
+
+    @property
+    def revision(self) -> int:
+        """How often rows were written or forgotten: who keeps notes about rows sees by it that they changed."""
+        return self._revision
+
+    def count(self, data: TensorDictBase | Tensor) -> int:
+        """Number of rows in `data`; with ``ndim > 1`` of elements.
+
+        Raises:
+            ContractError: if `data` is neither TensorDict nor tensor.
+            ShapeError: if it has fewer than `ndim` batch dimensions.
+        """
+        self._refuse_other(data)
+        return torch.Size(leading(data.shape, self.ndim)).numel() if self.ndim > 1 else leading(data.shape, 1)[0]
+
+    def __getitem__(self, index: Index) -> Any:
+        """The same as `get`."""
+        return self.get(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        """All rows, one by one."""
+        return (self.get(row) for row in range(self._len))
+
+    def get(self, index: Index) -> Any:
+        """The rows under `index`, ``[n, ...]``; one row without that dimension for an int. A copy.
+
+        Lists, ranges and arrays count as tensors of indices.
+
+        Raises:
+            IndexError: if an index is outside of what is stored. Of an index that lies on a device other than the CPU,
+                as a sampler there draws it, the device itself says so.
+        """
+        layout = self._layout
+        if layout is None:
+            raise ContractError(f"{type(self).__name__} is empty: write rows with `extend` before reading")
+        if isinstance(index, Tensor):
+            return self._gather(layout, index)
+        if not isinstance(index, int):
+            return self._gather(layout, row_numbers(type(self).__name__, index, self._len))
+        row = self._row(index)
+        cells = {key: cell[row] for key, cell in self._cells.items()}
+        return layout.build(
+            {key: cell.clone() if isinstance(cell, Tensor) else cell for key, cell in cells.items()},
+            (),
+            self.device,
+        )
+
+    def columns(self, keys: Iterable[NestedKey], index: Tensor | None = None) -> dict[NestedKey, Tensor]:
+        """Some entries of the rows under `index` ``[*n]``, or of all rows; those that rows do not have are left out.
+
+        Raises:
+            IndexError: if an index is outside of what is stored.
+        """
+        found: dict[NestedKey, Tensor] = {}
+        if index is not None and not self.on_cpu:
+            index = self._to_device(index)
+        for key in keys:
+            cell = self._cells.get(key)
+            if isinstance(cell, Tensor):
+                rows = cell[: self._len]
+                if index is None:
+                    found[key] = rows.clone(memory_format=torch.contiguous_format)
+                else:
+                    chosen = flat_rows(rows).index_select(0, index.reshape(-1))
+                    found[key] = chosen.view(*index.shape, *rows.shape[1:])
+        return found
+
+    def cells(self, index: Tensor, runs: tuple[Tensor, int] | None = None) -> Cells | None:
+        """The rows under `index` ``[*n]`` as columns ``[*n, ...]``, of which no TensorDict was made yet; copies.
+
+        Args:
+            index: int64, of rows that are stored.
+            runs: if `index` is made of runs of rows that lie side by side: where they begin, int64 ``[n]``, and how
+                many rows each has. Gathering is quicker then.
+
+        Returns:
+            None if rows have other entries than tensors.
+        """
+        if self._layout is None or self._lists:
+            return None
+        if runs is not None and self.on_cpu:
+            cells: Cells = dict(zip(self._keys, self._rows.runs(self._len, *runs), strict=True))
+        else:
+            cells = self._gathered(index if index.dim() == 1 else index.reshape(-1))
+        if index.dim() == 1:
+            return cells
+        return {key: cell.view(*index.shape, *cell.shape[1:]) for key, cell in cells.items()}
+
+    def set(self, index: Index, data: TensorDictBase | Tensor) -> None:
+        """Write the rows of `data` under `index`. Everything is checked before anything is written.
+
+        Rows behind the last one may be written only without leaving a gap.
+
+        Raises:
+            ContractError: if a key is missing or new.
+            SpecError: if a dtype differs from the first batch, or an entry is sparse, on the meta device, or of a dtype
+                that torch cannot write.
+            ShapeError: if a shape differs, or there are not as many rows as indices.
+            IndexError: if an index is negative, beyond the capacity or would leave a gap.
+        """
+        if isinstance(index, int):
+            self.set(torch.tensor([index], device="cpu"), data.unsqueeze(0))
+            return
+        if not isinstance(index, Tensor):
+            index = row_numbers(type(self).__name__, index, self.max_size)
+        cells, count, layout = self._checked(data)
+        if index.numel() != count:
+            raise ShapeError(f"{type(self).__name__}: {index.numel()} indices for {count} rows")
+        length = grown(type(self).__name__, index, self._len, self.max_size)
+        if self._layout is None:
+            with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
+                self._allocate(layout)
+        index = index.reshape(-1)
+        if not self.on_cpu:
+            index = index.to(self.device)
+        for key, tensor in self._tensors:
+            cell: Tensor = cells[key]
+            tensor.index_copy_(0, index, cell if cell.device == tensor.device else cell.to(tensor.device))
+        if self._lists:
+            rows: list[int] = index.tolist()
+            for key, values in self._lists:
+                for row, value in zip(rows, cells[key], strict=True):
+                    values[row] = value
+        self._len = length
+        self._revision += 1
+
+    def empty(self) -> None:
+        """Forget the rows; the layout and its memory stay."""
+        self._len = 0
+        self._revision += 1
+        for _, values in self._lists:
+            values[:] = [None] * self.max_size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Layout and rows, copied.
+
+        Raises:
+            CheckpointError: if non-tensor data holds more than numbers, strings, None and containers of them.
+        """
+        return self.view_state(copy=True)
+
+    def view_state(self, *, copy: bool = False) -> dict[str, Any]:
+        """As `state_dict`, but the tensors are views of the storage unless `copy`."""
+        cells: list[Any] = []
+        for key, cell in self._cells.items():
+            part = cell[: self._len]
+            if isinstance(part, Tensor):
+                part = part.clone() if copy else part
+            else:
+                part = pack(part, f"{type(self).__name__}: the non-tensor data under {key!r}")
+            cells.append([key, part])
+        layout = None if self._layout is None else self._layout.state()
+        return {"max_size": self.max_size, "ndim": self.ndim, "len": self._len, "layout": layout, "cells": cells}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace layout and rows by those of `state`.
+
+        Raises:
+            CheckpointError: if `state` is damaged, or of a storage with other arguments. Nothing is changed then.
+        """
+        self.prepare_load(state)[1]()
+
+    def prepare_load(self, state: Mapping[str, Any]) -> tuple[int, Apply]:
+        """Validate a state without applying it: its number of rows, and the function that applies it.
+
+        Raises:
+            CheckpointError: see `load_state_dict`.
+        """
+        who = type(self).__name__
+        with reading(who):
+            fields = Fields(who, state, ("max_size", "ndim", "len", "layout", "cells"))
+            fields.match(max_size=self.max_size, ndim=self.ndim)
+            length, pairs = fields.integer("len", high=self.max_size), fields.items("cells")
+            if fields["layout"] is None:
+                if length or pairs:
+                    fields.fail(f"it has {length} rows and no layout")
+                return 0, self._load_nothing
+            layout = Layout.from_state(fields["layout"])
+            pairs = [[key, part if isinstance(part, Tensor) else unpack(part, who)] for key, part in pairs]
+            cells = load_cells(fields, layout, pairs, length, meta=self._is_meta)
+
+        def apply() -> None:
+            if self._layout is None or self._layout.state() != layout.state():
+                with torch.inference_mode(mode=False):  # as in `set`
+                    self._allocate(layout)
+            for key, part in cells.items():
+                self._cells[key][:length] = part
+            self._len = length
+            self._revision += 1
+
+        return length, apply
+
+    def _load_nothing(self) -> None:
+        self._forget()
+        self._revision += 1
+
+    @property
+    def _is_meta(self) -> bool:
+        return self.device is not None and self.device.type == "meta"
+
+    def _new_tensor(self, key: NestedKey, column: Column) -> Tensor:  # noqa: ARG002  file-backed storages name files by it
+        """Memory for one column, ``[max_size, ...]``."""
+        return torch.empty((self.max_size, *column.shape), dtype=column.dtype, device=self.device)
+
+    def _forget(self) -> None:
+        """Give up layout and memory."""
+        self._layout, self._len = None, 0
+        self._hold({})
+
+    def _allocate(self, layout: Layout) -> None:
+        cells: Cells = {}
+        for key, column in layout.columns.items():
+            cells[key] = [None] * self.max_size if column.dtype is None else self._new_tensor(key, column)
+        self._adopt(layout, cells)
+
+    def _adopt(self, layout: Layout, cells: Cells) -> None:
+        self._hold(cells)
+        self._layout = layout
+
+    def _hold(self, cells: Cells) -> None:
+        rows = row_gather([cell for cell in cells.values() if isinstance(cell, Tensor)])  # first: a plugin may refuse
+        self._cells, self._rows = cells, rows
+        self._writable = False  # not known
+        self.slices = getattr(rows, "slices", None) if self.on_cpu else None
+        self._tensors = [(key, cell) for key, cell in cells.items() if isinstance(cell, Tensor)]
+        self._lists = [(key, cell) for key, cell in cells.items() if not isinstance(cell, Tensor)]
+        self._keys = [key for key, _ in self._tensors]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Made again where the storage arrives: who copies rows there may be another.
+        gone = ("_rows", "slices", "_tensors", "_lists", "_keys")
+        return {name: value for name, value in self.__dict__.items() if name not in gone}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._hold(self._cells)
+
+    def _checked(self, data: Any) -> tuple[Cells, int, Layout]:
+        who = type(self).__name__
+        self._refuse_other(data)
+        cells = flatten(data, self.ndim)
+        layout = self._layout
+        if layout is None:
+            _refuse_nested(who, cells)
+            layout = Layout.of(data, self.ndim)
+            self._check_first(layout, data)
+        count = layout.check(cells, who)
+        for key, cell in cells.items():
+            if isinstance(cell, Tensor) and (cell.layout is not torch.strided or (cell.is_meta and not self._is_meta)):
+                _refuse_without_numbers(who, key, cell)
+        if count == 0:
+            raise ShapeError(f"{who}: a batch without rows, batch size {list(data.shape)}")
+        if not self._writable:
+            refuse_unwritable(who, layout.columns, self.device)
+            self._writable = True
+        return cells, count, layout
+
+    def _refuse_other(self, data: Any) -> None:
+        if not isinstance(data, (TensorDictBase, Tensor)):
+            raise ContractError(
+                f"{type(self).__name__} stores TensorDicts and tensors, got {type(data).__name__}; use ListStorage "
+                "for other objects"
+            )
+
+    def _check_first(self, layout: Layout, data: TensorDictBase | Tensor) -> None:
+        who = type(self).__name__
+        if not layout.columns:
+            raise ContractError(f"{who}: the first batch has no entries; a row needs at least one key")
+        row = torch.Size(data.shape[1 : self.ndim]).numel()
+        if row and self.max_size % row:
+            raise ShapeError(
+                f"{who} of max_size={self.max_size} elements cannot hold whole rows of {row}: choose "
+                f"{self.max_size // row * row or row} or {(self.max_size // row + 1) * row}"
+            )
+
+    def _gather(self, layout: Layout, index: Tensor) -> Any:
+        flat = index if index.dim() == 1 else index.reshape(-1)
+        cells = self._gathered(flat)
+        if self._lists:
+            if not self._tensors and flat.numel():
+                self._refuse_outside(flat)
+            rows: list[int] = flat.tolist()
+            for key, values in self._lists:
+                cells[key] = [values[row] for row in rows]
+        built = layout.build(cells, flat.shape, self.device)
+        return built if flat is index else built.reshape(*index.shape, *built.shape[1:])
+
+    def _gathered(self, index: Tensor) -> Cells:
+        """The tensors' rows under `index` ``[n]``."""
+        if not self.on_cpu:
+            index = self._to_device(index)
+        elif not index.is_cpu:
+            index = index.cpu()
+        try:
+            return dict(zip(self._keys, self._rows.rows(self._len, index), strict=True))
+        except IndexError:
+            self._refuse_outside(index)
+            raise
+
+    def _to_device(self, index: Tensor) -> Tensor:
+        """`index` where the rows are. One that is there already is not read: the host would wait for the device."""
+        if index.is_cpu and index.numel():
+            self._refuse_outside(index)
+        return index.to(self.device)
+
+    def _refuse_outside(self, index: Tensor) -> None:
+        low, high = (int(bound) for bound in index.aminmax())
+        if low < 0 or high >= self._len:
+            wrong = low if low < 0 else high
+            raise IndexError(f"{type(self).__name__}: index {wrong} is outside [0, {self._len})")
+
+    def _row(self, index: int) -> int:
+        row = index + self._len if index < 0 else index
+        if not 0 <= row < self._len:
+            raise IndexError(f"{type(self).__name__}: index {index} is outside [0, {self._len})")
+        return row
+
+
+def grown(who: str, index: Tensor, length: int, max_size: int) -> int:
+    """Number of rows after writing at `index`.
+
+    Raises:
+        IndexError: if an index is outside ``[0, max_size)`` or rows between would stay unwritten.
+    """
+    low, high = (int(bound) for bound in index.aminmax())
+    if low < 0 or high >= max_size:
+        raise IndexError(f"{who}: index {low if low < 0 else high} is outside [0, {max_size})")
+    if high < length:
+        return length
+    # A contiguous run is the common case; anything else is counted.
+    if (low > length or high + 1 - low > index.numel()) and int(
+        index[index >= length].unique().numel()
+    ) != high + 1 - length:
+        raise IndexError(f"{who}: writing at {high} would leave a gap behind row {length - 1}")
+    return high + 1
+
+
+def _refuse_without_numbers(who: str, key: NestedKey, cell: Tensor) -> NoReturn:
+    name = key_str(key) if key else "the tensor"
+    if cell.is_meta:
+        raise SpecError(f"{who}: {name} is on the meta device and has no values; nothing was written")
+    kind = str(cell.layout).removeprefix("torch.")
+    raise SpecError(
+        f"{who}: {name} has the layout {kind}, expected a dense tensor; nothing was written. Convert it with"
+        " `.to_dense()` before"
+    )
+
+
+def _refuse_nested(who: str, cells: Cells) -> None:
+    for key, cell in cells.items():
+        if isinstance(cell, Tensor) and cell.is_nested:
+            raise ShapeError(
+                f"{who}: {key_str(key) if key else 'the tensor'} is a nested tensor, whose rows differ in shape;"
+                " nothing was written. Use ListStorage(n, ragged=True), or pad them to one shape"
+            )

@@ -1,0 +1,110 @@
+"""Storages that keep each key in one preallocated tensor, in the memory of the process."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import ContractError
+from rl.core.keys import NestedKey
+from rl.replay import _foreign
+from rl.replay.storages._layout import Column, Layout, flatten
+from rl.replay.storages._packed import Interleaved
+from rl.replay.storages._rows import TensorRows
+
+__all__ = ["LazyTensorStorage", "TensorStorage"]
+
+
+@final
+@_foreign.lazy_tensor_storage
+class LazyTensorStorage(TensorRows):
+    """Rows in memory that is allocated by the first batch.
+
+    Args:
+        max_size: capacity in rows; with ``ndim > 1`` in elements (a multiple of the row length).
+        device: where the rows live; batches are moved there, samples come from there.
+        ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
+            steps each; with 2, ``B * T`` elements, numbered row by row.
+
+    The first batch fixes keys, shapes and dtypes; a batch that differs is refused before anything is written.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> storage = LazyTensorStorage(100)
+        >>> storage.set(torch.arange(3), TensorDict({"obs": torch.eye(3)}, batch_size=[3]))
+        >>> len(storage), storage.get(1)["obs"]
+        (3, tensor([0., 1., 0.]))
+    """
+
+    _block: Interleaved | None = None
+
+    def _allocate(self, layout: Layout) -> None:
+        before, self._block = self._block, self._new_block(layout)
+        try:
+            super()._allocate(layout)
+        except BaseException:
+            self._block = before  # of the rows that are still there
+            raise
+
+    def _new_block(self, layout: Layout) -> Interleaved | None:
+        """Memory for the entries that lie side by side; None if each is to have its own."""
+        device = torch.get_default_device() if self.device is None else self.device
+        near = Interleaved.worth(layout.columns, self.max_size) if device.type == "cpu" else {}
+        try:
+            return Interleaved(near, self.max_size) if near else None
+        except RuntimeError:
+            # Rows that are never written take no memory, so more may be asked for than there is, but not in one piece.
+            return None
+
+    def _new_tensor(self, key: NestedKey, column: Column) -> Tensor:
+        block = self._block
+        return block.cell(key) if block is not None and key in block else super()._new_tensor(key, column)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._block = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Views go as the block that they share: each by itself would bring all of it along.
+        state, block = super().__getstate__(), self._block
+        if block is not None:
+            state["_cells"] = {key: None if key in block else cell for key, cell in self._cells.items()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        block: Interleaved | None = state.get("_block")
+        if block is not None:
+            state = {**state, "_cells": {**state["_cells"], **block.cells()}}
+        super().__setstate__(state)
+
+
+@final
+@_foreign.tensor_storage
+class TensorStorage(TensorRows):
+    """Rows in tensors that exist already: a dataset, say. They are used as they are, not copied.
+
+    Args:
+        data: a TensorDict or a tensor, ``[max_size, ...]``; every row counts as written.
+        ndim: how many leading dimensions count rows; see `LazyTensorStorage`.
+
+    Example:
+        >>> storage = TensorStorage(torch.arange(10))
+        >>> storage.get(torch.tensor([7, 2]))
+        tensor([7, 2])
+    """
+
+    def __init__(self, data: TensorDictBase | Tensor, *, ndim: int = 1) -> None:
+        if not isinstance(data, (TensorDictBase, Tensor)):
+            raise ContractError(f"TensorStorage takes a TensorDict or a tensor, got {type(data).__name__}")
+        cells = flatten(data, ndim)
+        layout = Layout.of(data, ndim)
+        count = torch.Size(data.shape[:ndim]).numel()
+        super().__init__(count, device=data.device, ndim=ndim)
+        self._check_first(layout, data)
+        self._adopt(layout, cells)
+        self._len = count
+        self.lead: Final = torch.Size(data.shape[:ndim])
+        """The dimensions that count rows."""

@@ -1,0 +1,1 @@
+"""Environments, networks and optimizers from a config."""

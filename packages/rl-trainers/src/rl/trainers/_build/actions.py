@@ -1,0 +1,138 @@
+"""Distributions over the actions of an environment, for policies that sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Independent
+
+from rl.core.errors import SpecError
+from rl.core.interfaces import Env
+from rl.core.keys import NestedKey, key_str
+from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
+from rl.modules import Categorical as CategoricalDistribution
+from rl.modules import IndependentNormal, OneHotCategorical, TanhNormal
+from rl.trainers._build.networks import action_of, described
+
+__all__ = ["ActionDistribution", "BinaryVector", "CategoricalVector", "distribution_of"]
+
+
+class CategoricalVector(Independent):  # pyright: ignore[reportMissingTypeArgument]  # not generic in older torch
+    """A vector of independent categorical variables, int64 ``[*B, k]``.
+
+    Args:
+        class_logits: unnormalized log-probabilities, ``[*B, k * n]``.
+        allowed: bool ``[k, n]``; variable i has the classes where row i is true.
+
+    Example:
+        >>> dist = CategoricalVector(torch.zeros(1, 6), torch.tensor([[True, True, False], [True, True, True]]))
+        >>> dist.log_prob(torch.tensor([[1, 2]])).exp()
+        tensor([0.1667])
+    """
+
+    def __init__(self, class_logits: Tensor, allowed: Tensor) -> None:
+        masked = class_logits.unflatten(-1, allowed.shape).masked_fill(~allowed, -torch.inf)
+        super().__init__(CategoricalDistribution(masked), 1, validate_args=False)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The most likely class of each variable."""
+        return self.base_dist.mode
+
+
+class BinaryVector(Independent):  # pyright: ignore[reportMissingTypeArgument]
+    """A vector of independent Bernoulli variables, ``[*B, n]`` of `dtype`.
+
+    Args:
+        logits: log-odds of ones, ``[*B, n]``.
+        dtype: of the samples.
+
+    Example:
+        >>> BinaryVector(torch.tensor([100.0, -100.0]), torch.int8).sample()
+        tensor([1, 0], dtype=torch.int8)
+    """
+
+    def __init__(self, logits: Tensor, dtype: torch.dtype) -> None:
+        super().__init__(Bernoulli(logits=logits, validate_args=False), 1, validate_args=False)
+        self._dtype = dtype
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  torch's signature
+        """Sample vectors of zeros and ones."""
+        return super().sample(sample_shape).to(self._dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-probability of `value`, ``[*B]``, nats."""
+        return super().log_prob(value.to(self.base_dist.logits.dtype))
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The more likely of zero and one for each variable; zero if both are equally likely."""
+        return (self.base_dist.logits > 0).to(self._dtype)
+
+
+@dataclass(frozen=True)
+class ActionDistribution:
+    """How a policy samples an action.
+
+    Args:
+        key: where the action is.
+        spec: of the action, without the environment's batch.
+        width: of the network's output.
+        params: names of the distribution's parameters.
+        kind: class of the distribution.
+        kwargs: further arguments of the distribution.
+    """
+
+    key: NestedKey
+    spec: Any
+    width: int
+    params: list[str]
+    kind: type
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def distribution_of(env: Env) -> ActionDistribution:
+    """The distribution that fits an environment's action.
+
+    | action | distribution |
+    |---|---|
+    | `Categorical`, `OneHot` | categorical |
+    | `MultiCategorical` ``[k]`` | `CategoricalVector` |
+    | `Binary` ``[n]`` | `BinaryVector` |
+    | `Bounded` ``[n]``, float32 or float64 | tanh-normal |
+    | `Unbounded` ``[n]``, float32 or float64 | normal |
+
+    Raises:
+        SpecError: if the action is of another kind, or bounded on one side.
+    """
+    key, spec = action_of(env)
+    vector = len(spec.shape) == 1
+    if type(spec) is Categorical and not spec.shape:
+        return ActionDistribution(key, spec, int(spec.n), ["logits"], CategoricalDistribution)
+    if type(spec) is OneHot:
+        return ActionDistribution(key, spec, int(spec.n), ["logits"], OneHotCategorical)
+    if type(spec) is MultiCategorical and vector:
+        allowed = torch.arange(int(spec.nvec.max()), device=spec.nvec.device) < spec.nvec.unsqueeze(-1)
+        return ActionDistribution(
+            key, spec, allowed.numel(), ["class_logits"], CategoricalVector, {"allowed": allowed.to(spec.device)}
+        )
+    if type(spec) is Binary and vector:
+        return ActionDistribution(key, spec, spec.shape[0], ["logits"], BinaryVector, {"dtype": spec.dtype})
+    real = vector and spec.dtype in (torch.float32, torch.float64)
+    if type(spec) is Unbounded and real:
+        return ActionDistribution(key, spec, spec.shape[0], ["loc", "scale"], IndependentNormal)
+    if type(spec) is Bounded and real:
+        if (spec.low.isfinite() & spec.high.isfinite()).all():
+            return ActionDistribution(key, spec, spec.shape[0], ["loc", "scale"], TanhNormal)
+        raise SpecError(
+            f"ppo trains actions that are bounded on both sides or not at all; {key_str(key)} of {type(env).__name__}"
+            f" is in [{spec.low.tolist()}, {spec.high.tolist()}]: give it finite bounds"
+        )
+    raise SpecError(
+        "ppo trains one choice (Categorical, OneHot), vectors of choices (MultiCategorical, Binary) and vectors of"
+        f" floats (Bounded, Unbounded); {key_str(key)} of {type(env).__name__} is {described(spec)}: convert it in the"
+        " environment"
+    )

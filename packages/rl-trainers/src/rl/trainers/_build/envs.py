@@ -1,0 +1,245 @@
+"""From the name of an environment to the environment."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import gymnasium
+
+from rl.core.errors import RLError, SpecError, UnknownComponentError
+from rl.core.interfaces import Env
+from rl.core.registry import components, load
+from rl.trainers._build.named import find_call, import_attribute, import_named
+from rl.trainers._run.config import RunConfig
+
+__all__ = ["env_options", "make_env"]
+
+Make = Callable[..., Any]
+
+
+def make_env(
+    env: str,
+    num_envs: int,
+    *,
+    seed: int,
+    max_episode_steps: int = 0,
+    observation_indices: Sequence[int] = (),
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrapper: Sequence[str] = (),
+    transform: Sequence[str] = (),
+    **options: Any,
+) -> Env:
+    """`num_envs` copies of an environment as one, seeded, in this process.
+
+    Args:
+        env: in this order: the name of an installed env component; COMPONENT/ID, where the component takes an id;
+            ``module:Class``, an environment class or a function that makes one, ours or Gymnasium's; ``module:ID``, a
+            Gymnasium id that the module registers; a Gymnasium id.
+        num_envs: batch size; an environment with a batch of its own keeps that.
+        seed: of the environment.
+        max_episode_steps: episodes end as truncated after so many steps; 0 for the environment's own
+            ``max_episode_steps``, if it has one.
+        observation_indices: entries of a vector observation that are kept; all if empty.
+        env_kwargs: arguments for the environment, from the user.
+        wrapper: Gymnasium wrappers, ``module:callable`` or ``module:callable:{key: value}``, innermost first.
+        transform: transforms in order: component names or ``module:callable``, both also with ``:{key: value}``.
+        options: further arguments for the environment, for example ``render_mode="rgb_array"``.
+
+    Raises:
+        UnknownComponentError: if there is no such environment, wrapper or transform; the message names the nearest.
+        MissingExtraError: if a library that the environment needs is not installed.
+        SpecError: if the observation has no such entries, or wrappers are given for an environment that is not
+            Gymnasium's.
+        RLError: if the environment does not take `env_kwargs`.
+
+    Example:
+        >>> make_env("CartPole-v1", 2, seed=0).batch_size
+        torch.Size([2])
+        >>> env = make_env("CartPole-v1", 2, seed=0, transform=["step-counter:{max_steps: 10}"])
+        >>> "step_count" in env.observation_spec.keys()
+        True
+    """
+    make, arguments = _resolve(env)
+    given = {**(env_kwargs or {}), **options}
+    wrappers = [_wrapper(text) for text in wrapper]
+    try:
+        made = _batched(make, arguments, num_envs, given, wrappers)
+    except UnknownComponentError as error:
+        if arguments != (env,):
+            raise
+        raise UnknownComponentError(f"{error} {_no_component(env)}") from error
+    except TypeError as error:
+        if not env_kwargs:
+            raise
+        raise RLError(
+            f"{env!r} cannot be made with env_kwargs={dict(env_kwargs)}: {error}; leave out what it does not take"
+        ) from error
+    from rl.envs import EnvBase, StepCounter, TransformedEnv
+
+    if isinstance(made, EnvBase) and not max_episode_steps:
+        max_episode_steps = int(getattr(type(made), "max_episode_steps", 0))
+    if max_episode_steps:
+        made = TransformedEnv(made, StepCounter(max_steps=max_episode_steps))
+    for text in transform:
+        made = TransformedEnv(made, _transform(text))
+    if observation_indices:
+        from rl.trainers._build.observation_indices import ObservationIndices
+
+        made = TransformedEnv(made, ObservationIndices(observation_indices))
+    made.set_seed(seed)
+    return made
+
+
+def env_options(config: RunConfig) -> dict[str, Any]:
+    """The arguments of `make_env` that a config holds, besides the name of the environment."""
+    return {
+        "max_episode_steps": config.max_episode_steps,
+        "observation_indices": config.observation_indices,
+        "env_kwargs": config.env_kwargs,
+        "wrapper": config.wrapper,
+        "transform": config.transform,
+    }
+
+
+def _transform(text: str) -> Any:
+    """A class is called with the arguments; a function from TensorDict to TensorDict is taken as it is."""
+    found, arguments = find_call("transform", text)
+    if not isinstance(found, type):
+        return partial(found, **arguments) if arguments else found
+    try:
+        return found(**arguments)
+    except TypeError as error:
+        raise RLError(f"the transform {text!r} cannot be made: {error}; write NAME:{{key: value}}") from error
+
+
+def _wrapper(text: str) -> Callable[[Any], Any]:
+    name, _, _ = text.partition(":{")
+    if ":" not in name:
+        raise UnknownComponentError(f"the wrapper {text!r} names no module; write module:callable")
+    found, arguments = find_call("wrapper", text)
+    return partial(found, **arguments)
+
+
+def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
+    """The callable that makes the environment, and its positional arguments."""
+    known = {component.name for component in components("env")}
+    prefix, _, rest = env.partition("/")
+    if env in known and not _takes_id(load("env", env)):
+        return load("env", env), ()
+    if prefix in known and rest:
+        if not _may_take_id(load("env", prefix)):
+            raise UnknownComponentError(
+                f"the environment component {prefix!r} takes no id, so there is no {env!r}: write --env {prefix}"
+            )
+        return load("env", prefix), (rest,)
+    if env in known:
+        raise UnknownComponentError(
+            f"the environment component {env!r} takes an id: write {env}/ID, for example gym/CartPole-v1"
+        )
+    if ":" in env:
+        module, _, name = env.partition(":")
+        if ":" in name or not module:
+            raise UnknownComponentError(f"the environment {env!r} has the wrong form; write module:Class or module:ID")
+        if hasattr(import_named(module, f"env {env!r}"), name):
+            return import_attribute(env, "env"), ()
+    return load("env", "gym"), (env,)
+
+
+def _no_component(env: str) -> str:
+    """What the registry says about the environment: the nearest name, and plugins that are left out."""
+    try:
+        load("env", env)
+    except UnknownComponentError as error:
+        return f"And {error}"
+    return ""
+
+
+def _takes_id(make: Make) -> bool:
+    """Whether `make` has a required positional argument."""
+    return any(
+        parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        for parameter in _parameters(make).values()
+    )
+
+
+def _may_take_id(make: Make) -> bool:
+    """Whether the first positional argument can be an id: it is required, or a string by default."""
+    parameters = _parameters(make)
+    if not parameters:  # a callable that does not say
+        return True
+    first = next(iter(parameters.values()))
+    positional = first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD, first.VAR_POSITIONAL)
+    wanted = first.default is first.empty or first.default is None or isinstance(first.default, str)
+    return positional and wanted
+
+
+def _parameters(make: Make) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(make).parameters)
+    except (TypeError, ValueError):  # a callable that does not say
+        return {}
+
+
+def _batched(
+    make: Make, arguments: tuple[str, ...], num_envs: int, options: dict[str, Any], wrappers: list[Callable[[Any], Any]]
+) -> Any:
+    names = _parameters(make)
+    options = {name: value for name, value in options.items() if name != "device" or name in names}
+    if "categorical_action_encoding" in names:
+        options.setdefault("categorical_action_encoding", True)
+    if "wrappers" in names:
+        options |= {"wrappers": wrappers} if wrappers else {}
+        wrappers = []
+    if "num_envs" in names:
+        return _unwrapped(make(*arguments, num_envs=num_envs, **options), wrappers)
+    if "batch_size" in names:
+        return _unwrapped(make(*arguments, batch_size=[num_envs], **options), wrappers)
+    first = make(*arguments, **options)
+    if isinstance(first, gymnasium.Env):
+        envs = [first, *(make(*arguments, **options) for _ in range(num_envs - 1))]
+        return _gym_wrapper([reduce(_apply, wrappers, env) for env in envs])
+    first = _unwrapped(first, wrappers)
+    if not hasattr(first, "batch_size"):
+        raise RLError(
+            f"{getattr(make, '__name__', make)} made a {type(first).__name__}, which is neither an environment of"
+            " ours (rl.core.interfaces.Env) nor a gymnasium.Env; return one of these"
+        )
+    if len(first.batch_size) == 1 and first.batch_size.numel() == num_envs:
+        return first
+    if len(first.batch_size):
+        raise RLError(
+            f"{type(first).__name__} has the batch size {tuple(first.batch_size)} and takes no num_envs; set num_envs="
+            f"{first.batch_size.numel()}, or give its constructor the argument num_envs"
+        )
+    rest = [make(*arguments, **options) for _ in range(num_envs - 1)]
+    return _side_by_side([first, *rest])
+
+
+def _unwrapped(env: Any, wrappers: list[Callable[[Any], Any]]) -> Any:
+    if wrappers:
+        raise SpecError(f"a wrapper is for Gymnasium environments, and {type(env).__name__} is none; use a transform")
+    return env
+
+
+def _apply(env: Any, wrapper: Callable[[Any], Any]) -> Any:
+    return wrapper(env)
+
+
+def _gym_wrapper(envs: list[Any]) -> Any:
+    from rl.envs import GymWrapper
+
+    return GymWrapper(envs, categorical_action_encoding=True)
+
+
+def _side_by_side(envs: list[Any]) -> Any:
+    from rl.envs import SerialEnv
+
+    return SerialEnv(len(envs), [partial(_itself, env) for env in envs])
+
+
+def _itself(env: Any) -> Any:
+    return env

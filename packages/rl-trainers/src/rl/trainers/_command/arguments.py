@@ -1,0 +1,306 @@
+"""From the words after ``rl train`` to a config. Imports no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+
+from rl.core.errors import RLError, SpecError
+from rl.core.registry import components, load
+from rl.trainers._command.fields import ConfigField, config_fields
+from rl.trainers._report.display import DisplayMode
+from rl.trainers._run.config import RunConfig
+from rl.trainers._run.folder import RunFolder
+from rl.trainers.recipes._base import Recipe
+
+__all__ = ["TrainArguments", "UsageError", "parse_train", "unknown", "usage"]
+
+
+class UsageError(RLError, ValueError):
+    """The command line cannot be understood; exit status 2."""
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """What ``rl train`` was asked for."""
+
+    recipe: Recipe
+    config: RunConfig
+    out: str | None
+    resume: str | None
+    display: Any
+
+
+_CONTROL = (
+    ConfigField("out", str | None, None, "the run folder, which must not exist [runs/RECIPE-ENV-SEED-COUNTER]"),
+    ConfigField("resume", str | None, None, "an earlier run's folder; it goes on where its last checkpoint was saved"),
+    ConfigField("config", str | None, None, "a YAML file with settings, for example another run's config.yaml"),
+    ConfigField("display", str, "auto", "progress as a live panel (rich), lines (plain), not at all (none), or auto"),
+)
+
+
+_COMMAND_LINE_ONLY = ("out", "resume", "config")
+
+
+def usage() -> str:
+    """The page of ``rl train --help``."""
+    lines = ["usage: rl train [RECIPE] [--env ID] [--total-frames N] [--seed S] [--out DIR] ...", "", "Recipes:"]
+    lines += [f"  {component.name:<12}{component.summary}" for component in components("recipe")]
+    lines += ["", "Without arguments: ppo on CartPole-v1. All settings of a recipe: rl train RECIPE --help"]
+    return "\n".join(lines) + "\n"
+
+
+def parse_train(argv: Sequence[str]) -> TrainArguments | str:
+    """Understand the arguments, or return the help page that they ask for.
+
+    Raises:
+        UsageError: if an argument cannot be understood.
+        RLError: if a file that is named cannot be read.
+
+    Example:
+        >>> parse_train(["ppo", "--total-frames", "1000"]).config.total_frames
+        1000
+    """
+    words = list(argv)
+    named = bool(words) and not words[0].startswith("-")
+    if not named and {"-h", "--help"} & set(words):
+        return usage()
+    given = _dashes_to_underscores(words[1:] if named else words)
+    name = words[0] if named else _recipe_of_files(given)
+    recipe = _recipe(name)
+    parser = _parser(recipe)
+    given = _collected(given, {field.name for field in config_fields(recipe.config) if field.repeated})
+    if {"-h", "--help"} & set(given):
+        return _help_page(parser, recipe)
+    values = _parse(parser, given)
+    control = {field.name: values.pop(field.name) for field in _CONTROL}
+    if control["resume"] and control["out"]:
+        raise UsageError("--resume goes on in the folder that it names: leave --out away")
+    modes = get_args(DisplayMode)
+    if control["display"] not in modes:
+        raise UsageError(f"--display must be one of {', '.join(modes)}, got {control['display']!r}")
+    try:
+        config = recipe.config(**values)
+    except SpecError as error:
+        raise UsageError(str(error)) from error
+    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"])
+
+
+def _recipe(name: str) -> Recipe:
+    known = [component.name for component in components("recipe")]
+    if name not in known:
+        close = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; to train on an environment: rl train --env {name}"
+        raise UsageError(f"there is no recipe {name!r}{hint} (recipes: {', '.join(known)})")
+    return load("recipe", name)
+
+
+def _recipe_of_files(given: Sequence[str]) -> str:
+    """The recipe that ``--resume`` or ``--config`` implies; ppo without them."""
+    for option in ("--resume", "--config"):
+        value = _value_of(option, given)
+        if value is None:
+            continue
+        if option == "--resume":
+            return str(RunFolder.open(value).read_config()["recipe"])
+        return str(_read_yaml(value).get("recipe", "ppo"))
+    return "ppo"
+
+
+def _value_of(option: str, given: Sequence[str]) -> str | None:
+    for i, word in enumerate(given):
+        if word.startswith(option + "="):
+            return word.split("=", 1)[1]
+        if word == option and i + 1 < len(given):
+            return given[i + 1]
+    return None
+
+
+def _dashes_to_underscores(words: Sequence[str]) -> list[str]:
+    """Both ``--total-frames`` and ``--total_frames`` are understood."""
+    out: list[str] = []
+    for word in words:
+        option, sign, value = word.partition("=")
+        if re.fullmatch(r"--[A-Za-z][\w-]*", option):
+            option = "--" + option[2:].replace("-", "_")
+        out.append(option + sign + value)
+    return out
+
+
+def _parser(recipe: Recipe) -> ArgumentParser:
+    parser = ArgumentParser(
+        prog=f"rl train {recipe.name}",
+        exit_on_error=False,
+        add_help=False,
+        usage=f"rl train {recipe.name} [--OPTION VALUE ...]",
+    )
+    run, algorithm = parser.add_argument_group("run"), parser.add_argument_group(f"settings of {recipe.name}")
+    common = {field.name for field in dataclasses.fields(RunConfig)}
+    for field in _CONTROL:
+        _add(run, field)
+    for field in config_fields(recipe.config):
+        group = run if field.name in common else algorithm
+        _add(group, field)
+    return parser
+
+
+def _collected(words: Sequence[str], repeated: set[str]) -> list[str]:
+    """Each repeated option once, with the list of its values at the place of the first."""
+    out: list[str] = []
+    places: dict[str, int] = {}
+    values: dict[str, list[str]] = {}
+    rest = iter(words)
+    for word in rest:
+        option, sign, value = word.partition("=")
+        name = option.removeprefix("--")
+        if option == name or name not in repeated:
+            out.append(word)
+            continue
+        value = value if sign else next(rest, None)
+        if value is None:
+            raise UsageError(f"--{name} needs a value")
+        if name not in places:
+            places[name] = len(out)
+            out.append("")
+        values.setdefault(name, []).append(value)
+    for name, place in places.items():
+        out[place] = f"--{name}={json.dumps(values[name])}"
+    return out
+
+
+_METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
+
+
+def _add(group: Any, field: ConfigField) -> None:
+    names = {"metavar": _METAVARS.get(field.type, "VALUE")}
+    help_text = _escaped(field.doc)
+    group.add_argument(f"--{field.name}", type=field.type, default=field.default, help=help_text, **names)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _help_page(parser: ArgumentParser, recipe: Recipe) -> str:
+    title = inspect.cleandoc(recipe.config.__doc__ or "").partition("\nArgs:")[0].strip()
+    page = re.sub(r"--\w*_\w*", lambda match: match[0].replace("_", "-"), parser.format_help())
+    return f"{page}\n{title}\n"
+
+
+def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
+    """Values of all options: from the command line, else from the files it names, else the defaults."""
+    options = [action.dest for action in parser._actions]  # noqa: SLF001 - argparse has no other list
+    for word in given:
+        option = word.partition("=")[0]
+        if option.startswith("--") and option[2:] not in options:
+            raise UsageError(unknown("option", option[2:], options, dashed=True))
+    try:
+        whole = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
+        files = {name: _whole(v) if name in whole else v for name, v in _file_values(parser, given, options).items()}
+        namespace = parser.parse_object(files) if files else parser.get_defaults()
+        return dict(vars(parser.parse_args(_whole_words(given, whole), namespace=namespace)))
+    except ArgumentError as error:
+        raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
+    except (SystemExit, RecursionError) as error:
+        raise UsageError(f"cannot understand: {' '.join(given)[:200]}") from error
+
+
+def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for option, path in (("--resume", _value_of("--resume", given)), ("--config", _value_of("--config", given))):
+        if path is None:
+            continue
+        part = RunFolder.open(path).read_config() if option == "--resume" else _read_yaml(path)
+        recipe = part.pop("recipe", None)
+        mine = parser.prog.rpartition(" ")[2]
+        if recipe not in (None, mine):
+            raise UsageError(f"{path} is about the recipe {recipe!r}: type rl train {recipe} {option} {path}")
+        for name in part:
+            if name in _COMMAND_LINE_ONLY:
+                raise UsageError(f"{path} sets {name!r}, which a config file cannot: type --{name}")
+            if name not in options:
+                raise UsageError(f"{path}: {unknown('setting', name, options)}")
+        values |= part
+    return values
+
+
+def _read_yaml(path: str) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"the config file {path} cannot be read: {error.strerror}; name a YAML file") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"the config file {path} is not YAML: {_one_line(str(error))}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UsageError(f"the config file {path} holds {type(values).__name__}; write lines like 'gamma: 0.98'")
+    return {str(name).replace("-", "_"): value for name, value in values.items()}
+
+
+def unknown(
+    what: str, name: str, options: Sequence[str], *, dashed: bool = False, more: str = "rl train RECIPE --help"
+) -> str:
+    """The message about an option or setting that does not exist, with the nearest one and where all are listed."""
+    close = get_close_matches(name, options, n=1)
+    shown, near = (f"--{name}", f"--{close[0]}") if dashed and close else (name, close[0] if close else "")
+    if dashed:
+        shown, near = f"--{name}".replace("_", "-"), near.replace("_", "-")
+    hint = f"; did you mean {near}?" if near else "."
+    return f"there is no {what} {shown}{hint} All of them: {more}"
+
+
+def _whole_words(words: Sequence[str], whole: set[str]) -> list[str]:
+    """`words`, with 1e6 written out where a whole number is wanted."""
+    out: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        option, sign, value = word.partition("=")
+        if sign and option.removeprefix("--") in whole:
+            out.append(f"{option}={_whole(value)}")
+        else:
+            out.append(str(_whole(word)) if before.removeprefix("--") in whole else word)
+    return out
+
+
+def _whole(value: Any) -> Any:
+    """1e6 as 1000000; anything else as it is."""
+    if isinstance(value, float) or (isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", value)):
+        number = float(value)
+        return int(number) if number.is_integer() else value
+    return value
+
+
+_WANTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "tuple": "a list in quotes, like '[64,64]' or '[csv]'",
+    "Mapping": "a mapping in quotes, like '{frame_skip: 4}'",
+}
+
+
+def _explained(message: str, prog: str) -> str:
+    """What jsonargparse says, in the words of the command line."""
+    wrong = re.search(r"Parser key \"(\w+)\": Expected an? <class '(?:[\w.]+\.)?(\w+)'>. Got value: (.*)", message)
+    if wrong is not None and wrong[2] in _WANTED:
+        return f"--{wrong[1].replace('_', '-')} must be {_WANTED[wrong[2]]}, got {wrong[3]}"
+    if message.startswith("unrecognized arguments: "):
+        rest = message.partition(": ")[2]
+        return (
+            f"cannot understand {rest!r}; the recipe comes first, each option has one value: {prog} --OPTION VALUE ..."
+        )
+    return message
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,1 @@
+"""Evaluation of policies, and loading them from a run folder."""

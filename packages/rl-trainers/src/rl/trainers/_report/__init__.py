@@ -1,0 +1,1 @@
+"""Progress, learning curves and videos."""

@@ -1,0 +1,191 @@
+"""The folder of one run: where everything is, and that nothing in it is overwritten."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rl.core.errors import CheckpointError, RLError, SpecError
+from rl.trainers._run.config import RunConfig
+from rl.trainers._run.files import remove_temporary, write_atomic
+from rl.trainers.recipes._base import Recipe
+
+__all__ = ["RunFolder", "config_yaml", "settings_of"]
+
+
+class RunFolder:
+    """Paths inside a run folder.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.summary = self.path / "summary.json"
+        self.metrics = self.path / "metrics.csv"
+        self.curve = self.path / "learning_curve.png"
+        self.best = self.path / "checkpoints" / "best.safetensors"
+        self.last = self.path / "checkpoints" / "last.safetensors"
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Keep other processes from training in this folder; remove what a killed one left half written.
+
+        Raises:
+            CheckpointError: if another process trains in it.
+        """
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise CheckpointError(
+                f"another process is training in {self.path}; wait for it or stop it, then resume"
+            ) from error
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be locked: {error}; make it writable") from error
+        try:
+            for path in (self.config, self.summary, self.metrics, self.curve, self.best, self.last):
+                remove_temporary(path)
+            yield
+        finally:
+            lock.release()
+
+    def check_present(self) -> None:
+        """Raise if the folder was deleted or renamed while its run goes on.
+
+        Raises:
+            CheckpointError: if so.
+        """
+        if not self.config.is_file():
+            raise CheckpointError(
+                f"the run folder {self.path} has disappeared: it was deleted or renamed during the run. Nothing more"
+                " can be saved; train again"
+            )
+
+    @classmethod
+    def create(cls, path: str | Path | None, recipe: Recipe, config: RunConfig) -> RunFolder:
+        """A new folder that holds the config, and nothing else yet.
+
+        Args:
+            path: where; ``runs/RECIPE-ENV-SEED-COUNTER`` if None.
+            recipe: what is run.
+            config: its settings.
+
+        Raises:
+            RLError: if the folder is there already, or cannot be made.
+            SpecError: if a setting cannot be written as YAML.
+        """
+        text = config_yaml(recipe.name, config)
+        candidates = _names(recipe.name, config) if path is None else [path]
+        folder = next((cls(name) for name in candidates if _made(Path(name))), None)
+        if folder is None:
+            raise RLError(
+                f"the run folder {path} exists already and is not overwritten; name another one with"
+                f" --out, or continue the run in it with --resume {path}"
+            )
+        write_atomic(folder.config, text)
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """The folder of an earlier run.
+
+        Raises:
+            CheckpointError: if there is no run in it.
+        """
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise CheckpointError(
+                f"{folder.path} is not a run folder: it has no config.yaml; name the folder that `rl train`"
+                " printed, for example runs/ppo-CartPole-v1-0-1"
+            )
+        return folder
+
+    def read_config(self) -> dict[str, Any]:
+        """``config.yaml`` as a dict: ``recipe`` and the settings.
+
+        Raises:
+            CheckpointError: if it cannot be read.
+        """
+        try:
+            values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise CheckpointError(f"{self.config} cannot be read: {error.strerror}; change its permissions") from error
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            raise CheckpointError(
+                f"{self.config} is damaged: {' '.join(str(error).split())}; put back what it held"
+            ) from error
+        if not isinstance(values, dict) or "recipe" not in values:
+            raise CheckpointError(f"{self.config} is damaged: it names no recipe; add the line 'recipe: ppo'")
+        return values
+
+    def update_config(self, text: str) -> None:
+        """Replace ``config.yaml``: a resumed run may last longer than it was meant to."""
+        write_atomic(self.config, text)
+
+    def write_summary(self, values: Mapping[str, Any]) -> None:
+        """Write ``summary.json``."""
+        write_atomic(self.summary, json.dumps(values, indent=2) + "\n")
+
+
+def config_yaml(recipe: str, config: RunConfig) -> str:
+    """A config as ``config.yaml`` holds it and ``--config`` reads it.
+
+    Example:
+        >>> from rl.trainers.recipes.ppo._config import PPOConfig
+        >>> print(config_yaml("ppo", PPOConfig()).splitlines()[0])
+        recipe: ppo
+
+    Raises:
+        SpecError: if a setting cannot be written as YAML.
+    """
+    try:
+        return yaml.safe_dump(settings_of(recipe, config), sort_keys=False, default_flow_style=None)
+    except yaml.YAMLError as error:
+        raise SpecError(
+            f"{type(config).__name__} holds {' '.join(str(error).split())}; use numbers, strings, lists and mappings"
+        ) from error
+
+
+def settings_of(recipe: str, config: RunConfig) -> dict[str, Any]:
+    """Recipe and settings as plain containers, with lists in place of tuples."""
+    values: dict[str, Any] = {"recipe": recipe}
+    for name, value in dataclasses.asdict(config).items():
+        values[name] = list(value) if isinstance(value, tuple) else value
+    return values
+
+
+def _names(recipe: str, config: RunConfig) -> Iterator[Path]:
+    """``runs/RECIPE-ENV-SEED-COUNTER``, for all counters."""
+    env = re.sub(r"[^A-Za-z0-9_.-]+", "-", config.env)
+    return (Path("runs") / f"{recipe}-{env}-{config.seed}-{count}" for count in itertools.count(1))
+
+
+def _made(path: Path) -> bool:
+    """Whether the folder is new; another run may take a name at any moment.
+
+    Raises:
+        RLError: if it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=False)
+    except ValueError as error:
+        raise RLError(f"the run folder {str(path)!r} cannot be made: {error}; name another one with --out") from error
+    except OSError as error:
+        if os.path.lexists(path):
+            return False
+        raise RLError(f"the run folder {path} cannot be made: {error.strerror}; name another one with --out") from error
+    return True

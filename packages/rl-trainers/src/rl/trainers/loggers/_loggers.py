@@ -1,0 +1,138 @@
+"""Loggers: components that get every row of metrics. Each is made as ``Logger(folder, resume_step=None)``."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TextIO
+
+from rl.core.errors import CheckpointError
+from rl.trainers._run.files import write_atomic
+
+__all__ = ["CSVLogger", "TensorBoardLogger", "read_metrics"]
+
+
+class CSVLogger:
+    r"""``metrics.csv``: one line for each row of metrics, first column ``frames``.
+
+    The first row decides the columns; a value that a later row lacks stays empty.
+
+    Args:
+        folder: the run folder.
+        resume_step: None for a new run; else lines of later frames are dropped and the rest is continued.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     logger = CSVLogger(Path(folder))
+        ...     logger.log_scalars({"loss": 0.5}, step=10)
+        ...     logger.close()
+        ...     (Path(folder) / "metrics.csv").read_text()
+        'frames,loss\n10,0.5\n'
+    """
+
+    def __init__(self, folder: Path, *, resume_step: int | None = None) -> None:
+        self.path = Path(folder) / "metrics.csv"
+        self._columns: list[str] = []
+        self._file: TextIO | None = None
+        if resume_step is not None and self.path.is_file():
+            self._columns = _truncate(self.path, resume_step)
+
+    def log_scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Append a line.
+
+        Raises:
+            CheckpointError: if a value has no column: the file was begun by another recipe or version.
+        """
+        columns = self._columns or ["frames", *values]
+        unknown = values.keys() - set(columns)
+        if unknown:
+            raise CheckpointError(
+                f"{self.path} has no column for {sorted(unknown)}: it was begun with other metrics; train"
+                " into a new folder"
+            )
+        file = self._file or self._open(columns)
+        cells = [str(step), *(_cell(values.get(name, math.nan)) for name in columns[1:])]
+        file.write(",".join(cells) + "\n")
+        file.flush()
+
+    def _open(self, columns: list[str]) -> TextIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = file = self.path.open("a", encoding="utf-8")
+        if not self._columns:
+            file.write(",".join(columns) + "\n")
+        self._columns = columns
+        return file
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class TensorBoardLogger:
+    """TensorBoard events in ``tensorboard/`` of the run folder.
+
+    Args:
+        folder: the run folder.
+        resume_step: None for a new run; else TensorBoard hides what was logged at later frames.
+    """
+
+    def __init__(self, folder: Path, *, resume_step: int | None = None) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        purge = None if resume_step is None else resume_step + 1
+        self._writer = SummaryWriter(str(Path(folder) / "tensorboard"), purge_step=purge)
+
+    def log_scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Write one event for each value that is a number."""
+        for name, value in values.items():
+            if not math.isnan(value):
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flush. May be called twice."""
+        self._writer.close()
+
+
+def read_metrics(path: Path) -> dict[str, list[float]]:
+    """The columns of a ``metrics.csv``; an empty cell is NaN.
+
+    Raises:
+        CheckpointError: if the file cannot be read, or a cell is not a number.
+    """
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, restval=""))
+        names = list(rows[0]) if rows else []
+        return {name: [float(row[name]) if row[name] else math.nan for row in rows] for name in names}
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}; name a run folder with metrics") from error
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise CheckpointError(f"{path} is damaged: {error}; correct that line, or delete the file") from error
+
+
+def _cell(value: float) -> str:
+    return "" if math.isnan(value) else repr(float(value)) if not float(value).is_integer() else str(int(value))
+
+
+def _truncate(path: Path, step: int) -> list[str]:
+    """Drop the lines after `step`, and one that was cut off; the columns that are there."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if not lines:
+            return []
+        columns = lines[0].strip().split(",")
+        kept = [
+            line
+            for line in lines[1:]
+            if line.endswith("\n") and line.count(",") == len(columns) - 1 and int(line.split(",")[0]) <= step
+        ]
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: {error}; correct that line, or delete the file") from error
+    write_atomic(path, "".join([lines[0], *kept]))
+    return columns

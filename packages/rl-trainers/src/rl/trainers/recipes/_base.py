@@ -1,0 +1,49 @@
+"""What ``rl train`` needs to know about a recipe. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from rl.trainers._run.config import RunConfig
+
+__all__ = ["Recipe"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training algorithm by name: its settings, and where its code is.
+
+    A plugin offers one as a component of kind ``recipe`` whose target is such an object.
+
+    Args:
+        name: what is typed after ``rl train``.
+        config: a frozen dataclass on top of `RunConfig`, each field documented in its docstring.
+        train: ``"module:function"``; called as ``train(config, out=, resume=, display=)``.
+        policy: ``"module:function"``; called as ``policy(config, env)``, returns the untrained policy.
+
+    Example:
+        >>> from rl.trainers.recipes.ppo._config import PPO
+        >>> PPO.name, PPO.config.__name__
+        ('ppo', 'PPOConfig')
+    """
+
+    name: str
+    config: type[RunConfig]
+    train: str
+    policy: str
+
+    def load_train(self) -> Callable[..., Any]:
+        """The function that trains."""
+        return _load(self.train)
+
+    def load_policy(self) -> Callable[..., Any]:
+        """The function that builds the untrained policy."""
+        return _load(self.policy)
+
+
+def _load(target: str) -> Callable[..., Any]:
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
