@@ -25,7 +25,7 @@ from rl.core.registry import Registry, discovered
 from rl.core.settings import normalized, settings
 from rl.core.targets import check_target, import_target
 
-__all__ = ["Finding", "examine", "examine_plugin", "main"]
+__all__ = ["Finding", "examine", "examine_hooks", "examine_plugin", "main"]
 
 
 @dataclass(frozen=True)
@@ -244,6 +244,16 @@ def _devices() -> Iterator[Finding]:
         )
 
 
+def examine_hooks(registry: Registry) -> list[Finding]:
+    """Call the commands hook, the back-end hooks and the notes hook; failures are recorded with the plugins.
+
+    Args:
+        registry: the plugins to call.
+    """
+    _commands(registry)
+    return [*_answers(registry), *_notes(registry)]
+
+
 def _answers(registry: Registry) -> Iterator[Finding]:
     """Who computes what, where."""
     if sys.modules.get("torch") is None or sys.modules.get("tensordict") is None:
@@ -277,11 +287,11 @@ def _answer(registry: Registry, what: str, hook: str, arguments: dict[str, Any])
         return Finding("back ends", what, "nobody answers; no installed plugin offers one", "note")
     name = getattr(found.value, "name", None) or getattr(found.value, "__name__", None) or type(found.value).__name__
     why = getattr(found.value, "why", "")
-    order = _order(registry.candidates(hook), found)
+    order = _order(hook, registry.candidates(hook), found)
     return Finding("back ends", what, f"{name} of {found.plugin.distribution}{f': {why}' if why else ''} ({order})")
 
 
-def _order(candidates: list[tuple[PluginRecord, str]], found: Answer) -> str:
+def _order(hook: str, candidates: list[tuple[PluginRecord, str]], found: Answer) -> str:
     """Each plugin that implements a hook, in the order of calls, and what became of the call."""
     if len(candidates) == 1:
         return "the only candidate"
@@ -290,9 +300,18 @@ def _order(candidates: list[tuple[PluginRecord, str]], found: Answer) -> str:
         if record is found.plugin:
             outcome = "selected, the first answer"
         else:
-            outcome = "no answer here" if record.id in found.passed else "not called"
+            outcome = _outcome(hook, record) if record.id in found.passed else "not called"
         shown.append(f"{record.id}{f' [{mark}]' if mark else ''}: {outcome}")
     return f"in order of calls: {'; '.join(shown)}"
+
+
+def _outcome(hook: str, record: PluginRecord) -> str:
+    """What became of a call that gave no answer to use."""
+    if any(problem.startswith(f"{hook} gave ") for problem in record.problems):
+        return "its answer was refused"
+    return (
+        "it raised" if any(problem.startswith(f"{hook} raised ") for problem in record.problems) else "no answer here"
+    )
 
 
 def _commands(registry: Registry) -> dict[str, tuple[Command, PluginRecord]]:

@@ -223,6 +223,13 @@ class TrainsItsTarget(Bootstrapped):
         return self.target_net(x)
 
 
+class DetachesItsTarget(TrainsItsTarget):
+    """Its target network could be trained; no gradient reaches it."""
+
+    def following(self, x):
+        return self.target_net(x).detach()
+
+
 class Undetached(Bootstrapped):
     def following(self, x):
         return self.net(x)
@@ -239,6 +246,7 @@ def test_a_loss_that_keeps_its_promises_passes(batch):
     assert set(check_loss(Regression(), batch, frozen=()).keys()) == {"loss_value", "error"}
     assert "td_error" not in batch
     check_loss(Bootstrapped(), batch, frozen=["target_net", ("next", "observation")])
+    check_loss(DetachesItsTarget(), batch, frozen=["target_net"])
 
 
 FAULTS = {

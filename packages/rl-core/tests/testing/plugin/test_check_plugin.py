@@ -71,7 +71,11 @@ def declaring(target, kind="env"):
 def test_a_plugin_that_keeps_its_promises_passes_and_says_what_was_not_exercised(write):
     with pytest.warns(NotExercisedWarning, match="^not exercised: its behaviour: needs arguments"):
         report = check_plugin(write(GOOD))
-    assert [sentence.split(" (")[-1] for sentence in report.not_exercised] == ["loss acme-loss)", "env acme/named)"]
+    assert [sentence.split(" (")[-1] for sentence in report.not_exercised] == [
+        *["env acme/counting)"] * 2,
+        "loss acme-loss)",
+        "env acme/named)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +118,22 @@ def test_a_wrong_declaration_is_named(component, message):
         check_component(component)
 
 
+def test_the_wrong_target_is_named_before_the_missing_summary():
+    with pytest.raises(CheckError) as caught:
+        check_component(Component("env", "x", "torch.nn:MSELoss"))
+    first, second = str(caught.value).splitlines()
+    assert "does not fit the kind env" in first
+    assert second.startswith("has no summary")
+    with pytest.raises(CheckError, match=r"^expected an rl\.core\.Component, got 3 of type int"):
+        check_component(3)
+
+
+def test_a_wrong_answer_of_a_hook_is_named(write):
+    text = HEAD + '\n@hookimpl\ndef rl_priority_tree():\n    return "a tree"\n'
+    with pytest.raises(CheckError, match=r"^rl_priority_tree gave 'a tree', which lacks update"):
+        check_plugin(write(text))
+
+
 def test_a_target_whose_library_is_absent_is_reported(write):
     write("import nowhere", "acme_plugin")
     component = Component("env", "x", "acme_plugin:X", summary="x", extra="sim")
@@ -128,6 +148,7 @@ def test_the_doctor_shows_a_row_for_each_result(write):
     assert [(finding.name, finding.state) for finding in found] == [
         ("declaration acme_plugin", "ok"),
         ("env acme", "ok"),
+        ("env acme", "note"),
         ("env acme", "note"),
         ("env more", "problem"),
     ]

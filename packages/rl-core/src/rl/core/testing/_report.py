@@ -15,7 +15,17 @@ from torch import Tensor
 from rl.core.errors import CheckError, NotExercisedWarning
 from rl.core.keys import NestedKey, key_str, unwrap
 
-__all__ = ["Report", "fail", "leaf_keys", "naming", "require", "require_plain", "require_same", "same_values"]
+__all__ = [
+    "Report",
+    "fail",
+    "leaf_keys",
+    "naming",
+    "raising",
+    "require",
+    "require_plain",
+    "require_same",
+    "same_values",
+]
 
 
 @dataclass
@@ -28,8 +38,8 @@ class Report:
 
     Example:
         >>> from rl.core.testing import CountingEnv, check_env
-        >>> check_env(lambda: CountingEnv(length=3, batch_size=(2,))).not_exercised
-        []
+        >>> check_env(lambda: CountingEnv(length=3, batch_size=(2,))).not_exercised[0]
+        'ends reported as truncated: none in 200 random steps; give `steps=`'
     """
 
     owner: str
@@ -59,6 +69,17 @@ def naming(owner: str) -> Generator[None]:
         yield
     except AssertionError as error:
         raise CheckError(f"{error} ({owner})") from error.__cause__
+
+
+@contextmanager
+def raising(what: str, owner: str) -> Generator[None]:
+    """Turn an exception of a component into a `CheckError` that names the call and the component."""
+    try:
+        yield
+    except CheckError:
+        raise
+    except Exception as error:
+        raise CheckError(f"{what} raised {type(error).__name__}: {error} ({owner})") from error
 
 
 def require(held: object, reason: str, owner: str) -> None:

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 from rl.core.errors import CheckError
 from rl.core.interfaces import Env, missing_env_members
-from rl.core.keys import as_tuple, key_str
+from rl.core.keys import NestedKey, as_tuple, key_str
 from rl.core.specs import Composite
-from rl.core.testing._report import Report, leaf_keys, require, require_plain, require_same, same_values
+from rl.core.testing._report import Report, fail, leaf_keys, raising, require, require_plain, require_same, same_values
 from rl.core.testing.env._check_env_specs import check_env_specs
-from rl.core.testing.env._course import Course
+from rl.core.testing.env._course import Course, naming_calls
 from rl.core.testing.env._ends import Ends, check_inner_reset
 from rl.core.testing.env._entries import require_flags, require_in_specs
 from rl.core.testing.env._leaf_form import check_leaf_form
@@ -37,7 +37,7 @@ def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, t
         make_env: makes the environment; called several times. What it makes is an `rl.core.interfaces.Env`, it need
             not inherit from anything.
         seed: for `set_seed`.
-        steps: largest number of random steps; three episode ends suffice.
+        steps: largest number of random steps; three episode ends suffice if some are terminated and some truncated.
         time_limit: steps after which the environment truncates an episode; with it, an earlier end that is reported
             as truncated is an error.
 
@@ -50,33 +50,44 @@ def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, t
 
     Example:
         >>> from rl.core.testing import CountingEnv
-        >>> check_env(lambda: CountingEnv(length=3, batch_size=(2,)))
-        Report(owner='CountingEnv', not_exercised=[])
+        >>> report = check_env(lambda: CountingEnv(length=3, batch_size=(2,)))
+        >>> [sentence.partition(":")[0] for sentence in report.not_exercised]
+        ['ends reported as truncated', 'whether set_seed uses its argument']
     """
     env = make_env()
     who = type(env).__name__
     report = Report(who)
+    make = naming_calls(make_env)
     try:
-        _check_protocol(env, who)
-        check_env_specs(env, seed=seed)
+        with raising("a rollout of three steps", who):
+            _check_protocol(env, who)
+            check_env_specs(env, seed=seed)
     finally:
         env.close()
-    with Course(make_env, seed) as course:
-        _check_steps(course, seed, steps, time_limit, report)
-    with Course(make_env, seed) as course:
-        _check_seed(course, make_env, seed, steps)
-    with Course(make_env, seed) as course:
-        _check_same_seed_again(course, seed, steps)
-    with Course(make_env, seed) as course:
-        _check_partial_reset(course, seed, report)
-    check_inner_reset(make_env, seed, steps)
-    _check_state(make_env, seed, steps, report)
-    check_leaf_form(make_env, seed, steps)
+    with raising("the environment or its leaf form", who):
+        _check_behaviour(make, seed, steps, time_limit, report)
     try:
         env.close()
     except Exception as error:
         raise CheckError(f"close, called a second time, raised {type(error).__name__}: {error} ({who})") from error
     return report.warn()
+
+
+def _check_behaviour(
+    make_env: Callable[[], Any], seed: int, steps: int, time_limit: int | None, report: Report
+) -> None:
+    with Course(make_env, seed) as course:
+        _check_steps(course, seed, steps, time_limit, report)
+    with Course(make_env, seed) as course:
+        _check_seed(course, make_env, seed, steps)
+    with Course(make_env, seed) as course:
+        _check_seeds(course, seed, steps, report)
+    with Course(make_env, seed) as course:
+        _check_partial_reset(course, seed, report)
+    _check_others_continue(make_env, seed, steps, report)
+    check_inner_reset(make_env, seed, steps)
+    _check_state(make_env, seed, steps, report)
+    check_leaf_form(make_env, seed, steps)
 
 
 def _check_protocol(env: Any, who: str) -> None:
@@ -163,7 +174,7 @@ def _check_steps(course: Course, seed: int, steps: int, time_limit: int | None, 
             root = fresh
         ends.record(before, outcome, root)
         td = root
-        if ends.seen >= 3:
+        if ends.enough:
             break
     handed.check()
     ends.check(report, steps)
@@ -227,6 +238,63 @@ def _check_partial_reset(course: Course, seed: int, report: Report) -> None:
     require(not course.over(fresh), "the reset of one element returned done flags that are true", who)
 
 
+def _check_others_continue(make_env: Callable[[], Any], seed: int, steps: int, report: Report) -> None:
+    """After a reset of the first element, the others continue to their ends as they do without it."""
+    with Course(make_env, seed) as course:
+        who = f"{course.who}.reset"
+        if course.env.batch_size.numel() < 2 or not course.one_level:
+            return
+    plain, reset = (_others(make_env, seed, steps, resets) for resets in (0, 1))
+    key = _difference(plain, reset)
+    if key is None:
+        return
+    if any(_difference(reset, _others(make_env, seed, steps, resets)) is not None for resets in (2, 3)):
+        report.skip(
+            "whether a partial reset leaves the others alone: what they do afterwards depends on random numbers that"
+            " the reset draws"
+        )
+        return
+    fail(f"after the reset of one element, {key_str(key)} of the others is not what it is without that reset", who)
+
+
+def _others(make_env: Callable[[], Any], seed: int, steps: int, resets: int) -> list[dict[NestedKey, torch.Tensor]]:
+    """The outcomes of all elements but the first, until each has ended once; after resets of the first one."""
+    seen: list[dict[NestedKey, torch.Tensor]] = []
+    with Course(make_env, seed) as course:
+        env = course.env
+        env.set_seed(seed)
+        td = env.reset()
+        for _ in range(2):
+            _, td = course.step(td, course.act())
+        mask = torch.zeros_like(td.get("done"))
+        mask.view(-1)[0] = True
+        for _ in range(resets):
+            td = env.reset(td.set("_reset", mask.clone()))
+        alive = ~course.per_element(mask)
+        for step in range(steps):
+            env.set_seed(seed + step)  # the same random numbers, whatever the resets have drawn
+            action = course.act()
+            outcome, td = course.step(td, action)
+            keys = [*course.observation_keys, *course.reward_keys, *course.done_keys]
+            values = {key: outcome.get(key) for key in keys}
+            seen.append({key: value[alive].clone() for key, value in values.items() if isinstance(value, torch.Tensor)})
+            alive = alive & ~course.per_element(outcome.get("done"))
+            if not bool(alive.any()):
+                break
+    return seen
+
+
+def _difference(
+    left: list[dict[NestedKey, torch.Tensor]], right: list[dict[NestedKey, torch.Tensor]]
+) -> NestedKey | None:
+    """The first key in which two runs differ."""
+    for one, two in zip(left, right, strict=False):
+        for key, value in one.items():
+            if not same_values(value, two[key]):
+                return key
+    return None
+
+
 # ---------------------------------------------------------------------- seeds and states
 
 
@@ -267,22 +335,44 @@ def _check_following_root(course: Course, one: TensorDictBase, two: TensorDictBa
     require_same(one.select(*written), two.select(*written), "the root of the following step differs", who)
 
 
-def _check_same_seed_again(course: Course, seed: int, steps: int) -> None:
-    """The same seed, set again, gives the same episodes again."""
-    env = course.env
+def _check_seeds(course: Course, seed: int, steps: int, report: Report) -> None:
+    """The same seed gives the same episodes again, another seed gives other episodes."""
     actions = [course.act() for _ in range(min(steps, _SHORT))]
-    courses: list[list[TensorDictBase]] = []
-    for _ in range(2):
-        env.set_seed(seed)
-        td = env.reset()
-        seen = [td.clone()]
-        for action in actions:
-            outcome, td = course.step(td, action)
-            seen += [outcome.clone(), td.select(*course.observation_keys).clone()]
-        courses.append(seen)
-    for one, two in zip(*courses, strict=True):
+    run = _run(course, actions, seed)
+    for one, two in zip(run, _run(course, actions, seed), strict=True):
         reason = f"set_seed has no effect: seed {seed}, set twice, gives two different runs"
         require_same(one, two, reason, course.who)
+    random = not _same_runs(run, _run(course, actions, None))
+    others = range(seed + 1, seed + (17 if random else 2))  # few random bits can be equal by chance
+    if any(not _same_runs(run, _run(course, actions, other)) for other in others):
+        return
+    require(
+        not random,
+        f"set_seed ignores its argument: seeds {seed} to {others[-1]} give the same run, although runs differ when"
+        " no seed is set between them",
+        course.who,
+    )
+    report.skip(
+        f"whether set_seed uses its argument: seeds {seed} and {seed + 1} give the same run, and nothing in it looks"
+        " random"
+    )
+
+
+def _run(course: Course, actions: list[TensorDict], seed: int | None) -> list[TensorDictBase]:
+    """What the actions lead to after a reset; with None, the generator continues from where it is."""
+    if seed is not None:
+        course.env.set_seed(seed)
+    td = course.env.reset()
+    seen = [td.clone()]
+    for action in actions:
+        outcome, td = course.step(td, action)
+        seen += [outcome.clone(), td.select(*course.observation_keys).clone()]
+    return seen
+
+
+def _same_runs(run: list[TensorDictBase], other: list[TensorDictBase]) -> bool:
+    pairs = zip(run, other, strict=True)
+    return all(same_values(one.get(key), two.get(key)) for one, two in pairs for key in leaf_keys(one))
 
 
 def _check_state(make_env: Callable[[], Env], seed: int, steps: int, report: Report) -> None:

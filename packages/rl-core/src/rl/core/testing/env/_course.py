@@ -12,22 +12,55 @@ from torch import Tensor
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.mdp import StepMDP, done_levels
+from rl.core.testing._report import raising
 from rl.core.testing.env._entries import spec_keys
 
-__all__ = ["Course"]
+__all__ = ["Course", "naming_calls"]
+
+_CALLS = ("load_state_dict", "lowered", "reset", "set_seed", "state_dict", "step", "step_and_maybe_reset")
+
+
+class _NamedCalls:
+    """An environment whose exceptions name it, the call and the number of steps so far."""
+
+    def __init__(self, env: Env) -> None:
+        self._env, self._steps = env, 0
+
+    def __getattr__(self, name: str) -> Any:
+        value: Any = getattr(self._env, name)
+        if name not in _CALLS:
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            what = f"{name}, after {self._steps} steps,"
+            self._steps += name.startswith("step")
+            with raising(what, self.owner):
+                return value(*args, **kwargs)
+
+        return call
+
+    @property
+    def owner(self) -> str:
+        """The environment's class."""
+        return type(self._env).__name__
+
+
+def naming_calls(make_env: Callable[[], Env]) -> Callable[[], Any]:
+    """`make_env`, of environments whose exceptions are `CheckError`."""
+    return lambda: _NamedCalls(make_env())
 
 
 class Course:
     """An environment, and the actions that it is given.
 
     Args:
-        make_env: makes the environment.
+        make_env: made by `naming_calls`.
         seed: of the actions.
     """
 
-    def __init__(self, make_env: Callable[[], Env], seed: int) -> None:
+    def __init__(self, make_env: Callable[[], Any], seed: int) -> None:
         self.env = make_env()
-        self.who = type(self.env).__name__
+        self.who: str = self.env.owner
         self.advance = StepMDP.from_env(self.env)
         self.observation_keys = spec_keys(self.env.observation_spec)
         self.reward_keys = spec_keys(self.env.full_reward_spec)

@@ -9,9 +9,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.interfaces import Env
-from rl.core.keys import NestedKey
+from rl.core.keys import NestedKey, unwrap
+from rl.core.mdp import FLAGS, done_levels
 from rl.core.testing._report import Report, fail, require, same_values
 from rl.core.testing.env._course import Course
+from rl.core.testing.env._entries import spec_keys
 
 __all__ = ["Ends", "check_inner_reset"]
 
@@ -35,13 +37,28 @@ class Ends:
         self._truncated: list[int] = []
         self._kept = self._moved = False
         self._alike = 0
+        keys = spec_keys(course.env.full_done_spec)
+        flags = [(flag, unwrap((*level, flag))) for flag in FLAGS[1:] for level in done_levels(keys)]
+        self._flags = [(flag, key) for flag, key in flags if key in keys]
+        self._kinds: set[str] = set()
         self.seen = 0
         """Steps at which an episode ended."""
+
+    @property
+    def unseen(self) -> list[str]:
+        """The kinds of ends, ``terminated`` and ``truncated``, that the specs have and that did not occur."""
+        return list(dict.fromkeys(flag for flag, _ in self._flags if flag not in self._kinds))
+
+    @property
+    def enough(self) -> bool:
+        """Whether the run can stop: three steps with ends, and ends of both kinds."""
+        return self.seen >= 3 and not self.unseen
 
     def record(self, before: TensorDictBase, outcome: TensorDictBase, root: TensorDictBase) -> None:
         """Take in a step: its root, its outcome, and the following root."""
         course = self._course
         self.seen += course.over(outcome)
+        self._kinds |= {flag for flag, key in self._flags if bool(outcome.get(key).any())}
         if not course.one_level:
             return
         over = course.per_element(outcome.get("done")).cpu()
@@ -83,6 +100,9 @@ class Ends:
                 " episodes"
             )
             return
+        for flag in self.unseen:
+            limit = f", although the time limit is {self._limit}" if self._limit and flag == "truncated" else ""
+            report.skip(f"ends reported as {flag}: none in {steps} random steps{limit}; give `steps=`")
         if not self._course.one_level:
             report.skip("terminal observations: the done flags stand at several levels")
             return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rl.core.interfaces import Env, Leaves
+from rl.core.interfaces import Leaves
 from rl.core.keys import key_str
 from rl.core.mdp import StepMDP
 from rl.core.testing._report import require, require_same, same_values
@@ -16,15 +17,20 @@ from rl.core.testing.env._entries import spec_keys
 __all__ = ["check_leaf_form"]
 
 
-def check_leaf_form(make_env: Callable[[], Env], seed: int, steps: int) -> None:
+def check_leaf_form(make_env: Callable[[], Any], seed: int, steps: int) -> None:
     """The leaf form gives the numbers of the TensorDict form, in tensors of its own."""
     env, generic = make_env(), make_env()
-    who = type(env).__name__
+    who = env.owner
     try:
         lower = getattr(env, "lowered", None)
         leaf = lower() if lower is not None else None
         if leaf is None:
             return
+        members = ("batch_size", "reset_leaves", "step_leaves")
+        absent = [name for name in members if not hasattr(leaf, name)]
+        require(
+            not absent, f"lowered returned a {type(leaf).__name__}, which lacks {', '.join(absent)} of LeafEnv", who
+        )
         require(leaf.batch_size == env.batch_size, "the leaf form has another batch size", who)
         generator = torch.Generator().manual_seed(seed)
         env.set_seed(seed)

@@ -78,7 +78,8 @@ def check_loss(
     if batch.batch_size.numel() < 2:
         report.skip("broadcasts of [B] with [B, 1]: the batch has one element")
     _check_missing(loss, contract, given, name)
-    _check_gradient(loss, out, name)
+    frozen = None if frozen is None else [unwrap(entry) for entry in frozen]
+    _check_gradient(loss, out, [entry for entry in frozen or () if entry not in leaf_keys(given)], name)
     _check_frozen(loss, contract, given, frozen, report)
     with torch.no_grad():
         _check_same(out, seeded(loss, given), "torch.no_grad()", name)
@@ -150,10 +151,12 @@ def _total(out: TensorDictBase) -> Tensor:
     return torch.stack([out[key] for key in leaf_keys(out) if _is_loss(key)]).sum()
 
 
-def _check_gradient(loss: Any, out: TensorDictBase, name: str) -> None:
+def _check_gradient(loss: Any, out: TensorDictBase, frozen: list[NestedKey], name: str) -> None:
+    """The gradient reaches every network with trained parameters, those that are frozen aside."""
     if not isinstance(loss, nn.Module):
         return
-    trained = {path: p for path, p in loss.named_parameters() if p.requires_grad}
+    still = {id(p) for entry in frozen for p in _parameters(loss, entry, name)}
+    trained = {path: p for path, p in loss.named_parameters() if p.requires_grad and id(p) not in still}
     require(bool(trained), "has no parameters to train", name)
     gradients: Any = torch.autograd.grad([_total(out)], list(trained.values()), allow_unused=True, retain_graph=True)
     reached = {path: grad for path, grad in zip(trained, gradients, strict=True) if grad is not None}
@@ -165,7 +168,7 @@ def _check_gradient(loss: Any, out: TensorDictBase, name: str) -> None:
 
 
 def _check_frozen(
-    loss: Any, contract: Contract, given: TensorDictBase, frozen: Iterable[NestedKey] | None, report: Report
+    loss: Any, contract: Contract, given: TensorDictBase, frozen: list[NestedKey] | None, report: Report
 ) -> None:
     """No gradient reaches what is frozen."""
     if frozen is None:
@@ -177,7 +180,7 @@ def _check_frozen(
             )
         return
     fed, tensors = given.clone(), dict[str, list[Tensor]]()
-    for entry in map(unwrap, frozen):
+    for entry in frozen:
         if entry in leaf_keys(fed):
             if not fed[entry].is_floating_point():
                 report.skip(f"the gradient into {key_str(entry)}: it holds no floating-point numbers")

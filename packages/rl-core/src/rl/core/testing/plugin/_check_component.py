@@ -6,9 +6,9 @@ from rl.core.components import CONTRACTS, Component
 from rl.core.errors import CheckError, MissingExtraError, RLError
 from rl.core.registry import Registry
 from rl.core.targets import check_target
-from rl.core.testing._report import Report, require
+from rl.core.testing._report import Report
 
-__all__ = ["check_component"]
+__all__ = ["check_component", "declaration_faults"]
 
 
 def check_component(component: Component, distribution: str = "this program") -> Report:
@@ -22,23 +22,35 @@ def check_component(component: Component, distribution: str = "this program") ->
         What was not exercised: the target, if a library that its extra brings is absent.
 
     Raises:
-        CheckError: an `AssertionError` with the reason first.
+        CheckError: an `AssertionError` with a line for each fault, the most severe first.
 
     Example:
         >>> check_component(Component("tree_backend", "toy", "rl.core.testing:ToyPriorityTree", summary="An array."))
         Report(owner="tree_backend 'toy'", not_exercised=[])
     """
-    who = f"{component.kind} {component.name!r}"
-    report = Report(who)
-    kinds = ", ".join(CONTRACTS)
-    require(component.kind in CONTRACTS, f"no kind of component is called {component.kind!r} (kinds: {kinds})", who)
-    require(bool(component.summary.strip()), "has no summary: listings show a line for each component", who)
-    require("\n" not in component.summary, "the summary has several lines, listings show one", who)
-    try:
-        Registry().add(component, distribution)
-        check_target(component, distribution)
-    except MissingExtraError as error:
-        report.skip(f"the target: {error}")
-    except RLError as error:
-        raise CheckError(f"{error} ({who})") from error
+    report = Report(f"{getattr(component, 'kind', '')} {getattr(component, 'name', component)!r}".strip())
+    if faults := declaration_faults(component, distribution, report):
+        raise CheckError("\n".join(faults))
     return report.warn()
+
+
+def declaration_faults(component: object, distribution: str, report: Report) -> list[str]:
+    """What is wrong with a declaration, the most severe first; the report takes what was not exercised."""
+    if not isinstance(component, Component):
+        return [f"expected an rl.core.Component, got {component!r} of type {type(component).__name__}"]
+    who, faults = report.owner, list[str]()
+    if component.kind not in CONTRACTS:
+        faults.append(f"no kind of component is called {component.kind!r} (kinds: {', '.join(CONTRACTS)}) ({who})")
+    else:
+        try:
+            Registry().add(component, distribution)
+            check_target(component, distribution)
+        except MissingExtraError as error:
+            report.skip(f"the target: {error}")
+        except RLError as error:
+            faults.append(f"{error} ({who})")
+    if not component.summary.strip():
+        faults.append(f"has no summary: listings show a line for each component ({who})")
+    if "\n" in component.summary:
+        faults.append(f"the summary has several lines, listings show one ({who})")
+    return faults

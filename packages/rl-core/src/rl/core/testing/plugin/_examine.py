@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from rl.core._plugins.record import SLOW_IMPORT
 from rl.core.components import Component
+from rl.core.doctor import examine_hooks
 from rl.core.errors import BackendError, CheckError, RLError
 from rl.core.registry import GROUP, Registry
 from rl.core.targets import check_target
@@ -23,7 +24,7 @@ from rl.core.testing._report import Report
 from rl.core.testing.backends._check_priority_tree import check_priority_tree
 from rl.core.testing.backends._check_recurrent_backend import check_recurrent_backend
 from rl.core.testing.env._check_env import check_env
-from rl.core.testing.plugin._check_component import check_component
+from rl.core.testing.plugin._check_component import declaration_faults
 from rl.core.testing.replay._check_sampler import check_sampler
 from rl.core.testing.replay._check_storage import check_storage
 from rl.core.testing.replay._check_writer import check_writer
@@ -74,8 +75,10 @@ def examine_plugin(value: str, distribution: str = "this program") -> Iterator[R
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the checks warn of is in their reports
-        for component in Registry([_entry(value)]).plugins[0].components:
+        registry = Registry([_entry(value)])
+        for component in registry.plugins[0].components:
             yield from _component(component, distribution)
+        yield from _hooks(registry)
 
 
 def _entry(value: str) -> EntryPoint:
@@ -118,9 +121,11 @@ def _imported(value: str) -> dict[str, Any]:
 def _component(component: Component, distribution: str) -> Iterator[Row]:
     name = f"{component.kind} {component.name}"
     try:
-        declared = check_component(component, distribution)
-        if declared.not_exercised:
-            yield from (Row(name, "not exercised", sentence) for sentence in declared.not_exercised)
+        declared = Report(f"{component.kind} {component.name!r}")
+        faults = declaration_faults(component, distribution, declared)
+        yield from (Row(name, "problem", fault) for fault in faults)
+        yield from (Row(name, "not exercised", sentence) for sentence in declared.not_exercised)
+        if faults or declared.not_exercised:
             return
         checked = _checked(component, check_target(component, distribution))
     except CheckError as error:
@@ -135,6 +140,14 @@ def _component(component: Component, distribution: str) -> Iterator[Row]:
             return
         yield Row(name, "ok", "declaration, target and behaviour")
         yield from (Row(name, "not exercised", sentence) for sentence in checked.not_exercised)
+
+
+def _hooks(registry: Registry) -> Iterator[Row]:
+    """Call every hook, as ``rl doctor`` does, and report answers that it refuses and exceptions."""
+    for finding in examine_hooks(registry):
+        if finding.state == "problem":
+            yield Row(finding.name, "problem", finding.value)
+    yield from (Row("hooks", "problem", problem) for problem in registry.plugins[0].problems)
 
 
 def _checked(component: Component, target: Any) -> Report | str:
