@@ -32,7 +32,6 @@ from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, key_str, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
-from rl.core.provenance import keys_in, note_stage
 from rl.core.state import pack
 
 __all__ = ["Collector"]
@@ -132,7 +131,7 @@ class Collector:
         self._ids: Tensor | None = None
         self._free_id = 0
         self._frames = 0
-        self._closed = self._noted = False
+        self._closed = False
         self._levels = done_levels(flat_keys(self.env.full_done_spec))
         self._lock = Lock()
 
@@ -162,7 +161,7 @@ class Collector:
                     batch = batch.to(self._storing)
             if self._clock is not None:
                 self._seconds += perf_counter() - start
-        return self._handed_on(batch)
+        return batch if self._postproc is None else self._postproc(batch)
 
     @contextmanager
     def _alone(self, what: str) -> Generator[None]:
@@ -175,18 +174,6 @@ class Collector:
             yield
         finally:
             self._lock.release()
-
-    def _handed_on(self, batch: TensorDictBase) -> Any:
-        """The batch behind `postproc`; the keys of the first one are noted, for errors about one that was dropped."""
-        if self._noted:
-            return batch if self._postproc is None else self._postproc(batch)
-        taken = keys_in(batch)
-        note_stage(self, "Collector", taken, behind=[self.env])
-        out = batch if self._postproc is None else self._postproc(batch)
-        if self._postproc is not None and isinstance(out, TensorDictBase):
-            note_stage(self, f"the postproc of Collector ({name_of(self._postproc)})", taken, keys_in(out))
-        self._noted = True
-        return out
 
     def rollout(self) -> Any:
         """The same as `collect`."""
