@@ -25,7 +25,7 @@ def test_every_exported_name_resolves():
 
 
 def test_what_is_declared_is_there():
-    from rl.core.components import CONTRACTS
+    from rl.core.component import CONTRACTS
     from rl.plugins.collectors import rl_components
 
     (component,) = rl_components()
