@@ -145,7 +145,7 @@ class Categorical(ClassSpec):
         return all_values(self, self._options()).to(self._dtype)
 
     def index(self, index: Tensor, tensor: Tensor) -> Tensor:
-        return choose_classes(self, index.long(), tensor)
+        return choose_classes(self, self.n, index.long(), tensor)
 
     def to_categorical(self, value: Tensor) -> Tensor:
         return value
@@ -246,7 +246,7 @@ class OneHot(ClassSpec):
         return self._one_hot(codes).reshape(-1, *self._shape)
 
     def index(self, index: Tensor, tensor: Tensor) -> Tensor:
-        return choose_classes(self, index.long().argmax(-1), tensor)
+        return choose_classes(self, self.n, index.long().argmax(-1), tensor)
 
     def to_categorical(self, value: Tensor) -> Tensor:
         self.assert_is_in(value)

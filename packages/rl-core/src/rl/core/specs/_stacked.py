@@ -41,6 +41,9 @@ def stack(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
     return Stacked(*specs, dim=dim)
 
 
+TensorSpec._stack = staticmethod(stack)
+
+
 def combine(values: Sequence[Any], dim: int) -> Any:
     """Values along a new dimension; lazy where they are TensorDicts, nested where tensors differ in shape.
 
