@@ -19,7 +19,7 @@ from torch import Tensor
 from rl.core.errors import SpecError, SpecKeyError
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.specs._base import Fault, Shape, TensorSpec
-from rl.core.specs._choices import check_count
+from rl.core.specs._leaf import check_count
 from rl.core.specs._shape import lead_size
 
 __all__ = ["Stacked", "combine", "stack"]
