@@ -9,10 +9,10 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.core.__about__ import __version__
-    from rl.core._compile import compile_with_warmup
     from rl.core._explain import Explanation, check_pipeline, explain
-    from rl.core._exploration import ExplorationType, exploration_type, set_exploration_type
-    from rl.core.components import CONTRACTS, Command, Component
+    from rl.core._lowering.compile import compile_with_warmup
+    from rl.core._mdp.exploration import ExplorationType, exploration_type, set_exploration_type
+    from rl.core.component import CONTRACTS, Command, Component
     from rl.core.contract import Contract, Key
     from rl.core.errors import (
         ArgumentError,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         Bounded,
         Categorical,
         CategoricalBox,
-        Choice,
         Composite,
         ContinuousBox,
         MultiCategorical,
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
         TensorSpec,
         Unbounded,
     )
-else:
-    # Both the module of this name and, since it can be called, the function that lists what is installed.
-    from rl.core import components
 
 __all__ = [
     "CONTRACTS",
@@ -67,7 +63,6 @@ __all__ = [
     "CategoricalBox",
     "CheckError",
     "CheckpointError",
-    "Choice",
     "Command",
     "Component",
     "Composite",
@@ -121,11 +116,11 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.core.__about__": ["__version__"],
-        "rl.core._compile": ["compile_with_warmup"],
+        "rl.core._lowering.compile": ["compile_with_warmup"],
         "rl.core._explain": ["Explanation", "check_pipeline", "explain"],
-        "rl.core._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
+        "rl.core._mdp.exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
         "rl.core.recurrent": ["RecurrentOptions", "State", "recurrent_mode", "set_recurrent_mode", "states_of"],
-        "rl.core.components": ["CONTRACTS", "Command", "Component"],
+        "rl.core.component": ["CONTRACTS", "Command", "Component"],
         "rl.core.contract": ["Contract", "Key"],
         "rl.core.errors": [
             "ArgumentError",
@@ -147,13 +142,12 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core.hookspecs": ["hookimpl"],
         "rl.core.lowering": ["Lowered", "lower", "lower_distribution", "lower_env"],
         "rl.core.mdp": ["step_mdp"],
-        "rl.core.registry": ["PluginRecord", "Registry", "default", "load"],
+        "rl.core.registry": ["PluginRecord", "Registry", "components", "default", "load"],
         "rl.core.specs": [
             "Binary",
             "Bounded",
             "Categorical",
             "CategoricalBox",
-            "Choice",
             "Composite",
             "ContinuousBox",
             "MultiCategorical",

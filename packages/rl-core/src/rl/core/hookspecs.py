@@ -19,17 +19,16 @@ selected answer where it has them; ``why`` is a sentence such as "AVX2 library".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pluggy
 
-from rl.core.components import Command, Component
+from rl.core.component import Command, Component
 
 if TYPE_CHECKING:
     import torch
 
     from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend, RowGather
-    from rl.core.registry import Registry
 
 __all__ = [
     "hookimpl",
@@ -66,7 +65,7 @@ def rl_components() -> Iterable[Component]:
 def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree | None:
     """Offer a priority tree for prioritized replay, or None to let the next plugin answer.
 
-    Called by `Registry.priority_tree`, for a sampler that is constructed without a named back end. An
+    Called for a sampler that is constructed without a named back end. An
     accelerator answers without a mark for the devices and types that it supports; the pure-torch tree is
     ``trylast`` and answers for everything.
 
@@ -82,7 +81,7 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
 def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecurrence | None:
     """Offer the reverse scan ``x_t = d_t + c_t * x_{t+1}``, or None to let the next plugin answer.
 
-    Called by `Registry.linear_recurrence`, for return estimators. The pure-torch scan is ``trylast`` and
+    Called for return estimators. The pure-torch scan is ``trylast`` and
     answers for everything.
 
     Args:
@@ -98,7 +97,7 @@ def rl_recurrent_backend(
 ) -> RecurrentBackend | None:
     """Offer a recurrence that resets inside sequences, or None to let the next plugin answer.
 
-    Called by `Registry.recurrent_backend`, for recurrent modules when they meet a batch of sequences.
+    Called for recurrent modules when they meet a batch of sequences.
 
     Args:
         cell: ``"lstm"`` or ``"gru"``.
@@ -113,7 +112,7 @@ def rl_recurrent_backend(
 def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
     """Offer to copy rows of these tensors, or None to let the next plugin answer.
 
-    Called by `Registry.row_gather`, for a storage that has just allocated or taken over its memory. An accelerator
+    Called for a storage that has just allocated or taken over its memory. An accelerator
     answers for memory that it can read; rl-replay's own, in plain torch, is ``trylast`` and answers for everything.
 
     Args:
@@ -123,7 +122,7 @@ def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
 
 
 @hookspec
-def rl_commands(registry: Registry) -> Command | Iterable[Command]:
+def rl_commands(registry: Any) -> Command | Iterable[Command]:
     """Offer subcommands of ``rl``.
 
     Called by `rl.core.cli` each time the command runs, ``rl --help`` included: import nothing heavy here,
@@ -131,7 +130,7 @@ def rl_commands(registry: Registry) -> Command | Iterable[Command]:
     in ``rl plugins`` keeps it and the other is named in a warning.
 
     Args:
-        registry: what is installed.
+        registry: the `rl.core.registry.Registry` of installed plugins.
     """
     raise NotImplementedError
 

@@ -6,11 +6,11 @@ from functools import reduce
 from importlib import import_module
 from typing import Any
 
-from rl.core import namespace
+from rl.core._plugins import namespace
 from rl.core._plugins.discovery import FIRST_PARTY
 from rl.core._plugins.protocols import check_kind
 from rl.core._plugins.versions import installed_version
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.errors import MissingExtraError, PluginError
 
 __all__ = ["check_target", "import_target"]
