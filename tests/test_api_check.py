@@ -98,7 +98,9 @@ def test_a_break_with_a_new_series_passes(copy):
         pytest.param("hookspecs.py", "(tensors: ", "(size: int, tensors: ", id="argument-of-a-hook"),
         pytest.param("components.py", '"env": (1, 1)', '"env": (1, 2)', id="newer-contract"),
         pytest.param(PROJECT, "pluggy>=1.5,<2", "pluggy>=1.4", id="wider-bound"),
-        pytest.param("../../../../rl-envs/pyproject.toml", ">=0.1.3,<0.2", ">=0.1.9,<0.2", id="newer-core-of-a-series"),
+        pytest.param(
+            "../../../../rl-envs/pyproject.toml", '"rl-core>=0.1.', '"rl-core>=0.1.9', id="newer-core-of-a-series"
+        ),
         pytest.param(ENVS, "    yield", '    yield Component("env", "n", "m:A")\n    yield', id="component"),
     ],
 )
