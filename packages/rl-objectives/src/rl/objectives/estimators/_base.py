@@ -17,6 +17,7 @@ from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.recurrent import State
 from rl.core.sequences import check_sequences
 from rl.objectives import _foreign
+from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     MASK,
     by_step,
@@ -30,7 +31,6 @@ from rl.objectives._batch.mask import (
 from rl.objectives._batch.time_order import find_time_dim, refuse_shuffled
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives._networks.keyed_module import KeyedModule
-from rl.objectives.functional._shared import ended as as_flags
 
 __all__ = ["TDEstimatorBase", "ValueEstimatorBase"]
 
@@ -171,7 +171,8 @@ class ValueEstimatorBase(KeyedModule):
             tensordict: batch ``[*B, T]`` in time order.
 
         Raises:
-            ContractError: if a key that is read is absent, or the batch is not in time order.
+            ContractError: if a key that is read is absent, the batch is not in time order, or a step is terminated or
+                truncated and not done.
             ShapeError: if shapes do not agree.
         """
         self.derived()
@@ -180,7 +181,8 @@ class ValueEstimatorBase(KeyedModule):
         mask = counted_steps(tensordict, keys["mask"], type(self).__name__)
         entries = dict(zip(names, without_padding(leaves, mask), strict=True))
         raw_done = leaves[names.index(next_key(keys["done"]))]  # padding behind a step that goes on is refused
-        done, terminated = as_flags(raw_done, tensordict.get(next_key(keys["terminated"]), None))
+        ended = tensordict.get(next_key(keys["terminated"]), None)
+        done, terminated = end_flags(tensordict, raw_done, ended, keys, mask, type(self).__name__)
         reward = entries[next_key(keys["reward"])]
         dim = self.find_time(tensordict, done)
         if self._states:

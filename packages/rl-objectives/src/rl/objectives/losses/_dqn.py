@@ -13,11 +13,11 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
 from rl.objectives import _foreign
+from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import MASK, mask_key, mean_of, scalar, terminated_key
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
 from rl.objectives.functional._regression import check_distance, distance, reduce
-from rl.objectives.functional._shared import ended as as_flags
 from rl.objectives.losses._base import Entries, LossModule
 from rl.objectives.targets._target_networks import make_target
 
@@ -178,7 +178,7 @@ class DQNLoss(LossModule):
             tensordict: the batch, ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
+            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
             ShapeError: if shapes do not agree.
         """
         entries, mask = self.read(tensordict)
@@ -192,7 +192,8 @@ class DQNLoss(LossModule):
         with torch.no_grad():
             value = self._next_value(entries, after, size)
             reward, ended = entries[next_key(keys["reward"])], entries.get(next_key(keys["terminated"]))
-            done, terminated = as_flags(entries[next_key(keys["done"])], ended)
+            done = entries[next_key(keys["done"])]
+            done, terminated = end_flags(tensordict, done, ended, keys, mask, type(self).__name__)
             estimator = self._estimators[0]
             assert isinstance(estimator, TDEstimatorBase)
             time = estimator.find_time(tensordict, tensordict.get(next_key(keys["done"])).bool())
