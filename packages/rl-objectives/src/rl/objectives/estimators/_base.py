@@ -31,6 +31,7 @@ from rl.objectives._batch.mask import (
 from rl.objectives._batch.time_order import find_time_dim, refuse_shuffled
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives._networks.keyed_module import KeyedModule
+from rl.objectives.functional._regression import is_number
 
 __all__ = ["TDEstimatorBase", "ValueEstimatorBase"]
 
@@ -96,14 +97,14 @@ class ValueEstimatorBase(KeyedModule):
                 raise SpecError(f"{type(self).__name__} got {ends}; it must be in [0, 1]")
             self.register_buffer(name, value)
             return
-        if not 0 <= value <= 1:
-            raise SpecError(f"{type(self).__name__} got {name}={value}; it must be in [0, 1]")
+        if not (is_number(value) and 0 <= value <= 1):
+            raise SpecError(f"{type(self).__name__} got {name}={value!r}; it must be in [0, 1]")
         setattr(self, name, float(value))
 
     def _derive(self) -> Contract:
         keys = self._keys
         network = self.value_network
-        self._call = None if network is None else NetworkCall(network, [keys["value"]])
+        self._call = None if network is None else NetworkCall(network, {"value": keys["value"]})
         self._states = () if self._call is None else self._call.states
         if self._call is None:
             given = "; give the estimator a value_network, or write it before"

@@ -144,13 +144,14 @@ class DQNLoss(LossModule):
                 f"{type(self).__name__} got double_dqn=True without delay_value: without a target network it changes"
                 " nothing"
             )
-        self._online = NetworkCall(self.value_network, [keys["action_value"]])
+        self._online = NetworkCall(self.value_network, {"action_value": keys["action_value"]})
         written = [unwrap(key) for key in self.value_network.out_keys]  # pyright: ignore[reportUnknownVariableType, reportGeneralTypeIssues] - checked by the call
         following = self.value_network if self.target_value_network is None else self.target_value_network
-        choice = [keys["action"]] if keys["action"] in written else [keys["action_value"]]
-        self._choice = NetworkCall(self.value_network, choice) if self.double_dqn else None
-        chosen = keys["chosen_action_value"] if not self.double_dqn else None
-        self._target = NetworkCall(following, [chosen if chosen in written else keys["action_value"]])
+        choice = "action" if keys["action"] in written else "action_value"
+        self._choice = NetworkCall(self.value_network, {choice: keys[choice]}) if self.double_dqn else None
+        chosen = not self.double_dqn and keys["chosen_action_value"] in written
+        following_value = "chosen_action_value" if chosen else "action_value"
+        self._target = NetworkCall(following, {following_value: keys[following_value]})
         self._states = self._online.states
         return Contract(
             (
