@@ -9,8 +9,18 @@ from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDict
 from torch import nn
 from torch.nn import functional as F
 
-from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.objectives import GAE, ClipPPOLoss, DQNLoss, HardUpdate, PPOLoss, SoftUpdate, TDLambdaEstimator
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
+from rl.objectives import (
+    GAE,
+    A2CLoss,
+    ClipPPOLoss,
+    DQNLoss,
+    HardUpdate,
+    PPOLoss,
+    ReinforceLoss,
+    SoftUpdate,
+    TDLambdaEstimator,
+)
 
 
 @pytest.fixture
@@ -81,6 +91,23 @@ def test_a_pair_may_be_a_list_as_in_a_config_file(actor, critic):
 def test_two_widths_are_no_width_of_the_values_clip(actor, critic):
     with pytest.raises(SpecError, match=r"clip_value=True with clip_epsilon=\(0.2, 0.3\); give clip_value as a number"):
         ClipPPOLoss(actor, critic, clip_epsilon=(0.2, 0.3), clip_value=True)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda a, c, n, **x: A2CLoss(a, c, **x), lambda a, c, n, **x: ReinforceLoss(a, c, **x),
+     lambda a, c, n, **x: DQNLoss(n, **x)],
+    ids=["a2c", "reinforce", "dqn"],
+)  # fmt: skip
+def test_every_loss_answers_arguments_of_torchrl(actor, critic, network, make):
+    make(actor, critic, network, functional=True, device=None)
+    with pytest.raises(ArgumentError, match=r"got an unexpected keyword argument functional=False: needless: a loss"):
+        make(actor, critic, network, functional=False)
+
+
+def test_weights_in_torchrls_spelling_are_named_in_ours(actor, critic):
+    with pytest.raises(ArgumentError, match="entropy_coef=0.1: use entropy_coeff="):
+        A2CLoss(actor, critic, entropy_coef=0.1)
 
 
 @pytest.mark.parametrize("interval", [0, 2.5, float("nan"), True])
@@ -157,7 +184,7 @@ def test_keys_may_be_set_after_construction_whatever_the_networks_own_are(actor,
     gae, loss = GAE(value_network=critic), ClipPPOLoss(actor, critic)
     for one in (gae, loss):
         with pytest.raises(
-            ContractError, match=r"does not write 'state_value', it writes 'v': .*call set_keys\(value='v'\)"
+            ContractError, match=r"does not write 'state_value', it writes 'v': .* set_keys\(value='v'\)"
         ):
             one(sequence.copy())
         one.set_keys(value="v")
