@@ -55,7 +55,7 @@ def test_a_needless_argument_is_dropped_at_its_default(value):
     [
         (lambda: Layer(fast=True), "Layer got an unexpected keyword argument fast=True: needless: it is"),
         (lambda: Layer(fast=0), "fast=0: needless"),
-        (lambda: Layer(fast=torch.zeros(2)), "fast=tensor"),
+        (lambda: Layer(fast=torch.zeros(2)), "'fast': needless"),
         (lambda: Layer(size=3), "Layer got an unexpected keyword argument 'size': use width="),
         (lambda: Layer(widht=3), "'widht'; did you mean 'width'?"),
         (lambda: Layer(q=3), "'q'$"),

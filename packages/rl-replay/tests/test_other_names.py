@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ArgumentError, ContractError, SpecError
 from rl.replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -174,3 +174,23 @@ def test_a_compiled_function_may_write(make):
         x = torch.arange(start, start + 4)
         assert step(x, torch.zeros(4, 1, dtype=torch.bool)) == 2 * x.sum()
     assert buffer[:]["x"].tolist() == [0, 2, 4, 6, 0, 2, 4, 6, 8, 2, 4, 6, 8, 10, 4]
+
+
+@pytest.mark.parametrize("make", [ListStorage, LazyTensorStorage])
+def test_a_mask_selects_the_stored_rows_where_it_is_true(make):
+    storage = make(10)
+    rows = TensorDict(x=torch.arange(10, 16), batch_size=[6])
+    storage.set(torch.arange(6), rows if make is LazyTensorStorage else list(rows))
+    mask = torch.tensor([True, True, False, False, False, True])
+    found = storage[mask]
+    assert [int(row["x"]) for row in found] == [10, 11, 15]
+    with pytest.raises(IndexError, match="mask"):
+        storage[mask[:3]]
+
+
+def test_a_buffer_of_tensordicts_answers_arguments_of_others():
+    assert TensorDictReplayBuffer(storage=LazyTensorStorage(3), compilable=False).batch_size is None
+    with pytest.raises(ArgumentError, match=r"TensorDictReplayBuffer got .*needless"):
+        TensorDictReplayBuffer(storage=LazyTensorStorage(3), compilable=True)
+    with pytest.raises(ArgumentError, match="batch_size"):
+        TensorDictReplayBuffer(batchsize=3)

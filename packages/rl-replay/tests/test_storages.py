@@ -394,3 +394,13 @@ def test_nested_tensors_are_refused_with_what_to_do(make):
     with pytest.raises(ShapeError, match=r"'x' is a nested tensor.*ragged=True"):
         storage.set(torch.arange(6), TensorDict(x=ragged, y=torch.zeros(6), batch_size=[6]))
     assert len(storage) == 0
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_later_nested_tensor_is_refused_before_anything_is_written():
+    storage = LazyTensorStorage(4)
+    storage.set(torch.arange(2), TensorDict(z=torch.zeros(2, 3), batch_size=[2]))
+    ragged = torch.nested.nested_tensor([torch.ones(3), torch.ones(2)])
+    with pytest.raises(ShapeError, match="got a nested tensor; nothing was written"):
+        storage.set(torch.arange(2), TensorDict(z=ragged, batch_size=[2]))
+    assert (storage.get(torch.arange(2))["z"] == 0).all()

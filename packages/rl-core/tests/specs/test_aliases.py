@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-from rl.core.errors import SpecError
+from rl.core.errors import ArgumentError, SpecError
 from rl.core.specs import (
     Bounded,
     BoundedContinuous,
@@ -64,3 +64,8 @@ def test_the_default_dtype_is_followed():
         assert UnboundedDiscrete().dtype is I64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_arguments_of_others_are_answered_as_by_the_base_class():
+    with pytest.raises(ArgumentError, match="use low="):
+        BoundedContinuous(minimum=0, maximum=1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
+from types import NoneType
 from typing import Any, TypeVar, cast
 
 from rl.core.errors import ArgumentError
@@ -91,7 +92,8 @@ class _Answers:
             why, *values = self.needless[name]
             if any(value is one or (type(value) is type(one) and value == one) for one in values):
                 return False
-            what = f"{name}={value!r}: {why}"
+            shown = f"{name}={value!r}" if isinstance(value, (str, int, float, NoneType)) else f"{name!r}"
+            what = f"{shown:.60}: {why}"
         elif name in self.replaced:
             what += f": {self.replaced[name]}"
         elif self.passes_on:

@@ -22,7 +22,10 @@ class _OfDomain(ABCMeta):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         base: Any = cls.__base__
         discrete = cls.__name__.endswith("Discrete")
-        given = signature(base).bind(*args, **kwargs)
+        parameters = signature(base)
+        if not kwargs.keys() <= parameters.parameters.keys():
+            return base(*args, **kwargs)  # which says what it has
+        given = parameters.bind(*args, **kwargs)
         if discrete and given.arguments.get("dtype") is None:
             given.arguments["dtype"] = torch.int64
         spec = base(*given.args, **given.kwargs)

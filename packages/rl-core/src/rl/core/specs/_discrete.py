@@ -225,9 +225,9 @@ class OneHot(ClassSpec):
     def encode(self, value: Any) -> Tensor:
         """Class numbers as one-hot vectors.
 
-        A tensor with as many dimensions as a value or more is a value of this spec; one with fewer holds class numbers.
+        A tensor that ends with the shape of this spec is a value; any other one holds class numbers, ``[*B]``.
         """
-        if isinstance(value, Tensor) and value.ndim >= len(self._shape):
+        if isinstance(value, Tensor) and value.shape[-len(self._shape) :] == self._shape:
             return super().encode(value)
         if isinstance(value, int) and len(self._shape) == 1 and 0 <= value < self.n:  # what most simulators give
             out = torch.zeros(self._shape, dtype=self._dtype, device=self._device)

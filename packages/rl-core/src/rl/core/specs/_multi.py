@@ -289,8 +289,8 @@ class MultiOneHot(MultiSpec):
         return self._represent(torch.stack(parts, -1))
 
     def encode(self, value: Any) -> Tensor:
-        """The classes' numbers as one-hot vectors; a tensor is taken as what it is, a value of this spec."""
-        if isinstance(value, Tensor):
+        """The classes' numbers as one-hot vectors; a tensor that ends with the shape of this spec is a value of it."""
+        if isinstance(value, Tensor) and value.shape[-len(self._shape) :] == self._shape:
             return super().encode(value)
         codes = as_tensor(value, torch.int64, self._device)
         codes = self._check_encoded(codes, self._codes_shape(self._shape))

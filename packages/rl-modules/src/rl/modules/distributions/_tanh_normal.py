@@ -150,7 +150,11 @@ class TanhNormal(LeanDistribution):
         return self._squash(_inside(self._draw(sample_shape)[0]))
 
     def rsample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
-        """Draw with gradient, and score the unrounded sample, ``[*sample_shape, *B]``."""
+        """Sample with gradient, and score the unrounded sample, ``[*sample_shape, *B]``.
+
+        Near saturation the score differs from ``log_prob`` of the returned action, which was rounded: by several nats
+        from ``|loc| = 7`` on in float32. Store the score of `sample_and_log_prob` for probability ratios, as actors do.
+        """
         x, noise = self._draw(sample_shape)
         return self._squash(_inside(x)), self._score(x, noise)
 

@@ -70,7 +70,7 @@ def refuse_exponent(who: str, name: str, value: Any) -> float:
     """`value` as a float.
 
     Raises:
-        ContractError: if it is no number, negative, infinite or not a number.
+        SpecError: if it is no number, negative, infinite or NaN.
 
     Example:
         >>> refuse_exponent("Sampler", "beta", 1)
@@ -81,7 +81,7 @@ def refuse_exponent(who: str, name: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not (isfinite(number) and number >= 0):
-        raise ContractError(f"{who}: {name} must be a number, finite and not negative, got {value!r}")
+        raise SpecError(f"{who}: {name} must be a number, finite and not negative, got {value!r}")
     return number
 
 

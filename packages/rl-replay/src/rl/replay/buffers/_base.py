@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX
@@ -231,6 +232,7 @@ class ReplayBuffer:
             self.storage.set(rows, data)
             self.sampler.extended(rows, data)
 
+    @foreign_arguments(needless={"invert": ("not available: transforms change sampled rows only", False)})
     def append_transform(self, transform: Callable[[Any], Any]) -> Self:
         """Apply `transform` to every sampled batch, after those that there are; returns the buffer.
 
@@ -476,12 +478,13 @@ class ReplayBuffer:
             with reading(f"{who}: the generator on {self.generator.device}"):
                 torch.Generator(self.generator.device).set_state(random)
         size = None if fields["batch_size"] is None else fields.integer("batch_size", low=1)
-        if fields["in_flight"] and size != self.batch_size:
+        in_flight = fields.items("in_flight")
+        if in_flight and size != self.batch_size:
             raise CheckpointError(
                 f"{who}: the state holds prefetched batches of {size} rows, this buffer has "
                 f"batch_size={self.batch_size}"
             )
-        landing = [_landing(who, item, rows) for item in fields.items("in_flight")]
+        landing = [_landing(who, item, rows) for item in in_flight]
 
         def apply() -> None:
             self._flight.clear()

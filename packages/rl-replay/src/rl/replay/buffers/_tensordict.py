@@ -12,6 +12,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
+from rl.replay import _foreign
 from rl.replay._slices.extra import Annotated
 from rl.replay.buffers._base import ReplayBuffer
 from rl.replay.buffers._collate import collate
@@ -21,6 +22,7 @@ from rl.replay.storages._rows import TensorRows
 __all__ = ["TensorDictReplayBuffer"]
 
 
+@_foreign.buffer
 class TensorDictReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that writes what is known about a draw into the sampled TensorDict.
 

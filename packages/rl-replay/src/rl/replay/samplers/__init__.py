@@ -1,10 +1,15 @@
 """Samplers: which rows make a batch."""
 
-from rl.replay.samplers._prioritized import PrioritizedSampler
-from rl.replay.samplers._random import RandomSampler
-from rl.replay.samplers._slices import SliceSampler
-from rl.replay.samplers._slices_without_replacement import SliceSamplerWithoutReplacement
-from rl.replay.samplers._without_replacement import SamplerWithoutReplacement
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.replay.samplers._prioritized import PrioritizedSampler
+    from rl.replay.samplers._random import RandomSampler
+    from rl.replay.samplers._slices import SliceSampler
+    from rl.replay.samplers._slices_without_replacement import SliceSamplerWithoutReplacement
+    from rl.replay.samplers._without_replacement import SamplerWithoutReplacement
 
 __all__ = [
     "PrioritizedSampler",
@@ -13,3 +18,14 @@ __all__ = [
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
 ]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.replay.samplers._prioritized": ["PrioritizedSampler"],
+        "rl.replay.samplers._random": ["RandomSampler"],
+        "rl.replay.samplers._slices": ["SliceSampler"],
+        "rl.replay.samplers._slices_without_replacement": ["SliceSamplerWithoutReplacement"],
+        "rl.replay.samplers._without_replacement": ["SamplerWithoutReplacement"],
+    },
+)

@@ -1,7 +1,21 @@
 """Storages: where rows are kept."""
 
-from rl.replay.storages._list import ListStorage
-from rl.replay.storages._memmap import LazyMemmapStorage
-from rl.replay.storages._tensor import LazyTensorStorage, TensorStorage
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.replay.storages._list import ListStorage
+    from rl.replay.storages._memmap import LazyMemmapStorage
+    from rl.replay.storages._tensor import LazyTensorStorage, TensorStorage
 
 __all__ = ["LazyMemmapStorage", "LazyTensorStorage", "ListStorage", "TensorStorage"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.replay.storages._list": ["ListStorage"],
+        "rl.replay.storages._memmap": ["LazyMemmapStorage"],
+        "rl.replay.storages._tensor": ["LazyTensorStorage", "TensorStorage"],
+    },
+)

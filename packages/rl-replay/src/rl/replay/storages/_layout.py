@@ -185,7 +185,12 @@ class Layout:
             if column.dtype is None:
                 if isinstance(cell, Tensor):
                     self._refuse(key, column, cell, owner)
-            elif not isinstance(cell, Tensor) or cell.dtype is not column.dtype or cell.shape[1:] != column.shape:
+            elif (
+                not isinstance(cell, Tensor)
+                or cell.is_nested
+                or cell.dtype is not column.dtype
+                or cell.shape[1:] != column.shape
+            ):
                 self._refuse(key, column, cell, owner)
         return len(next(iter(cells.values()))) if cells else 0
 
@@ -286,7 +291,9 @@ class Layout:
     @staticmethod
     def _refuse(key: NestedKey, column: Column, cell: Any, owner: str) -> None:
         name = key_str(key) if key else "the tensor"
-        got = Column(cell.shape[1:], cell.dtype) if isinstance(cell, Tensor) else "non-tensor data"
+        got: Any = "non-tensor data"
+        if isinstance(cell, Tensor):
+            got = "a nested tensor" if cell.is_nested else Column(cell.shape[1:], cell.dtype)
         what = f"{owner}: {name} was {column} per row in the first batch, got {got}; nothing was written. "
         remedy = "Convert the batch, or use a new buffer"
         if isinstance(cell, Tensor) and cell.dtype is column.dtype:

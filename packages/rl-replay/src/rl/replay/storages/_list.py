@@ -94,7 +94,7 @@ class ListStorage:
             if not -len(self) <= index < len(self):
                 raise IndexError(f"ListStorage: index {index} is outside [0, {len(self)})")
             return _copy(self._rows[index])
-        if not isinstance(index, Tensor):
+        if not isinstance(index, Tensor) or index.dtype is torch.bool:
             index = row_numbers("ListStorage", index, len(self))
         rows: list[int] = index.reshape(-1).tolist()
         for row in rows:
@@ -113,7 +113,7 @@ class ListStorage:
         """
         if isinstance(index, int):
             index, data = torch.tensor([index], device="cpu"), [data]
-        elif not isinstance(index, Tensor):
+        elif not isinstance(index, Tensor) or index.dtype is torch.bool:
             index = row_numbers("ListStorage", index, self.max_size)
         rows, layout = self._checked(data)
         if index.numel() != len(rows):

@@ -101,7 +101,7 @@ class TensorRows:
         layout = self._layout
         if layout is None:
             raise ContractError(f"{type(self).__name__} is empty: write rows with `extend` before reading")
-        if isinstance(index, Tensor):
+        if isinstance(index, Tensor) and index.dtype is not torch.bool:
             return self._gather(layout, index)
         if not isinstance(index, int):
             return self._gather(layout, row_numbers(type(self).__name__, index, self._len))
@@ -169,7 +169,7 @@ class TensorRows:
         if isinstance(index, int):
             self.set(torch.tensor([index], device="cpu"), data.unsqueeze(0))
             return
-        if not isinstance(index, Tensor):
+        if not isinstance(index, Tensor) or index.dtype is torch.bool:
             index = row_numbers(type(self).__name__, index, self.max_size)
         cells, count, layout = self._checked(data)
         if index.numel() != count:

@@ -1,6 +1,19 @@
 """Writers: where new rows go."""
 
-from rl.replay.writers._immutable import ImmutableDatasetWriter
-from rl.replay.writers._round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.replay.writers._immutable import ImmutableDatasetWriter
+    from rl.replay.writers._round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
 
 __all__ = ["ImmutableDatasetWriter", "RoundRobinWriter", "TensorDictRoundRobinWriter"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.replay.writers._immutable": ["ImmutableDatasetWriter"],
+        "rl.replay.writers._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],
+    },
+)
