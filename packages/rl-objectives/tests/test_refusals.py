@@ -106,7 +106,7 @@ def test_every_loss_answers_arguments_of_torchrl(actor, critic, network, make):
 
 
 def test_weights_in_torchrls_spelling_are_named_in_ours(actor, critic):
-    with pytest.raises(ArgumentError, match="entropy_coef=0.1: use entropy_coeff="):
+    with pytest.raises(ArgumentError, match=r"entropy_coef=0\.1: use entropy_coeff="):
         A2CLoss(actor, critic, entropy_coef=0.1)
 
 

@@ -217,8 +217,8 @@ class ClipPPOLoss(PPOLoss):
         **others: Any,
     ) -> None:
         owner = type(self).__name__
-        pair = tuple(clip_epsilon) if isinstance(clip_epsilon, list | tuple) else None
-        sides = (clip_epsilon, clip_epsilon) if pair is None else pair
+        pair: Any = tuple(clip_epsilon) if isinstance(clip_epsilon, list | tuple) else None
+        sides: Any = (clip_epsilon, clip_epsilon) if pair is None else pair
         fits = len(sides) == 2 and all(map(is_number, sides)) and 0 < sides[0] < 1 and sides[1] > 0
         if not fits or (pair is None and not sides[1] < 1):
             raise SpecError(
@@ -228,9 +228,9 @@ class ClipPPOLoss(PPOLoss):
         if clip_value is True:
             if pair is not None:
                 raise SpecError(f"{owner} got clip_value=True with clip_epsilon={pair}; give clip_value as a number")
-            clip_value = clip_epsilon
+            clip_value = sides[0]
         super().__init__(actor_network, critic_network, clip_value=clip_value, **others)
-        self.clip_epsilon = clip_epsilon if pair is None else pair
+        self.clip_epsilon: float | tuple[float, float] = clip_epsilon if pair is None else pair
 
     def _figures(self) -> tuple[Key, ...]:
         more = scalar("clip_fraction", "share of ratios outside the interval, [0, 1], no gradient")
