@@ -252,6 +252,7 @@ def test_shuffled_steps_are_refused(reader):
     td = ready(rows=(), steps=40)
     shuffled = td[torch.randperm(40)]
     shuffled["next", "done"].zero_()
+    shuffled["next", "terminated"].zero_()
     shuffled["is_init"].zero_()
     with pytest.raises(ContractError, match="shuffled"):
         reader(shuffled)

@@ -6,8 +6,8 @@ from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
 from torch import nn
 
-from rl.core.errors import ShapeError
-from rl.objectives import GAE, ClipPPOLoss, DQNLoss, TDLambdaEstimator
+from rl.core.errors import ContractError, ShapeError
+from rl.objectives import GAE, ClipPPOLoss, DQNLoss, TD0Estimator, TDLambdaEstimator, VTrace
 
 
 def sequence(*size, dtype=torch.bool):
@@ -29,17 +29,20 @@ def q_network():
     return TensorDictModule(nn.Linear(3, 2), ["observation"], ["action_value"])
 
 
-def test_losses_have_no_mean_over_nothing():
-    with pytest.raises(ShapeError, match="DQNLoss got a batch without rows"):
-        DQNLoss(q_network())(sequence(0))
+def actor():
     head = ProbabilisticTensorDictModule(
         ["logits"], ["action"], distribution_class=torch.distributions.Categorical, return_log_prob=True
     )
-    actor = ProbabilisticTensorDictSequential(TensorDictModule(nn.Linear(3, 2), ["observation"], ["logits"]), head)
-    batch = actor(TensorDict(observation=torch.randn(2, 0, 3), batch_size=[2, 0])).detach()
+    return ProbabilisticTensorDictSequential(TensorDictModule(nn.Linear(3, 2), ["observation"], ["logits"]), head)
+
+
+def test_losses_have_no_mean_over_nothing():
+    with pytest.raises(ShapeError, match="DQNLoss got a batch without rows"):
+        DQNLoss(q_network())(sequence(0))
+    batch = actor()(TensorDict(observation=torch.randn(2, 0, 3), batch_size=[2, 0])).detach()
     batch["advantage"], batch["value_target"] = torch.randn(2, 0, 1), torch.randn(2, 0, 1)
     with pytest.raises(ShapeError, match="ClipPPOLoss got a batch without rows"):
-        ClipPPOLoss(actor, critic())(batch)
+        ClipPPOLoss(actor(), critic())(batch)
 
 
 @pytest.mark.parametrize("shifted", [False, True])
@@ -69,3 +72,42 @@ def test_flags_of_a_q_loss_may_be_numbers(dtype):
         loss.make_value_estimator("td-lambda", gamma=0.9)
     one, other = (loss(sequence(2, 9, dtype=d)) for loss, d in zip(losses, (torch.bool, dtype), strict=True))
     torch.testing.assert_close(one, other)
+
+
+ESTIMATORS = {
+    "gae": lambda: GAE(value_network=critic()),
+    "td0": lambda: TD0Estimator(value_network=critic()),
+    "td-lambda": lambda: TDLambdaEstimator(value_network=critic()),
+    "vtrace": lambda: VTrace(actor_network=actor(), value_network=critic()),
+    "dqn": lambda: DQNLoss(q_network()),
+}
+
+
+@pytest.mark.parametrize("flag", ["terminated", "truncated"])
+@pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS.keys())
+def test_a_step_that_ended_and_is_not_done_is_refused(make, flag):
+    batch = actor()(sequence(2, 4)).detach()
+    reader = make()
+    reader(batch.clone())
+    batch["next", "done"].zero_()
+    batch["next", "terminated"].zero_()
+    batch["next", flag] = torch.zeros(2, 4, 1, dtype=torch.bool)
+    batch["next", flag][1, 2] = True
+    message = (
+        rf"at \[1, 2, 0\] of \[2, 4, 1\] \('next', '{flag}'\) is true and \('next', 'done'\) is false. Write done ="
+    )
+    with pytest.raises(ContractError, match=message):
+        reader(batch.clone())
+    batch["collector", "mask"] = torch.tensor([[True] * 4, [True, True, False, False]])
+    batch["next", "done"][1, 1] = True
+    reader(batch)  # padding may hold anything
+
+
+def test_compiled_code_completes_done_in_place_of_a_check():
+    batch = sequence(2, 4)
+    gae = GAE(value_network=critic())
+    expected = gae(batch.clone())["advantage"]
+    batch["next", "truncated"] = batch["next", "done"] & ~batch["next", "terminated"]
+    batch["next", "done"] = torch.zeros(2, 4, 1, dtype=torch.bool)
+    found = torch.compile(gae, fullgraph=True, backend="eager")(batch)
+    torch.testing.assert_close(found["advantage"], expected)

@@ -1,5 +1,7 @@
 """What is refused, when, and with which error."""
 
+import re
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -7,8 +9,18 @@ from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDict
 from torch import nn
 from torch.nn import functional as F
 
-from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.objectives import GAE, ClipPPOLoss, DQNLoss, HardUpdate, PPOLoss, SoftUpdate, TDLambdaEstimator
+from rl.core.errors import ArgumentError, ContractError, ShapeError, SpecError
+from rl.objectives import (
+    GAE,
+    A2CLoss,
+    ClipPPOLoss,
+    DQNLoss,
+    HardUpdate,
+    PPOLoss,
+    ReinforceLoss,
+    SoftUpdate,
+    TDLambdaEstimator,
+)
 
 
 @pytest.fixture
@@ -56,10 +68,46 @@ def test_the_values_clip_is_about_the_values_of_the_batch_where_the_loss_estimat
 
 
 @pytest.mark.parametrize("name", ["entropy_coeff", "critic_coeff"])
-@pytest.mark.parametrize("value", [-0.1, float("nan")])
+@pytest.mark.parametrize("value", [-0.1, float("nan"), "x", None, True, [0.1], torch.ones(2)])
 def test_weights_below_zero_are_refused(actor, critic, name, value):
-    with pytest.raises(SpecError, match=rf"PPOLoss got {name}={value}; it is a number of at least 0"):
+    with pytest.raises(SpecError, match=rf"PPOLoss got {name}={re.escape(repr(value))}; it is a number of at least 0"):
         PPOLoss(actor, critic, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{}, "x", None, True, (0.1,), (0.1, 0.2, 0.3), (1.5, 0.2), (0.2, 0), (0.2, None), [0.2, "x"], 1.5, torch.ones(2)],
+)
+def test_an_interval_around_one_is_a_number_or_a_pair(actor, critic, value):
+    message = rf"ClipPPOLoss got clip_epsilon={re.escape(repr(value))}; it is in \(0, 1\), or a pair of how far"
+    with pytest.raises(SpecError, match=message):
+        ClipPPOLoss(actor, critic, clip_epsilon=value)
+
+
+def test_a_pair_may_be_a_list_as_in_a_config_file(actor, critic):
+    assert ClipPPOLoss(actor, critic, clip_epsilon=[0.2, 0.3]).clip_epsilon == (0.2, 0.3)
+
+
+def test_two_widths_are_no_width_of_the_values_clip(actor, critic):
+    with pytest.raises(SpecError, match=r"clip_value=True with clip_epsilon=\(0.2, 0.3\); give clip_value as a number"):
+        ClipPPOLoss(actor, critic, clip_epsilon=(0.2, 0.3), clip_value=True)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda a, c, n, **x: A2CLoss(a, c, **x), lambda a, c, n, **x: ReinforceLoss(a, c, **x),
+     lambda a, c, n, **x: DQNLoss(n, **x)],
+    ids=["a2c", "reinforce", "dqn"],
+)  # fmt: skip
+def test_every_loss_answers_arguments_of_torchrl(actor, critic, network, make):
+    make(actor, critic, network, functional=True, device=None)
+    with pytest.raises(ArgumentError, match=r"got an unexpected keyword argument functional=False: needless: a loss"):
+        make(actor, critic, network, functional=False)
+
+
+def test_weights_in_torchrls_spelling_are_named_in_ours(actor, critic):
+    with pytest.raises(ArgumentError, match=r"entropy_coef=0\.1: use entropy_coeff="):
+        A2CLoss(actor, critic, entropy_coef=0.1)
 
 
 @pytest.mark.parametrize("interval", [0, 2.5, float("nan"), True])
@@ -82,7 +130,12 @@ def test_coefficients_of_each_step_are_in_their_range_too(kind, name):
     [
         lambda a, c, n: ClipPPOLoss(a, c, clip_epsilon=1.5),
         lambda a, c, n: PPOLoss(a, c, clip_value=-1.0),
+        lambda a, c, n: PPOLoss(a, c, clip_value="x"),
+        lambda a, c, n: PPOLoss(a, c, entropy_coeff={}),
+        lambda a, c, n: PPOLoss(a, c, entropy_coeff={"action": "x"}),
         lambda a, c, n: PPOLoss(a, c, samples_mc_entropy=0),
+        lambda a, c, n: GAE(gamma=[0.9]),
+        lambda a, c, n: GAE(lmbda=None),
         lambda a, c, n: PPOLoss(a, c, reduction="max"),
         lambda a, c, n: PPOLoss(a, c).make_value_estimator(GAE(), gamma=0.9),
         lambda a, c, n: DQNLoss(n, gamma=2.0),
@@ -130,7 +183,9 @@ def test_keys_may_be_set_after_construction_whatever_the_networks_own_are(actor,
     usual = TensorDictModule(critic.module, ["observation"], ["state_value"])
     gae, loss = GAE(value_network=critic), ClipPPOLoss(actor, critic)
     for one in (gae, loss):
-        with pytest.raises(ContractError, match=r"does not write 'state_value', it writes 'v': .*set_keys"):
+        with pytest.raises(
+            ContractError, match=r"does not write 'state_value', it writes 'v': .* set_keys\(value='v'\)"
+        ):
             one(sequence.copy())
         one.set_keys(value="v")
     expected = GAE(value_network=usual)(sequence.copy())

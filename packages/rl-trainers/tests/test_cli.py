@@ -72,7 +72,8 @@ def test_another_runs_config_is_accepted(tmp_path):
     [
         pytest.param(["ppoo"], "no recipe 'ppoo'; did you mean 'ppo'?", id="recipe"),
         pytest.param(["CartPole-v1"], "to train on an environment: rl train --env CartPole-v1", id="env-as-recipe"),
-        pytest.param(["--env-kwargs", "[1]"], "--env-kwargs must be a mapping in quotes", id="no-mapping"),
+        pytest.param(["--env-kwargs", "[1]"], "--env-kwargs must be a mapping in quotes with a space", id="no-mapping"),
+        pytest.param(["--env-kwargs", "{size:2}"], "a space after each colon", id="no-space"),
         pytest.param(["--transform"], "--transform needs a value", id="no-value"),
         pytest.param(["--config", "out.yaml"], "out.yaml sets 'out', which a config file cannot", id="out-in-file"),
         pytest.param(["--config", "resume.yaml"], "sets 'resume', which a config file cannot", id="resume-in-file"),
@@ -231,6 +232,22 @@ def test_a_recipe_of_a_plugin_is_found_and_gets_its_config(monkeypatch):
         default().add(Component("recipe", "nothing", f"{module.__name__}:RECIPE"))
     assert main(["train", "nothing", "--depth", "3", "--out", "there", "--display", "none"]) == 0
     assert got == [(Config(depth=3), "there", None, "none")]
+
+
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n"], ids=["empty", "garbage"])
+def test_metrics_without_a_header_are_not_plotted_and_can_be_started_again(content, capsys, tmp_path):
+    assert main(["train", "--env", "test/guess", *TINY, "--out", "run"]) == 0
+    metrics = tmp_path / "run" / "metrics.csv"
+    metrics.write_text(content)
+    assert main(["plot", "run"]) == 1
+    assert "metrics.csv is damaged: its first line is no header" in capsys.readouterr().err
+    more = ["train", "--resume", "run", "--total-frames", "384", "--display", "none"]
+    if content:
+        assert main(more) == 1
+        assert "delete the file, and a resumed run begins a new one" in capsys.readouterr().err
+        metrics.unlink()
+    assert main(more) == 0
+    assert main(["plot", "run"]) == 0
 
 
 def test_eval_says_what_is_wrong(capsys, tmp_path):

@@ -123,6 +123,18 @@ def test_transforms_by_name_are_applied_in_order(maze):
         pytest.param({"env": "pendulum", "transform": ["step-counter:{a: 1}"]}, RLError,
                      "transform 'step-counter:{a: 1}' cannot be made", id="transform-argument"),
         pytest.param({"env": "pendulum", "transform": ["step-counter:{a"]}, RLError, "no mapping", id="no-mapping"),
+        pytest.param({"env": "pendulum", "transform": ["step-counter:[3]"]}, RLError, r"write NAME:\{key: value\}",
+                     id="no-braces"),
+        pytest.param({"env": "pendulum", "transform": ["step-counter:{max_steps:3}"]}, RLError,
+                     "with a space after the colon", id="no-space"),
+        pytest.param({"env": "pendulum", "transform": ["torch:zeros"]}, RLError,
+                     "the transform 'torch:zeros' does not fit: .*; name a Transform", id="no-transform-at-all"),
+        pytest.param({"wrapper": ["gymnasium.wrappers:TimeLimit"]}, RLError,
+                     "TimeLimit' cannot be made: .*missing 1 required positional argument", id="wrapper-argument"),
+        pytest.param({"env": "json:dumps"}, RLError, "json:dumps' cannot be made: .*; give what", id="no-env"),
+        pytest.param({"env": "MAZE:Nope"}, UnknownComponentError, r"[.?] And the module 'maze_.*' has no 'Nope'\.$",
+                     id="no-class"),
+        pytest.param({"env": "Nope-v7"}, UnknownComponentError, r"[.?] And no installed plugin offers", id="full-stop"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_made_is_named(settings, error, message, maze):

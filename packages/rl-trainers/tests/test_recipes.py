@@ -193,17 +193,18 @@ def test_how_an_observation_is_read_follows_from_its_spec_and_the_option(spec, l
 
 
 @pytest.mark.parametrize(
-    ("spec", "layout"),
+    ("spec", "layout", "remedy"),
     [
-        pytest.param(Unbounded((12, 12, 6)), "auto", id="float"),
-        pytest.param(image(2, 4), "auto", id="matrix"),
-        pytest.param(image(9, 9, 9), "auto", id="equal-sides"),
-        pytest.param(image(2, 2, 4), "auto", id="too-small"),
-        pytest.param(image(4, 4), "channels-last", id="no-channels"),
+        pytest.param(Unbounded((12, 12, 6)), "auto", "channels-first or channels-last or flat", id="float"),
+        pytest.param(image(2, 4), "auto", "flat", id="matrix"),
+        pytest.param(image(9, 9, 9), "auto", "channels-first or channels-last or flat", id="equal-sides"),
+        pytest.param(image(2, 2, 4), "auto", "flat", id="too-small"),
+        pytest.param(image(2, 4, 4), "channels-last", "channels-first or flat", id="other-way-round"),
+        pytest.param(image(4, 4), "channels-last", "flat", id="no-channels"),
     ],
 )
-def test_observations_that_the_rule_does_not_cover_are_refused_with_the_option(spec, layout):
-    with pytest.raises(SpecError, match=r"Set --observation-layout to channels-first, channels-last or flat"):
+def test_observations_that_the_rule_does_not_cover_are_refused_with_the_layouts_that_fit(spec, layout, remedy):
+    with pytest.raises(SpecError, match=rf"Set --observation-layout to {remedy}$"):
         ppo_policy(PPOConfig(observation_layout=layout), FakeEnv(Categorical(2), spec))
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from rl.core.arguments import Needless, foreign_arguments
 
-__all__ = ["dqn_loss", "estimator", "ppo_loss", "rolling", "td_estimator", "update", "vtrace"]
+__all__ = [
+    "a2c_loss",
+    "dqn_loss",
+    "estimator",
+    "ppo_loss",
+    "reinforce_loss",
+    "rolling",
+    "td_estimator",
+    "update",
+    "vtrace",
+]
 
 _KEYS = "use set_keys(advantage=..., value_target=..., value=...)"
 _CHUNKS = "not available yet: networks see the whole batch at once; split it along its first dimension"
@@ -43,8 +53,30 @@ vtrace = foreign_arguments(
     }
 )
 
+_NETWORKS: dict[str, Needless] = {
+    "functional": ("needless: a loss always holds the networks themselves", True),
+    "device": ("needless: a loss is where its networks are; move it with .to(device)", None),
+}
+_POLICY: dict[str, Needless] = {
+    **_NETWORKS,
+    "gamma": ("use make_value_estimator(..., gamma=...) or an estimator of its own", None),
+    "separate_losses": ("not available yet: gradients of a shared network are summed; use two networks", False),
+    "advantage_key": (_KEYS, None),
+    "value_target_key": (_KEYS, None),
+    "value_key": (_KEYS, None),
+    "actor": ("use actor_network=", None),
+    "critic": ("use critic_network=", None),
+}
+_COEFFICIENTS: dict[str, Needless] = {
+    "entropy_coef": ("use entropy_coeff=", None),
+    "critic_coef": ("use critic_coeff=", None),
+}
+reinforce_loss = foreign_arguments(needless=_POLICY)
+a2c_loss = foreign_arguments(needless={**_POLICY, **_COEFFICIENTS})
 ppo_loss = foreign_arguments(
     needless={
+        **_POLICY,
+        **_COEFFICIENTS,
         "log_explained_variance": ("use diagnostics=False", True),
         "normalize_advantage_exclude_dims": (
             "not available yet: all dimensions are normalised together; use normalize_advantage=False and normalise "
@@ -52,21 +84,13 @@ ppo_loss = foreign_arguments(
             (),
         ),
         "advantage_norm": ("use normalize_advantage=", None),
-        "gamma": ("use make_value_estimator(..., gamma=...) or an estimator of its own", None),
-        "separate_losses": ("not available yet: gradients of a shared network are summed; use two networks", False),
-        "advantage_key": (_KEYS, None),
-        "value_target_key": (_KEYS, None),
-        "value_key": (_KEYS, None),
-        "functional": ("needless: a loss always holds the networks themselves", True),
         "delay_actor": ("not available yet: use a copy of the actor", False),
         "max_importance_ratio": ("not available yet: use ClipPPOLoss(clip_epsilon=...)", None),
-        "device": ("needless: a loss is where its networks are; move it with .to(device)", None),
-        "actor": ("use actor_network=", None),
-        "critic": ("use critic_network=", None),
     }
 )
 dqn_loss = foreign_arguments(
     needless={
+        **_NETWORKS,
         "priority_key": ("use set_keys(priority=...)", None),
         "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto"),
     }

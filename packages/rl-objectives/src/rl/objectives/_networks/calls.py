@@ -125,7 +125,7 @@ class NetworkCall:
 
     Args:
         module: has ``in_keys`` and ``out_keys``.
-        out_keys: which results are wanted, in this order.
+        out_keys: which results are wanted, in this order, by the name that ``set_keys`` has for them.
 
     Raises:
         ContractError: if the module does not say what it reads, or does not write one of them.
@@ -133,19 +133,19 @@ class NetworkCall:
 
     __slots__ = ("_lowered", "_positions", "in_keys", "module", "out_keys", "states")
 
-    def __init__(self, module: Any, out_keys: Sequence[NestedKey]) -> None:
+    def __init__(self, module: Any, out_keys: Mapping[str, NestedKey]) -> None:
         self.module = module
         self.states = states_of(module)
         self.in_keys = _keys(module, "in_keys")
-        self.out_keys = [unwrap(key) for key in out_keys]
+        self.out_keys = [unwrap(key) for key in out_keys.values()]
         written = _keys(module, "out_keys")
-        for key in self.out_keys:
+        for name, key in zip(out_keys, self.out_keys, strict=True):
             if key not in written:
-                close = nearest(key, written)
-                hint = f"; did you mean {key_str(close)}?" if close is not None else ""
+                close = written[0] if len(written) == 1 else nearest(key, written)
+                meant = "..." if close is None else key_str(close)
                 raise KeyMismatchError(
                     f"{type(module).__name__} does not write {key_str(key)}, it writes"
-                    f" {', '.join(map(key_str, written))}: give it that out_key, or name the key with set_keys(){hint}"
+                    f" {', '.join(map(key_str, written))}: give it that out_key, or call set_keys({name}={meant})"
                 )
         self._lowered = lower(module)
         if self._lowered is not None:

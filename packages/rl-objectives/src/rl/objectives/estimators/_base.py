@@ -17,6 +17,7 @@ from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.recurrent import State
 from rl.core.sequences import check_sequences
 from rl.objectives import _foreign
+from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     MASK,
     by_step,
@@ -30,7 +31,7 @@ from rl.objectives._batch.mask import (
 from rl.objectives._batch.time_order import find_time_dim, refuse_shuffled
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives._networks.keyed_module import KeyedModule
-from rl.objectives.functional._shared import ended as as_flags
+from rl.objectives.functional._regression import is_number
 
 __all__ = ["TDEstimatorBase", "ValueEstimatorBase"]
 
@@ -96,14 +97,14 @@ class ValueEstimatorBase(KeyedModule):
                 raise SpecError(f"{type(self).__name__} got {ends}; it must be in [0, 1]")
             self.register_buffer(name, value)
             return
-        if not 0 <= value <= 1:
-            raise SpecError(f"{type(self).__name__} got {name}={value}; it must be in [0, 1]")
+        if not (is_number(value) and 0 <= value <= 1):
+            raise SpecError(f"{type(self).__name__} got {name}={value!r}; it must be in [0, 1]")
         setattr(self, name, float(value))
 
     def _derive(self) -> Contract:
         keys = self._keys
         network = self.value_network
-        self._call = None if network is None else NetworkCall(network, [keys["value"]])
+        self._call = None if network is None else NetworkCall(network, {"value": keys["value"]})
         self._states = () if self._call is None else self._call.states
         if self._call is None:
             given = "; give the estimator a value_network, or write it before"
@@ -171,7 +172,8 @@ class ValueEstimatorBase(KeyedModule):
             tensordict: batch ``[*B, T]`` in time order.
 
         Raises:
-            ContractError: if a key that is read is absent, or the batch is not in time order.
+            ContractError: if a key that is read is absent, the batch is not in time order, or a step is terminated or
+                truncated and not done.
             ShapeError: if shapes do not agree.
         """
         self.derived()
@@ -180,7 +182,8 @@ class ValueEstimatorBase(KeyedModule):
         mask = counted_steps(tensordict, keys["mask"], type(self).__name__)
         entries = dict(zip(names, without_padding(leaves, mask), strict=True))
         raw_done = leaves[names.index(next_key(keys["done"]))]  # padding behind a step that goes on is refused
-        done, terminated = as_flags(raw_done, tensordict.get(next_key(keys["terminated"]), None))
+        ended = tensordict.get(next_key(keys["terminated"]), None)
+        done, terminated = end_flags(tensordict, raw_done, ended, keys, mask, type(self).__name__)
         reward = entries[next_key(keys["reward"])]
         dim = self.find_time(tensordict, done)
         if self._states:

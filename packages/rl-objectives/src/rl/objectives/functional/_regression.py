@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +13,17 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from rl.core.errors import ShapeError, SpecError
 from rl.objectives._batch.mask import fitted, mean_of
 
-__all__ = ["check_distance", "check_reduction", "distance", "reduce", "refuse_empty"]
+__all__ = ["check_distance", "check_reduction", "distance", "is_number", "reduce", "refuse_empty"]
 
 _DISTANCES: dict[str, Callable[..., Tensor]] = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
 _REDUCTIONS = ("mean", "sum", "none")
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, or a tensor of one."""
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and value.dtype is not torch.bool and not value.is_complex()
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_distance(kind: str, owner: str) -> str:

@@ -8,6 +8,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
 from rl.core.contract import Key
+from rl.objectives import _foreign
 from rl.objectives._batch.mask import mean_of, scalar
 from rl.objectives.functional import policy_gradient
 from rl.objectives.functional._regression import reduce
@@ -17,6 +18,7 @@ __all__ = ["A2CLoss"]
 
 
 @final
+@_foreign.a2c_loss
 class A2CLoss(PolicyLoss):
     """Advantage actor-critic: policy gradient with a critic and an entropy bonus.
 

@@ -13,11 +13,11 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
 from rl.objectives import _foreign
+from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import MASK, mask_key, mean_of, scalar, terminated_key
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
 from rl.objectives.functional._regression import check_distance, distance, reduce
-from rl.objectives.functional._shared import ended as as_flags
 from rl.objectives.losses._base import Entries, LossModule
 from rl.objectives.targets._target_networks import make_target
 
@@ -144,13 +144,14 @@ class DQNLoss(LossModule):
                 f"{type(self).__name__} got double_dqn=True without delay_value: without a target network it changes"
                 " nothing"
             )
-        self._online = NetworkCall(self.value_network, [keys["action_value"]])
+        self._online = NetworkCall(self.value_network, {"action_value": keys["action_value"]})
         written = [unwrap(key) for key in self.value_network.out_keys]  # pyright: ignore[reportUnknownVariableType, reportGeneralTypeIssues] - checked by the call
         following = self.value_network if self.target_value_network is None else self.target_value_network
-        choice = [keys["action"]] if keys["action"] in written else [keys["action_value"]]
-        self._choice = NetworkCall(self.value_network, choice) if self.double_dqn else None
-        chosen = keys["chosen_action_value"] if not self.double_dqn else None
-        self._target = NetworkCall(following, [chosen if chosen in written else keys["action_value"]])
+        choice = "action" if keys["action"] in written else "action_value"
+        self._choice = NetworkCall(self.value_network, {choice: keys[choice]}) if self.double_dqn else None
+        chosen = not self.double_dqn and keys["chosen_action_value"] in written
+        following_value = "chosen_action_value" if chosen else "action_value"
+        self._target = NetworkCall(following, {following_value: keys[following_value]})
         self._states = self._online.states
         return Contract(
             (
@@ -178,7 +179,7 @@ class DQNLoss(LossModule):
             tensordict: the batch, ``[*B]``.
 
         Raises:
-            ContractError: if a key that is read is absent.
+            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
             ShapeError: if shapes do not agree.
         """
         entries, mask = self.read(tensordict)
@@ -192,7 +193,8 @@ class DQNLoss(LossModule):
         with torch.no_grad():
             value = self._next_value(entries, after, size)
             reward, ended = entries[next_key(keys["reward"])], entries.get(next_key(keys["terminated"]))
-            done, terminated = as_flags(entries[next_key(keys["done"])], ended)
+            done = entries[next_key(keys["done"])]
+            done, terminated = end_flags(tensordict, done, ended, keys, mask, type(self).__name__)
             estimator = self._estimators[0]
             assert isinstance(estimator, TDEstimatorBase)
             time = estimator.find_time(tensordict, tensordict.get(next_key(keys["done"])).bool())

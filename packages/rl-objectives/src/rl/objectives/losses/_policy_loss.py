@@ -18,7 +18,7 @@ from rl.objectives._networks.calls import ActorCall, NetworkCall, actor_keys, in
 from rl.objectives._networks.composite import joint, listed, taken
 from rl.objectives.estimators._base import ValueEstimatorBase
 from rl.objectives.estimators._kinds import ValueEstimators
-from rl.objectives.functional._regression import check_distance, distance, reduce
+from rl.objectives.functional._regression import check_distance, distance, is_number, reduce
 from rl.objectives.losses._base import Entries, LossModule
 
 __all__ = ["EntropyCoeff", "PolicyLoss", "check_entropy", "weighted_entropy"]
@@ -75,8 +75,8 @@ class PolicyLoss(LossModule):
         self._keys.update(actor_keys(actor_network))
 
     def _check_weight(self, name: str, weight: float) -> float:
-        if not weight >= 0:
-            raise SpecError(f"{type(self).__name__} got {name}={weight}; it is a number of at least 0")
+        if not (is_number(weight) and weight >= 0):
+            raise SpecError(f"{type(self).__name__} got {name}={weight!r}; it is a number of at least 0")
         return weight
 
     def _writes(self) -> tuple[Key, ...]:
@@ -84,10 +84,10 @@ class PolicyLoss(LossModule):
 
     def _derive(self) -> Contract:
         keys, clip, who = self._keys, self.clip_value, type(self).__name__
-        if clip is not None and (isinstance(clip, bool) or not clip > 0):
-            raise SpecError(f"{who} got clip_value={clip}; it is a width above 0 in units of return, or None")
+        if clip is not None and not (is_number(clip) and clip > 0):
+            raise SpecError(f"{who} got clip_value={clip!r}; it is a width above 0 in units of return, or None")
         self._actor = ActorCall(self.actor_network)
-        self._critic = NetworkCall(self.critic_network, [keys["value"]])
+        self._critic = NetworkCall(self.critic_network, {"value": keys["value"]})
         self._usual: list[ValueEstimatorBase] = []  # made when first needed; in a list, so that it is no child
         self._states = joint_states(who, self.actor_network, self.critic_network)
         inputs = dict.fromkeys([*self._actor.in_keys, *self._critic.in_keys])
@@ -177,12 +177,14 @@ def check_entropy(coeff: EntropyCoeff, samples: int, owner: str, *, bonus: bool 
     """Raise unless weights and number of samples are in their range; return the weight, 0 without a bonus.
 
     Raises:
-        SpecError: if a weight is negative or NaN, or the number of samples below 1.
+        SpecError: if a weight is no number, negative or NaN, or the number of samples below 1.
     """
+    if isinstance(coeff, Mapping) and not coeff:
+        raise SpecError(f"{owner} got entropy_coeff={coeff}; it is a number, or a mapping with one for each action key")
     for key, weight in coeff.items() if isinstance(coeff, Mapping) else [("", coeff)]:
-        if not weight >= 0:
+        if not (is_number(weight) and weight >= 0):
             what = f"entropy_coeff[{key_str(key)}]" if key else "entropy_coeff"
-            raise SpecError(f"{owner} got {what}={weight}; it is a number of at least 0")
+            raise SpecError(f"{owner} got {what}={weight!r}; it is a number of at least 0")
     if samples < 1:
         raise SpecError(f"{owner} got samples_mc_entropy={samples}; it is at least 1")
     return coeff if bonus else 0.0

@@ -13,7 +13,7 @@ from rl.core.errors import SpecError
 from rl.objectives import _foreign
 from rl.objectives._batch.mask import fitted, mean_of, mean_std, scalar
 from rl.objectives.functional import clipped_surrogate, surrogate
-from rl.objectives.functional._regression import reduce
+from rl.objectives.functional._regression import is_number, reduce
 from rl.objectives.losses._policy_loss import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
 
 __all__ = ["ClipPPOLoss", "PPOLoss"]
@@ -216,13 +216,21 @@ class ClipPPOLoss(PPOLoss):
         clip_value: float | None = None,
         **others: Any,
     ) -> None:
-        below, above = pair = clip_epsilon if isinstance(clip_epsilon, tuple) else (clip_epsilon, clip_epsilon)
-        if not (0 < below < 1 and above > 0 and (above < 1 or pair is clip_epsilon)):
-            raise SpecError(f"{type(self).__name__} got clip_epsilon={clip_epsilon}; it is in (0, 1)")
-        if clip_value is True and not isinstance(clip_epsilon, tuple):
-            clip_value = clip_epsilon
+        owner = type(self).__name__
+        pair: Any = tuple(clip_epsilon) if isinstance(clip_epsilon, list | tuple) else None
+        sides: Any = (clip_epsilon, clip_epsilon) if pair is None else pair
+        fits = len(sides) == 2 and all(map(is_number, sides)) and 0 < sides[0] < 1 and sides[1] > 0
+        if not fits or (pair is None and not sides[1] < 1):
+            raise SpecError(
+                f"{owner} got clip_epsilon={clip_epsilon!r}; it is in (0, 1), or a pair of how far it reaches below 1,"
+                " in (0, 1), and above 1, more than 0"
+            )
+        if clip_value is True:
+            if pair is not None:
+                raise SpecError(f"{owner} got clip_value=True with clip_epsilon={pair}; give clip_value as a number")
+            clip_value = sides[0]
         super().__init__(actor_network, critic_network, clip_value=clip_value, **others)
-        self.clip_epsilon = clip_epsilon
+        self.clip_epsilon: float | tuple[float, float] = clip_epsilon if pair is None else pair
 
     def _figures(self) -> tuple[Key, ...]:
         more = scalar("clip_fraction", "share of ratios outside the interval, [0, 1], no gradient")

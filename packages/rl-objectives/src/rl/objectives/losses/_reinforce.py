@@ -8,6 +8,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
 from rl.core.contract import Key
+from rl.objectives import _foreign
 from rl.objectives._batch.mask import scalar
 from rl.objectives.functional import policy_gradient
 from rl.objectives.functional._regression import reduce
@@ -18,6 +19,7 @@ __all__ = ["ReinforceLoss"]
 
 
 @final
+@_foreign.reinforce_loss
 class ReinforceLoss(PolicyLoss):
     """REINFORCE: log-probability of each action times its advantage, with a critic as baseline.
 

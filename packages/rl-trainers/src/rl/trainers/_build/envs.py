@@ -70,12 +70,12 @@ def make_env(
     except UnknownComponentError as error:
         if arguments != (env,):
             raise
-        raise UnknownComponentError(f"{error} {_no_component(env)}") from error
+        stop = "" if str(error).endswith((".", "?")) else "."
+        raise UnknownComponentError(f"{error}{stop} {_no_component(env)}") from error
     except TypeError as error:
-        if not env_kwargs:
-            raise
+        given_kwargs = f" with env_kwargs={dict(env_kwargs)}" if env_kwargs else ""
         raise RLError(
-            f"{env!r} cannot be made with env_kwargs={dict(env_kwargs)}: {error}; leave out what it does not take"
+            f"{env!r} cannot be made{given_kwargs}: {error}; give what it takes with --env-kwargs '{{key: value}}'"
         ) from error
     from rl.envs import EnvBase, StepCounter, TransformedEnv
 
@@ -84,7 +84,7 @@ def make_env(
     if max_episode_steps:
         made = TransformedEnv(made, StepCounter(max_steps=max_episode_steps))
     for text in transform:
-        made = TransformedEnv(made, _transform(text))
+        made = _transformed(made, text)
     if observation_indices:
         from rl.trainers._build.observation_indices import ObservationIndices
 
@@ -104,6 +104,21 @@ def env_options(config: RunConfig) -> dict[str, Any]:
     }
 
 
+def _transformed(env: Any, text: str) -> Any:
+    from rl.envs import TransformedEnv
+
+    transform = _transform(text)
+    try:
+        made = TransformedEnv(env, transform)
+        _ = made.observation_spec  # calls the transform, which may be no transform at all
+    except TypeError as error:
+        raise RLError(
+            f"the transform {text!r} does not fit: {str(error).splitlines()[0]}; name a Transform, or a function from"
+            " TensorDict to TensorDict"
+        ) from error
+    return made
+
+
 def _transform(text: str) -> Any:
     """A class is called with the arguments; a function from TensorDict to TensorDict is taken as it is."""
     found, arguments = find_call("transform", text)
@@ -120,7 +135,16 @@ def _wrapper(text: str) -> Callable[[Any], Any]:
     if ":" not in name:
         raise UnknownComponentError(f"the wrapper {text!r} names no module; write module:callable")
     found, arguments = find_call("wrapper", text)
-    return partial(found, **arguments)
+    return partial(_wrapped, found, arguments, text)
+
+
+def _wrapped(wrapper: Make, arguments: Mapping[str, Any], text: str, env: Any) -> Any:
+    try:
+        return wrapper(env, **arguments)
+    except TypeError as error:
+        raise RLError(
+            f"the wrapper {text!r} cannot be made: {error}; give its arguments as in module:callable:{{key: value}}"
+        ) from error
 
 
 def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
@@ -149,7 +173,10 @@ def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
 
 
 def _no_component(env: str) -> str:
-    """What the registry says about the environment: the nearest name, and plugins that are left out."""
+    """What the module or the registry says: that there is no such name, the nearest, and plugins that are left out."""
+    module, colon, name = env.partition(":")
+    if colon:
+        return f"And the module {module!r} has no {name!r}."
     try:
         load("env", env)
     except UnknownComponentError as error:

@@ -8,10 +8,11 @@ from typing import Any
 
 import yaml
 
+from rl.core.components import CONTRACTS
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
-from rl.core.registry import load
+from rl.core.registry import components, load
 
-__all__ = ["find", "find_call", "import_attribute", "import_named"]
+__all__ = ["find", "find_call", "import_attribute", "import_named", "is_argument"]
 
 
 def find_call(kind: str, text: str) -> tuple[Any, dict[str, Any]]:
@@ -36,13 +37,33 @@ def find_call(kind: str, text: str) -> tuple[Any, dict[str, Any]]:
             arguments = yaml.safe_load("{" + rest)
         except (yaml.YAMLError, RecursionError) as error:
             raise RLError(_bad_arguments(kind, text)) from error
-        if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
+        if not isinstance(arguments, dict) or not all(map(is_argument, arguments.items())):
             raise RLError(_bad_arguments(kind, text))
-    return find(kind, name), arguments
+    try:
+        return find(kind, name), arguments
+    except UnknownComponentError as error:
+        before = name.partition(":")[0]
+        if before != name and kind in CONTRACTS and before in {component.name for component in components(kind)}:
+            raise RLError(_bad_arguments(kind, text)) from error
+        raise
+
+
+def is_argument(item: tuple[Any, Any]) -> bool:
+    """Whether a name and its value can be an argument; ``{size:2}`` is the name ``size:2`` without a value in YAML.
+
+    Example:
+        >>> is_argument(("size", 2)), is_argument(("size:2", None))
+        (True, False)
+    """
+    name, value = item
+    return isinstance(name, str) and not (value is None and ":" in name)
 
 
 def _bad_arguments(kind: str, text: str) -> str:
-    return f"the arguments of the {kind} {text!r} are no mapping; write them as in 'name:{{key: value, other: 2}}'"
+    return (
+        f"the arguments of the {kind} {text!r} are no mapping; write NAME:{{key: value}}, with a space after the colon"
+        " of each key"
+    )
 
 
 def find(kind: str, name: str) -> Any:

@@ -225,10 +225,15 @@ def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str)
     image = len(shape) == 3 and (layout != "auto" or (spec.dtype is torch.uint8 and shape[0] != shape[-1]))
     channels_last = layout == "channels-last" or (layout == "auto" and shape[-1] < shape[0])
     if not image or min(shape[:2] if channels_last else shape[1:]) < SMALLEST_IMAGE:
+        fitting = [
+            other
+            for other, sides in (("channels-first", shape[1:]), ("channels-last", shape[:2]))
+            if other != layout and len(shape) == 3 and min(sides) >= SMALLEST_IMAGE  # noqa: PLR2004 - of an image
+        ]
         raise SpecError(
             f"the observation {key_str(key)} is {_described(spec, shape)}, and"
             f" observation_layout={layout!r} does not say how to read it: auto takes uint8 with three dimensions as an"
             " image whose channels are the smaller of the first and last dimension, of at least"
-            f" {SMALLEST_IMAGE} x {SMALLEST_IMAGE}. Set --observation-layout to channels-first, channels-last or flat"
+            f" {SMALLEST_IMAGE} x {SMALLEST_IMAGE}, and channels-first and channels-last take three dimensions. Set --observation-layout to {' or '.join([*fitting, 'flat'])}"
         )
     return _Image(shape, spec.dtype, channels_last=channels_last)

@@ -285,7 +285,7 @@ _WANTED = {
     "float": "a number",
     "bool": "true or false",
     "tuple": "a list in quotes, like '[64,64]' or '[csv]'",
-    "Mapping": "a mapping in quotes, like '{frame_skip: 4}'",
+    "Mapping": "a mapping in quotes with a space after each colon, like '{frame_skip: 4}'",
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl.trainers._build.named import is_argument
 from rl.trainers._command.fields import LAYOUTS, REPEATED, check, in_range, one_of, positive
 
 __all__ = ["RunConfig"]
@@ -89,7 +90,10 @@ class RunConfig:
             self,
             {
                 "env": (bool, "the name of an environment"),
-                "env_kwargs": (_is_mapping, "a mapping with names as keys, as in {frame_skip: 4}"),
+                "env_kwargs": (
+                    _is_mapping,
+                    "a mapping with names as keys and a space after each colon, as in {frame_skip: 4}",
+                ),
                 "observation_layout": one_of(*LAYOUTS),
                 "total_frames": above_zero,
                 "seed": in_range(0, 2**31 - 1),
@@ -110,4 +114,4 @@ class RunConfig:
 
 
 def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    return isinstance(value, Mapping) and all(map(is_argument, value.items()))

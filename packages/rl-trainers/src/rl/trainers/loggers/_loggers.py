@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -103,17 +103,27 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
     """The columns of a ``metrics.csv``; an empty cell is NaN.
 
     Raises:
-        CheckpointError: if the file cannot be read, or a cell is not a number.
+        CheckpointError: if the file cannot be read or has no header, or a cell is not a number.
     """
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file, restval=""))
+            reader = csv.DictReader(file, restval="")
+            _check_header(path, reader.fieldnames or [])
+            rows = list(reader)
         names = list(rows[0]) if rows else []
         return {name: [float(row[name]) if row[name] else math.nan for row in rows] for name in names}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}; name a run folder with metrics") from error
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise CheckpointError(f"{path} is damaged: {error}; correct that line, or delete the file") from error
+
+
+def _check_header(path: Path, columns: Sequence[str]) -> None:
+    if "frames" not in columns:
+        raise CheckpointError(
+            f"{path} is damaged: its first line is no header with the column 'frames'; delete the file, and a resumed"
+            " run begins a new one"
+        )
 
 
 def _cell(value: float) -> str:
@@ -127,6 +137,7 @@ def _truncate(path: Path, step: int) -> list[str]:
         if not lines:
             return []
         columns = lines[0].strip().split(",")
+        _check_header(path, columns)
         kept = [
             line
             for line in lines[1:]

@@ -1,0 +1,60 @@
+"""Done flags of a batch: ``done = terminated | truncated``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import ContractError
+from rl.core.keys import TRUNCATED, as_tuple, key_str, next_key, unwrap
+from rl.objectives._batch.mask import fitted
+from rl.objectives.functional._shared import ended
+
+__all__ = ["end_flags"]
+
+
+def end_flags(
+    td: TensorDictBase,
+    done: Tensor,
+    terminated: Tensor | None,
+    keys: Mapping[str, Any],
+    mask: Tensor | None,
+    owner: str,
+) -> tuple[Tensor, Tensor]:
+    """The flags ``done`` and ``terminated`` as bool; a step that is terminated or truncated is done.
+
+    On CPU a contradiction is refused. Elsewhere, and in compiled code, a check would wait for the device: there `done`
+    is completed with the other two.
+
+    Args:
+        td: the batch ``[*B]``; ``truncated`` is read if it is there.
+        done: as the batch holds it, ``[*B, 1]``.
+        terminated: as the batch holds it; `done` if None.
+        keys: those named ``done`` and ``terminated``.
+        mask: of valid steps, ``[*B]``.
+        owner: the component that messages name.
+
+    Raises:
+        ContractError: if a valid step is terminated or truncated, and not done.
+    """
+    done, terminated = ended(done, terminated)
+    beside = unwrap((*as_tuple(keys["done"])[:-1], TRUNCATED))
+    checked = done.device.type == "cpu" and not torch.compiler.is_compiling()
+    whole = done
+    for key, flag in ((keys["terminated"], terminated), (beside, td.get(next_key(beside), None))):
+        if flag is None or flag is done or flag.shape != done.shape:
+            continue
+        if not checked:
+            whole = whole | flag.bool()
+            continue
+        wrong = flag.bool() > done
+        if bool(wrong.any()) and (mask is None or bool((wrong := wrong & fitted(mask, wrong)).any())):
+            raise ContractError(
+                f"{owner}: at {wrong.nonzero()[0].tolist()} of {list(done.shape)} {key_str(next_key(key))} is true and"
+                f" {key_str(next_key(keys['done']))} is false. Write done = terminated | truncated"
+            )
+    return whole, terminated
