@@ -9,12 +9,11 @@ from rl.native._build import FLAGS, SOURCES, compiler
 
 HERE = Path(__file__).parent / "c"
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O0"]
-BESIDE = {"python.c": ("returns.c", "returns_python.c", "tree.c", "tree_python.c")}
 
 
 def _compile(flags, source, program):
     tested = source.name.removeprefix("test_")
-    parts = (SOURCES / name for name in ("dispatch.c", tested, *BESIDE.get(tested, ())))
+    parts = (SOURCES / name for name in ("dispatch.c", tested))
     line = [*compiler(), *FLAGS, *flags, f"-I{SOURCES}", str(source), *(str(part) for part in parts if part.is_file())]
     return subprocess.run([*line, "-o", str(program), "-lm"], capture_output=True, text=True, check=False)
 

@@ -1,4 +1,4 @@
-"""`rl.core.interfaces.LinearRecurrence` in C, with the returns that are built on it."""
+"""Linear recurrence and fused returns (GAE, TD(lambda), V-trace) in C."""
 
 from __future__ import annotations
 
@@ -13,22 +13,30 @@ from torch.autograd.graph import increment_version
 from rl.core.checks import same_shape
 from rl.core.errors import SpecError
 from rl.native import _recurrence_ops as _ops
-from rl.native._calls import function, why_slower
 from rl.native._library import require, why
-from rl.native._looks import Job, are_taken, coefficient, run_closer, run_traced
-from rl.native._returns import BITS, GAE, PLAIN, TD_LAMBDA, VTRACE, dimension, refuse_out, run
+from rl.native._returns import (
+    BITS,
+    GAE,
+    PLAIN,
+    TD_LAMBDA,
+    VTRACE,
+    Slots,
+    check_out,
+    compute,
+    dimension,
+    has_memory,
+    is_supported,
+    run,
+)
 from rl.native._traced import is_dual, is_traced, is_transformed
 
 __all__ = ["NativeRecurrence"]
 
 _is_compiling = torch.compiler.is_compiling
-_is_dynamo = torch.compiler.is_dynamo_compiling  # takes half as long; C asks for all others that trace
-_fresh = torch.empty_like
 _OPS = torch.ops.rl_native
-assert _ops.library is not None  # what `_OPS` holds comes from there
 
 _NOT_INTO_OUT = (
-    "the native recurrence cannot write into out where a gradient is asked for, the call is traced or a tensor is not a"
+    "the native recurrence cannot write into out where a gradient is needed, the call is traced or a tensor is not a"
     " plain one on the CPU; leave out away"
 )
 
@@ -40,9 +48,8 @@ class NativeRecurrence:
     For float32 and float64 on the CPU. Memory need not be dense: ``[*B, T, F]``, ``[T, *B, F]`` and transposed views
     of either are read and written where they lie.
 
-    The recurrence is differentiable any number of times. `gae`, `td_lambda`, `vtrace` and `vtrace_from_log_probs` are
-    not: they return None where a gradient is asked for, or where the arguments are of another kind than the kernels
-    take, and compute nothing then.
+    The recurrence is differentiable any number of times. `gae`, `td_lambda` and `vtrace` are not: they return None, and
+    compute nothing, where a gradient is needed or the kernels do not support the arguments.
 
     Raises:
         RLError: if there is no compiled library.
@@ -59,16 +66,14 @@ class NativeRecurrence:
 
     def __init__(self) -> None:
         require()
-        self._run = function("returns", unusual=False)
-        self._new = function("new_returns", unusual=None)
 
     def __reduce__(self) -> tuple[type[NativeRecurrence], tuple[()]]:
         return NativeRecurrence, ()
 
     @property
     def why(self) -> str:
-        """What is compiled, for ``rl doctor``."""
-        return why() + why_slower()
+        """The instruction set in use, for ``rl doctor``."""
+        return why()
 
     def __repr__(self) -> str:
         return f"NativeRecurrence({self.why})"
@@ -87,7 +92,7 @@ class NativeRecurrence:
 
         Raises:
             ShapeError: if shapes differ, or there is no such dimension.
-            SpecError: if a type is not taken, `out` cannot be written, or a tensor carries a derivative forward
+            SpecError: if a type is not taken, `out` cannot be written, or a tensor has a forward-mode tangent
                 (`torch.func.jvp`).
 
         Example:
@@ -97,31 +102,27 @@ class NativeRecurrence:
         """
         if is_traced():
             return self._traced(d, c, time_dim, out)
-        absent = None
-        numbers = (d, absent, absent, absent, absent, absent, c, absent)
-        if out is None:
-            found = self._new(PLAIN, time_dim, 0.0, 0.0, 0.0, 0.0, *numbers, absent, absent)
-            if found is not None:
-                return found
-        elif self._run(PLAIN, time_dim, 0.0, 0.0, 0.0, 0.0, *numbers, absent, absent, out, absent):
-            increment_version(out)
-            return out
         _check(d, c)
         dim = dimension(time_dim, d.shape)
-        if not are_taken(numbers, (), traced=False):
+        inputs: Slots = (d, None, None, None, c, None, None, None)
+        if not is_supported(inputs, traced=False):
             if out is not None:
                 raise SpecError(_NOT_INTO_OUT)
+            for tensor in (d, c):
+                if tensor.layout is torch.strided and not has_memory(tensor) and not tensor._is_zerotensor():  # noqa: SLF001 - there is no public way to ask
+                    raise SpecError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
             return _OPS.linear_recurrence(d, c, dim, False)  # noqa: FBT003 - of the schema
-        if out is not None:
-            refuse_out((out,), (d, c), d)
+        if out is None:
+            out = torch.empty_like(d)
+        else:
+            check_out((out,), (d, c), d)
             increment_version(out)
-        memory = _fresh(d) if out is None else out
-        run(PLAIN, (*numbers, absent, absent, memory, absent), dim)
-        return memory
+        run(PLAIN, inputs, (out, None), dim)
+        return out
 
     @staticmethod
     def _traced(d: Tensor, c: Tensor, time_dim: int, out: Tensor | None) -> Tensor:
-        """The recurrence where somebody looks at the operators that run."""
+        """The recurrence as an operator, for tracers."""
         _check(d, c)
         dim = dimension(time_dim, d.shape)
         if out is not None:
@@ -174,12 +175,8 @@ class NativeRecurrence:
             >>> advantage.flatten()
             tensor([1.7500, 1.5000, 1.0000])
         """
-        terminated = done if terminated is None else terminated
-        job = (
-            GAE, time_dim, gamma, lmbda, 0.0, 0.0,
-            reward, state_value, next_state_value, None, None, None, None, None, done, terminated,
-        )  # fmt: skip
-        return self._answer(job, out)
+        inputs = reward, state_value, next_state_value, None
+        return _return(GAE, inputs, (gamma, lmbda), (done, terminated), time_dim, out)
 
     def td_lambda(
         self,
@@ -220,12 +217,8 @@ class NativeRecurrence:
             >>> NativeRecurrence().td_lambda(0.5, 1.0, None, torch.ones(1, 3, 1), done, None, -2).flatten()
             tensor([1.5000, 1.0000, 1.0000])
         """
-        terminated = done if terminated is None else terminated
-        job = (
-            TD_LAMBDA, time_dim, gamma, lmbda, 0.0, 0.0,
-            reward, None, next_state_value, None, None, None, None, None, done, terminated,
-        )  # fmt: skip
-        return self._answer(job, out)
+        inputs = reward, None, next_state_value, None
+        return _return(TD_LAMBDA, inputs, (gamma, lmbda), (done, terminated), time_dim, out)
 
     def vtrace(  # noqa: PLR0913 - the terms of the formula
         self,
@@ -276,107 +269,71 @@ class NativeRecurrence:
             >>> target.flatten()
             tensor([1.5000, 1.0000])
         """
-        terminated = done if terminated is None else terminated
-        job = (
-            VTRACE, time_dim, gamma, lmbda, rho_bar, c_bar,
-            reward, state_value, next_state_value, ratio, None, None, None, None, done, terminated,
-        )  # fmt: skip
-        return self._answer(job, out)
+        inputs = reward, state_value, next_state_value, ratio
+        return _return(VTRACE, inputs, (gamma, lmbda, rho_bar, c_bar), (done, terminated), time_dim, out)
 
-    def vtrace_from_log_probs(  # noqa: PLR0913 - the terms of the formula
-        self,
-        gamma: float | Tensor,
-        lmbda: float | Tensor,
-        log_pi: Tensor,
-        log_mu: Tensor,
-        state_value: Tensor,
-        next_state_value: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        terminated: Tensor | None,
-        time_dim: int,
-        *,
-        rho_bar: float = 1.0,
-        c_bar: float = 1.0,
-        out: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, Tensor] | None:
-        """V-trace as `vtrace`, with the ratio ``exp(log_pi - log_mu)``, which never lies in memory as a whole.
 
-        Args:
-            gamma: as for `gae`.
-            lmbda: as for `gae`.
-            log_pi: log-probability of each action now, ``[*B, T, F]``, nats.
-            log_mu: log-probability of each action when it was taken, same shape.
-            state_value: as for `gae`.
-            next_state_value: as for `gae`.
-            reward: as for `gae`.
-            done: as for `gae`.
-            terminated: as for `gae`.
-            time_dim: where time is.
-            rho_bar: as for `vtrace`.
-            c_bar: as for `vtrace`.
-            out: both results are written there, if given.
+def _return(
+    kind: int,
+    inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
+    weights: tuple[float | Tensor, ...],
+    flags: tuple[Tensor, Tensor | None],
+    time_dim: int,
+    out: Any,
+) -> Any:
+    """A return of one kind; None if the kernels do not support the arguments.
 
-        Returns:
-            The advantage and the value target; None if this is not a case for the kernel, or if the call is traced:
-            nothing is written then. A ratio that a type holds without all of its digits (below 2e-38 in float32) may
-            count as zero.
+    Args:
+        kind: `GAE`, `TD_LAMBDA` or `VTRACE`.
+        inputs: reward, value, next value, importance ratio.
+        weights: gamma and lambda, and the thresholds of V-trace.
+        flags: done and terminated.
+        time_dim: dimension of time.
+        out: written, if given.
+    """
+    reward, value, following, ratio = inputs
+    done, terminated = flags
+    if kind != TD_LAMBDA and (value is None or following is None or (kind == VTRACE and ratio is None)):
+        return None
+    traced = is_traced()
+    if traced and not _is_compiling() and (is_dual() or is_transformed()):
+        return None
+    gamma, gammas = _coefficient(weights[0], reward, traced=traced)
+    lmbda, lmbdas = _coefficient(weights[1], reward, traced=traced)
+    given: Slots = (reward, value, following, ratio, gammas, lmbdas, done, done if terminated is None else terminated)
+    if done is None or not is_supported(given, traced=traced):  # pyright: ignore[reportUnnecessaryComparison]
+        return None
+    dim = dimension(time_dim, reward.shape)
+    rho_bar, c_bar = (float(weights[2]), float(weights[3])) if kind == VTRACE else (0.0, 0.0)
+    if traced:
+        return None if out is not None else _operator(kind, given, gamma, lmbda, dim, rho_bar, c_bar)
+    if out is not None:
+        outputs = (out,) if kind == TD_LAMBDA else _pair(out)
+        check_out(outputs, given, reward)
+        increment_version(outputs)
+    return compute(kind, given, dim, gamma, lmbda, rho_bar, c_bar, out=out)
 
-        Raises:
-            ShapeError: if there is no such dimension, or `out` has another shape.
-            SpecError: if `out` is given and cannot be written.
 
-        Example:
-            >>> one, done = torch.ones(1, 2, 1), torch.zeros(1, 2, 1, dtype=torch.bool)
-            >>> values = 0 * one, 0 * one, one, done, None, -2
-            >>> advantage, target = NativeRecurrence().vtrace_from_log_probs(0.5, 1.0, one, one, *values)
-            >>> target.flatten()
-            tensor([1.5000, 1.0000])
-        """
-        terminated = done if terminated is None else terminated
-        job = (
-            VTRACE, time_dim, gamma, lmbda, rho_bar, c_bar,
-            reward, state_value, next_state_value, None, log_pi, log_mu, None, None, done, terminated,
-        )  # fmt: skip
-        return self._answer(job, out)
+def _operator(kind: int, inputs: Slots, gamma: float, lmbda: float, dim: int, rho_bar: float, c_bar: float) -> Any:
+    """The same return as an operator of torch, which tracers see."""
+    reward, value, following, ratio, gammas, lmbdas, done, terminated = inputs
+    more = reward, done, terminated, gammas, lmbdas, gamma, lmbda, dim
+    if kind == GAE:
+        return _OPS.gae(value, following, *more)
+    if kind == TD_LAMBDA:
+        return _OPS.td_lambda(following, *more)
+    return _OPS.vtrace(ratio, value, following, *more, rho_bar, c_bar)
 
-    def _answer(self, job: Job, out: Any) -> Any:
-        """A return, by C at once if all is as it mostly is."""
-        if not _is_dynamo():
-            found = self._new(*job) if out is None else self._into(job, out)
-            if found is not None:
-                return found
-        return self._closer(job, out)
 
-    def _into(self, job: Job, out: Any) -> Any:
-        """A return into `out`; None if C found something unusual."""
-        first, second = (out, None) if job[0] == TD_LAMBDA else _pair(out)
-        if not self._run(*job, first, second):
-            return None
-        increment_version(out)
-        return out if second is None else (first, second)
-
-    def _closer(self, job: Job, out: Any) -> Any:
-        """A return of arguments that C found unusual, or of a call that is traced."""
-        kind, time_dim, gamma, lmbda, rho_bar, c_bar = job[:6]
-        reward, value, following, ratio, log_pi, log_mu, _, _, done, terminated = job[6:]
-        traced = is_traced()
-        g, gammas = coefficient(gamma, reward, traced=traced)
-        lam, lmbdas = coefficient(lmbda, reward, traced=traced)
-        weights = g, lam, rho_bar, c_bar
-        inputs = reward, value, following, ratio, log_pi, log_mu, gammas, lmbdas, done, terminated
-        if traced:
-            return None if out is not None else run_traced(kind, inputs, time_dim, weights)
-        if kind == TD_LAMBDA:
-            memory = _fresh(reward) if out is None else out
-            first, second = memory, None
-        else:
-            first, second = memory = (_fresh(reward), _fresh(reward)) if out is None else _pair(out)
-        if self._run(kind, time_dim, *weights, *inputs, first, second):
-            if out is not None:
-                increment_version(out)
-            return memory
-        return memory if run_closer(kind, inputs, (first, second), time_dim, weights, fresh=out is None) else None
+def _coefficient(value: float | Tensor, like: Tensor, *, traced: bool) -> tuple[float, Tensor | None]:
+    """A coefficient as a number, or as a tensor with one value for each step."""
+    if not isinstance(value, Tensor):
+        return float(value), None
+    if value.ndim:
+        return 0.0, value
+    if not traced and not (value.requires_grad and torch.is_grad_enabled()):
+        return float(value.to(like.dtype)), None
+    return 0.0, value.to(like).expand(like.shape)
 
 
 def _pair(out: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -396,6 +353,6 @@ def _refuse_tangents(*tensors: Tensor) -> None:
         return
     if any(unpack_dual(tensor).tangent is not None for tensor in tensors):
         raise SpecError(
-            "the native recurrence has no derivative that travels forward: use rl.objectives.value.functional, which"
-            " leaves it out there, or torch.autograd.grad"
+            "the native recurrence does not support forward-mode AD: use rl.objectives.value.functional, which does, or"
+            " torch.autograd.grad"
         )

@@ -1,4 +1,4 @@
-"""The kernels of `csrc/returns.c` as operators of PyTorch, ``torch.ops.rl_native``: for compilers and gradients."""
+"""The return kernels as operators of PyTorch, ``torch.ops.rl_native``: for compilers, tracers and gradients."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.library import Library, register_autograd, register_fake
 
-from rl.native._returns import GAE, PLAIN, TD_LAMBDA, VTRACE, run, run_forward
+from rl.native._returns import GAE, PLAIN, TD_LAMBDA, VTRACE, compute, run, run_forward
 
 __all__ = ["library", "transformed"]
 
 library = Library("rl_native", "FRAGMENT")
-"""Holds the definitions: they last as long as it does."""
+"""Keeps the definitions alive."""
 
 _COEFFICIENTS = "Tensor? gammas, Tensor? lmbdas, float gamma, float lmbda, int time_dim"
 _FLAGS = "Tensor done, Tensor terminated"
@@ -33,7 +33,7 @@ def _linear_recurrence(d: Tensor, c: Tensor, time_dim: int, forward: bool) -> Te
     if forward:
         run_forward(d, c, out, time_dim)
     else:
-        run(PLAIN, (d, None, None, None, None, None, c, None, None, None, out, None), time_dim)
+        run(PLAIN, (d, None, None, None, c, None, None, None), (out, None), time_dim)
     return out
 
 
@@ -48,11 +48,8 @@ def _gae(
     gamma: float,
     lmbda: float,
     time_dim: int,
-) -> tuple[Tensor, Tensor]:
-    out, out2 = torch.empty_like(reward), torch.empty_like(reward)
-    slots = (reward, value, next_value, None, None, None, gammas, lmbdas, done, terminated, out, out2)
-    run(GAE, slots, time_dim, gamma, lmbda)
-    return out, out2
+) -> Any:
+    return compute(GAE, (reward, value, next_value, None, gammas, lmbdas, done, terminated), time_dim, gamma, lmbda)
 
 
 def _td_lambda(
@@ -65,11 +62,9 @@ def _td_lambda(
     gamma: float,
     lmbda: float,
     time_dim: int,
-) -> Tensor:
-    out = torch.empty_like(reward)
-    slots = (reward, None, next_value, None, None, None, gammas, lmbdas, done, terminated, out, None)
-    run(TD_LAMBDA, slots, time_dim, gamma, lmbda)
-    return out
+) -> Any:
+    inputs = reward, None, next_value, None, gammas, lmbdas, done, terminated
+    return compute(TD_LAMBDA, inputs, time_dim, gamma, lmbda)
 
 
 def _vtrace(  # noqa: PLR0913, PLR0917 - of the schema
@@ -86,40 +81,37 @@ def _vtrace(  # noqa: PLR0913, PLR0917 - of the schema
     time_dim: int,
     rho_bar: float,
     c_bar: float,
-) -> tuple[Tensor, Tensor]:
-    out, out2 = torch.empty_like(reward), torch.empty_like(reward)
-    slots = (reward, value, next_value, ratio, None, None, gammas, lmbdas, done, terminated, out, out2)
-    run(VTRACE, slots, time_dim, gamma, lmbda, rho_bar, c_bar)
-    return out, out2
+) -> Any:
+    inputs = reward, value, next_value, ratio, gammas, lmbdas, done, terminated
+    return compute(VTRACE, inputs, time_dim, gamma, lmbda, rho_bar, c_bar)
 
 
-for _name, _function in (
-    ("linear_recurrence", _linear_recurrence),
-    ("gae", _gae),
-    ("td_lambda", _td_lambda),
-    ("vtrace", _vtrace),
-):
-    library.impl(_name, _function, "CPU")
-
-
-@register_fake("rl_native::linear_recurrence", lib=library)  # pyright: ignore[reportUntypedFunctionDecorator] - torch does not type it
-def _(d: Tensor, *_: object) -> Tensor:
+def _fake_linear_recurrence(d: Tensor, *_: object) -> Tensor:
     return torch.empty_like(d)
 
 
-@register_fake("rl_native::gae", lib=library)  # pyright: ignore[reportUntypedFunctionDecorator] - torch does not type it
-def _(_value: Tensor, _next_value: Tensor, reward: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+def _fake_gae(_value: Tensor, _next_value: Tensor, reward: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return torch.empty_like(reward), torch.empty_like(reward)
 
 
-@register_fake("rl_native::td_lambda", lib=library)  # pyright: ignore[reportUntypedFunctionDecorator] - torch does not type it
-def _(_next_value: Tensor | None, reward: Tensor, *_: object) -> Tensor:
+def _fake_td_lambda(_next_value: Tensor | None, reward: Tensor, *_: object) -> Tensor:
     return torch.empty_like(reward)
 
 
-@register_fake("rl_native::vtrace", lib=library)  # pyright: ignore[reportUntypedFunctionDecorator] - torch does not type it
-def _(_ratio: Tensor, _value: Tensor, _next_value: Tensor, reward: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+def _fake_vtrace(
+    _ratio: Tensor, _value: Tensor, _next_value: Tensor, reward: Tensor, *_: object
+) -> tuple[Tensor, Tensor]:
     return torch.empty_like(reward), torch.empty_like(reward)
+
+
+for _name, _function, _fake in (
+    ("linear_recurrence", _linear_recurrence, _fake_linear_recurrence),
+    ("gae", _gae, _fake_gae),
+    ("td_lambda", _td_lambda, _fake_td_lambda),
+    ("vtrace", _vtrace, _fake_vtrace),
+):
+    library.impl(_name, _function, "CPU")
+    register_fake(f"rl_native::{_name}", _fake, lib=library)
 
 
 def _setup(ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: Tensor) -> None:
@@ -128,7 +120,7 @@ def _setup(ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: Tensor) -
 
 
 def _following(x: Tensor, dim: int) -> Tensor:
-    """What comes one step later; zero at the end."""
+    """The following step; zero at the end."""
     return torch.cat((x.narrow(dim, 1, x.shape[dim] - 1), torch.zeros_like(x.narrow(dim, 0, 1))), dim)
 
 
@@ -136,7 +128,7 @@ _Gradients = tuple[Tensor | None, Tensor | None, None, None]
 
 
 def _gradients(run: Callable[[Tensor, Tensor, int, bool], Tensor], ctx: Any, grad: Tensor) -> _Gradients:
-    """The same recurrence in the other direction of time; itself differentiable, as far as `run` is."""
+    """Gradients: the recurrence in the other direction of time, as often differentiable as `run`."""
     c, x = ctx.saved_tensors
     dim: int = ctx.time_dim
     if not x.numel():
@@ -155,7 +147,7 @@ register_autograd("rl_native::linear_recurrence", _backward, setup_context=_setu
 
 
 class _Transformed(Function):
-    """The operator for the transforms of `torch.func`, which cannot look into what is registered for it."""
+    """The operator for the transforms of `torch.func`, which do not use its registered gradient."""
 
     @staticmethod
     def forward(d: Tensor, c: Tensor, time_dim: int, forward: bool) -> Tensor:  # noqa: FBT001  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares *args

@@ -1,4 +1,4 @@
-"""Calls of `csrc/returns.c`: tensors of one shape as addresses and strides, packed the way that `returns.h` says."""
+"""Calls of `csrc/returns.c`: argument checks, and tensors of one shape packed as `returns.h` declares."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from struct import Struct
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from rl.core.errors import ShapeError, SpecError
 from rl.native._library import require
@@ -16,14 +17,15 @@ from rl.native._library import require
 __all__ = [
     "BITS",
     "GAE",
-    "OUT",
     "PLAIN",
     "TD_LAMBDA",
     "VTRACE",
     "Slots",
+    "check_out",
+    "compute",
     "dimension",
-    "is_without_memory",
-    "refuse_out",
+    "has_memory",
+    "is_supported",
     "run",
     "run_forward",
 ]
@@ -35,24 +37,21 @@ Slots = tuple[
     Tensor | None,  # value
     Tensor | None,  # next value
     Tensor | None,  # importance ratio
-    Tensor | None,  # log_pi, where there is no ratio
-    Tensor | None,  # log_mu
     Tensor | None,  # gamma by step, or c
     Tensor | None,  # lambda by step
     Tensor | None,  # done
     Tensor | None,  # terminated
-    Tensor,  # out
-    Tensor | None,  # second out
 ]
-"""Tensors in the order of ``rl_returns_slot``."""
+"""Inputs in the order of ``rl_returns_slot``."""
 
-OUT = 10
+OUT = 8
 BITS = {torch.float32: 32, torch.float64: 64}
 
-_HEAD = Struct("=6q4d12q")
-_STRIDES = Struct("=36q")
-_pack_head = _HEAD.pack
-_REFUSED = "rl_returns refused a job: the library of rl-native is older than its Python part; build it anew"
+_FLAGS = 6  # first slot of the flags
+_STRIDED = torch.strided
+_PLAIN_TYPES = frozenset((Tensor, Parameter))
+_pack_head = Struct("=6q4d10q").pack
+_pack_strides = Struct("=30q").pack
 
 
 @cache
@@ -65,7 +64,7 @@ def _entry() -> Callable[[bytes], int]:
 
 
 def dimension(time_dim: int, shape: torch.Size) -> int:
-    """`time_dim`, counted from the front.
+    """`time_dim` as a nonnegative number.
 
     Raises:
         ShapeError: if a tensor of `shape` does not have it.
@@ -78,105 +77,164 @@ def dimension(time_dim: int, shape: torch.Size) -> int:
     return time_dim + dims
 
 
+def is_supported(inputs: Slots, *, traced: bool) -> bool:
+    """Whether the kernels accept these tensors, whatever their strides.
+
+    Args:
+        inputs: numbers and flags; those that the kind needs are given.
+        traced: while operators are traced, classes and memory are not examined.
+
+    Returns:
+        Whether all have one shape, the numbers one dtype (float32 or float64) and the flags bool, all are on the CPU,
+        and none needs a gradient.
+    """
+    first = inputs[0]
+    shape, dtype, grad = first.shape, first.dtype, torch.is_grad_enabled()
+    if dtype not in BITS:
+        return False
+    for slot, tensor in enumerate(inputs):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor) if traced else type(tensor) not in _PLAIN_TYPES or not has_memory(tensor):
+            return False
+        if tensor.dtype is not (dtype if slot < _FLAGS else torch.bool) or not tensor.is_cpu:
+            return False
+        if (grad and tensor.requires_grad) or tensor.shape != shape:
+            return False
+    return True
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether the elements are in memory: not of sparse tensors, freed storages, or the symbolic zeros of autograd."""
+    return tensor.layout is _STRIDED and (tensor.data_ptr() != 0 or not tensor.numel())
+
+
+def compute(
+    kind: int,
+    inputs: Slots,
+    dim: int,
+    gamma: float,
+    lmbda: float,
+    rho_bar: float = 0.0,
+    c_bar: float = 0.0,
+    *,
+    out: Tensor | Sequence[Tensor] | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """A return, into new memory or into `out`, which `check_out` has checked.
+
+    Returns:
+        One tensor of TD(lambda), otherwise the advantage and the value target.
+    """
+    like = inputs[0]
+    if kind == TD_LAMBDA:
+        single = torch.empty_like(like) if out is None else out
+        assert isinstance(single, Tensor)
+        run(kind, inputs, (single, None), dim, gamma, lmbda)
+        return single
+    first, second = (torch.empty_like(like), torch.empty_like(like)) if out is None else out
+    run(kind, inputs, (first, second), dim, gamma, lmbda, rho_bar, c_bar)
+    return first, second
+
+
 def run(
     kind: int,
-    tensors: Slots,
+    inputs: Slots,
+    out: tuple[Tensor, Tensor | None],
     dim: int,
     gamma: float = 0.0,
     lmbda: float = 0.0,
     rho_bar: float = 0.0,
     c_bar: float = 0.0,
 ) -> None:
-    """Fill the outputs of a job.
+    """Run a kernel.
 
     Args:
         kind: of ``rl_returns_kind``.
-        tensors: of one shape, on the CPU, in the order of ``rl_returns_slot``; numbers of the type of the first,
-            flags bool. The outputs overlap nothing.
-        dim: where time is, counted from the front.
+        inputs: of one shape, on the CPU; numbers of the dtype of the first, flags bool.
+        out: written; overlap nothing.
+        dim: dimension of time, nonnegative.
         gamma: used where there is no tensor of them.
-        lmbda: likewise.
-        rho_bar: largest weight of a temporal difference, of V-trace.
-        c_bar: largest weight of what follows, of V-trace.
+        lmbda: used where there is no tensor of them.
+        rho_bar: clipping threshold of the importance weight of V-trace.
+        c_bar: clipping threshold of the trace of V-trace.
     """
-    shape = tensors[0].shape
-    outer, steps, inner = prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
+    tensors: tuple[Tensor | None, ...] = (*inputs, *out)
+    outer, steps, inner = _sizes(inputs[0], dim)
     if not outer * steps * inner:
         return
-    bits = BITS[tensors[0].dtype]
-    seen = [None if tensor is None else _Seen(tensor, dim, written=slot >= OUT) for slot, tensor in enumerate(tensors)]
-    addresses = [0 if s is None else s.tensor.data_ptr() for s in seen]
-    strides = [step for s in seen for step in ((0, 0, 0) if s is None else s.strides)]
-    head = _pack_head(kind, bits, outer, steps, inner, 1, gamma, lmbda, rho_bar, c_bar, *addresses)
-    _call(head + _STRIDES.pack(*strides))
-    for s in seen:
-        if s is not None:
-            s.give_back()
+    addresses, strided = [], False
+    for tensor in tensors:
+        if tensor is None:
+            addresses.append(0)
+            continue
+        if not tensor.is_contiguous() or tensor.is_neg():
+            strided = True
+            break
+        addresses.append(tensor.data_ptr())
+    strides = b""
+    copies: Sequence[Tensor | None] = ()
+    if strided:
+        layouts = [(None, (0, 0, 0)) if tensor is None else _layout(tensor, dim) for tensor in tensors]
+        copies = [copy for copy, _ in layouts]
+        addresses = [0 if copy is None else copy.data_ptr() for copy in copies]
+        strides = _pack_strides(*(step for _, steps in layouts for step in steps))
+    bits = BITS[inputs[0].dtype]
+    _entry()(_pack_head(kind, bits, outer, steps, inner, strided, gamma, lmbda, rho_bar, c_bar, *addresses) + strides)
+    for target, copy in zip(out, copies[OUT:], strict=False):
+        if target is not None and copy is not None and copy is not target:
+            target.copy_(copy)
+
+
+def _sizes(tensor: Tensor, dim: int) -> tuple[int, int, int]:
+    """Numbers of elements before, along and after a dimension."""
+    shape = tuple(tensor.shape)
+    return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
 
 
 def run_forward(d: Tensor, c: Tensor, out: Tensor, dim: int) -> None:
-    """``y_t = d_t + c_{t-1} * y_{t-1}``: the recurrence in the other direction of time, by strides that go back.
+    """``y_t = d_t + c_{t-1} * y_{t-1}``: the recurrence forward in time, by negative strides.
 
     Args:
         d: on the CPU.
-        c: same shape and type; its last step is not read.
-        out: likewise; overlaps neither.
-        dim: where time is, counted from the front.
+        c: same shape and dtype; its last step is not read.
+        out: same shape and dtype; overlaps neither.
+        dim: dimension of time, nonnegative.
     """
-    shape = d.shape
-    outer, steps, inner = prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
+    outer, steps, inner = _sizes(d, dim)
     if not outer * steps * inner:
         return
-    seen = [_Seen(d, dim, written=False), _Seen(c, dim, written=False), _Seen(out, dim, written=True)]
-    # What stands before step t is the weight of t - 1; the first step has none, and the kernel does not ask for it.
+    addresses, strides, copies = [0] * 10, [0] * 30, [_layout(tensor, dim) for tensor in (d, c, out)]
+    # Step t reads the weight of step t - 1; the kernel does not read the one of the first step.
     starts = (steps - 1, max(steps - 2, 0), steps - 1)
-    addresses, strides = [0] * 12, [0] * 36
-    for slot, s, start in zip((0, 6, OUT), seen, starts, strict=True):
-        before, time, behind = s.strides
-        addresses[slot] = s.tensor.data_ptr() + start * time * d.element_size()
-        strides[3 * slot : 3 * slot + 3] = before, -time, behind
+    for slot, (copy, (before, time, after)), start in zip((0, 4, OUT), copies, starts, strict=True):
+        addresses[slot] = copy.data_ptr() + start * time * d.element_size()
+        strides[3 * slot : 3 * slot + 3] = before, -time, after
     head = _pack_head(PLAIN, BITS[d.dtype], outer, steps, inner, 1, 0.0, 0.0, 0.0, 0.0, *addresses)
-    _call(head + _STRIDES.pack(*strides))
-    seen[-1].give_back()
+    _entry()(head + _pack_strides(*strides))
+    if copies[-1][0] is not out:
+        out.copy_(copies[-1][0])
 
 
-def _call(job: bytes) -> None:
-    if _entry()(job):
-        raise SpecError(_REFUSED)
+def _layout(tensor: Tensor, dim: int) -> tuple[Tensor, tuple[int, int, int]]:
+    """A tensor as ``[outer, time, inner]`` with strides; a dense copy where its strides do not collapse."""
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    strides = _collapsed(tensor, dim)
+    if strides is None:
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+        strides = _collapsed(tensor, dim)
+        assert strides is not None
+    return tensor, strides
 
 
-class _Seen:
-    """A tensor as ``[outer, time, inner]`` with strides, or a dense copy where it cannot be seen like that."""
-
-    def __init__(self, tensor: Tensor, dim: int, *, written: bool) -> None:
-        if is_without_memory(tensor):
-            raise SpecError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was given back")
-        self._target = tensor if written else None
-        if tensor.is_neg():
-            tensor = tensor.resolve_neg()
-        strides = self._strides_of(tensor, dim)
-        if strides is None:
-            tensor = tensor.clone(memory_format=torch.contiguous_format)
-            strides = self._strides_of(tensor, dim)
-            assert strides is not None
-        self.tensor, self.strides = tensor, strides
-
-    @staticmethod
-    def _strides_of(tensor: Tensor, dim: int) -> tuple[int, ...] | None:
-        sizes, strides = tensor.shape, tensor.stride()
-        if dim == 1 and len(strides) == 3:
-            return strides
-        before, behind = _merged(sizes[:dim], strides[:dim]), _merged(sizes[dim + 1 :], strides[dim + 1 :])
-        return None if before is None or behind is None else (before, strides[dim], behind)
-
-    def give_back(self) -> None:
-        """Write what was computed in a copy to where it belongs."""
-        if self._target is not None and self._target is not self.tensor:
-            self._target.copy_(self.tensor)
+def _collapsed(tensor: Tensor, dim: int) -> tuple[int, int, int] | None:
+    sizes, strides = tensor.shape, tensor.stride()
+    before, after = _merged(sizes[:dim], strides[:dim]), _merged(sizes[dim + 1 :], strides[dim + 1 :])
+    return None if before is None or after is None else (before, strides[dim], after)
 
 
 def _merged(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The stride of dimensions counted as one; None if they cannot be."""
+    """The stride of several dimensions as one; None if they do not collapse."""
     innermost, following = 1, None
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if size == 1:
@@ -189,22 +247,17 @@ def _merged(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
     return innermost
 
 
-def is_without_memory(tensor: Tensor) -> bool:
-    """Whether there are no elements in memory: storage was given back, or zeros are kept in mind only, by autograd."""
-    return tensor.layout is not torch.strided or (not tensor.data_ptr() and tensor.numel() > 0)
-
-
-def refuse_out(out: Sequence[Tensor], inputs: Sequence[Tensor | None], like: Tensor) -> None:
-    """Refuse outputs that do not fit, or whose memory something else needs.
+def check_out(out: Sequence[Tensor], inputs: Sequence[Tensor | None], like: Tensor) -> None:
+    """Require outputs that a kernel can write.
 
     Args:
-        out: what would be written.
-        inputs: what is read meanwhile.
-        like: has the shape and type that they are to have.
+        out: the outputs.
+        inputs: tensors that the kernel reads.
+        like: has the required shape and dtype.
 
     Raises:
         ShapeError: if a shape differs.
-        SpecError: if a type or device differs, a gradient is asked for, or memory is shared.
+        SpecError: if a dtype or device differs, an output requires a gradient, or memory is shared.
     """
     spans = [_span(tensor) for tensor in inputs if tensor is not None]
     for tensor in out:
@@ -212,8 +265,8 @@ def refuse_out(out: Sequence[Tensor], inputs: Sequence[Tensor | None], like: Ten
             raise ShapeError(f"out has shape {tuple(tensor.shape)}; it must have {tuple(like.shape)}, as the inputs do")
         if tensor.dtype != like.dtype or not tensor.is_cpu:
             raise SpecError(f"out is {tensor.dtype} on {tensor.device}; it must be {like.dtype} on the CPU")
-        if is_without_memory(tensor):
-            raise SpecError("out has no memory: its storage was given back")
+        if not has_memory(tensor):
+            raise SpecError("out has no memory: its storage was freed")
         if tensor.requires_grad:
             raise SpecError("out requires a gradient, which writing in place would lose; detach it")
         if not tensor.is_contiguous() and any(step == 0 < size - 1 for size, step in _axes(tensor)):
@@ -229,7 +282,7 @@ def _axes(tensor: Tensor) -> Iterable[tuple[int, int]]:
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
-    """First address, and the one behind the last."""
+    """First address, and the one after the last."""
     start, elements = tensor.data_ptr(), tensor.numel()
     if elements and not tensor.is_contiguous():
         elements = sum((size - 1) * step for size, step in _axes(tensor)) + 1

@@ -1,4 +1,4 @@
-"""Whether somebody looks at the operators that run."""
+"""Predicates about tracing: calls past PyTorch's operators are lost where operators are traced."""
 
 from __future__ import annotations
 
@@ -9,49 +9,39 @@ from typing import TypeVar
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["LEVEL", "WATCHED", "away", "is_dual", "is_traced", "is_transformed"]
+__all__ = ["away", "is_dual", "is_traced", "is_transformed"]
 
 Result = TypeVar("Result")
 
 _is_compiling = torch.compiler.is_compiling
-# There is no public way to ask these.
+# PyTorch has no public predicates for these.
 _dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
 _is_transformed = torch._C._are_functorch_transforms_active  # noqa: SLF001
 _is_recorded = torch._C._is_tracing  # noqa: SLF001
 
-WATCHED = (_dispatch_modes, _is_transformed, _is_recorded)
-"""What C asks, see ``rl_watched`` in `csrc/python.c`, and the compiler cannot."""
-
-LEVEL = (vars(forward_ad), "_current_level")
-"""Where it finds whether derivatives travel forward."""
-
 
 def is_traced() -> bool:
-    """Whether somebody looks at the operators that run, so that calls past them would be lost.
+    """Whether a compiler, a dispatch mode, `torch.func`, `torch.jit.trace` or forward-mode AD is active.
 
     Example:
         >>> is_traced()
         False
     """
-    if _is_compiling() or _dispatch_modes() or _is_transformed() or _is_recorded():
-        return True
-    return forward_ad._current_level >= 0  # noqa: SLF001 - as `is_dual`; a call more would be a fifth of all this takes
+    return _is_compiling() or _dispatch_modes() > 0 or _is_transformed() or _is_recorded() or is_dual()
 
 
 def is_dual() -> bool:
-    """Whether derivatives may travel with the numbers, forward; calls past PyTorch's operators would lose them.
-
-    Not to be asked while `torch.compile` traces.
+    """Whether forward-mode AD is active. Not to be called while `torch.compile` traces.
 
     Example:
         >>> is_dual()
         False
     """
-    return forward_ad._current_level >= 0  # noqa: SLF001 - there is no public way to ask
+    return forward_ad._current_level >= 0  # noqa: SLF001 - PyTorch has no public predicate
 
 
 def is_transformed() -> bool:
-    """Whether a transform of `torch.func` runs what is called here, and not the compiler, which knows them itself.
+    """Whether a transform of `torch.func` is active outside of the compiler, which traces transforms itself.
 
     Example:
         >>> is_transformed(), torch.vmap(lambda x: x + is_transformed())(torch.zeros(1))
@@ -61,10 +51,10 @@ def is_transformed() -> bool:
 
 
 def away(make: Callable[[], Result]) -> Result:
-    """What `make` gives in a new thread, for memory that is to last.
+    """The result of `make` in a new thread, for memory that outlives the call.
 
-    That thread knows nothing of inference, transforms and tracers that this one may be inside of. They would make a
-    tensor that cannot be written later, lasts as long as they do, or has no memory.
+    Inference mode, transforms and dispatch modes are local to a thread: a tensor made inside of them could be
+    read-only, valid only inside, or without memory.
 
     Example:
         >>> with torch.inference_mode():

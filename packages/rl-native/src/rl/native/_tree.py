@@ -1,41 +1,28 @@
-"""`NativePriorityTree`: priorities by index in one buffer, drawn in proportion, in C."""
+"""Priority tree on the CPU: priorities by index in one buffer, sampled in proportion, in C."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
-from ctypes import byref, c_int64
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, SpecError
-from rl.native import _tree_closer as closer
+from rl.core.errors import SpecError
 from rl.native import _tree_ops as ops
-from rl.native._calls import function, why_slower
 from rl.native._library import why
 from rl.native._traced import away
-from rl.native._tree_calls import (
-    BITS,
-    UNUSUAL,
-    buffer_size,
-    check_index,
-    check_leaves,
-    functions,
-    leaves_at,
-    refuse,
-    scratch,
-    whole,
-)
+from rl.native._tree_arguments import check_beta, check_leaves
+from rl.native._tree_calls import BITS, buffer_size, functions, leaves_at, open_tree
 from rl.native._tree_memory import ALIGN, file_id, map_file, save, zeros
 
 __all__ = ["NativePriorityTree"]
 
-_INF = float("inf")
 _FLOAT64 = torch.float64
-_DTYPES = {bits: dtype for dtype, bits in BITS.items()}
 _compiling = torch.compiler.is_compiling
+_OPS = torch.ops.rl_native
 
 
 class NativePriorityTree:
@@ -72,12 +59,11 @@ class NativePriorityTree:
 
     def _begin(self, capacity: int, dtype: torch.dtype) -> None:
         buffer = zeros(buffer_size(capacity, dtype))
-        functions().rl_tree_init(buffer.data_ptr(), whole(capacity), BITS[dtype])
+        functions().rl_tree_init(buffer.data_ptr(), operator.index(capacity), BITS[dtype])
         self._attach(buffer)
 
     def _attach(self, buffer: Tensor) -> None:
         """Use a buffer that holds a tree."""
-        capacity, bits = c_int64(), c_int64()
         if buffer.dtype != torch.uint8 or buffer.device.type != "cpu" or not buffer.is_contiguous():
             raise SpecError(
                 f"NativePriorityTree: a buffer is contiguous uint8 on the CPU; this one is {buffer.dtype} on"
@@ -85,17 +71,12 @@ class NativePriorityTree:
             )
         if buffer.data_ptr() % ALIGN:
             raise SpecError("NativePriorityTree: a buffer begins at a multiple of 64 bytes; give a clone of this one")
-        if functions().rl_tree_open(buffer.data_ptr(), buffer.numel(), byref(capacity), byref(bits)):
-            raise CheckpointError(f"NativePriorityTree: these {buffer.numel()} bytes hold no priority tree")
-        self.capacity, self.dtype = capacity.value, _DTYPES[bits.value]
+        self.capacity, self.dtype = open_tree(buffer)
         self._buffer = buffer
-        self._file: tuple[int, int] | None = None  # the one that it is mapped from
+        self._file: tuple[int, int] | None = None  # identity of the file that the buffer is mapped from
         start = leaves_at(self.capacity, self.dtype)
-        self._leaves = buffer[start : start + self.capacity * (bits.value // 8)].view(self.dtype)
-        self._new = self._leaves.new_empty
+        self._leaves = buffer[start : start + self.capacity * self.dtype.itemsize].view(self.dtype)
         self._head = buffer[24:48].view(_FLOAT64)
-        self._set, self._set_errors = function("tree_set", UNUSUAL), function("tree_set_errors", UNUSUAL)
-        self._draw: Callable[..., Any] = function("tree_new_sample", UNUSUAL)  # which gives a tuple, or a status
 
     @property
     def buffer(self) -> Tensor:
@@ -104,8 +85,8 @@ class NativePriorityTree:
 
     @property
     def why(self) -> str:
-        """What computes, for ``rl doctor``."""
-        return why() + why_slower()
+        """The instruction set in use, for ``rl doctor``."""
+        return why()
 
     @classmethod
     def from_buffer(cls, buffer: Tensor, *, rebuild: bool = False) -> NativePriorityTree:
@@ -135,11 +116,10 @@ class NativePriorityTree:
                 either shares memory with the tree.
             ShapeError: if there is not one priority for each index. Nothing is written then.
         """
-        status = UNUSUAL if _compiling() else self._set(self._buffer, index, priority)
-        if status == UNUSUAL:
-            closer.update(self._buffer, self.dtype, self.capacity, index, priority)
-        elif status:
-            refuse(status, capacity=self.capacity, index=index, value=priority)
+        if _compiling():
+            _OPS.tree_set(self._buffer, index, priority.detach())
+        else:
+            ops.set_priorities(self._buffer, self.capacity, self.dtype, index, priority)
 
     def update_from_errors(
         self,
@@ -179,15 +159,11 @@ class NativePriorityTree:
             >>> raw.tolist(), largest.item(), tree.max().item()
             ([-4.0, 0.0, 0.5, 0.0], 4.0, 2.0)
         """
-        status = UNUSUAL
-        if not _compiling():
-            status = self._set_errors(self._buffer, index, error, eps, alpha, raw, largest, rows)
-        if status == UNUSUAL:
-            target = self._buffer, self.dtype, self.capacity
-            closer.update_from_errors(*target, index, error, eps, alpha, raw, largest, rows)
-        elif status:
-            limit = self.capacity if rows is None else rows
-            refuse(status, capacity=limit, index=index, value=error, power=(eps, alpha))
+        if _compiling():
+            _OPS.tree_set_errors(self._buffer, index, error.detach(), eps, alpha, raw, largest, rows)
+            return
+        tree = self._buffer, self.capacity, self.dtype
+        ops.set_errors(*tree, index, error, eps, alpha, raw, largest, rows)
 
     def sample(
         self,
@@ -208,9 +184,7 @@ class NativePriorityTree:
         Raises:
             SpecError: if the total is zero, or a `u` is outside ``[0, 1)``.
         """
-        if u is None and type(n) is int and n >= 0 and not _compiling():
-            return self._drawn(n, generator, stratified, None)
-        return closer.sample(self._buffer, self.dtype, self.capacity, n, generator, stratified, u, None)
+        return self._sample(n, generator, stratified, u, None)
 
     def sample_weighted(
         self,
@@ -226,33 +200,22 @@ class NativePriorityTree:
         The weights of Schaul et al. 2016, section 3.4, over the largest weight that any row could have: the number
         of rows and the total cancel. Arguments as for `sample`.
         """
-        if not 0 <= beta < _INF:
-            raise SpecError(f"NativePriorityTree: beta is finite and at least 0; it is {beta}")
-        if u is None and type(n) is int and n >= 0 and not _compiling():
-            return self._drawn(n, generator, stratified, beta)
-        return closer.sample(self._buffer, self.dtype, self.capacity, n, generator, stratified, u, beta)
+        check_beta(beta)
+        return self._sample(n, generator, stratified, u, beta)
 
-    def _drawn(
+    def _sample(
         self,
         n: int,
         generator: torch.Generator | None,
-        stratified: bool,  # noqa: FBT001  called twice, here
+        stratified: bool,  # noqa: FBT001  called twice, above
+        u: Tensor | None,
         beta: float | None,
     ) -> tuple[Tensor, Tensor]:
-        """Indices, and weights, or priorities if there is no beta."""
-        new_index, draw, seed = scratch.parts
-        if generator is None:
-            draw()
-        else:
-            draw(generator=generator)
-        drawn = self._draw(self._buffer, seed, bool(stratified), beta, n)
-        if type(drawn) is tuple:
-            return drawn
-        if drawn != UNUSUAL:
-            refuse(drawn, capacity=self.capacity)
-        index, found = new_index(n), self._new(n)
-        closer.draw(self._buffer, self.capacity, seed, None, stratified, beta, index, found)
-        return index, found
+        """Indices, and weights, or priorities if `beta` is None."""
+        if _compiling():
+            return _OPS.tree_sample(self._buffer, n, ops.make_seed(generator), u, bool(stratified), beta, self.dtype)
+        seed = ops.make_seed(generator) if u is None else None
+        return ops.sample(self._buffer, self.capacity, self.dtype, n, seed, u, bool(stratified), beta)
 
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]`` at ``[n]`` int64.
@@ -261,15 +224,9 @@ class NativePriorityTree:
             IndexError: if an index is outside ``[0, capacity)``.
             SpecError: if the indices are not int64 on the CPU.
         """
-        check_index("get", index)
         if _compiling():
-            return ops.tree_get(self._buffer, index, self.dtype)
-        index = index.contiguous()
-        priority = self._new(index.shape)
-        status = functions().rl_tree_get(self._buffer.data_ptr(), index.data_ptr(), priority.data_ptr(), index.numel())
-        if status:
-            refuse(status, capacity=self.capacity, index=index)
-        return priority
+            return _OPS.tree_get(self._buffer, index, self.dtype)
+        return ops.get(self._buffer, self.capacity, self.dtype, index)
 
     def _figure(self, place: int) -> Tensor:
         """A view of the head; under the compiler a new one, as it tracks views of the buffer."""
@@ -295,11 +252,9 @@ class NativePriorityTree:
             SpecError: if a leaf is no priority.
         """
         if _compiling():
-            ops.tree_rebuild(self._buffer, self.dtype)
-            return
-        status = functions().rl_tree_rebuild(self._buffer.data_ptr())
-        if status:
-            refuse(status, capacity=self.capacity, value=self._leaves)
+            _OPS.tree_rebuild(self._buffer, self.dtype)
+        else:
+            ops.rebuild(self._buffer, self.capacity, self.dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """The leaves, a copy; what lies above them follows from them."""
@@ -342,7 +297,7 @@ class NativePriorityTree:
         path, size = Path(path), None if capacity is None else buffer_size(capacity, dtype)
         buffer = away(lambda: map_file(path, size))
         if capacity is not None:
-            functions().rl_tree_init(buffer.data_ptr(), whole(capacity), BITS[dtype])
+            functions().rl_tree_init(buffer.data_ptr(), operator.index(capacity), BITS[dtype])
         tree = cls.from_buffer(buffer)
         tree._file = file_id(path)  # noqa: SLF001  its own class
         return tree

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "dispatch.h"
-#include "recurrent_math.h"
 #include "returns_places.h"
 
 /* Of each lane at once: long enough to be fetched ahead, and short enough that what a group of lanes works on stays in
@@ -17,21 +16,12 @@
 #define BLOCK_BYTES 8192    /* of lanes that go back together, where lanes are neighbours: what follows stays near */
 #define FAR_BYTES (1 << 20) /* of one tensor: with more, a job does not fit into a cache of the core's own */
 
-/* Of a row, so many bytes are joined before what follows them comes in, see returns_scan.h. No product of as many
- * weights, each at most this, is infinite. */
+/* Bytes of a block of returns_scan.h, and the largest weight of a step: a product of one block's weights is finite. */
 #define JOINED_BYTES 64
 #define MOST_WEIGHT 128
 
-/* The most of V-trace, of whose weights tiny products count as zero: 15 more such weights would make what is lost 2^30
- * times as large at most. */
-#define MOST_TRACE 4
-
 /* From lane to lane of scratch memory: a power of two would map all of them to the same sets of a cache. */
 #define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 17 * 64) / sizeof(type)))
-
-/* Integers of the size of each type. */
-typedef uint32_t whole_f32;
-typedef uint64_t whole_f64;
 
 #define ALIGNED __attribute__((aligned(64)))
 
@@ -52,14 +42,12 @@ typedef uint64_t whole_f64;
 #define TILE 1
 #define FN(name) name##_f32
 #define V(name) name##_f32
-#define C(name) name##_f32
 #include "returns_all.h"
 #define REAL double
 #define LANES 2
 #define TILE 1
 #define FN(name) name##_f64
 #define V(name) name##_f64
-#define C(name) name##_f64
 #include "returns_all.h"
 #undef TARGET
 
@@ -73,14 +61,12 @@ typedef uint64_t whole_f64;
 #define TILE 4
 #define FN(name) name##_f32_avx2
 #define V(name) name##_f32_avx2
-#define C(name) name##_f32
 #include "returns_all.h"
 #define REAL double
 #define LANES 4
 #define TILE 2
 #define FN(name) name##_f64_avx2
 #define V(name) name##_f64_avx2
-#define C(name) name##_f64
 #include "returns_all.h"
 #undef TARGET
 
@@ -93,14 +79,12 @@ typedef uint64_t whole_f64;
 #define TILE 4
 #define FN(name) name##_f32_avx512
 #define V(name) name##_f32_avx512
-#define C(name) name##_f32
 #include "returns_all.h"
 #define REAL double
 #define LANES 8
 #define TILE 2
 #define FN(name) name##_f64_avx512
 #define V(name) name##_f64_avx512
-#define C(name) name##_f64
 #include "returns_all.h"
 #undef TARGET
 #endif
@@ -126,37 +110,18 @@ static void put_lanes_inside(rl_returns_job *job) {
   }
 }
 
-/* Whether rows are scanned, by any instruction set: not where a product of weights could be infinite. Those of V-trace
- * may be as small as they like; the size of a negative threshold is no bound. */
+/* Whether rows are scanned, on any instruction set: not where a product of weights could be infinite. */
 static int scans(const rl_returns_job *job, const rl_places *places) {
   const int ratios = job->kind == RL_VTRACE, by_step = job->data[RL_GAMMA] || job->data[RL_LAMBDA];
   const double weight = job->gamma * job->lambda;
   const double most = ratios && !(job->c_bar <= 1) ? weight * job->c_bar : weight;
-  const int bounded = ratios ? most <= MOST_TRACE && job->c_bar >= 0 : most <= MOST_WEIGHT;
   return job->kind != RL_PLAIN && !by_step && places->along_time && job->steps >= JOINED_BYTES * 8 / job->bits &&
-         bounded && weight >= 0;
+         weight >= 0 && most <= MOST_WEIGHT && (!ratios || job->c_bar >= 0);
 }
-
-/* Products of weights can become denormal, which takes a processor a hundred times as long: while rows are scanned they
- * count as zero. */
-#if RL_X86
-enum { RL_FLUSH = 0x8000 };
-static unsigned flush(void) {
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | RL_FLUSH);
-  return before;
-}
-static void unflush(unsigned before) { _mm_setcsr(before); }
-#else
-static unsigned flush(void) { return 0; }
-static void unflush(unsigned before) { (void)before; }
-#endif
 
 #define RUN(set, way) (job->bits == 64 ? way##_f64##set : way##_f32##set)(job, &places)
 
-/* Rows, by the widest vectors that the processor has. */
 static void scan(const rl_returns_job *job, rl_places places) {
-  const unsigned before = flush();
 #if RL_X86
   if (rl_isa() == RL_ISA_AVX512)
     RUN(_avx512, scan);
@@ -165,7 +130,6 @@ static void scan(const rl_returns_job *job, rl_places places) {
   else
 #endif
     RUN(, scan);
-  unflush(before);
 }
 
 /* The widest vectors that the processor has and the job can fill. */

@@ -18,9 +18,7 @@ enum rl_returns_slot {
   RL_REWARD,
   RL_VALUE,
   RL_NEXT_VALUE,
-  RL_RATIO,  /* of V-trace; if absent, the next two are there, and it is e^(log_pi - log_mu) */
-  RL_LOG_PI,
-  RL_LOG_MU,
+  RL_RATIO, /* importance ratio of V-trace */
   RL_GAMMA,
   RL_LAMBDA,
   RL_DONE,       /* bytes, 0 or 1 */

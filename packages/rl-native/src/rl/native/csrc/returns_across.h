@@ -3,7 +3,7 @@
 #define BLOCK ((int64_t)(BLOCK_BYTES / sizeof(REAL))) /* lanes that go back together: what follows them stays near */
 
 typedef struct {
-  ALIGNED REAL first[BLOCK + LANES], second[BLOCK + LANES], spread[BLOCK + LANES], ratios[BLOCK + LANES];
+  ALIGNED REAL first[BLOCK + LANES], second[BLOCK + LANES], spread[BLOCK + LANES];
   uint8_t ones[BLOCK + LANES];
 } FN(block);
 
@@ -16,23 +16,13 @@ static rl_slots FN(last_across)(int kind, rl_slots at, const FN(block) * b) {
   return at;
 }
 
-TARGET RL_INLINE void FN(step_across)(const FN(formula) * formula, const FN(numbers) * same, int logs,
-                                      const rl_slots *at, int64_t n, const REAL *following, REAL *x) {
-  if (logs)
-    FN(ratios)(at, n, 0);
-  formula->across(same, at, n, following, x);
-}
-
 TARGET static void FN(across)(const rl_returns_job *job, rl_places *places) {
   FN(block) b;
   const FN(numbers) same = FN(numbers_of)(job);
   const FN(formula) *formula = FN(formula_of)(job);
   const rl_slots back = times(&places->time, -1);
-  const int logs = has_logs(job);
   const int64_t most = job->inner < BLOCK + LANES ? job->inner : BLOCK + LANES;
   FN(spread)(job, most, b.spread, &places->start);
-  if (logs)
-    places->start.of[RL_RATIO] = (int64_t)(intptr_t)b.ratios; /* without strides */
   memset(b.ones, 1, (size_t)most);
   for (int64_t o = 0; o < job->outer; o++) {
     for (int64_t i = 0, n; i < job->inner; i += n) {
@@ -41,13 +31,13 @@ TARGET static void FN(across)(const rl_returns_job *job, rl_places *places) {
       memset(following, 0, (size_t)n * sizeof(REAL));
       rl_slots at = place_of(places, o, job->steps - 1, i);
       const rl_slots last = FN(last_across)(formula->kind, at, &b);
-      FN(step_across)(formula, &same, logs, &last, n, following, x);
+      formula->across(&same, &last, n, following, x);
       for (int64_t t = job->steps - 2; t >= 0; t--) {
         REAL *swap = x;
         x = following;
         following = swap;
         at = moved(at, &back);
-        FN(step_across)(formula, &same, logs, &at, n, following, x);
+        formula->across(&same, &at, n, following, x);
       }
     }
   }

@@ -1,6 +1,5 @@
 /* All that is written once for each type and instruction set; see returns_kernel.h for the macros, which end here. */
 #include "returns_kernel.h"
-#include "returns_ratio.h"
 #include "returns_across.h"
 #include "returns_chain.h"
 #include "returns_rows.h"
@@ -11,4 +10,3 @@
 #undef TILE
 #undef FN
 #undef V
-#undef C

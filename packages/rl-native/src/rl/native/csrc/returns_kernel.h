@@ -4,7 +4,6 @@
  *   LANES     how many of them a vector holds
  *   TILE      how many steps are turned at once, see returns_chain.h
  *   FN(name)  name with a suffix of its own
- *   C(name)   constant of recurrent_math.h, see returns_ratio.h
  *   V(name)   name of what is known of vectors: vector, get, put, all, unless, at_most; load and store if TILE > 1;
  *             later and fused for returns_scan.h
  *   TARGET    attribute that chooses the instruction set

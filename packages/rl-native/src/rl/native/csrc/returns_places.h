@@ -31,9 +31,6 @@ RL_INLINE int kind_of(const rl_returns_job *job) {
 
 RL_INLINE int has_ratio(int kind) { return kind == RL_VTRACE || kind == RL_EVEN; }
 
-/* Whether ratios come as log-probabilities. */
-RL_INLINE int has_logs(const rl_returns_job *job) { return job->kind == RL_VTRACE && !job->data[RL_RATIO]; }
-
 RL_INLINE int has_value(int kind) { return kind == RL_GAE || has_ratio(kind); }
 
 /* Whether nothing may follow the last step. GAE and V-trace multiply the zero that does; the others look at the weight,

@@ -5,7 +5,6 @@
 /* Scratch memory of a group of lanes, of CHUNK steps each. */
 typedef struct {
   ALIGNED REAL d[ROWS * PITCH], c[ROWS * PITCH];
-  ALIGNED REAL ratios[ROWS * PITCH]; /* where log-probabilities are given */
   ALIGNED REAL reals[RL_SLOTS][CHUNK]; /* of one lane, where its elements are no neighbours or too few for a vector */
   uint8_t flags[2][CHUNK];
   REAL spread[CHUNK];
@@ -20,8 +19,7 @@ typedef struct {
   const rl_places *places;
   const FN(formula) *formula;
   FN(numbers) same;
-  int logs; /* whether ratios come as log-probabilities */
-  int far;  /* one long stream of memory, too long for a cache of this processor */
+  int far; /* one long stream of memory, too long for a cache of this processor */
 } FN(plan);
 
 /* A copy of n elements of a slot, from address `from` on; zeros fill it up to a vector. */
@@ -72,15 +70,11 @@ TARGET static void FN(terms_of)(const FN(plan) * plan, int64_t m, int last, FN(g
   for (int64_t q = 0; q < g->n; q++) {
     REAL *const d = g->d + q * PITCH, *const c = g->c + q * PITCH;
     if (direct && !ends) {
-      if (plan->logs)
-        FN(ratios)(&g->at[q], m, plan->far);
       plan->formula->before(&plan->same, &g->at[q], m, plan->far, d, c);
     } else {
       rl_slots at = direct ? g->at[q] : FN(gathered)(plan, g->at[q], m, last, 0, g);
       if (ends)
         at = FN(last_along)(plan->formula->kind, at, m, g);
-      if (plan->logs)
-        FN(ratios)(&at, m < LANES ? LANES : m, 0);
       plan->formula->before(&plan->same, &at, m < LANES ? LANES : m, direct && plan->far, d, c);
     }
     c[m] = g->a[q]; /* where the last x looks for what follows it */
@@ -128,7 +122,7 @@ TARGET static void FN(group_back)(const FN(plan) * plan, FN(group) * g) {
 
 TARGET static void FN(rows)(const rl_returns_job *job, rl_places *places) {
   FN(group) g;
-  FN(plan) plan = {job, places, FN(formula_of)(job), FN(numbers_of)(job), has_logs(job), 0};
+  FN(plan) plan = {job, places, FN(formula_of)(job), FN(numbers_of)(job), 0};
   const int64_t lanes = job->outer * job->inner, start = job->steps > CHUNK ? job->steps - CHUNK : 0;
   plan.far = !job->strided && lanes * job->steps * (int64_t)sizeof(REAL) > FAR_BYTES;
   FN(spread)(job, CHUNK, g.spread, &places->start);
@@ -141,8 +135,6 @@ TARGET static void FN(rows)(const rl_returns_job *job, rl_places *places) {
       if (i < 0)
         i = job->inner - 1, lane = place_of(places, --o, start, i);
       g.at[q] = lane;
-      if (plan.logs)
-        g.at[q].of[RL_RATIO] = (int64_t)(intptr_t)(g.ratios + q * PITCH);
       lane = moved(lane, &back);
       i--;
     }

@@ -1,7 +1,6 @@
-/* Steps side by side in memory, one gamma and one lambda for all: a row at a time, in registers. The steps of a block
- * are joined in pairs, fours and so on, each to what follows it; one product and one sum then bring in what follows the
- * block. So no step is waited for alone, and nothing passes through scratch memory, of which 16 rows need more than the
- * first cache has. A block is 64 bytes, whatever a vector holds: the order is the same for all instruction sets. */
+/* Rows that are contiguous along time, with one gamma and one lambda: one row at a time, in registers. A prefix scan
+ * (Hillis and Steele, 1986) combines the steps of a block, then one fused multiply-add brings in the value after the
+ * block. A block is 64 bytes on every instruction set, so that the order of additions is the same. */
 
 #define WIDTH ((int64_t)(JOINED_BYTES / sizeof(REAL))) /* steps of a block */
 #define PARTS (JOINED_BYTES / sizeof(REAL) / LANES)    /* vectors of a block */
@@ -9,8 +8,7 @@
   UNROLL                                                                                                               \
   for (int k = 0; k < (int)PARTS; k++)
 
-/* x_t = d_t + c_t x_{t+s} for all t, from s = 1, for which it holds, to the width of a block; beyond the block all is
- * zero. */
+/* x_t = d_t + c_t x_{t+s} for all t of a block, from s = 1 to the width of the block; beyond it x is zero. */
 TARGET RL_INLINE void FN(join)(VECTOR *d, VECTOR *c) {
   const VECTOR none = V(all)(0), one = V(all)(1);
   UNROLL
@@ -24,16 +22,14 @@ TARGET RL_INLINE void FN(join)(VECTOR *d, VECTOR *c) {
   }
 }
 
-/* n steps, at least a block; `following` is what follows them, and afterwards the first of them. The last block covers
- * some of the one before: outputs must not be inputs. `ends`: the last step is taken as done. */
-TARGET RL_INLINE void FN(any_scan)(int kind, const FN(numbers) * same, const rl_slots *slots, int64_t n, int ends,
-                                   int far, REAL *following) {
+/* One row of n steps, at least a block. The last block overlaps the one before: outputs must not be inputs. */
+TARGET RL_INLINE void FN(any_scan)(int kind, const FN(numbers) * same, const rl_slots *slots, int64_t n, int far) {
   ALIGNED REAL kept[WIDTH];
   uint8_t flags[JOINED_BYTES / sizeof(REAL)];
   rl_slots here = *slots;
-  VECTOR after = V(all)(*following);
+  VECTOR after = V(all)(0);
   int64_t i = n - WIDTH;
-  if (ends) {
+  if (ends_itself(kind)) { /* the last step is read as done */
     memcpy(flags, (const void *)(intptr_t)(here.of[RL_DONE] + i), sizeof flags);
     flags[WIDTH - 1] = 1;
     here.of[RL_DONE] = (int64_t)(intptr_t)flags - i;
@@ -55,8 +51,7 @@ TARGET RL_INLINE void FN(any_scan)(int kind, const FN(numbers) * same, const rl_
       FN(emit)(kind, x[k], V(later)(x[k], then, 1), alone[k], FN(extras_at)(kind, 0, same, at, i + k * LANES), at,
                i + k * LANES);
     }
-    if (ends)
-      here.of[RL_DONE] = slots->of[RL_DONE];
+    here.of[RL_DONE] = slots->of[RL_DONE];
     if (i >= WIDTH || i == 0) {
       after = V(all)(x[0][0]);
       if (i == 0)
@@ -68,13 +63,11 @@ TARGET RL_INLINE void FN(any_scan)(int kind, const FN(numbers) * same, const rl_
       i = 0;
     }
   }
-  *following = after[0];
 }
 
 #define SCAN(name, kind)                                                                                               \
-  TARGET static void FN(name##_scan)(const FN(numbers) * same, const rl_slots *slots, int64_t n, int ends, int far,    \
-                                     REAL *following) {                                                                \
-    FN(any_scan)(kind, same, slots, n, ends_itself(kind) && ends, far, following);                                     \
+  TARGET static void FN(name##_scan)(const FN(numbers) * same, const rl_slots *slots, int64_t n, int far) {            \
+    FN(any_scan)(kind, same, slots, n, far);                                                                           \
   }
 SCAN(gae, RL_GAE)
 SCAN(td, RL_TD_LAMBDA)
@@ -83,9 +76,9 @@ SCAN(even, RL_EVEN)
 SCAN(vtrace, RL_VTRACE)
 #undef SCAN
 
-typedef void FN(piece)(const FN(numbers) * same, const rl_slots *slots, int64_t n, int ends, int far, REAL *following);
+typedef void FN(row_scan)(const FN(numbers) * same, const rl_slots *slots, int64_t n, int far);
 
-static FN(piece) * FN(piece_of)(int kind) {
+static FN(row_scan) * FN(scan_of)(int kind) {
   return kind == RL_GAE         ? FN(gae_scan)
          : kind == RL_TD_LAMBDA ? FN(td_scan)
          : kind == RL_SUM       ? FN(sum_scan)
@@ -93,33 +86,16 @@ static FN(piece) * FN(piece_of)(int kind) {
                                 : FN(vtrace_scan);
 }
 
-/* Rows one by one, backward. Ratios are made of log-probabilities for a piece of a row at once: all blocks of a piece
- * are whole, but for those of the last one. */
+/* Rows one by one, backward. */
 TARGET static void FN(scan)(const rl_returns_job *job, rl_places *places) {
-  ALIGNED REAL ratios[CHUNK_BYTES / sizeof(REAL)];
-  const int64_t most = CHUNK_BYTES / sizeof(REAL);
   const FN(numbers) same = FN(numbers_of)(job);
-  const int logs = has_logs(job);
   const int far = !job->strided && job->outer * job->inner * job->steps * (int64_t)sizeof(REAL) > FAR_BYTES;
   const rl_slots back = times(&places->inner, -1);
-  FN(piece) *const piece = FN(piece_of)(kind_of(job));
+  FN(row_scan) *const scan_row = FN(scan_of)(kind_of(job));
   for (int64_t o = job->outer - 1; o >= 0; o--) {
     rl_slots row = place_of(places, o, 0, job->inner - 1);
-    for (int64_t i = 0; i < job->inner; i++, row = moved(row, &back)) {
-      REAL following = 0;
-      if (!logs) {
-        piece(&same, &row, job->steps, 1, far, &following);
-        continue;
-      }
-      for (int64_t left = job->steps, n; left > 0; left -= n) {
-        n = left <= most ? left : left - most < WIDTH ? most - WIDTH : most;
-        const rl_slots step = times(&places->time, left - n);
-        rl_slots at = moved(row, &step);
-        at.of[RL_RATIO] = (int64_t)(intptr_t)ratios;
-        FN(ratios)(&at, n, far);
-        piece(&same, &at, n, left == job->steps, far, &following);
-      }
-    }
+    for (int64_t i = 0; i < job->inner; i++, row = moved(row, &back))
+      scan_row(&same, &row, job->steps, far);
   }
 }
 
