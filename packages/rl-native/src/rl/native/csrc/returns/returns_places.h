@@ -2,7 +2,7 @@
 #ifndef RL_RETURNS_PLACES_H
 #define RL_RETURNS_PLACES_H
 
-#include "dispatch.h"
+#include "../common/dispatch.h"
 #include "returns.h"
 
 /* An address for each slot, or a distance; 0 where the slot is absent. */

@@ -4,7 +4,7 @@
 
 #include "slices.h"
 
-#include "dispatch.h"
+#include "../common/dispatch.h"
 
 static const int64_t MOST = INT64_C(1) << 60; /* rows and steps, more than anybody writes: no sum of them is too large */
 

@@ -12,9 +12,8 @@ from torch.autograd.graph import increment_version
 
 from rl.core.checks import same_shape
 from rl.core.errors import SpecError
-from rl.native import _recurrence_ops as _ops
 from rl.native._library import require, why
-from rl.native._returns import (
+from rl.native._returns.kernels import (
     BITS,
     GAE,
     PLAIN,
@@ -28,7 +27,8 @@ from rl.native._returns import (
     is_supported,
     run,
 )
-from rl.native._traced import is_dual, is_traced, is_transformed
+from rl.native._returns.kernels import operators as _ops
+from rl.native._tracing import is_dual, is_traced, is_transformed
 
 __all__ = ["NativeRecurrence"]
 

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "dispatch.h"
+#include "../common/dispatch.h"
 
 enum { RL_GUIDE_CHILDREN = 8192, RL_GUIDE_CELLS = 16384, RL_GUIDE_DRAWS = 8 }; /* two at most; for each child */
 enum { RL_GUIDE_FINE = 4, RL_GUIDE_NEAR = 512 }; /* cells for each of few children; whose guide the stack takes, of

@@ -1,4 +1,4 @@
-"""Calls of `csrc/returns.c`: argument checks, and tensors of one shape packed as `returns.h` declares."""
+"""Calls of `csrc/returns/returns.c`: argument checks, and tensors of one shape packed as `returns.h` declares."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#include "dispatch.h"
+#include "../common/dispatch.h"
 
 /* What went wrong. Functions that return int64_t give the code, plus 256 times the place in the batch that it is about.
  * Of RL_TREE_SHARED the place is 8 times what is written, plus the other one: 0 tree, 1 raw, 2 largest, 3 index,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, ShapeError, SpecError
-from rl.native._tree_calls import raise_shared
+from rl.native._priority_tree.calls import raise_shared
 
 __all__ = [
     "check_apart_traced",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl.native._library import require, why
-from rl.native._traced import is_traced
+from rl.native._tracing import is_traced
 
 __all__ = ["NativeRowGather"]
 

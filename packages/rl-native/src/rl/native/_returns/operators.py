@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.library import Library, register_autograd, register_fake
 
-from rl.native._returns import GAE, PLAIN, TD_LAMBDA, VTRACE, compute, run, run_forward
+from rl.native._returns.kernels import GAE, PLAIN, TD_LAMBDA, VTRACE, compute, run, run_forward
 
 __all__ = ["library", "transformed"]
 

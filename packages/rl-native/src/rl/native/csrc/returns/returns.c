@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "dispatch.h"
+#include "../common/dispatch.h"
 #include "returns_places.h"
 
 /* Of each lane at once: long enough to be fetched ahead, and short enough that what a group of lanes works on stays in

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "dispatch.h"
+#include "../common/dispatch.h"
 
 enum {
   AHEAD = 16,   /* rows on their way */

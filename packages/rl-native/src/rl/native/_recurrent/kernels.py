@@ -1,4 +1,4 @@
-"""The loops over time of recurrent layers: calls of `csrc/recurrent.c`, in the form that rl-modules asks for."""
+"""Time loops of LSTM and GRU layers in C, as the back end ``scan`` of rl-modules calls them."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
-from rl.native import _tree_ops as ops
 from rl.native._library import why
-from rl.native._traced import away
-from rl.native._tree_arguments import check_beta, check_leaves
-from rl.native._tree_calls import BITS, buffer_size, functions, leaves_at, open_tree
-from rl.native._tree_memory import ALIGN, file_id, map_file, save, zeros
+from rl.native._priority_tree import operations as ops
+from rl.native._priority_tree.arguments import check_beta, check_leaves
+from rl.native._priority_tree.calls import BITS, buffer_size, functions, leaves_at, open_tree
+from rl.native._priority_tree.memory import ALIGN, file_id, map_file, save, zeros
+from rl.native._tracing import away
 
 __all__ = ["NativePriorityTree"]
 

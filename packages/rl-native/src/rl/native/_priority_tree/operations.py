@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.library import Library, register_fake
 
 from rl.core.errors import SpecError
-from rl.native._traced import away
-from rl.native._tree_arguments import (
+from rl.native._priority_tree.arguments import (
     check_apart_traced,
     check_index,
     check_number,
@@ -24,7 +23,8 @@ from rl.native._tree_arguments import (
     prepare_batch,
     prepare_uniforms,
 )
-from rl.native._tree_calls import functions, leaves_at, open_tree, pack_draws, pack_errors, raise_status
+from rl.native._priority_tree.calls import functions, leaves_at, open_tree, pack_draws, pack_errors, raise_status
+from rl.native._tracing import away
 
 __all__ = ["get", "make_seed", "rebuild", "sample", "set_errors", "set_priorities"]
 

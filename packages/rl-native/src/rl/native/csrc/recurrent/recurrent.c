@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "dispatch.h"
+#include "../common/dispatch.h"
 #include "recurrent_math.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
