@@ -27,7 +27,7 @@ from rl.native._returns.kernels import (
     is_supported,
     run,
 )
-from rl.native._returns.kernels import operators as _ops
+from rl.native._returns import operators as _ops
 from rl.native._tracing import is_dual, is_traced, is_transformed
 
 __all__ = ["NativeRecurrence"]
