@@ -1,4 +1,4 @@
-"""Where the bytes of a tree lie: in memory of the process, or in a file."""
+"""Memory of a tree: aligned zeros in the process, or a mapped file."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rl.core.errors import CheckpointError, SpecError
 __all__ = ["ALIGN", "file_id", "map_file", "save", "zeros"]
 
 ALIGN = 64
-"""A buffer begins at a multiple of so many bytes, a cache line."""
+"""Alignment of a buffer in bytes: a cache line."""
 
 _HUGE = 2**21  # bytes of a large page on most processors
 
 
 def zeros(size: int) -> Tensor:
-    """A buffer of so many bytes, whose untouched pages take no memory, as those of `torch.zeros` would.
+    """A zeroed buffer whose untouched pages take no memory.
 
     Raises:
-        SpecError: if there is not so much memory.
+        SpecError: if there is not enough memory.
 
     Example:
         >>> buffer = zeros(1000)
@@ -38,15 +38,15 @@ def zeros(size: int) -> Tensor:
         room = _large(size + _HUGE) if size >= _HUGE else np.zeros(size + ALIGN, np.uint8)
     except (MemoryError, OSError, OverflowError) as error:
         raise SpecError(
-            f"NativePriorityTree: so many leaves take {size / 1e12:.4g} TB, and this machine cannot give them; give it"
-            " the number of rows that are stored"
+            f"NativePriorityTree: the leaves take {size / 1e12:.4g} TB, which this machine does not have; set the"
+            " capacity to the number of stored rows"
         ) from error
     start = -room.ctypes.data % (_HUGE if size >= _HUGE else ALIGN)
     return torch.from_numpy(room[start : start + size])
 
 
 def _large(size: int) -> Any:
-    """Zeros in large pages, where the system has them: reads and writes at random seldom wait for a translation."""
+    """Zeros in huge pages, where the system has them: random access needs fewer address translations."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.zeros(size, np.uint8)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -56,7 +56,7 @@ def _large(size: int) -> Any:
 
 
 def save(buffer: Tensor, path: Path) -> None:
-    """Write a buffer to a file; one that is there stays as it is until the new one is complete."""
+    """Write a buffer to a file; an existing file is replaced when the new one is complete."""
     path = path.resolve()
     beside = path.with_name(f"{path.name}.{secrets.token_hex(6)}")
     try:
@@ -69,7 +69,7 @@ def save(buffer: Tensor, path: Path) -> None:
 
 
 def map_file(path: Path, size: int | None) -> Tensor:
-    """A buffer in a file: a new one of `size` bytes, all zero, or one that is there.
+    """A buffer in a file: a new one of `size` zero bytes, or the content of an existing file.
 
     Raises:
         CheckpointError: if the file is missing, or exists already.
@@ -86,7 +86,7 @@ def map_file(path: Path, size: int | None) -> Tensor:
 
 
 def file_id(path: Path) -> tuple[int, int] | None:
-    """What tells a file from all others, whatever its name is; None if there is none."""
+    """Device and inode of a file; None if there is no file."""
     try:
         found = path.stat()
     except OSError:

@@ -13,6 +13,7 @@ from torch.autograd.graph import increment_version
 from rl.core.checks import same_shape
 from rl.core.errors import SpecError
 from rl.native._library import require, why
+from rl.native._returns import operators as _ops
 from rl.native._returns.kernels import (
     BITS,
     GAE,
@@ -27,7 +28,6 @@ from rl.native._returns.kernels import (
     is_supported,
     run,
 )
-from rl.native._returns import operators as _ops
 from rl.native._tracing import is_dual, is_traced, is_transformed
 
 __all__ = ["NativeRecurrence"]

@@ -1,4 +1,4 @@
-"""`rl.core.interfaces.RowGather` in C: rows of all columns of a storage in one call."""
+"""Row gather in C: copies of sampled rows of all tensors of a storage in one call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LINE = 5  # numbers of a line
 _pack_slices = Struct("=12q").pack  # ``rl_slices_job``
 _NOT_ALONG_ONE = {torch.uint16, torch.uint32, torch.uint64}  # torch picks these out of matrices only
 _LARGE, _THREADS = 2**20, 3
-"""Bytes of rows one by one that so many threads of torch copy faster than this one."""
+"""Bytes of a sample from which on this many threads of torch copy faster."""
 
 
 @cache
@@ -45,7 +45,7 @@ def _slices_entry() -> Callable[[bytes], int]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether memory holds the tensor's numbers, each row in one piece."""
+    """Whether the tensor is an ordinary one whose rows are contiguous."""
     return (
         getattr(type(tensor), "__torch_dispatch__", None) is _DISPATCH  # others, such as fakes, may have no memory
         and tensor.layout is torch.strided
@@ -68,10 +68,10 @@ def _select(tensor: Tensor, index: Tensor) -> Tensor:
 
 @final
 class NativeRowGather:
-    """Rows of some tensors ``[capacity, ...]`` on the CPU, copied in one call of C, which asks memory for them ahead.
+    """Copies of rows of tensors ``[capacity, ...]`` on the CPU, in one call of C, which prefetches them.
 
-    Answers the hook `rl_row_gather`. What it cannot read or may not hide from others, such as an index of another
-    type or a call that is traced, goes to torch; so do large samples where torch has more than two threads.
+    Selected by the hook `rl_row_gather`. Traced calls, indices that are not contiguous int64, and large samples with
+    more than two threads of torch use `index_select`.
 
     Args:
         tensors: of one length; each row in one piece of memory, rows any number of bytes apart.
@@ -117,7 +117,7 @@ class NativeRowGather:
 
     @property
     def why(self) -> str:
-        """What is compiled, for ``rl doctor``."""
+        """The instruction set in use, for ``rl doctor``."""
         return why()
 
     def __reduce__(self) -> tuple[type[NativeRowGather], tuple[Any]]:
@@ -212,11 +212,11 @@ class NativeRowGather:
         number = count * steps
         copies = [_empty((number, *shape), dtype=dtype, device="cpu") for shape, dtype in self._kinds]
         job: list[int] = [len(copies), count, steps, limit, index.data_ptr()]
-        # Memory may have moved since the last call, as that of tensors does that begin to be shared.
+        # Memory can move between calls: a tensor that becomes shared gets a new address.
         for sizes, tensor, copy in zip(self._sizes, self._tensors, copies, strict=True):
             job += (*sizes, tensor.data_ptr(), copy.data_ptr())
         wrong = _entry()(self._pack(*job))
         if wrong >= 0:
-            behind = f"; a run has {steps} rows" if steps > 1 else ""
-            raise IndexError(f"index {int(index[wrong])} is outside [0, {max(limit, 0)}){behind}")
+            run = f"; a run has {steps} rows" if steps > 1 else ""
+            raise IndexError(f"index {int(index[wrong])} is outside [0, {max(limit, 0)}){run}")
         return copies
