@@ -13,10 +13,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class NativeHook(BuildHookInterface[BuilderConfig]):
-    """Runs for wheels, editable ones too: there the library lies beside the sources."""
+    """Runs for wheels, including editable ones, whose library lies next to the sources."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  hatchling names it
-        """Compile, and tell hatchling what came of it."""
+        """Compile, and set the tag of the wheel."""
         if self.target_name != "wheel":
             return
         state = runpy.run_path(str(Path(self.root, "src/rl/native/_build.py")))["build"]()

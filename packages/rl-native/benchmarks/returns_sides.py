@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rl.native._recurrence import NativeRecurrence
+from rl.native._returns.recurrence import NativeRecurrence
 
 GAMMA, LMBDA = 0.99, 0.95
 Sides = dict[str, Callable[[], Any]]
@@ -58,7 +58,7 @@ def native(batch: Batch) -> dict[str, Sides]:
     ratio, out = (batch.log_pi - batch.log_mu).exp(), (torch.empty_like(batch.value), torch.empty_like(batch.value))
     turned_ratio = ratio.transpose(0, 1).contiguous()
     turned_out = torch.empty_like(turned.value), torch.empty_like(turned.value)
-    args, first, logs = batch[:5], turned[:5], (batch.log_pi, batch.log_mu)
+    args, first = batch[:5], turned[:5]
 
     def vtrace(rho: Tensor, values: tuple[Tensor, ...], dim: int, into: tuple[Tensor, Tensor] | None) -> object:
         return kernels.vtrace(GAMMA, 1.0, rho, *values, dim, out=into)
@@ -76,7 +76,7 @@ def native(batch: Batch) -> dict[str, Sides]:
         },
         "V-trace": {
             # From log-probabilities, as TorchRL does it; the others are given the ratio.
-            "native": lambda: kernels.vtrace_from_log_probs(GAMMA, 1.0, *logs, *args, 1),
+            "native": lambda: vtrace((batch.log_pi - batch.log_mu).exp_(), args, 1, None),
             "native, out=": lambda: vtrace(ratio, args, 1, out),
             "native, time first, out=": lambda: vtrace(turned_ratio, first, 0, turned_out),
         },

@@ -98,7 +98,7 @@ def test_a_late_build_that_fails_keeps_the_library_that_is_there(elsewhere, monk
     (elsewhere / "build.json").write_text('{"state": "ok"}')
     monkeypatch.setenv(name, value)
     assert _build.main() == 1
-    assert "stays" in capsys.readouterr().out
+    assert "is kept" in capsys.readouterr().out
     assert (elsewhere / "rl_native.so").read_text() == "the old one"
     assert _build.record() == {"state": "ok"}
 
@@ -139,7 +139,10 @@ def copied(tmp_path):
     return folder, runpy.run_path(str(folder / "_build.py"))["stamp"]
 
 
-@pytest.mark.parametrize("name", ["__about__.py", *sorted(f"csrc/{path.name}" for path in _build.SOURCES.iterdir())])
+@pytest.mark.parametrize(
+    "name",
+    ["__about__.py", *sorted(f"csrc/{path.relative_to(_build.SOURCES)}" for path in _build.SOURCES.rglob("*.[ch]"))],
+)
 def test_the_stamp_is_another_one_if_a_source_changes(copied, name):
     folder, stamp = copied
     assert stamp() == _build.stamp()
@@ -153,7 +156,7 @@ def test_the_stamp_is_another_one_if_a_source_comes_goes_or_is_renamed(copied):
     for change in (
         lambda: (folder / "csrc/new.h").write_text(""),
         lambda: (folder / "csrc/new.h").rename(folder / "csrc/other.h"),
-        (folder / "csrc/tree.c").unlink,
+        (folder / "csrc/priority_tree/tree.c").unlink,
     ):
         change()
         assert stamp() not in seen
@@ -184,13 +187,13 @@ def test_a_wheel_with_the_library_is_of_its_platform(tmp_path):
     assert not wheel.name.endswith("-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "rl/native/_lib/rl_native.so" in names
-    assert "rl/native/csrc/tree.c" in names
+    assert "rl/native/csrc/priority_tree/tree.c" in names
 
 
 def test_a_wheel_without_a_compiler_is_pure_and_carries_the_sources(tmp_path):
     wheel = _wheel(tmp_path, CC="no-such-compiler")
     assert wheel.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "rl/native/csrc/tree.c" in names
+    assert "rl/native/csrc/priority_tree/tree.c" in names
     assert "rl/native/_lib/build.json" in names
     assert not [name for name in names if name.endswith(".so")]

@@ -9,13 +9,13 @@ from rl.native._build import FLAGS, SOURCES, compiler
 
 HERE = Path(__file__).parent / "c"
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O0"]
-BESIDE = {"python.c": ("returns.c", "returns_python.c", "tree.c", "tree_python.c")}
 
 
 def _compile(flags, source, program):
     tested = source.name.removeprefix("test_")
-    parts = (SOURCES / name for name in ("dispatch.c", tested, *BESIDE.get(tested, ())))
-    line = [*compiler(), *FLAGS, *flags, f"-I{SOURCES}", str(source), *(str(part) for part in parts if part.is_file())]
+    parts = [str(part) for name in ("dispatch.c", tested) for part in SOURCES.rglob(name)]
+    folders = [f"-I{folder}" for folder in SOURCES.iterdir()]
+    line = [*compiler(), *FLAGS, *flags, *folders, str(source), *parts]
     return subprocess.run([*line, "-o", str(program), "-lm"], capture_output=True, text=True, check=False)
 
 

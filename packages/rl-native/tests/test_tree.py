@@ -15,8 +15,9 @@ from torch._subclasses import FakeTensorMode
 from rl.core.errors import SpecError
 from rl.core.testing import check_priority_tree
 from rl.native import NativePriorityTree
-from rl.native import _tree_ops as _ops
 from rl.native._library import ISAS, use_isa
+
+_ops = torch.ops.rl_native
 
 DTYPES = [torch.float32, torch.float64]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -377,7 +378,7 @@ def _op_errors(tree, raw=None, rows=10, index=10):
         (lambda t: _fused(t, [0], largest=torch.zeros(1)), ValueError, r"largest is \(1,\)"),
         (lambda t: _fused(t, [0], largest=torch.zeros((), device="meta")), ValueError, "meta"),
         (lambda t: t.sample_weighted(3, -1.0), ValueError, "beta"),
-        (lambda t: t.sample(-1), ValueError, "-1 draws"),
+        (lambda t: t.sample(-1), ValueError, "n is -1"),
         (lambda t: t.sample(1, u=torch.tensor([1.0])), ValueError, "u of 1.0"),
         (lambda t: t.sample(2, u=torch.tensor([0.5])), ValueError, r"\(2,\)"),
         (lambda t: t.get(torch.tensor([-1])), IndexError, "-1"),
@@ -397,7 +398,6 @@ def _op_errors(tree, raw=None, rows=10, index=10):
         ),
         (lambda t: _ops.tree_get(t.buffer, torch.tensor([1]), torch.float64), ValueError, "float64"),
         (lambda t: _ops.tree_set(t.buffer, torch.tensor([1, 2]), torch.ones(1)), ValueError, r"\(1,\)"),
-        (lambda t: _ops.tree_set(t.buffer, torch.tensor([1]), torch.ones(1).double()), ValueError, "float64"),
         (lambda t: _ops.tree_set(t.buffer[:64], torch.tensor([1]), torch.ones(1)), ValueError, "no priority tree"),
         (lambda t: _op_errors(t, raw=torch.zeros(3)), ValueError, r"raw is \(3,\)"),
         (lambda t: _op_errors(t, rows=11), IndexError, r"10 is outside \[0, 10\)"),
@@ -405,12 +405,12 @@ def _op_errors(tree, raw=None, rows=10, index=10):
         (lambda t: _fused(t, [2**63 - 1], rows=-5), ValueError, "rows is -5"),
         (lambda t: _fused(t, [0], rows=-(2**70)), ValueError, "rows is -1180"),
         (lambda t: _fused(t, [0], rows=2.5), ValueError, "rows is 2.5"),
-        (lambda t: _op_errors(t, index=2**63 - 1, rows=-5), IndexError, r"outside \[0, "),
+        (lambda t: _op_errors(t, index=2**63 - 1, rows=-5), ValueError, "rows is -5"),
         (lambda t: _fused(t, [0], raw=[0.0] * 10), ValueError, "raw is a tensor, got a list"),
         (lambda t: t.update(torch.tensor([0]), torch.ones(1) * 1j), ValueError, "complex64"),
         (lambda t: t.sample(1, u=[0.5]), ValueError, "u is a list"),
-        (lambda t: t.sample(2.5), ValueError, "2.5 draws .* whole number"),
-        (lambda t: t.sample_weighted("3", 0.4), ValueError, "'3' draws .* whole number"),
+        (lambda t: t.sample(2.5), ValueError, "n is 2.5"),
+        (lambda t: t.sample_weighted("3", 0.4), ValueError, "n is '3'"),
         (lambda t: NativePriorityTree(0), ValueError, "at least 1"),
         (lambda t: NativePriorityTree(2.5), ValueError, "capacity is 2.5"),
         (lambda t: NativePriorityTree("3"), ValueError, "capacity is '3'"),

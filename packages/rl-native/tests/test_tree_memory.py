@@ -11,8 +11,8 @@ import torch.multiprocessing as mp
 
 from rl.core.errors import CheckpointError, SpecError
 from rl.native import NativePriorityTree
-from rl.native._tree_calls import buffer_size, leaves_at
-from rl.native._tree_memory import ALIGN, zeros
+from rl.native._priority_tree.calls import buffer_size, leaves_at
+from rl.native._priority_tree.memory import ALIGN, zeros
 
 
 def _tree(rows=1000, dtype=torch.float32):

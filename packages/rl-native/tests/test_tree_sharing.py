@@ -5,7 +5,9 @@ import torch
 
 from rl.core.errors import SpecError
 from rl.native import NativePriorityTree
-from rl.native import _tree_ops as _ops
+
+_ops = torch.ops.rl_native
+
 
 ROWS, N = 400, 4
 

@@ -7,8 +7,8 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.native.__about__ import __version__
     from rl.native._library import isa, why_not
-    from rl.native._recurrence import NativeRecurrence
-    from rl.native._tree import NativePriorityTree
+    from rl.native._priority_tree.tree import NativePriorityTree
+    from rl.native._returns.recurrence import NativeRecurrence
 
 __all__ = ["NativePriorityTree", "NativeRecurrence", "__version__", "isa", "why_not"]
 
@@ -16,8 +16,8 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.native._library": ["isa", "why_not"],
-        "rl.native._recurrence": ["NativeRecurrence"],
-        "rl.native._tree": ["NativePriorityTree"],
+        "rl.native._returns.recurrence": ["NativeRecurrence"],
+        "rl.native._priority_tree.tree": ["NativePriorityTree"],
         "rl.native.__about__": ["__version__"],
     },
 )

@@ -1,6 +1,6 @@
-"""Compile the C sources into ``_lib/``: ``python -m rl.native._build``.
+"""Build of the C library into ``_lib/``: ``python -m rl.native._build``.
 
-Standard library only, and no import of ours: the build hook runs this file by its path, before anything is installed.
+Standard library only: the build hook runs this file by its path, before anything is installed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ RECORD = _HERE / "_lib" / "build.json"
 COMMAND = "python -m rl.native._build"
 
 STAMP = "rl_native_stamp"
-"""The symbol that holds what `stamp` was when the library was compiled."""
+"""The symbol that holds the `stamp` of the sources that the library was compiled from."""
 
-# No -march: wider instructions are chosen at run time. No contraction: what is rounded once is written so.
+# No -march: wider instructions are selected at run time. No contraction: fused multiply-adds are written out.
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra")
 
 
@@ -48,26 +48,25 @@ def _named() -> str:
 
 
 def stamp() -> str:
-    """What a library has to hold to be called: 16 digits made of the version, all C sources, and the flags.
+    """The 16-digit hash of version, C sources and flags that a library must hold to be loaded.
 
-    A library that was compiled late stays behind when pip installs another version: it is not one of pip's files. And
-    beside sources that are being changed lies one of what they were before.
+    pip does not remove a library that was compiled after installation, and edited sources leave an outdated one.
     """
     digits = hashlib.sha256(" ".join(FLAGS).encode())
-    sources = sorted(path for path in SOURCES.iterdir() if path.suffix in {".c", ".h"})
+    sources = sorted(path for path in SOURCES.rglob("*") if path.suffix in {".c", ".h"})
     for path in (_HERE / "__about__.py", *sources):
         content = path.read_bytes()
-        digits.update(f"\n{path.name} {len(content)}\n".encode() + content)
+        digits.update(f"\n{path.relative_to(_HERE).as_posix()} {len(content)}\n".encode() + content)
     return digits.hexdigest()[:16]
 
 
 def build(mode: str | None = None, *, keep: bool = False) -> str:
-    """Compile, and record beside the library what came of it.
+    """Compile, and record the outcome next to the library.
 
     Args:
-        mode: ``auto`` builds if it can, ``off`` does not, ``require`` fails if it cannot; if None, what
-            ``RL_NATIVE`` says, else ``auto``.
-        keep: leave a library that is there as it is if there will be no new one.
+        mode: ``auto`` builds if possible, ``off`` does not build, ``require`` raises if there is no library; None for
+            the value of ``RL_NATIVE``, else ``auto``.
+        keep: keep an existing library if no new one is built.
 
     Returns:
         ``"ok"``, or why there is no library.
@@ -81,10 +80,10 @@ def build(mode: str | None = None, *, keep: bool = False) -> str:
     LIBRARY.parent.mkdir(exist_ok=True)
     command = compiler()
     if mode == "off":
-        state = "the build was told RL_NATIVE=off"
+        state = "the build was switched off with RL_NATIVE=off"
     elif command is None:
-        said = f"CC names {_named()!r}" if _named() else "cc, gcc, clang or $CC"
-        state = f"the build found no C compiler: {said}"
+        tried = f"CC names {_named()!r}" if _named() else "cc, gcc, clang or $CC"
+        state = f"the build found no C compiler: {tried}"
     else:
         state = _compile(command)
     if state == "ok" or not (keep and LIBRARY.is_file()):
@@ -97,26 +96,26 @@ def build(mode: str | None = None, *, keep: bool = False) -> str:
 
 
 def _compile(command: list[str]) -> str:
-    """Into a new file that then takes the old one's place: a process that has the old one loaded keeps it."""
+    """Compile into a new file and replace the old one, which processes that loaded it keep."""
     with tempfile.TemporaryDirectory(dir=LIBRARY.parent) as folder:
         made = Path(folder, LIBRARY.name)
         stamped = Path(folder, "stamp.c")
         stamped.write_text(f'__attribute__((visibility("default"))) const char {STAMP}[] = "{stamp()}";\n')
-        sources = [*sorted(map(str, SOURCES.glob("*.c"))), str(stamped)]
+        sources = [*sorted(map(str, SOURCES.rglob("*.c"))), str(stamped)]
         line = [*command, *FLAGS, "-shared", "-o", str(made), *sources, "-lm"]
         try:
             done = subprocess.run(line, capture_output=True, text=True, check=False)
         except OSError as error:
             return f"{command[0]} does not run: {error.strerror}"
         if done.returncode != 0:
-            said = " ".join((done.stderr or done.stdout).split())
-            return f"{command[0]} failed with status {done.returncode}" + (f": {said[-500:]}" if said else "")
+            output = " ".join((done.stderr or done.stdout).split())
+            return f"{command[0]} failed with status {done.returncode}" + (f": {output[-500:]}" if output else "")
         made.replace(LIBRARY)
     return "ok"
 
 
 def record() -> dict[str, str | None]:
-    """What the last build left behind; empty if there was none."""
+    """The record of the last build; empty if there was none."""
     try:
         found = json.loads(RECORD.read_text())
     except (OSError, ValueError):
@@ -125,7 +124,7 @@ def record() -> dict[str, str | None]:
 
 
 def main() -> int:
-    """Build late: into the installed package, where a library that is there stays if there will be no new one."""
+    """Build into the installed package; an existing library is kept if no new one is built."""
     try:
         state = build(keep=True)
     except RuntimeError as error:
@@ -135,7 +134,7 @@ def main() -> int:
             f"cannot write into {LIBRARY.parent} ({error.strerror}); run it as the user who installed rl-native, or"
             " install rl-native into a virtual environment of your own"
         )
-    stays = f"; {LIBRARY}, which was there, stays" if state != "ok" and LIBRARY.is_file() else ""
+    stays = f"; the existing {LIBRARY} is kept" if state != "ok" and LIBRARY.is_file() else ""
     sys.stdout.write(f"{LIBRARY}\n" if state == "ok" else f"not built: {state}{stays}\n")
     return 0 if state == "ok" else 1
 

@@ -1,4 +1,4 @@
-"""The shared library: loaded at first use, once; nothing here raises because it is absent, except `require`."""
+"""The shared library: loaded once, at first use; only `require` raises if it is absent."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ from rl.native._build import COMMAND, LIBRARY, STAMP, record, stamp
 __all__ = ["ISAS", "isa", "library", "require", "use_isa", "warn_absent", "why", "why_not"]
 
 ISAS = ("scalar", "AVX2", "AVX-512")
-"""Instruction sets by the number that C knows them by."""
+"""Instruction sets, numbered as in C."""
 
 _SEGMENT = Struct("<I4xQ16xQ16x")
-"""Of a segment its kind, where in the file it begins, and how many bytes of the file it has."""
+"""Kind, file offset and file size of a segment."""
 _LOAD = 1
 
 
 @cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library, or why there is none, whatever the settings say."""
+    """The library, or the reason why there is none; independent of the settings."""
     if not LIBRARY.is_file():
         state = record().get("state") or "it was never built"
         return None, f"{LIBRARY} was built and is gone" if state == "ok" else state
     try:
         size, whole = LIBRARY.stat().st_size, _mapped(LIBRARY)
-        if size < whole:  # the loader of Linux does not look, and ends the process
+        if size < whole:  # the loader of Linux does not check, and the process would crash
             return None, f"{LIBRARY} is cut off: it has {size} of {whole} bytes"
         loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         return None, f"it does not load: {error}"
     if not _holds(loaded, stamp()):  # its functions may take other arguments
-        return None, f"{LIBRARY} was compiled from other sources than those beside it, as those of another version are"
+        return (
+            None,
+            f"{LIBRARY} was compiled from other sources than the installed ones, for example those of another version",
+        )
     return loaded, ""
 
 
 def _mapped(path: Path) -> int:
-    """How many bytes of a file in the ELF format, of 64 bits and little-endian, are loaded; 0 of others.
+    """Number of mapped bytes of a 64-bit little-endian ELF file; 0 for other formats.
 
     Example:
         >>> _mapped(Path(__file__))
@@ -96,7 +99,7 @@ def require() -> ctypes.CDLL:
 
 
 def why_not() -> str:
-    """Why `library` is None, as a sentence that says what to do; empty if it is there."""
+    """The reason why `library` is None, with the remedy; empty if the library is loaded."""
     if settings().native == "off":
         return "the compiled library of rl-native is switched off with RL_NATIVE=off; unset it to use the library"
     return "" if _load()[0] is not None else _absent()
@@ -110,10 +113,10 @@ def _absent() -> str:
 
 
 def warn_absent(what: str) -> None:
-    """Say, once, that something else computes because there is no library; not where it is switched off.
+    """Warn once that plain PyTorch is used because there is no library; not if it is switched off.
 
     Args:
-        what: is done in plain torch then.
+        what: the operation that runs in plain torch.
     """
     if settings().native != "off":
         warn_slow(f"{what} in plain torch: {_absent()}")
@@ -131,13 +134,13 @@ def use_isa(name: str | None) -> str:
         name: of `ISAS`; None for the widest.
 
     Returns:
-        The one in use from now on: the widest that the processor has, if it lacks what was asked for.
+        The instruction set in use: the requested one, or the widest that the processor has below it.
     """
     return ISAS[require().rl_isa_use(-1 if name is None else ISAS.index(name))]
 
 
 def why() -> str:
-    """What is compiled, for ``rl doctor``."""
+    """The instruction set in use, for ``rl doctor``."""
     loaded = require()
     used, best = ISAS[loaded.rl_isa()], ISAS[loaded.rl_isa_best()]
     wider = ", ".join(ISAS[ISAS.index(best) + 1 :])

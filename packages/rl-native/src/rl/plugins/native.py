@@ -1,4 +1,4 @@
-"""What rl-native offers, as data and hooks."""
+"""Plugin declarations of rl-native: components and hooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
-    """The priority tree."""
+    """Declare the priority tree."""
     yield Component(
         kind="tree_backend",
         name="native",
@@ -27,28 +27,28 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl
 def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree | None:
-    """The tree in C, on the CPU for float32 and float64, where the library is there."""
+    """Priority tree in C for float32 and float64 on the CPU; None without the library."""
     if device.type != "cpu":
         return None
     from rl.native._library import library
 
     if library() is None:
         return None
-    from rl.native._tree_calls import BITS
+    from rl.native._priority_tree.calls import BITS
 
     if dtype not in BITS:
         return None
-    from rl.native._tree import NativePriorityTree
+    from rl.native._priority_tree.tree import NativePriorityTree
 
     return NativePriorityTree(capacity, dtype=dtype)
 
 
 @hookimpl
 def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecurrence | None:
-    """The recurrence in C, on the CPU for float32 and float64; a warning, once, where the library is not there."""
+    """Linear recurrence in C for float32 and float64 on the CPU; None without the library, with one warning."""
     if device.type != "cpu":
         return None
-    from rl.native._returns import BITS
+    from rl.native._returns.kernels import BITS
 
     if dtype not in BITS:
         return None
@@ -57,14 +57,14 @@ def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecu
     if library() is None:
         warn_absent("returns are computed")
         return None
-    from rl.native._recurrence import NativeRecurrence
+    from rl.native._returns.recurrence import NativeRecurrence
 
     return NativeRecurrence()
 
 
 @hookimpl
 def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
-    """``scan`` of rl-modules with loops over time in C, on the CPU, where that package and the library are there."""
+    """The back end ``scan`` of rl-modules with time loops in C, on the CPU; None without either."""
     if cell not in ("lstm", "gru") or name not in ("scan", None) or device.type != "cpu":
         return None
     from rl.native._library import library
@@ -78,26 +78,26 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
         scan = load("recurrent_backend", "scan")
     except UnknownComponentError:
         return None
-    from rl.native._recurrent import NativeKernels
+    from rl.native._recurrent.kernels import NativeKernels
 
     return scan(kernels=NativeKernels())
 
 
 @hookimpl
 def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
-    """Copies of rows in C, each in one piece of the CPU's memory, where the library is there."""
+    """Row gather in C for tensors on the CPU whose rows are contiguous; None without the library."""
     from rl.native._library import library
 
     if library() is None:
         return None
-    from rl.native._gather import NativeRowGather
+    from rl.native._rows.gather import NativeRowGather
 
     return NativeRowGather(tensors) if NativeRowGather.takes(tensors) else None
 
 
 @hookimpl
 def rl_notes() -> list[str]:
-    """Why there is no library, where there is none."""
+    """Report why there is no library."""
     from rl.native._library import why_not
 
     reason = why_not()

@@ -1,4 +1,4 @@
-"""What rl-prio-cuda offers, as data and hooks."""
+"""Plugin declarations of rl-prio-cuda: components and hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given to a tree, checked by shape, type and device; no value of a tensor is looked at, nothing waits."""
+"""Argument checks of the CUDA tree: shapes, dtypes and devices only, without waiting for the device."""
 
 from __future__ import annotations
 

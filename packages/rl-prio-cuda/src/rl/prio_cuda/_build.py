@@ -1,4 +1,4 @@
-"""Compile the CUDA sources into ``_lib/``: ``python -m rl.prio_cuda._build``.
+"""Build of the CUDA library into ``_lib/``: ``python -m rl.prio_cuda._build``.
 
 Standard library only, and no import of ours: the build hook runs this file by its path, before anything is installed.
 """

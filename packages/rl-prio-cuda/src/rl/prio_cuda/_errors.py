@@ -1,4 +1,4 @@
-"""What the error word of a workspace means, as exceptions."""
+"""Exceptions for the error codes that kernels leave on the device."""
 
 from __future__ import annotations
 

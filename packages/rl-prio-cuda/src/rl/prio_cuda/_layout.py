@@ -1,4 +1,4 @@
-"""Where everything lies in the buffer of a tree: the layout of rl-native, byte for byte.
+"""Buffer layout of the CUDA tree, the same as in rl-native.
 
 A head of 128 bytes, the levels of nodes from the root down, then the leaves in blocks of 16. A node holds the sums
 (float64), smallest and largest priorities of its 8 children.

@@ -1,4 +1,4 @@
-"""The shared library: loaded at first use, once; nothing here raises because it is absent, except `require`."""
+"""The shared library: loaded once, at first use; only `require` raises if it is absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree as operators of torch, so that a compiled graph holds it without a break.
+"""Operators of torch for the CUDA tree, so that compiled graphs have no break.
 
 Eager code calls `_calls` directly, which is faster. The operators are registered when this module is imported.
 """

@@ -1,4 +1,4 @@
-"""Where calls go, by the kind of device: which library, which stream, which device is current.
+"""Library, stream and device guard for each kind of device.
 
 The only place that knows of CUDA in torch. Tests add an entry for ``"cpu"``, with the kernels compiled for the host.
 """

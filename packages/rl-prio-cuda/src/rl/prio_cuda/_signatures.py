@@ -1,4 +1,4 @@
-"""The C functions of the library, declared."""
+"""Signatures of the C functions of the library."""
 
 from __future__ import annotations
 

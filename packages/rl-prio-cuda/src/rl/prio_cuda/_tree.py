@@ -1,4 +1,4 @@
-"""`CudaPriorityTree`: priorities by index on a GPU, sampled in proportion."""
+"""Priority tree on a CUDA device: priorities by index, sampled in proportion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rl-recurrent-triton offers, as data and hooks."""
+"""Plugin declarations of rl-recurrent-triton: components and hooks."""
 
 from __future__ import annotations
 

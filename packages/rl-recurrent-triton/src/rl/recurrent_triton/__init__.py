@@ -1,4 +1,4 @@
-"""LSTM and GRU over sequences that reset inside, in Triton kernels for CUDA devices."""
+"""LSTM and GRU with resets inside sequences, in Triton kernels for CUDA devices."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a call is given, checked before anything is computed: kernels read what shapes promise, without looking."""
+"""Argument checks: kernels trust shapes and dtypes, so all are checked before a launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Back end ``triton``: the recurrence in kernels for CUDA devices, resets inside."""
+"""Back end ``triton``: LSTM and GRU kernels for CUDA devices, with resets inside sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States and gradients of all layers: plain functions of tensors, unseen by autograd and by the compiler."""
+"""States and gradients of all layers as plain functions, called inside autograd functions and operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All layers through autograd, without the operators: those cost several times as much on the way to the device."""
+"""Autograd functions for eager calls, which cost less on the host than the operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One layer of an LSTM or a GRU during one call: weights, states, gradients, and how its kernels are called.
+"""State of one layer during one call: weights, states, gradients, and its kernel calls.
 
 Gates lie in columns, one slot of ``H`` for each. An LSTM has i, f, g, o, which inputs and states feed alike. A GRU has
 n, r, z, m, where m is what the states add to n: inputs feed the columns n, r, z and states r, z, m, so that each

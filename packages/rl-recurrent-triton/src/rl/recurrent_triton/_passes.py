@@ -1,4 +1,4 @@
-"""Forward and backward through all layers and all of time, for both cells.
+"""Forward and backward passes through all layers and time pieces, for both cells.
 
 Where gates are not kept, time goes in pieces, and each piece through all layers before the next one begins: one buffer
 of gates serves all, in both directions.

@@ -1,4 +1,4 @@
-"""Which launch shape and which tiles a recurrence runs with: by size and device, from estimates; nothing is tried out.
+"""Selection of launch shape and tiles, by estimates from sizes and device; nothing is autotuned.
 
 The shapes:
 

@@ -1,4 +1,4 @@
-"""What both cells share: pieces of time, and in which type and precision products run."""
+"""Shared by both cells: time pieces, and dtype and precision of matrix products."""
 
 from __future__ import annotations
 

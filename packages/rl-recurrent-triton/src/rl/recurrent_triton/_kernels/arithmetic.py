@@ -1,4 +1,4 @@
-"""The arithmetic of both cells, element by element, in Triton: what is the same for every launch shape.
+"""Elementwise arithmetic of both cells in Triton, shared by all launch shapes.
 
 Everything is computed in the type of the state (float32, or float64 in Triton's interpreter).
 """

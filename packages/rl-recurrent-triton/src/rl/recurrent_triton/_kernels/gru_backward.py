@@ -1,4 +1,4 @@
-"""The GRU's backward pass, in Triton; made as the LSTM's is (`lstm_backward`). Slots n, r, z, m; weights r, z, n."""
+"""Backward pass of the GRU in Triton, structured like `lstm_backward`. Slots n, r, z, m; weights r, z, n."""
 # mypy: ignore-errors
 # pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false
 # ruff: noqa: ANN001, ANN202, N803, N806, PLR0913, PLR0917

@@ -1,4 +1,4 @@
-"""The LSTM's backward pass, in Triton. See `tiles` for the names of sizes and `_launch` for what is passed.
+"""Backward pass of the LSTM in Triton. `tiles` defines the size names, `_launch` the arguments.
 
 It has one function that finishes a tile of one step (`_tile`), and three kernels around it, which differ in where
 weights and states stay between the steps:

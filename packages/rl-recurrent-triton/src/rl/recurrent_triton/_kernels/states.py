@@ -1,4 +1,4 @@
-"""The states before each step, resets applied, in Triton: what products outside of the recurrence need."""
+"""States before each step, with resets applied, in Triton; input of the weight-gradient products."""
 # mypy: ignore-errors
 # pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false
 # ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917

@@ -1,4 +1,4 @@
-"""Tiles, in Triton: reading states and weights, products, and the hand-over between programs. Shared by both cells.
+"""Tiles in Triton, shared by both cells: loads of states and weights, products, and synchronization of programs.
 
 Sizes: a program has BB rows of the batch (`b`, int64; `rows` says which of them exist) and BN columns of the hidden
 size (`n`). H, BB, BN, BK are known when a kernel is compiled; the batch and the steps are not, so that no other batch

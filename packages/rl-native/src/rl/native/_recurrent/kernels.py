@@ -1,0 +1,342 @@
+"""Time loops of LSTM and GRU layers in C, as the back end ``scan`` of rl-modules calls them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import pairwise
+from struct import Struct
+from threading import Thread
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import ShapeError, SpecError
+from rl.native._library import library, require, why
+
+__all__ = ["NativeKernels", "Resets"]
+
+BITS = {torch.float32: 32, torch.float64: 64}
+LSTM_FORWARD, LSTM_BACKWARD, GRU_FORWARD, GRU_BACKWARD = range(4)
+
+_JOB = Struct("=27q")
+_BAD_RESETS = 2
+_WORTH_A_THREAD = 20_000_000
+"""Products of one call, below which starting threads costs more than they give."""
+
+
+class Resets(Protocol):
+    """Where the state before a step is not the one after the step before; T steps, B rows, H hidden."""
+
+    @property
+    def starts(self) -> list[int]:
+        """T + 1 places: those from ``starts[t]`` to ``starts[t + 1]`` belong to step t."""
+        ...
+
+    @property
+    def rows(self) -> Tensor:
+        """int64 ``[n]``: the rows, ascending within a step."""
+        ...
+
+    @property
+    def h(self) -> Tensor:
+        """``[n, H]``: the states that replace the others."""
+        ...
+
+    @property
+    def c(self) -> Tensor | None:
+        """The same of c; None for a GRU."""
+        ...
+
+
+@cache
+def _functions() -> tuple[
+    Callable[[int, int, int], int], Callable[[bytes], int], Callable[[bytes], int], Callable[[], int]
+]:
+    from ctypes import c_char_p, c_int32, c_int64
+
+    found = require()
+    room, prepare, run = found.rl_recurrent_room, found.rl_recurrent_prepare, found.rl_recurrent_run
+    room.argtypes, room.restype = [c_int64, c_int64, c_int64], c_int64
+    for function in (prepare, run):
+        function.argtypes, function.restype = [c_char_p], c_int32
+    return room, prepare, run, found.rl_isa
+
+
+@final
+class NativeKernels:
+    """Loops over time of one LSTM or GRU layer in C, forward and backward, for float32 and float64 on the CPU.
+
+    Products with the recurrent weights, activations and resets of all steps are one call, which lets other threads of
+    Python run. Rows are shared out among as many threads as torch uses, where there is enough to do; results depend on
+    neither the threads nor the other rows. Tensors are contiguous and time-major.
+
+    Example:
+        >>> kernels = NativeKernels()
+        >>> gates, weight, first = torch.zeros(5, 2, 12), torch.zeros(12, 3), torch.ones(2, 3)
+        >>> h, c = torch.empty(5, 2, 3), torch.empty(5, 2, 3)
+        >>> kernels.lstm_forward(gates, weight, first, first, None, h, c)
+        >>> c[:, 0, 0]
+        tensor([0.5000, 0.2500, 0.1250, 0.0625, 0.0312])
+    """
+
+    name = "native"
+
+    def __init__(self) -> None:
+        self.why = why()
+
+    def serves(self, dtype: torch.dtype, device: torch.device) -> bool:
+        """Whether these loops compute for such tensors."""
+        return device.type == "cpu" and dtype in BITS and library() is not None
+
+    def lstm_forward(
+        self, gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, resets: Resets | None, h: Tensor, c: Tensor
+    ) -> None:
+        """Write the states after each step; T steps, B rows, H hidden.
+
+        Args:
+            gates: ``[T, B, 4H]``, slots i, f, g, o: what comes from inputs and biases; replaced by the activated gates.
+            weight: ``[4H, H]``, of the state.
+            h0: ``[B, H]``, before the first step.
+            c0: ``[B, H]``.
+            resets: None if there are none.
+            h: ``[T, B, H]``, written.
+            c: ``[T, B, H]``, written.
+
+        Raises:
+            ShapeError: if a shape differs.
+            SpecError: if a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
+        """
+        job = _Job(LSTM_FORWARD, gates, weight, resets)
+        job.see("h0", h0, 2)
+        job.see("c0", c0, 2)
+        job.see("h", h)
+        job.see("c", c)
+        job.run()
+
+    def lstm_backward(  # noqa: PLR0913, PLR0917  one buffer each
+        self,
+        gates: Tensor,
+        weight: Tensor,
+        c0: Tensor,
+        c: Tensor,
+        resets: Resets | None,
+        grad_h: Tensor,
+        grad_c: Tensor | None,
+        grad_gates: Tensor,
+        grad_h0: Tensor,
+        grad_c0: Tensor,
+        grad_reset_h: Tensor | None,
+        grad_reset_c: Tensor | None,
+    ) -> None:
+        """Write the gradients of gates before their activation, and of the states that were given.
+
+        Args:
+            gates: ``[T, B, 4H]``, as `lstm_forward` left them.
+            weight: ``[4H, H]``.
+            c0: ``[B, H]``.
+            c: ``[T, B, H]``, after each step.
+            resets: None if there are none.
+            grad_h: ``[T, B, H]``.
+            grad_c: ``[T, B, H]``; None for zero.
+            grad_gates: ``[T, B, 4H]``, written.
+            grad_h0: ``[B, H]``, written.
+            grad_c0: ``[B, H]``, written.
+            grad_reset_h: ``[n, H]``, written; None if it is not wanted.
+            grad_reset_c: the same.
+
+        Raises:
+            ShapeError: as `lstm_forward`.
+            SpecError: likewise.
+        """
+        job = _Job(LSTM_BACKWARD, gates, weight, resets)
+        job.see("c0", c0, 2)
+        job.see("c", c)
+        job.see("grad_h", grad_h)
+        job.see("grad_c", grad_c)
+        job.see_gradients(grad_gates, grad_h0, grad_reset_h)
+        job.see("grad_c0", grad_c0, 2)
+        job.see("grad_reset_c", grad_reset_c, 1)
+        job.run()
+
+    def gru_forward(self, gates: Tensor, weight: Tensor, h0: Tensor, resets: Resets | None, h: Tensor) -> None:
+        """Write the states after each step; T steps, B rows, H hidden.
+
+        Args:
+            gates: ``[T, B, 4H]``, slots n, r, z, m: n, r, z from inputs and biases, m the bias of the recurrent part of
+                n; replaced by n, r, z activated, and the whole recurrent part of n.
+            weight: ``[3H, H]``, of the state, for r, z, m.
+            h0: ``[B, H]``, before the first step.
+            resets: None if there are none.
+            h: ``[T, B, H]``, written.
+
+        Raises:
+            ShapeError: as `lstm_forward`.
+            SpecError: likewise.
+        """
+        job = _Job(GRU_FORWARD, gates, weight, resets)
+        job.see("h0", h0, 2)
+        job.see("h", h)
+        job.run()
+
+    def gru_backward(
+        self,
+        gates: Tensor,
+        weight: Tensor,
+        h0: Tensor,
+        h: Tensor,
+        resets: Resets | None,
+        grad_h: Tensor,
+        grad_gates: Tensor,
+        grad_h0: Tensor,
+        grad_reset_h: Tensor | None,
+    ) -> None:
+        """Write the gradients of the slots before their activation, and of the states that were given.
+
+        Args:
+            gates: ``[T, B, 4H]``, as `gru_forward` left them.
+            weight: ``[3H, H]``.
+            h0: ``[B, H]``.
+            h: ``[T, B, H]``, after each step.
+            resets: None if there are none.
+            grad_h: ``[T, B, H]``.
+            grad_gates: ``[T, B, 4H]``, written: slots n, r, z, m.
+            grad_h0: ``[B, H]``, written.
+            grad_reset_h: ``[n, H]``, written; None if it is not wanted.
+
+        Raises:
+            ShapeError: as `lstm_forward`.
+            SpecError: likewise.
+        """
+        job = _Job(GRU_BACKWARD, gates, weight, resets)
+        job.see("h0", h0, 2)
+        job.see("h", h)
+        job.see("grad_h", grad_h)
+        job.see_gradients(grad_gates, grad_h0, grad_reset_h)
+        job.run()
+
+
+_FIELDS = (
+    *("gates", "weight", "h0", "c0", "h", "c", "resets", "reset_starts", "reset_rows", "reset_h", "reset_c"),
+    *("grad_h", "grad_c", "grad_gates", "grad_h0", "grad_c0", "grad_reset_h", "grad_reset_c"),
+)
+"""Of ``rl_recurrent_job``, what stands behind the sizes."""
+_PLACES = {name: place for place, name in enumerate(_FIELDS)}
+
+
+class _Job:
+    """What one call works on: every tensor is checked before anything runs, since C trusts the addresses."""
+
+    def __init__(self, kind: int, gates: Tensor, weight: Tensor, resets: Resets | None) -> None:
+        if gates.ndim != 3 or gates.shape[2] % 4:
+            raise ShapeError(f"gates has the shape {tuple(gates.shape)}; it must be [steps, rows, 4 * hidden]")
+        steps, rows, four = gates.shape
+        hidden = four // 4
+        slots = 4 if kind in (LSTM_FORWARD, LSTM_BACKWARD) else 3
+        if gates.dtype not in BITS:
+            raise SpecError(f"gates is {gates.dtype}; recurrent loops in C are for torch.float32 and torch.float64")
+        self._kind, self._dtype, self._sizes = kind, gates.dtype, (steps, rows, hidden)
+        self._resets = 0 if resets is None else len(resets.rows)
+        self._shapes = ((self._resets, hidden), (rows, hidden), (steps, rows, hidden))
+        self._addresses = [0] * len(_PLACES)
+        self._kept: list[object] = []
+        self._see("gates", gates, gates.shape)
+        self._see("weight", weight, (slots * hidden, hidden))
+        if resets is not None:
+            self._see_resets(resets)
+
+    def see(self, name: str, tensor: Tensor | None, dims: int = 3) -> None:
+        """Note where a tensor is: 3 dimensions for one state a step, 2 for one a row, 1 for one a reset."""
+        if tensor is not None:
+            self._see(name, tensor, self._shapes[dims - 1])
+
+    def see_gradients(self, grad_gates: Tensor, grad_h0: Tensor, grad_reset_h: Tensor | None) -> None:
+        self._see("grad_gates", grad_gates, (*self._sizes[:2], 4 * self._sizes[2]))
+        if self._addresses[_PLACES["grad_gates"]] == self._addresses[_PLACES["gates"]] and grad_gates.numel():
+            raise SpecError("grad_gates and gates are one memory; give the gradients memory of their own")
+        self.see("grad_h0", grad_h0, 2)
+        self.see("grad_reset_h", grad_reset_h, 1)
+
+    def _see(self, name: str, tensor: Tensor, shape: Iterable[int]) -> None:
+        if tensor.shape != (expected := tuple(shape)):
+            raise ShapeError(f"{name} has the shape {tuple(tensor.shape)}; it must be {expected}, as gates is")
+        if tensor.dtype is not self._dtype or not tensor.is_cpu:
+            raise SpecError(
+                f"{name} is {tensor.dtype} on {tensor.device}; it must be {self._dtype} on the CPU, as gates"
+            )
+        if not tensor.is_contiguous() or tensor.is_neg():
+            raise SpecError(f"{name} is not contiguous (strides {tensor.stride()}); call contiguous()")
+        self._addresses[_PLACES[name]] = tensor.data_ptr()
+
+    def _see_resets(self, resets: Resets) -> None:
+        steps, _, hidden = self._sizes
+        rows, count = resets.rows, self._resets
+        if len(resets.starts) != steps + 1:
+            raise ShapeError(
+                f"resets.starts has {len(resets.starts)} places; it must have {steps + 1}, one per step and 1"
+            )
+        if rows.dtype is not torch.int64 or rows.ndim != 1 or not rows.is_cpu:
+            raise SpecError(
+                f"resets.rows is {rows.dtype} of {rows.ndim} dimensions; it must be torch.int64 [n] on the CPU"
+            )
+        states = {"reset_h": resets.h}
+        if self._kind in (LSTM_FORWARD, LSTM_BACKWARD):
+            if resets.c is None:
+                raise SpecError("resets.c is None; an LSTM restarts from states h and c")
+            states["reset_c"] = resets.c
+        for name, state in states.items():
+            dense = state.contiguous()
+            self._see(name, dense, (count, hidden))
+            self._kept.append(dense)
+        starts, dense = array("q", resets.starts), rows.contiguous()
+        self._kept += [starts, dense]
+        self._addresses[_PLACES["resets"]] = count
+        self._addresses[_PLACES["reset_starts"]] = starts.buffer_info()[0]
+        self._addresses[_PLACES["reset_rows"]] = dense.data_ptr()
+
+    def run(self) -> None:
+        """Compute.
+
+        Raises:
+            SpecError: if resets are out of order or name rows that there are not; nothing is written then.
+        """
+        room, prepare, run, isa = _functions()
+        steps, rows, hidden = self._sizes
+        bits, level = BITS[self._dtype], isa()
+        scratch = torch.empty(room(bits, rows, hidden) + 64, dtype=torch.uint8)
+        aligned = (scratch.data_ptr() + 63) & ~63
+
+        def packed(first: int, end: int) -> bytes:
+            return _JOB.pack(self._kind, bits, steps, rows, hidden, first, end, level, aligned, *self._addresses)
+
+        _expect(prepare(packed(0, rows)))
+        threads = min(torch.get_num_threads(), 1 + steps * rows * hidden * hidden * 4 // _WORTH_A_THREAD, rows)
+        if threads <= 1:
+            _expect(run(packed(0, rows)))
+            return
+        ends = [rows * part // threads for part in range(threads + 1)]
+        jobs = [packed(first, end) for first, end in pairwise(ends)]
+        started: list[Thread] = []
+        try:
+            for job in jobs[1:]:
+                thread = Thread(target=run, args=(job,), name="rl-native-recurrent", daemon=True)
+                thread.start()
+                started.append(thread)
+            run(jobs[0])
+        finally:  # the memory is in use until all have ended
+            for thread in started:
+                thread.join()
+
+
+def _expect(status: int) -> None:
+    if status == _BAD_RESETS:
+        raise SpecError(
+            "resets are out of order: starts must ascend from 0 to the number of rows, and the rows of each step must"
+            " ascend and be rows of the batch"
+        )
+    if status:
+        raise SpecError(
+            "the library refused a recurrent job: it is older than the Python part of rl-native; build it anew"
+        )

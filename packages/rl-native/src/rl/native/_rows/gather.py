@@ -1,0 +1,222 @@
+"""Row gather in C: copies of sampled rows of all tensors of a storage in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from struct import Struct
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from rl.native._library import require, why
+from rl.native._tracing import is_traced
+
+__all__ = ["NativeRowGather"]
+
+_empty = torch.empty
+_INT64, _FLOAT64 = torch.int64, torch.float64
+_DISPATCH = getattr(Tensor, "__torch_dispatch__", None)
+_HEAD = 5  # numbers of ``rl_gather_job``
+_LINE = 5  # numbers of a line
+_pack_slices = Struct("=12q").pack  # ``rl_slices_job``
+_NOT_ALONG_ONE = {torch.uint16, torch.uint32, torch.uint64}  # torch picks these out of matrices only
+_LARGE, _THREADS = 2**20, 3
+"""Bytes of a sample from which on this many threads of torch copy faster."""
+
+
+@cache
+def _entry() -> Callable[[bytes], int]:
+    from ctypes import c_char_p, c_int64
+
+    function = require().rl_gather
+    function.argtypes, function.restype = [c_char_p], c_int64
+    return function
+
+
+@cache
+def _slices_entry() -> Callable[[bytes], int]:
+    from ctypes import c_char_p, c_int64
+
+    function = require().rl_slices
+    function.argtypes, function.restype = [c_char_p], c_int64
+    return function
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether the tensor is an ordinary one whose rows are contiguous."""
+    return (
+        getattr(type(tensor), "__torch_dispatch__", None) is _DISPATCH  # others, such as fakes, may have no memory
+        and tensor.layout is torch.strided
+        and tensor.is_cpu
+        and tensor.dim() > 0
+        and tensor[:1].is_contiguous()
+        and not (tensor.requires_grad or tensor.is_neg() or tensor.is_conj() or tensor.is_quantized)
+    )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return type(tensor) is Tensor and tensor.is_cpu and tensor.is_contiguous()
+
+
+def _select(tensor: Tensor, index: Tensor) -> Tensor:
+    if tensor.dim() == 1 and tensor.dtype in _NOT_ALONG_ONE:
+        return tensor.unsqueeze(1).index_select(0, index).squeeze(1)
+    return tensor.index_select(0, index)
+
+
+@final
+class NativeRowGather:
+    """Copies of rows of tensors ``[capacity, ...]`` on the CPU, in one call of C, which prefetches them.
+
+    Selected by the hook `rl_row_gather`. Traced calls, indices that are not contiguous int64, and large samples with
+    more than two threads of torch use `index_select`.
+
+    Args:
+        tensors: of one length; each row in one piece of memory, rows any number of bytes apart.
+
+    Raises:
+        RLError: if there is no compiled library.
+
+    Example:
+        >>> gather = NativeRowGather([torch.arange(4), torch.eye(4)])
+        >>> numbers, rows = gather.rows(4, torch.tensor([2, 0]))
+        >>> numbers, rows
+        (tensor([2, 0]), tensor([[0., 0., 1., 0.],
+                [1., 0., 0., 0.]]))
+        >>> gather.runs(4, torch.tensor([1, 2]), 2)[0]
+        tensor([1, 2, 2, 3])
+    """
+
+    name = "native"
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        require()
+        self._tensors = tuple(tensors)
+        self._capacity = min((len(tensor) for tensor in tensors), default=0)
+        self._kinds = [(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors]
+        self._sizes = [
+            (tensor.shape[1:].numel() * tensor.element_size(), tensor.stride(0) * tensor.element_size())
+            for tensor in tensors
+        ]
+        self._row = sum(size for size, _ in self._sizes)
+        self._pack = Struct(f"={_HEAD + 4 * len(self._tensors)}q").pack
+
+    @staticmethod
+    def takes(tensors: Sequence[Tensor]) -> bool:
+        """Whether such tensors can be read.
+
+        Example:
+            >>> NativeRowGather.takes([torch.zeros(3), torch.zeros(4, 2)[::2]])
+            True
+            >>> NativeRowGather.takes([torch.zeros(3, 2).t()])  # the numbers of a row are apart
+            False
+        """
+        return bool(tensors) and all(map(_is_plain, tensors))
+
+    @property
+    def why(self) -> str:
+        """The instruction set in use, for ``rl doctor``."""
+        return why()
+
+    def __reduce__(self) -> tuple[type[NativeRowGather], tuple[Any]]:
+        return NativeRowGather, (self._tensors,)
+
+    def __repr__(self) -> str:
+        return f"NativeRowGather({len(self._tensors)} tensors, {self._row} bytes a row)"
+
+    def rows(self, written: int, index: Tensor) -> list[Tensor]:
+        """Of each tensor's first `written` rows those under `index` ``[n]``, as copies ``[n, ...]``.
+
+        Raises:
+            IndexError: if an index is outside of them. Nothing is copied then.
+        """
+        large = index.numel() * self._row > _LARGE
+        if self._is_for_torch(index) or (large and torch.get_num_threads() >= _THREADS):
+            return [_select(tensor[:written], index) for tensor in self._tensors]
+        return self._copy(index, min(written, self._capacity), 1)
+
+    def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
+        """The `steps` rows from each of `begin` ``[n]`` on, one run behind the other: copies ``[n * steps, ...]``.
+
+        Raises:
+            IndexError: if a run is outside of the first `written` rows. Nothing is copied then.
+        """
+        if self._is_for_torch(begin):
+            index = (begin.unsqueeze(1) + torch.arange(steps, device=begin.device)).reshape(-1)
+            return [_select(tensor[:written], index) for tensor in self._tensors]
+        return self._copy(begin, min(written, self._capacity) - steps + 1, steps)
+
+    def slices(
+        self,
+        lines: Tensor,
+        members: Tensor,
+        where: Tensor,
+        which: Tensor | None,
+        steps: int,
+        capacity: int,
+        written: int,
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Rows of slices of trajectories in a ring, see `rl.core.interfaces.RowGather`; None for others to find them.
+
+        Raises:
+            IndexError: as told there. Nothing is returned then.
+
+        Example:
+            >>> lines, members = torch.tensor([[98, 0, 10, 0, 0]]), torch.tensor([0])
+            >>> where, which = torch.tensor([[0.6, 0.99], [0, 0]], dtype=torch.float64)
+            >>> gather = NativeRowGather([torch.arange(100)])
+            >>> gather.slices(lines, members, where, which, 4, 100, 100)
+            (tensor([2, 3, 4, 5, 4, 5, 6, 7]), tensor([2, 4]))
+            >>> gather.slices(lines, members, where * 0, which, 2, 100, 100)
+            (tensor([98, 99, 98, 99]), tensor([98, 98]))
+        """
+        count = where.numel()
+        if (
+            steps < 1
+            or is_traced()
+            or not all(map(_is_dense, (lines, members, where) if which is None else (lines, members, where, which)))
+            or not (lines.dtype is members.dtype is _INT64 and where.dtype is _FLOAT64)
+            or lines.dim() != 2
+            or lines.shape[1] != _LINE
+            or (which is not None and (which.dtype is not _FLOAT64 or which.numel() != count))
+        ):
+            return None
+        index = _empty(count * steps, dtype=_INT64, device="cpu")
+        begin = _empty(count, dtype=_INT64, device="cpu")
+        job = (
+            *(count, steps, capacity, min(written, capacity), lines.data_ptr(), len(lines)),
+            *(members.data_ptr(), members.numel(), where.data_ptr(), 0 if which is None else which.data_ptr()),
+            *(index.data_ptr(), begin.data_ptr()),
+        )
+        over = _slices_entry()(_pack_slices(*job))
+        if over < 0:
+            raise IndexError(
+                f"slice {-1 - over} cannot be placed: a random number or a line is out of its range, the trajectory is"
+                f" shorter than {steps} steps, or not all of its rows are among the first {min(written, capacity)}"
+            )
+        return index, None if over else begin
+
+    @staticmethod
+    def _is_for_torch(index: Tensor) -> bool:
+        return (
+            is_traced()
+            or type(index) is not Tensor
+            or index.dtype is not _INT64
+            or not (index.is_cpu and index.dim() == 1 and index.is_contiguous())
+        )
+
+    def _copy(self, index: Tensor, limit: int, steps: int) -> list[Tensor]:
+        count = index.numel()
+        number = count * steps
+        copies = [_empty((number, *shape), dtype=dtype, device="cpu") for shape, dtype in self._kinds]
+        job: list[int] = [len(copies), count, steps, limit, index.data_ptr()]
+        # Memory can move between calls: a tensor that becomes shared gets a new address.
+        for sizes, tensor, copy in zip(self._sizes, self._tensors, copies, strict=True):
+            job += (*sizes, tensor.data_ptr(), copy.data_ptr())
+        wrong = _entry()(self._pack(*job))
+        if wrong >= 0:
+            run = f"; a run has {steps} rows" if steps > 1 else ""
+            raise IndexError(f"index {int(index[wrong])} is outside [0, {max(limit, 0)}){run}")
+        return copies
