@@ -1,5 +1,7 @@
 """`GymEnv` and `GymWrapper`: Gymnasium's environments."""
 
+# ruff: noqa: SLF001  # a class compares its own hooks with those of a subclass
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,23 +12,23 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
-from rl.core.interfaces import Leaves
+from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import as_tuple, key_str
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.envs import _foreign
-from rl.envs.base._base import EnvBase
+from rl.envs.base._leaf import LeafCalls, LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._make import make, make_vector
 from rl.envs.gym._spaces import places
-from rl.envs.gym._stepping import Codec, GymLeaves
+from rl.envs.gym._stepping import Codec, GymLeaves, Simulator
 from rl.envs.gym._vector import VectorLeaves
 
 __all__ = ["GymEnv", "GymWrapper"]
 
 
 @_foreign.gym_env
-class GymWrapper(EnvBase):
+class GymWrapper(LeafEnvBase):
     """Gymnasium environments that exist already.
 
     Writes ``observation`` (or the keys of a `Dict` space; a `Tuple` lies under ``observation``, by index), ``reward``
@@ -108,12 +110,8 @@ class GymWrapper(EnvBase):
         else:
             envs = list(env) if several else [env]
             _refuse_different(envs, type(self).__name__)
-            self._sim = GymLeaves(envs, codec, frame_skip=skip, pixels=from_pixels)
-            if self._sim.plain and type(self)._reset_leaves is GymWrapper._reset_leaves:  # noqa: SLF001  not overridden
-                self._rl_reset_rows = self._sim.reset_rows
+            self._sim = GymLeaves([Simulator(one, skip) for one in envs], codec, pixels=from_pixels)
         self._set_specs(codec, _frame_spec(first) if from_pixels else None)
-        if type(self)._step_leaves is GymWrapper._step_leaves:  # noqa: SLF001  not overridden
-            self._step_leaves = self._sim.step  # one call less on the hot path
         self._has_text = any(place.spec.dtype is None for place in (*self._seen, *acts))
 
     def _set_specs(self, codec: Codec, frame: TensorSpec | None) -> None:
@@ -142,8 +140,27 @@ class GymWrapper(EnvBase):
     def _step_leaves(self, root: Leaves) -> Leaves:
         return self._sim.step(root)
 
-    def _rl_leafwise(self) -> bool:
-        return not self._has_text and super()._rl_leafwise()
+    def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
+        if isinstance(self._sim, VectorLeaves) or type(self)._reset_leaves is not GymWrapper._reset_leaves:
+            return None  # a subclass that changes resets changes partial ones too
+        return self._sim.reset_rows(current, mask)
+
+    @classmethod
+    def _step_together(cls, envs: Sequence[Any]) -> LeafCalls | None:
+        if (cls._reset_leaves, cls._step_leaves) != (GymWrapper._reset_leaves, GymWrapper._step_leaves):
+            return None
+        parts: list[GymLeaves] = []
+        for env in envs:
+            alike = not env._has_text and _same_spaces(env._env, envs[0]._env)
+            if env.batch_size or not alike or isinstance(env._sim, VectorLeaves):
+                return None
+            parts.append(env._sim)
+        together = GymLeaves.together(parts)
+        return LeafCalls(together.reset, together.step, together.reset_rows)
+
+    def lowered(self) -> LeafEnv | None:
+        """Return the leaf form; None if a space has text, which is no tensor."""
+        return None if self._has_text else super().lowered()
 
     def _set_seed(self, seed: int) -> None:
         if seed < 0:
@@ -274,6 +291,10 @@ def _wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
     return env
 
 
+def _same_spaces(env: Any, other: Any) -> bool:
+    return env.observation_space == other.observation_space and env.action_space == other.action_space
+
+
 def _refuse_different(envs: Sequence[Any], who: str) -> None:
     if not envs:
         raise SpecError(f"{who} needs at least one environment, got an empty list")
@@ -282,7 +303,7 @@ def _refuse_different(envs: Sequence[Any], who: str) -> None:
             f"{who}: the list holds one environment several times, which would step it several times: make each anew"
         )
     for env in envs[1:]:
-        if env.observation_space != envs[0].observation_space or env.action_space != envs[0].action_space:
+        if not _same_spaces(env, envs[0]):
             raise SpecError(f"{who}: the environments differ: {envs[0]} and {env} do not have the same spaces")
 
 

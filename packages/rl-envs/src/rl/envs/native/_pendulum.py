@@ -13,13 +13,13 @@ from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs import _foreign
-from rl.envs.base._base import EnvBase
+from rl.envs.base._leaf import LeafEnvBase
 
 __all__ = ["PendulumEnv"]
 
 
 @_foreign.pendulum
-class PendulumEnv(EnvBase):
+class PendulumEnv(LeafEnvBase):
     """A pendulum that is to be swung up and held, with a torque too weak to lift it in one go.
 
     The physics and the reward are those of Gymnasium's ``Pendulum-v1``. The whole state lies in the TensorDict, so that

@@ -1,24 +1,35 @@
 """`Transform`: the base of what changes entries between an environment and its user."""
 
-# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+# ruff: noqa: SLF001  # a transform calls its own hooks
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import RLError
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Composite
+from rl.envs.base._base import EnvBase
 
-if TYPE_CHECKING:
-    from rl.envs.transforms._transformed_env import TransformedEnv
+__all__ = ["Parent", "Transform"]
 
-__all__ = ["Transform"]
+
+class Parent(Protocol):
+    """The environment that a transform belongs to: a `TransformedEnv`."""
+
+    base_env: EnvBase
+    batch_size: torch.Size
+    device: torch.device | None
+
+    def refresh(self) -> None:
+        """Derive the specs again."""
+        ...
 
 
 class Transform:
@@ -61,7 +72,7 @@ class Transform:
     def __init__(self, in_keys: Iterable[NestedKey] = (), out_keys: Iterable[NestedKey] | None = None) -> None:
         self.in_keys: list[NestedKey] = [unwrap(key) for key in in_keys]
         self.out_keys: list[NestedKey] = [unwrap(key) for key in (self.in_keys if out_keys is None else out_keys)]
-        self._parent: TransformedEnv | None = None
+        self._parent: Parent | None = None
 
     # ---- what an author fills in
 
@@ -134,11 +145,11 @@ class Transform:
         return self.forward(tensordict)
 
     @property
-    def parent(self) -> TransformedEnv | None:
+    def parent(self) -> Parent | None:
         """The environment to which it belongs."""
         return self._parent
 
-    def set_parent(self, parent: TransformedEnv | None) -> None:
+    def set_parent(self, parent: Parent | None) -> None:
         """Give the transform to an environment, or take it back with None.
 
         Raises:

@@ -1,27 +1,22 @@
 """`Compose`: several transforms as one."""
 
-# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+# ruff: noqa: SLF001  # a chain calls the hooks of its transforms, which users do not call
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from rl.core.errors import CheckpointError
-from rl.core.provenance import through
 from rl.core.specs import Composite
-from rl.envs.transforms._base import Transform
-from rl.envs.transforms._function import FunctionTransform, as_transform
+from rl.envs.transforms._base import Parent, Transform
+from rl.envs.transforms._function import as_transform
 
-if TYPE_CHECKING:
-    from rl.envs.transforms._transformed_env import TransformedEnv
-
-__all__ = ["Compose", "named_parts"]
+__all__ = ["Compose", "has_inverse"]
 
 
 class Compose(Transform):
@@ -44,7 +39,6 @@ class Compose(Transform):
         self.transforms: list[Transform] = [as_transform(one) for one in transforms]
         self.in_keys = [key for one in self.transforms for key in one.in_keys]
         self.out_keys = [key for one in self.transforms for key in one.out_keys]
-        self._noted = False
 
     def append(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
         """Add one at the outer end; the specs of the environment follow."""
@@ -58,12 +52,11 @@ class Compose(Transform):
         self.transforms.insert(index, one)
         self.in_keys = [key for part in self.transforms for key in part.in_keys]
         self.out_keys = [key for part in self.transforms for key in part.out_keys]
-        self._noted = False
         if self._parent is not None:
             self._parent.refresh()
         return self
 
-    def set_parent(self, parent: TransformedEnv | None) -> None:
+    def set_parent(self, parent: Parent | None) -> None:
         super().set_parent(parent)
         for one in self.transforms:
             one.set_parent(parent)
@@ -95,22 +88,9 @@ class Compose(Transform):
         return root
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self._noted or is_compiling():
-            for one in self.transforms:
-                tensordict = one(tensordict)
-            return tensordict
-        self._settle()
-        return through(self, _named(type(self).__name__, _leaves(self)), tensordict)
-
-    def _settle(self) -> None:
-        """Note nothing any more, nor do those inside, whose parts are noted as those of this one."""
-        self._noted = True
         for one in self.transforms:
-            if type(one) is Compose:
-                one._settle()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_noted": False}  # nothing is known of a copy yet
+            tensordict = one(tensordict)
+        return tensordict
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
         for one in self.transforms:
@@ -164,31 +144,8 @@ class Compose(Transform):
         return "Compose(\n" + ",\n".join(indent(repr(one), "    ") for one in self.transforms) + ")"
 
 
-def named_parts(owner: str, transform: Transform) -> list[tuple[str, Transform]]:
-    """The transforms of which one consists, in their order, and what messages call each.
-
-    Args:
-        owner: what they belong to, for their names.
-        transform: a `Compose`, whose parts may be some again, or anything else.
-    """
-    return _named(owner, _flat(transform))
-
-
-def _named(owner: str, parts: list[Transform]) -> list[tuple[str, Transform]]:
-    if len(parts) == 1:
-        return [(f"the transform of {owner}, {_called(parts[0])},", parts[0])]
-    return [(f"transform {place} of {owner}, {_called(one)},", one) for place, one in enumerate(parts)]
-
-
-def _flat(transform: Transform) -> list[Transform]:
-    if type(transform) is Compose:  # a subclass may do more than its parts
-        return _leaves(transform)
-    return [transform]
-
-
-def _leaves(chain: Compose) -> list[Transform]:
-    return [leaf for one in chain for leaf in _flat(one)]
-
-
-def _called(transform: Transform) -> str:
-    return repr(transform) if isinstance(transform, FunctionTransform) else type(transform).__name__
+def has_inverse(transform: Transform) -> bool:
+    """Whether a transform, or one of a chain, maps root entries before the environment reads its action."""
+    if type(transform) is Compose:
+        return any(has_inverse(one) for one in transform)
+    return type(transform)._inv is not Transform._inv
