@@ -18,7 +18,7 @@ from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT, NestedKey, key_str, next_key, unwrap
 from rl.core.provenance import fate_of
 
-__all__ = ["StepChecks", "flat_keys", "name_of"]
+__all__ = ["StepChecks", "leaf_keys", "name_of"]
 
 
 class StepChecks:
@@ -184,13 +184,13 @@ class StepChecks:
             )
 
 
-def flat_keys(composite: Any) -> list[NestedKey]:
+def leaf_keys(composite: Any) -> list[NestedKey]:
     """The leaf keys of a `Composite`."""
     return [unwrap(key) for key in composite.keys(include_nested=True, leaves_only=True)]
 
 
 def _specs(composite: Any) -> list[tuple[NestedKey, Any]]:
-    return [(key, composite[key]) for key in flat_keys(composite)]
+    return [(key, composite[key]) for key in leaf_keys(composite)]
 
 
 def _shape_hint(value: Tensor, spec: Any) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
-from rl.collectors._checks import flat_keys, name_of
+from rl.collectors._checks import leaf_keys, name_of
 from rl.collectors._loops.runner import Runner
 from rl.collectors._profile import Clock
 from rl.collectors._recurrent_state import Carried
@@ -132,7 +132,7 @@ class Collector:
         self._free_id = 0
         self._frames = 0
         self._closed = self._noted = False
-        self._levels = done_levels(flat_keys(self.env.full_done_spec))
+        self._levels = done_levels(leaf_keys(self.env.full_done_spec))
         self._lock = Lock()
 
     # ------------------------------------------------------------------ collecting
@@ -425,7 +425,7 @@ def _check_flags(env: Env, *, track_traj_ids: bool, set_truncated: bool) -> None
                 f"{switch}=True needs {key!r} at the root of {type(env).__name__}'s done specs, which hold"
                 f" {flags}: add it there, or pass {switch}=False"
             )
-    for key in flat_keys(env.full_done_spec):
+    for key in leaf_keys(env.full_done_spec):
         dtype = env.full_done_spec[key].dtype
         if dtype is not torch.bool:
             raise SpecError(

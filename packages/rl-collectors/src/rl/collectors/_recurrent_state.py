@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors._checks import flat_keys
+from rl.collectors._checks import leaf_keys
 from rl.core.contract import Contract, Key
 from rl.core.errors import CheckpointError, ContractError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves
@@ -38,16 +38,16 @@ class Carried:
         self.marks = False
         self._ended: Tensor | None = None
         self._checked = not self.states
-        written = [*flat_keys(env.observation_spec), *_state_keys(env)]
+        written = [*leaf_keys(env.observation_spec), *_state_keys(env)]
         _check_declared(policy, self.states, written)
         if not self.states:
             return
         _check_written(policy, self.states)
-        if DONE not in flat_keys(env.full_done_spec):
+        if DONE not in leaf_keys(env.full_done_spec):
             raise SpecError(
                 f"the policy carries {key_str(self.states[0].name)} from step to step, which starts anew where"
                 f" {key_str(DONE)} is true; {type(env).__name__} has no such flag at its root (done keys:"
-                f" {flat_keys(env.full_done_spec)})"
+                f" {leaf_keys(env.full_done_spec)})"
             )
         self.own = tuple(state for state in self.states if state.name not in written)
         self.marks = IS_INIT not in written
@@ -221,7 +221,7 @@ def _put(td: TensorDictBase, entries: Leaves) -> TensorDictBase:
 
 def _state_keys(env: Env) -> list[NestedKey]:
     spec = getattr(env, "full_state_spec", None)
-    return [] if spec is None else flat_keys(spec)
+    return [] if spec is None else leaf_keys(spec)
 
 
 def _check_declared(policy: Any, states: Sequence[State], written: Sequence[NestedKey]) -> None:

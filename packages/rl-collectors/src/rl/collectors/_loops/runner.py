@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import nn
 
 from rl.collectors._assemble import CHUNK
-from rl.collectors._checks import StepChecks, flat_keys
+from rl.collectors._checks import StepChecks, leaf_keys
 from rl.collectors._loops.buffer_reuse import ActProbe, StepProbe
-from rl.collectors._loops.leaf import LeafLoop
+from rl.collectors._loops.leaf import LeafAct, LeafLoop
 from rl.collectors._loops.lowered_policy import lowered_policy
-from rl.collectors._loops.tensordict import TensorDictLoop
+from rl.collectors._loops.tensordict import TensorDictAct, TensorDictLoop
 from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
 from rl.collectors._profile import Clock
-from rl.collectors._random_policy import RandomActions
 from rl.collectors._recurrent_state import Carried, CarryingEnv, CarryingLeaves
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env, Leaves
@@ -64,7 +64,6 @@ class Runner:
         leaf_env = lower_env(env) if DONE in env.full_done_spec.keys() else None
         writes = bool(carried.own) or carried.marks
         self._checks = checks = StepChecks(env, policy)
-        draw = RandomActions(env)
         self._loop: Any
         around: Any = (lambda _, function: function) if clock is None else clock.around
         if leaf_env is None:
@@ -72,15 +71,15 @@ class Runner:
             driven: Any = CarryingEnv(env, carried) if writes else env
             self._loop = TensorDictLoop(driven)
             own: Any = None if policy is None else opaque_act(policy, away, home)
-            random: Any = draw.tensordict_act(own)
+            random: Any = _random_tensordict_act(env, own)
             step: Any = driven.step_and_maybe_reset
             check_act, check_step, probe = checks.tensordict_act, checks.tensordict_step, None
         else:
             leaf_env = CarryingLeaves(leaf_env, carried) if writes else leaf_env
             own, self.path = _leaf_policy(policy, away, home, env.batch_size)
-            acts = None if self.path == "leaves" else flat_keys(env.full_action_spec)
-            self._loop = LeafLoop(leaf_env, flat_keys(env.full_reward_spec), around, acts)
-            random, step = draw.leaf_act(own), leaf_env.step_leaves
+            acts = None if self.path == "leaves" else leaf_keys(env.full_action_spec)
+            self._loop = LeafLoop(leaf_env, leaf_keys(env.full_reward_spec), around, acts)
+            random, step = _random_leaf_act(env, own), leaf_env.step_leaves
             check_act, check_step, probe = checks.leaf_act, checks.leaf_step, ActProbe
         checked: Any = check_step(step)
         self._step = around("env", checked if debug else step)
@@ -157,6 +156,29 @@ class _Lane:
             self._probe = self.first_act = None  # they hold the first steps' tensors
 
 
+def _random_leaf_act(env: Env, policy: LeafAct | None) -> LeafAct:
+    """Random actions in the leaf loop; `policy` still runs, for its other outputs."""
+    keys = leaf_keys(env.full_action_spec)
+
+    def act(root: Leaves) -> Leaves | None:
+        extra = policy(root) if policy is not None else None
+        spec = env.full_action_spec  # read at each step: an environment may change its masks
+        root.update({key: spec[key].rand() for key in keys})
+        return extra
+
+    return act
+
+
+def _random_tensordict_act(env: Env, policy: TensorDictAct | None) -> TensorDictAct:
+    """Random actions in the TensorDict loop; `policy` still runs, for its other outputs."""
+
+    def act(td: TensorDictBase) -> TensorDictBase:
+        out = policy(td) if policy is not None else td
+        return out.update(env.full_action_spec.rand())
+
+    return act
+
+
 def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, size: torch.Size) -> tuple[Any, str]:
     """The act of the leaf loop, and the name of the path; the act is None without a policy."""
     lowered = None if policy is None else lower(policy)
@@ -170,7 +192,7 @@ def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, siz
 def _home(env: Env) -> torch.device:
     """Where the environment's tensors are, as its action specs say."""
     spec = env.full_action_spec
-    for key in flat_keys(spec):
+    for key in leaf_keys(spec):
         if spec[key].device is not None:
             return spec[key].device
     return torch.device("cpu")

@@ -19,13 +19,12 @@ from rl.envs.base._checks import (
     check_action,
     check_env_specs,
     check_not_done,
-    entry_keys,
     warn_not_restorable,
 )
 from rl.envs.base._flags import Masks
 from rl.envs.base._rollout import rollout
 from rl.envs.base._rules import StepRules
-from rl.envs.base._specs import SpecNames
+from rl.envs.base._specs import SpecNames, leaf_keys
 
 __all__ = ["PUBLIC_FORM", "EnvBase"]
 
@@ -133,11 +132,11 @@ class EnvBase(SpecNames):
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         del tensordict
-        raise RLError(f"{type(self).__name__} does not implement _reset(td)")
+        raise RLError(f"{type(self).__name__} does not implement _reset(td); for _reset_leaves inherit LeafEnvBase")
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         del tensordict
-        raise RLError(f"{type(self).__name__} does not implement _step(td)")
+        raise RLError(f"{type(self).__name__} does not implement _step(td); for _step_leaves inherit LeafEnvBase")
 
     def _set_seed(self, seed: int) -> None:
         del seed
@@ -182,7 +181,7 @@ class EnvBase(SpecNames):
         if self.debug or not rules.reset_checked:
             rules.check_reset(fresh, masks)
         if masks is not None and not all(bool(mask.all()) for mask in masks.values()):
-            leaves: Any = {key: fresh.get(key) for key in entry_keys(fresh)}
+            leaves: Any = {key: fresh.get(key) for key in leaf_keys(fresh)}
             current: Any = tensordict
             fresh = TensorDict(merge_reset(current, leaves, masks), batch_size=self.batch_size, device=self.device)
         return fresh if tensordict is None else tensordict.update(fresh)
@@ -229,8 +228,8 @@ class EnvBase(SpecNames):
             rules.check_step(outcome)
         kept = tensordict.get("next", None)
         if kept is not None:
-            written = set(entry_keys(outcome))
-            for key in entry_keys(kept):
+            written = set(leaf_keys(outcome))
+            for key in leaf_keys(kept):
                 if key not in written:
                     outcome.set(key, kept.get(key))
         return tensordict.set("next", outcome)
@@ -238,7 +237,7 @@ class EnvBase(SpecNames):
     def __hold(self, root: TensorDictBase, outcome: TensorDictBase, mask: Tensor) -> None:
         """Give elements outside the mask their root entries back, and zeros where the root has none."""
         where = mask if mask.ndim > len(self.batch_size) else mask.unsqueeze(-1)
-        for key in entry_keys(outcome):
+        for key in leaf_keys(outcome):
             new = outcome.get(key)
             old = None if key in self.reward_keys else root.get(key, None)
             outcome.set(key, where_reset(where, new, torch.zeros_like(new) if old is None else old))
@@ -331,7 +330,7 @@ class EnvBase(SpecNames):
     # ---- small things
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Write random actions, drawn from the action spec with torch's global generator."""
+        """Write random actions, sampled from the action spec with torch's global generator."""
         td = TensorDict({}, batch_size=self.batch_size, device=self.device) if tensordict is None else tensordict
         return td.update(self.full_action_spec.rand())
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import NonTensorStack, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from rl.core.errors import ContractError, SpecError
@@ -25,7 +24,6 @@ __all__ = [
     "check_env_specs",
     "check_not_done",
     "describe",
-    "entry_keys",
     "warn_not_restorable",
 ]
 
@@ -35,18 +33,6 @@ def describe(value: Any) -> str:
     if isinstance(value, (Tensor, TensorSpec)) and value.dtype is not None:
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return type(value).__name__
-
-
-def entry_keys(entries: Any) -> list[NestedKey]:
-    """The leaf keys of a TensorDict, or the keys of a mapping."""
-    if isinstance(entries, TensorDictBase):
-        return [unwrap(key) for key in entries.keys(include_nested=True, leaves_only=True, is_leaf=_is_leaf)]
-    return list(entries)
-
-
-def _is_leaf(kind: type) -> bool:
-    """What is no container: tensors, and data that is none."""
-    return not issubclass(kind, TensorDictBase) or issubclass(kind, NonTensorStack) or is_non_tensor(kind)
 
 
 def _domain(spec: TensorSpec) -> str:
@@ -97,7 +83,7 @@ def check_entries(entries: Any, specs: Iterable[Composite], *, owner: str, allow
         SpecError: one line for each entry that is missing, unknown, or not as its spec says.
     """
     wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
-    found = entry_keys(entries)
+    found = leaf_keys(entries)
     faults: list[str] = []
     for key, spec in wanted.items():
         if key not in found:
@@ -125,7 +111,7 @@ def check_action(entries: Any, spec: Composite, *, owner: str) -> None:
     for key in leaf_keys(spec):
         value = entries.get(key, None)
         if value is None:
-            found = entry_keys(entries)
+            found = leaf_keys(entries)
             close = nearest(key, found)
             hint = f" Did you mean {key_str(close)}?" if close is not None else ""
             listed = ", ".join(key_str(k) for k in found) or "none"

@@ -16,8 +16,9 @@ from rl.core.errors import RLError, ShapeError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.mdp import merge_reset
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
-from rl.envs.base._checks import check_action, entry_keys
+from rl.envs.base._checks import check_action
 from rl.envs.base._rules import partial_root
+from rl.envs.base._specs import leaf_keys
 
 __all__ = ["LeafCalls", "LeafEnvBase", "LeafForm", "reset_where"]
 
@@ -196,7 +197,7 @@ def reset_where(env: Any, leaf: LeafEnv) -> Callable[[Tensor | None], Leaves]:
             return leaf.reset_leaves()
         if not blank:
             zeros = partial_root(env, TensorDict({}, env.batch_size))
-            blank.update({key: zeros.get(key) for key in entry_keys(zeros)})
+            blank.update({key: zeros.get(key) for key in leaf_keys(zeros)})
         return leaf.reset_leaves(blank, mask)
 
     return reset

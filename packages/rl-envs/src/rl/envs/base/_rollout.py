@@ -14,7 +14,8 @@ from torch import Tensor
 from rl.core import set_recurrent_mode
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import as_tuple, key_str, unwrap
-from rl.envs.base._checks import check_entries, entry_keys
+from rl.envs.base._checks import check_entries
+from rl.envs.base._specs import leaf_keys
 
 __all__ = ["rollout"]
 
@@ -114,9 +115,9 @@ def _truncate(env: Any, td: TensorDictBase) -> TensorDictBase:
 def _stack(env: Any, steps: list[TensorDictBase], *, contiguous: bool) -> TensorDictBase:
     dim = len(env.batch_size)
     if contiguous:
-        first = set(entry_keys(steps[0]))
+        first = set(leaf_keys(steps[0]))
         for number, step in enumerate(steps[1:], 1):
-            keys = set(entry_keys(step))
+            keys = set(leaf_keys(step))
             if keys != first:
                 odd = ", ".join(key_str(key) for key in sorted(first ^ keys, key=str))
                 raise ContractError(
@@ -130,7 +131,7 @@ def _stack(env: Any, steps: list[TensorDictBase], *, contiguous: bool) -> Tensor
             for step in steps:
                 outcome = step.get("next")
                 specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
-                check_entries(outcome, specs, owner=f"{env._rl.owner}._step", allowed=entry_keys(outcome))
+                check_entries(outcome, specs, owner=f"{env._rl.owner}._step", allowed=leaf_keys(outcome))
             raise
     else:
         out = LazyStackedTensorDict.lazy_stack(steps, dim)

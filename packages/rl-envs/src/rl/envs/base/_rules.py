@@ -10,9 +10,9 @@ from tensordict import TensorDictBase
 from rl.core.errors import RLError, SpecError
 from rl.core.mdp import StepMDP
 from rl.core.specs import TensorSpec
-from rl.envs.base._checks import check_entries, check_not_done, entry_keys
+from rl.envs.base._checks import check_entries, check_not_done
 from rl.envs.base._flags import Flags, Masks
-from rl.envs.base._specs import EnvSpecs
+from rl.envs.base._specs import EnvSpecs, leaf_keys
 
 __all__ = ["StepRules", "partial_root"]
 
@@ -100,5 +100,5 @@ def partial_root(env: Any, masks: TensorDictBase) -> TensorDictBase:
     blank: Any = env.observation_spec.zero().update(env.full_done_spec.zero())
     if getattr(env, "full_state_spec", None) is not None:
         blank = env.full_state_spec.zero().update(blank)
-    several = len(entry_keys(masks)) > 1  # the one at the root is then the union of the others, and would override them
+    several = len(leaf_keys(masks)) > 1  # the one at the root is then the union of the others, and would override them
     return blank.update(masks.exclude("_reset") if several else masks)

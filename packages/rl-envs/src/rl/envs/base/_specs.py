@@ -4,16 +4,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from tensordict import TensorDictBase, is_leaf_nontensor
 
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import Categorical, Composite, TensorSpec, Unbounded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["FLAGS", "EnvSpecs", "SpecNames", "flag_spec", "leaf_keys"]
 
@@ -21,10 +19,14 @@ FLAGS = ("done", "terminated", "truncated")
 """The three flags of a done group; the first two always exist."""
 
 
-def leaf_keys(spec: Composite) -> list[NestedKey]:
-    """The keys of all leaves, nested ones as tuples, outer ones first."""
-    keys: Iterable[NestedKey] = spec.keys(include_nested=True, leaves_only=True)
-    return sorted((unwrap(key) for key in keys), key=lambda key: len(as_tuple(key)))
+def leaf_keys(entries: Any) -> list[NestedKey]:
+    """The leaf keys of a spec (outer ones first) or a TensorDict, nested ones as tuples; the keys of a mapping."""
+    if isinstance(entries, Composite):
+        keys: Any = entries.keys(include_nested=True, leaves_only=True)
+        return sorted((unwrap(key) for key in keys), key=lambda key: len(as_tuple(key)))
+    if isinstance(entries, TensorDictBase):
+        return [unwrap(key) for key in entries.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)]
+    return list(entries)
 
 
 def flag_spec(shape: torch.Size, device: torch.device | None) -> TensorSpec:

@@ -16,7 +16,7 @@ from rl.core.specs import Composite
 from rl.envs import _foreign
 from rl.envs.base._adapter import as_env
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
-from rl.envs.base._checks import check_entries, describe, entry_keys
+from rl.envs.base._checks import check_entries, describe
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase, LeafForm, reset_where
 from rl.envs.base._rules import partial_root
 from rl.envs.base._specs import leaf_keys
@@ -126,7 +126,7 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
                 specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
                 owner = f"{env._rl.owner}._step (environment {number})"  # noqa: SLF001  # its name in messages
                 if row is not None:  # says more if an entry of one environment is the cause
-                    check_entries(row, specs, owner=owner, allowed=entry_keys(row))
+                    check_entries(row, specs, owner=owner, allowed=leaf_keys(row))
             raise
 
     def set_seed(self, seed: int) -> int:
@@ -170,7 +170,7 @@ def _blank_step(env: EnvBase) -> TensorDict:
 
 
 def _leaves(td: Any) -> Leaves:
-    return {key: td.get(key) for key in entry_keys(td)}
+    return {key: td.get(key) for key in leaf_keys(td)}
 
 
 def _filled(rows: list[Any]) -> list[Any]:
