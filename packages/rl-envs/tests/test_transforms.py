@@ -258,7 +258,7 @@ def test_on_a_batch():
     assert out["observation"][0, 0].item() == 2.0
     assert batch["observation"][0, 0].item() == 1.0
     check_transform(Scale(), batch)
-    with pytest.raises(RLError, match="follows episodes"):
+    with pytest.raises(RLError, match="cannot transform a batch"):
         StepCounter()(batch)
 
 

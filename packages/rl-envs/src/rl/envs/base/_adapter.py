@@ -93,19 +93,19 @@ class EnvAdapter(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
         return LeafForm(self, LeafCalls(reset, step))
 
-    # ---- the rest goes to the environment
+    # ---- delegated to the environment
 
     def set_seed(self, seed: int) -> int:
         return self.base_env.set_seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the environment, if it offers one."""
+        """Return the state of the environment, if it has one."""
         if getattr(self.base_env, "state_dict", None) is None:
             return {"restorable": False}
         return {"restorable": True, "env": self.base_env.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Continue where `state` was taken."""
+        """Continue from `state`."""
         if "env" not in state or getattr(self.base_env, "load_state_dict", None) is None:
             return super().load_state_dict(state)
         return self.base_env.load_state_dict(state["env"]) is not False

@@ -56,9 +56,9 @@ class EnvBase(SpecNames):
     - ``_step(td)`` returns a new TensorDict with the entries under ``next``. Missing done flags are completed.
     - ``_set_seed(seed)`` seeds the simulator.
 
-    Their results are compared with the specs at the first reset and the first step; at each one if `debug` is true.
-    Inherit `LeafEnvBase` instead for an environment that collectors step without TensorDicts. The attribute ``_rl`` is
-    reserved.
+    The results of the first two are compared with the specs at the first reset and the first step; at each one if
+    `debug` is true. Inherit `LeafEnvBase` instead for an environment that collectors step without TensorDicts. The
+    attribute ``_rl`` is reserved.
 
     Args:
         batch_size: number of elements in each batch dimension.
@@ -155,15 +155,15 @@ class EnvBase(SpecNames):
         """Start new episodes.
 
         Args:
-            tensordict: root entries. With ``_reset`` (bool, the shape of the done flag beside it) only the marked
-                elements start anew, and the others keep the entries that stand here.
+            tensordict: root entries. With ``_reset`` (bool, the shape of the done flag next to it) only the marked
+                elements are reset, and the others keep the entries of `tensordict`.
 
         Returns:
             `tensordict`, updated, or a new one: observations, state, and done flags, which are false.
 
         Raises:
             ShapeError: if the batch or a mask has the wrong shape.
-            SpecError: if what the environment returned does not agree with its specs (first reset).
+            SpecError: if the result of ``_reset`` does not agree with the specs (first reset).
         """
         rules = self._rl
         rules.check_open()
@@ -195,18 +195,18 @@ class EnvBase(SpecNames):
         return TensorDict(keyed, batch_size=self.batch_size, device=self.device)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Carry out the action.
+        """Take a step with the action of `tensordict`.
 
         Args:
             tensordict: root entries with the action. Elements that ``_step`` (bool ``[*B]`` or ``[*B, 1]``) excludes
-                stay where they are. Entries under ``next`` that the environment does not write are kept.
+                are not stepped. Entries under ``next`` that the environment does not write are kept.
 
         Returns:
             `tensordict` itself, with the outcome under ``next``.
 
         Raises:
             ContractError: if the action is missing (first step).
-            SpecError: if the action, or what the environment returned, is not in its spec (first step).
+            SpecError: if the action, or the result of ``_step``, is not in its spec (first step).
         """
         rules = self._rl
         rules.check_open()
@@ -243,16 +243,16 @@ class EnvBase(SpecNames):
             outcome.set(key, where_reset(where, new, torch.zeros_like(new) if old is None else old))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """`step`, then the root of the following step, in which finished episodes have started anew.
+        """Step, and return the root of the following step, with done elements reset.
 
         Returns:
-            The stepped `tensordict`, whose ``next`` holds the true last observation, and the new root.
+            The stepped `tensordict`, whose ``next`` holds the terminal observation, and the new root.
         """
         stepped = self.step(tensordict)
         return stepped, self.maybe_reset(self.step_mdp(stepped))
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The root of the following step: ``next`` moved up, without rewards and without the last action."""
+        """Return the root of the following step: the entries under ``next``, without rewards and actions."""
         rules = self._rl
         if rules.step_mdp is None:
             rules.step_mdp = StepMDP(
@@ -265,7 +265,7 @@ class EnvBase(SpecNames):
         return rules.step_mdp(tensordict)
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Start anew what the done flags of `tensordict` call finished; `tensordict` itself if nothing is."""
+        """Reset the elements whose done flags are set; return `tensordict` itself if there are none."""
         done = {key: tensordict.get(key) for key in self._rl.flags.done_keys}
         if not any(bool(flag.any()) for flag in done.values()):
             return tensordict
@@ -291,12 +291,12 @@ class EnvBase(SpecNames):
         Gradients are recorded as torch's ambient mode says: wrap the call in ``torch.no_grad()`` if none are needed.
 
         Args:
-            max_steps: at most so many steps, at least 1.
+            max_steps: maximum number of steps, at least 1.
             policy: reads the root entries and writes the action; random actions if None.
-            callback: called with the environment and the TensorDict of each step, after it.
-            auto_reset: reset first. If false, the rollout continues from `tensordict`, of which finished elements are
+            callback: called after each step with the environment and the TensorDict of the step.
+            auto_reset: reset first. If false, the rollout continues from `tensordict`, of which done elements are
                 reset.
-            break_when_any_done: stop when an element finishes. If false, finished elements are reset and go on.
+            break_when_any_done: stop when an element is done. If false, done elements are reset.
             break_when_all_done: stop when every element has finished, and hold those that finished early; takes
                 the place of `break_when_any_done`.
             return_contiguous: one tensor for each entry; a lazy stack of the steps if false.
@@ -327,7 +327,7 @@ class EnvBase(SpecNames):
             set_truncated=set_truncated,
         )
 
-    # ---- small things
+    # ---- utilities
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Write random actions, sampled from the action spec with torch's global generator."""
@@ -335,11 +335,11 @@ class EnvBase(SpecNames):
         return td.update(self.full_action_spec.rand())
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """`step` with random actions, from a reset if nothing is given."""
+        """Step with random actions, from a reset if `tensordict` is None."""
         return self.step(self.rand_action(self.reset() if tensordict is None else tensordict))
 
     def fake_tensordict(self) -> TensorDictBase:
-        """Zeros in exactly the layout of a step: root entries, actions, and ``next``."""
+        """Return zeros in the layout of a step: root entries, actions, and ``next``."""
         root = self.full_action_spec.zero()
         for spec in (self.full_state_spec, self.observation_spec, self.full_done_spec):
             root.update(spec.zero())
@@ -348,9 +348,9 @@ class EnvBase(SpecNames):
         return root.set("next", outcome)
 
     def set_seed(self, seed: int) -> int:
-        """Make the resets and steps that follow repeatable, from the next reset on.
+        """Seed the environment, from the next reset on.
 
-        Random *actions* come from torch's global generator: ``torch.manual_seed`` governs those.
+        Random *actions* come from torch's global generator: seed them with ``torch.manual_seed``.
 
         Returns:
             A seed for the next environment.
@@ -369,19 +369,19 @@ class EnvBase(SpecNames):
         check_env_specs(self, seed=seed)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs.
+        """Return the state that an exact continuation needs.
 
         Returns:
-            Tensors and plain containers. ``{"restorable": False}`` if the environment cannot say where it stands.
+            Tensors and plain containers. ``{"restorable": False}`` if the environment has no state to save.
         """
         return {"restorable": False}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Continue where `state` was taken.
+        """Continue from `state`.
 
         Returns:
-            Whether the environment stands exactly there. If not, a warning said what that means, and the caller
-            has to reset before the next step.
+            Whether the state was restored exactly. If not, a warning was issued, and the caller must reset before the
+            next step.
         """
         if state.get("restorable", False):
             raise SpecError(f"{type(self).__name__} cannot load this state: it implements no load_state_dict")
@@ -389,7 +389,7 @@ class EnvBase(SpecNames):
         return False
 
     def close(self, *, raise_if_closed: bool = False) -> None:
-        """Release what the environment holds. May be called twice.
+        """Release the resources of the environment. May be called twice.
 
         Args:
             raise_if_closed: refuse a second call.

@@ -178,7 +178,7 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> Non
         raise SpecError(str(error)) from error
 
 
-def warn_not_restorable(owner: str, why: str = "it cannot say where it stands within an episode") -> None:
+def warn_not_restorable(owner: str, why: str = "it has no state to save within an episode") -> None:
     """Warn that an environment does not continue exactly from its state."""
     warnings.warn(
         f"{owner} is not restored exactly: {why}. The episode under way is lost: reset before the next step. What"

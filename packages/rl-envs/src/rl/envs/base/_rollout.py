@@ -1,4 +1,4 @@
-"""Running a policy in an environment, TensorDict by TensorDict."""
+"""Rollout of a policy in an environment, on TensorDicts."""
 
 # ruff: noqa: SLF001  # the parts of an environment share its rules, which users do not see
 
@@ -31,7 +31,7 @@ def rollout(
     contiguous: bool,
     set_truncated: bool,
 ) -> TensorDictBase:
-    """What `EnvBase.rollout` does after the first reset.
+    """Run the steps of `EnvBase.rollout`, after the first reset.
 
     Args:
         env: the environment.
@@ -121,7 +121,7 @@ def _stack(env: Any, steps: list[TensorDictBase], *, contiguous: bool) -> Tensor
             if keys != first:
                 odd = ", ".join(key_str(key) for key in sorted(first ^ keys, key=str))
                 raise ContractError(
-                    f"rollout: step {number} has other entries than step 0 ({odd}); whoever writes them has to do so"
+                    f"rollout: step {number} has other entries than step 0 ({odd}); write them"
                     " from the first step on, for example a reset that puts a start value (of a recurrent policy: the"
                     " transform policy.make_tensordict_primer())"
                 )

@@ -16,7 +16,7 @@ from rl.core.specs import Categorical, Composite, TensorSpec, Unbounded
 __all__ = ["FLAGS", "EnvSpecs", "SpecNames", "flag_spec", "leaf_keys"]
 
 FLAGS = ("done", "terminated", "truncated")
-"""The three flags of a done group; the first two always exist."""
+"""The flags of a done group; the first two always exist."""
 
 
 def leaf_keys(entries: Any) -> list[NestedKey]:
@@ -66,8 +66,8 @@ class EnvSpecs:
 
     Args:
         owner: name of the environment, for messages.
-        batch_size: what is put in front of every leaf.
-        device: where the specs live; as authored if None.
+        batch_size: leading dimensions of every leaf.
+        device: device of the specs; as assigned if None.
     """
 
     def __init__(self, owner: str, batch_size: torch.Size, device: torch.device | None) -> None:
@@ -81,7 +81,7 @@ class EnvSpecs:
         """Set the spec of a role; a bare leaf gets the role's own key.
 
         Raises:
-            SpecError: if it is no spec, or a composite that has a batch of its own.
+            SpecError: if it is not a spec, or a composite that has a batch of its own.
         """
         if spec is None:
             spec = Composite({}, device=self.device)

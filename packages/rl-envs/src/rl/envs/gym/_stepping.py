@@ -1,4 +1,4 @@
-"""Stepping a list of Gymnasium environments, from tensors to tensors."""
+"""Stepping of Gymnasium environments on tensors."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Outcome = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 class Codec:
-    """Between the values of a simulator and tensors by key.
+    """Conversion between the values of a simulator and tensors by key.
 
     Args:
         observations: leaves of the observation space.
         actions: leaves of the action space.
-        infos: specs of the entries of ``info`` that are taken along, by name.
+        infos: specs of the entries of ``info`` that are written, by name.
         batched: whether tensors have the batch ``[n]``; if not there is one element, and no batch.
-        device: where tensors go; they stay on the CPU if None.
+        device: device of the tensors; the CPU if None.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Codec:
 
     def tensor(self, rows: Any) -> Any:
         """An array ``[n, *shape]`` as a tensor, without the batch if there is none."""
-        if type(rows) is list:  # what is not a tensor at all
+        if type(rows) is list:  # text
             return rows if self.batched else rows[0]
         tensor = torch.from_numpy(rows if self.batched else rows.reshape(rows.shape[1:]))
         return tensor if self.device is None else tensor.to(self.device)

@@ -1,4 +1,4 @@
-"""`Compose`: several transforms as one."""
+"""`Compose`: a chain of transforms."""
 
 # ruff: noqa: SLF001  # a chain calls the hooks of its transforms, which users do not call
 
@@ -20,7 +20,7 @@ __all__ = ["Compose", "has_inverse"]
 
 
 class Compose(Transform):
-    """Transforms in a row: the first is nearest to the environment.
+    """Chain of transforms; the first is nearest to the environment.
 
     Args:
         transforms: transforms, or functions from TensorDict to TensorDict.
@@ -41,11 +41,11 @@ class Compose(Transform):
         self.out_keys = [key for one in self.transforms for key in one.out_keys]
 
     def append(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
-        """Add one at the outer end; the specs of the environment follow."""
+        """Append a transform; the specs of the environment are derived again."""
         return self.insert(len(self.transforms), transform)
 
     def insert(self, index: int, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
-        """Add one before place `index`; the specs of the environment follow."""
+        """Insert a transform before `index`; the specs of the environment are derived again."""
         one = as_transform(transform)
         if self._parent is not None:
             one.set_parent(self._parent)

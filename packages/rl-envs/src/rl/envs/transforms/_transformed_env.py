@@ -1,4 +1,4 @@
-"""`TransformedEnv`: an environment with transforms around it."""
+"""`TransformedEnv`: an environment with transforms."""
 
 # ruff: noqa: SLF001  # an environment calls the hooks of its transforms, which users do not call
 
@@ -28,10 +28,10 @@ __all__ = ["TransformedEnv"]
 
 @_foreign.transformed_env
 class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
-    """An environment seen through transforms.
+    """Environment with transforms of its entries and actions.
 
-    Its specs follow from those of the environment and the transforms. It has a leaf form if the environment and all
-    transforms have one. Whatever else the environment offers (``render``, ...) is reached through it.
+    Its specs follow from those of the environment and the transforms. It has a leaf form if the environment has one
+    and all transforms are leafwise. Other attributes (``render``, ...) are looked up in the environment.
 
     Args:
         env: an `EnvBase`, or any environment of the `rl.core.interfaces.Env` protocol (see `as_env`); closed with this
@@ -71,7 +71,7 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         self._inverts = has_inverse(transform)
 
     def append_transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> TransformedEnv:
-        """Add a transform at the outer end of this environment, and return it."""
+        """Append a transform to this environment, and return the environment."""
         if not isinstance(self.transform, Compose):
             inner = self.transform
             inner.set_parent(None)
@@ -106,13 +106,13 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
         return LeafForm(self, LeafCalls(reset, step))
 
-    # ---- the rest goes to the environment
+    # ---- delegated to the environment
 
     def set_seed(self, seed: int) -> int:
         return self.base_env.set_seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the environment and of the transforms."""
+        """Return the states of the environment and of the transforms."""
         inner = self.base_env.state_dict()
         return {
             "restorable": bool(inner.get("restorable", False)),
@@ -121,10 +121,10 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Continue where `state` was taken.
+        """Continue from `state`.
 
         Raises:
-            CheckpointError: if `state` is not one of such an environment.
+            CheckpointError: if `state` was not saved by a `TransformedEnv`.
         """
         if not {"env", "transform"} <= set(state):
             if state.get("restorable", True):
