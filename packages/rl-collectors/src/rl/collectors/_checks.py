@@ -10,15 +10,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors._loops.leaf import LeafAct, LeafStep
-from rl.collectors._loops.tensordict import TensorDictAct, TensorDictStep, leaves_of
+from rl.collectors._leaves import LeafAct, LeafStep, TensorDictAct, TensorDictStep, leaf_keys, leaves_of
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT, NestedKey, key_str, next_key, unwrap
 from rl.core.provenance import fate_of
 
-__all__ = ["StepChecks", "leaf_keys", "name_of"]
+__all__ = ["StepChecks", "name_of"]
 
 
 class StepChecks:
@@ -182,11 +181,6 @@ class StepChecks:
                 f"{who} wrote {key_str(key)} as {_dtype(value.dtype)}, expected {_dtype(spec.dtype)}"
                 f" ({type(spec).__name__}): convert it, or author the spec with that dtype"
             )
-
-
-def leaf_keys(composite: Any) -> list[NestedKey]:
-    """The leaf keys of a `Composite`."""
-    return [unwrap(key) for key in composite.keys(include_nested=True, leaves_only=True)]
 
 
 def _specs(composite: Any) -> list[tuple[NestedKey, Any]]:

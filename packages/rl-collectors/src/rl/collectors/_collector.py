@@ -19,7 +19,8 @@ from torch import Tensor
 
 from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
-from rl.collectors._checks import leaf_keys, name_of
+from rl.collectors._checks import name_of
+from rl.collectors._leaves import leaf_keys
 from rl.collectors._loops.runner import Runner
 from rl.collectors._profile import Clock
 from rl.collectors._recurrent_state import Carried

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors._checks import leaf_keys
+from rl.collectors._leaves import leaf_keys
 from rl.core.contract import Contract, Key
 from rl.core.errors import CheckpointError, ContractError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves

@@ -7,17 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from rl.collectors._leaves import LeafAct, LeafStep
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import DONE, NestedKey
 
-__all__ = ["LeafAct", "LeafLoop", "LeafStep"]
-
-LeafAct = Callable[[Leaves], Leaves | None]
-"""Policy on leaves: writes its root entries into the root, and returns its entries under ``next``, or None."""
-
-LeafStep = Callable[[Leaves], Leaves]
-"""`LeafEnv.step_leaves`, possibly with checks or a clock."""
-
+__all__ = ["LeafLoop"]
 
 Around = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 """Wraps a function that is timed under a name; see `Clock.around`."""

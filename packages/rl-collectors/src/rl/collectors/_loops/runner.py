@@ -10,11 +10,12 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from rl.collectors._assemble import CHUNK
-from rl.collectors._checks import StepChecks, leaf_keys
+from rl.collectors._checks import StepChecks
+from rl.collectors._leaves import LeafAct, TensorDictAct, leaf_keys
 from rl.collectors._loops.buffer_reuse import ActProbe, StepProbe
-from rl.collectors._loops.leaf import LeafAct, LeafLoop
+from rl.collectors._loops.leaf import LeafLoop
 from rl.collectors._loops.lowered_policy import lowered_policy
-from rl.collectors._loops.tensordict import TensorDictAct, TensorDictLoop
+from rl.collectors._loops.tensordict import TensorDictLoop
 from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
 from rl.collectors._profile import Clock
 from rl.collectors._recurrent_state import Carried, CarryingEnv, CarryingLeaves

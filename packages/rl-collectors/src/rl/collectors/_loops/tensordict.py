@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from tensordict import TensorDictBase
 
-from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
-
+from rl.collectors._leaves import TensorDictAct, TensorDictStep, leaves_of, tensordict_of
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT
 
-__all__ = ["TensorDictAct", "TensorDictLoop", "TensorDictStep", "leaves_of", "tensordict_of"]
-
-TensorDictAct = Callable[[TensorDictBase], TensorDictBase]
-"""Policy that returns its argument, or another TensorDict, with the actions."""
-
-TensorDictStep = Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]
-"""`Env.step_and_maybe_reset`, possibly with checks or a clock."""
-
-
-def leaves_of(tensordict: TensorDictBase) -> Leaves:
-    """Return the entries by flat key, including non-tensor data."""
-    entries: Any = tensordict.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
-    return dict(entries)
-
-
-def tensordict_of(leaves: Leaves, batch_size: Any) -> TensorDict:
-    """Return the TensorDict of leaves: the inverse of `leaves_of`."""
-    nested: dict[str, Any] = {}
-    for key, leaf in leaves.items():
-        if isinstance(key, str):
-            nested[key] = leaf
-            continue
-        place = nested
-        for part in key[:-1]:
-            place = place.setdefault(part, {})
-        place[key[-1]] = leaf
-    return TensorDict(nested, batch_size=batch_size)
+__all__ = ["TensorDictLoop"]
 
 
 class TensorDictLoop:
