@@ -188,14 +188,14 @@ def test_a_policy_that_drops_its_state_is_refused(counting_env):
         def __init__(self):
             super().__init__(out_keys=("action", "seen"))
 
-    with pytest.raises(ContractError, match=r"Summing carries.*next.*recurrent_state.*out_keys"):
+    with pytest.raises(ContractError, match=r"Summing has the recurrent state.*next.*recurrent_state.*out_keys"):
         Collector(counting_env(((3,),)), Dropping(), frames_per_batch=7)
 
 
 def test_an_environment_without_a_done_flag_is_refused(counting_env):
     env = counting_env(((3,),), fast=False)
     env.full_done_spec = type(env.full_done_spec)({"agents": {"done": env.full_done_spec["done"]}}, shape=())
-    with pytest.raises(SpecError, match=r"starts anew where 'done'"):
+    with pytest.raises(SpecError, match=r"is reset where 'done'"):
         Collector(env, Summing(), frames_per_batch=7, track_traj_ids=False)
 
 
@@ -268,7 +268,7 @@ def test_a_saved_root_that_does_not_fit_is_refused_before_anything_is_loaded(cou
         collector.collect()
         saved.append(collector.state_dict())
     fresh = Collector(Resumable(((7,),)), Wider(), frames_per_batch=5)
-    with pytest.raises(CheckpointError, match=r"Wider carries .*h.*collector that was saved did not"):
+    with pytest.raises(CheckpointError, match=r"Wider has the recurrent state .*h.*collector that was saved did not"):
         fresh.load_state_dict(saved[0])
     with pytest.raises(CheckpointError, match=r"float32 \[\*B, 1, 4\].*saved has torch.float32 \[1, 2\]"):
         fresh.load_state_dict(saved[1])

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import gymnasium
 import pytest
 import torch
 
 from rl.core.errors import SpecError
 from rl.core.specs import Unbounded
 from rl.core.testing import check_env
-from rl.envs import Compose, GymEnv, PendulumEnv, SerialEnv, StepCounter, TensorDictPrimer, TransformedEnv
+from rl.envs import Compose, GymEnv, GymWrapper, PendulumEnv, SerialEnv, StepCounter, TensorDictPrimer, TransformedEnv
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,62 @@ def test_rows_are_the_environments_one_by_one(counter):
     assert data["observation"][..., 0].tolist() == [[0, 1, 0, 1, 0, 1], [0, 1, 2, 0, 1, 2]]
     held = env.rollout(9, break_when_all_done=True)
     assert held["next", "observation"][..., 0].tolist() == [[1, 2, 2], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"frame_skip": 2}, {"info_keys": ["twice"]}, {"from_pixels": True}])
+def test_gym_environments_stepped_together_equal_one_of_several(counting_gym, kwargs):
+    def simulator():
+        return counting_gym([2, 3], nested=True, noise=True, render_mode="rgb_array")
+
+    serial = SerialEnv(3, lambda: GymWrapper(simulator(), **kwargs))
+    one = GymWrapper([simulator() for _ in range(3)], **kwargs)
+    for index, env in enumerate(serial.envs):
+        env.set_seed(index)
+    one.set_seed(0)
+    for each in (*[env.gym_env for env in serial.envs], *one.gym_env):
+        each.episode = -1  # the specs of pixels and info entries were found by a reset
+    left, right = serial.lowered(), one.lowered()
+    a, b = left.reset_leaves(), right.reset_leaves()
+    for step in range(8):
+        assert {key: value.tolist() for key, value in a.items()} == {key: value.tolist() for key, value in b.items()}
+        torch.manual_seed(step)
+        action = one.action_spec.rand()
+        a, b = left.step_leaves({**a, "action": action}), right.step_leaves({**b, "action": action})
+        assert a["reward"].tolist() == b["reward"].tolist()
+        if a["done"].any():
+            a, b = left.reset_leaves(a, a["done"]), right.reset_leaves(b, b["done"])
+        a.pop("reward", None), b.pop("reward", None)
+
+
+def test_gym_environments_stepped_together_are_restored_one_by_one(counting_gym):
+    def make():
+        env = SerialEnv(2, lambda: GymWrapper(counting_gym([4], noise=True)))
+        env.set_seed(3)
+        return env
+
+    def step(leaf, root):
+        return leaf.step_leaves({**root, "action": torch.tensor([[1, 0, 0], [0, 1, 0]])})
+
+    env, other = make(), make()
+    leaf = env.lowered()
+    root = step(leaf, leaf.reset_leaves())
+    assert other.load_state_dict(env.state_dict())
+    assert torch.equal(step(other.lowered(), root)["observation"], step(leaf, root)["observation"])
+
+
+def test_gym_environments_with_other_spaces_of_equal_specs_are_stepped_one_by_one():
+    class Shifted(gymnasium.ActionWrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.action_space = gymnasium.spaces.Discrete(2, start=5)
+
+        def action(self, action):
+            assert action in (5, 6)
+            return action - 5
+
+    env = SerialEnv(2, [lambda: GymEnv("CartPole-v1"), lambda: GymEnv("CartPole-v1", wrappers=[Shifted])])
+    leaf = env.lowered()
+    assert leaf.step_leaves({**leaf.reset_leaves(), "action": env.action_spec.rand()})["reward"].eq(1).all()
 
 
 def test_elements_that_ended_are_held_in_the_leaf_form():

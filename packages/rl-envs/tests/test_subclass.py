@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 from rl.core.errors import RLError, SpecError, UnknownComponentError
 from rl.core.specs import Composite, Unbounded
-from rl.envs import EnvBase, GymEnv, GymWrapper, PendulumEnv, SerialEnv, StepCounter, TransformedEnv
+from rl.envs import EnvBase, GymEnv, GymWrapper, LeafEnvBase, PendulumEnv, SerialEnv, StepCounter, TransformedEnv
 
 
 class Short(EnvBase):
@@ -18,8 +18,8 @@ class Short(EnvBase):
     def __init__(self):
         super().__init__()
         self.observation_spec, self.action_spec = Composite(observation=Unbounded(1)), Unbounded(1)
-        self._flags, self._specs, self._advance, self._wrap, self._forget = 3, {"a": 1}, "b", None, None
-        self._check_step = self._reset_checked = self._reset_rows = self._leafwise = None
+        self._flags, self._specs, self._advance, self._wrap, self._rules = 3, {"a": 1}, "b", None, None
+        self._check_step = self._reset_checked = self._reset_rows = self._leaf = None
 
     def _reset(self, td):
         return TensorDict(observation=torch.zeros(1))
@@ -33,11 +33,11 @@ def test_short_names_are_the_authors():
     assert TransformedEnv(SerialEnv(2, Short), StepCounter(2)).rollout(4).shape == (2, 2)
 
 
-def test_nothing_but_the_hooks_has_a_short_private_name():
-    hooks = {"_reset", "_step", "_reset_leaves", "_step_leaves", "_set_seed", "_close", "_abc_impl"}
-    names = {name for kind in EnvBase.__mro__[:-1] for name in vars(kind)} | set(vars(Short.__base__()))
-    private = {name for name in names if name.startswith("_") and not name.startswith("__")}
-    assert {name for name in private - hooks if not name.startswith("_rl_")} == set()
+def test_private_names_of_the_base_classes_are_the_hooks_and_one_reserved_name():
+    hooks = {"_reset", "_step", "_reset_leaves", "_step_leaves", "_reset_rows", "_step_together", "_set_seed", "_close"}
+    names = {name for kind in LeafEnvBase.__mro__[:-1] for name in vars(kind)} | set(vars(Short.__base__()))
+    private = {name for name in names if name.startswith("_") and not name.startswith(("__", "_EnvBase__"))}
+    assert private - hooks == {"_rl"}
 
 
 def test_a_constructor_that_does_not_call_the_base_is_told_so():
@@ -56,38 +56,52 @@ def test_a_constructor_that_does_not_call_the_base_is_told_so():
 
 
 class TenTimes(GymEnv):
-    def _step(self, tensordict):
-        out = super()._step(tensordict)
-        return out.set("reward", 10 * out["reward"])
-
-
-class TenTimesOnLeaves(GymEnv):
     def _step_leaves(self, root):
         out = super()._step_leaves(root)
         return {**out, "reward": 10 * out["reward"]}
 
 
-class Public(PendulumEnv):
-    def step(self, tensordict):
-        return super().step(tensordict)
+class Far(GymEnv):
+    def _reset_leaves(self, mask):
+        return {**super()._reset_leaves(mask), "observation": torch.full((*self.batch_size, 4), 0.25)}
 
 
 @pytest.mark.parametrize("num_envs", [None, 2])
-@pytest.mark.parametrize(("kind", "leafwise"), [(TenTimes, False), (TenTimesOnLeaves, True)])
-def test_an_overridden_form_counts_everywhere(kind, leafwise, num_envs):
-    env = kind("CartPole-v1", num_envs=num_envs)
-    assert env.rollout(3)["next", "reward"].eq(10).all()
-    assert (env.lowered() is not None) is leafwise
-    for around in (TransformedEnv(kind("CartPole-v1"), StepCounter()), SerialEnv(2, lambda: kind("CartPole-v1"))):
-        assert (around.lowered() is not None) is leafwise
-        assert around.rollout(3)["next", "reward"].eq(10).all()
-    if leafwise:
+def test_an_overridden_leaf_form_counts_everywhere(num_envs):
+    for env in (
+        TenTimes("CartPole-v1", num_envs=num_envs),
+        TransformedEnv(TenTimes("CartPole-v1", num_envs=num_envs), StepCounter()),
+        SerialEnv(2, lambda: TenTimes("CartPole-v1", num_envs=num_envs)),
+    ):
+        assert env.rollout(3)["next", "reward"].eq(10).all()
         leaf = env.lowered()
         assert leaf.step_leaves({**leaf.reset_leaves(), "action": env.action_spec.rand()})["reward"].eq(10).all()
 
 
-def test_an_overridden_public_step_has_no_leaf_form():
-    assert Public().lowered() is None
+@pytest.mark.parametrize(
+    "make", [lambda: Far("CartPole-v1", num_envs=2), lambda: SerialEnv(2, lambda: Far("CartPole-v1"))]
+)
+def test_an_overridden_reset_counts_in_partial_resets(make):
+    leaf = make().lowered()
+    current = {key: torch.zeros_like(value) for key, value in leaf.reset_leaves().items()}
+    fresh = leaf.reset_leaves(current, torch.tensor([[True], [False]]))
+    assert fresh["observation"][:, 0].tolist() == [0.25, 0]
+
+
+@pytest.mark.parametrize("base", [PendulumEnv, GymEnv, TransformedEnv, SerialEnv])
+@pytest.mark.parametrize("name", ["_reset", "_step", "reset", "step", "step_and_maybe_reset"])
+def test_overriding_a_derived_method_is_refused_when_the_class_is_created(base, name):
+    with pytest.raises(RLError, match=f"Changed overrides {name}, which"):
+        type("Changed", (base,), {name: lambda self, td: td})
+
+
+def test_a_mixin_that_overrides_a_derived_method_is_refused():
+    class Mixin:
+        def step(self, td):
+            return td
+
+    with pytest.raises(RLError, match="overrides step"):
+        type("Mixed", (Mixin, PendulumEnv), {})
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"frame_skip": 2}, {"num_envs": 2, "frame_skip": 2}])

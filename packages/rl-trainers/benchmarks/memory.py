@@ -24,7 +24,7 @@ from rl.core.component import Component
 from rl.core.interfaces import Leaves
 from rl.core.registry import default
 from rl.core.specs import Binary, Categorical, Composite, Unbounded
-from rl.envs import EnvBase
+from rl.envs import LeafEnvBase
 from rl.trainers import DQNConfig, PPOConfig, train_dqn, train_ppo
 
 LENGTH = 50
@@ -64,7 +64,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-class RecallEnv(EnvBase):
+class RecallEnv(LeafEnvBase):
     """Shows 1 or -1 at the first step, says at the last that it is time to answer, and pays for the right action."""
 
     def __init__(self, batch_size: Any = (), device: Any = None) -> None:

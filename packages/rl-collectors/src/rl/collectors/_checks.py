@@ -1,4 +1,4 @@
-"""What is checked on the first step, and on every step with ``debug=True``."""
+"""Checks of the first step, and of every step with ``debug=True``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors._loops.leaf import LeafAct, LeafStep
-from rl.collectors._loops.tensordict import TensorDictAct, TensorDictStep, leaves_of
+from rl.collectors._leaves import LeafAct, LeafStep, TensorDictAct, TensorDictStep, leaf_keys, leaves_of
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT, NestedKey, key_str, next_key, unwrap
 
-__all__ = ["StepChecks", "flat_keys", "name_of"]
+__all__ = ["StepChecks", "name_of"]
 
 
 class StepChecks:
-    """Compares what a policy and an environment write with the environment's specs.
+    """Checks of the entries that a policy and an environment write against the environment's specs.
 
     Args:
-        env: whose specs.
-        policy: who is named in messages about actions.
+        env: environment with the specs.
+        policy: policy that messages about actions name.
     """
 
     def __init__(self, env: Env, policy: object) -> None:
@@ -59,10 +58,10 @@ class StepChecks:
                 ) from None
 
     def inputs(self, root: Leaves) -> None:
-        """Check that what the policy reads is there.
+        """Check that the root has the keys that the policy reads.
 
         Raises:
-            ContractError: if a key is not.
+            ContractError: if a key is missing.
         """
         for key in self._in_keys:
             if key not in root:
@@ -70,7 +69,7 @@ class StepChecks:
                 raise ContractError(missing_key_message(self._who, Key(key), root, where=where))
 
     def outcome(self, nxt: Leaves) -> None:
-        """Check keys, shapes and dtypes of what a step wrote under ``next``.
+        """Check keys, shapes and dtypes of the entries under ``next``.
 
         Raises:
             ContractError: if the environment did not write a key of its specs.
@@ -88,7 +87,7 @@ class StepChecks:
                 self._form(next_key(key), nxt[key], spec, f"{who}.step")
 
     def restart(self, root: Leaves) -> None:
-        """Check shapes and dtypes of what a reset left at the root.
+        """Check shapes and dtypes of the root entries of a reset.
 
         Raises:
             SpecError: if an entry has another shape or dtype than its spec says.
@@ -117,7 +116,7 @@ class StepChecks:
                 self.outcome(nxt)
 
     def leaf_act(self, act: LeafAct) -> LeafAct:
-        """`act` with checks around it."""
+        """Return `act` with checks before and after."""
 
         def checked(root: Leaves) -> Leaves | None:
             self.inputs(root)
@@ -128,7 +127,7 @@ class StepChecks:
         return checked
 
     def leaf_step(self, step: LeafStep) -> LeafStep:
-        """`step` with a check behind it."""
+        """Return `step` with a check after it."""
 
         def checked(root: Leaves) -> Leaves:
             nxt = step(root)
@@ -138,7 +137,7 @@ class StepChecks:
         return checked
 
     def tensordict_act(self, act: TensorDictAct) -> TensorDictAct:
-        """`act` with checks around it."""
+        """Return `act` with checks before and after."""
 
         def checked(td: TensorDictBase) -> TensorDictBase:
             self.inputs(leaves_of(td))
@@ -149,7 +148,7 @@ class StepChecks:
         return checked
 
     def tensordict_step(self, step: TensorDictStep) -> TensorDictStep:
-        """`step` with a check behind it."""
+        """Return `step` with a check after it."""
 
         def checked(td: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
             stepped, root = step(td)
@@ -181,13 +180,8 @@ class StepChecks:
             )
 
 
-def flat_keys(composite: Any) -> list[NestedKey]:
-    """The leaf keys of a `Composite`."""
-    return [unwrap(key) for key in composite.keys(include_nested=True, leaves_only=True)]
-
-
 def _specs(composite: Any) -> list[tuple[NestedKey, Any]]:
-    return [(key, composite[key]) for key in flat_keys(composite)]
+    return [(key, composite[key]) for key in leaf_keys(composite)]
 
 
 def _shape_hint(value: Tensor, spec: Any) -> str:
@@ -203,5 +197,5 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 def name_of(thing: object) -> str:
-    """What messages call a function, or an object by its class."""
+    """Return the name of a function, or of the class of an object, for messages."""
     return getattr(thing, "__name__", type(thing).__name__)

@@ -1,4 +1,4 @@
-"""The collector: batches of experience, in time order, from one process."""
+"""`Collector`: batches of experience, in time order, from one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from torch import Tensor
 
 from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
-from rl.collectors._checks import flat_keys, name_of
+from rl.collectors._checks import name_of
+from rl.collectors._leaves import leaf_keys
 from rl.collectors._loops.runner import Runner
 from rl.collectors._profile import Clock
 from rl.collectors._recurrent_state import Carried
@@ -38,39 +39,38 @@ __all__ = ["Collector"]
 
 @_foreign.collector
 class Collector:
-    """An iterable of batches ``[*env.batch_size, T]``, last dimension named ``time``.
+    """Iterable of batches ``[*env.batch_size, T]``, last dimension named ``time``.
 
-    Episodes go on from batch to batch. ``("next", ...)`` holds what a step returned, the true last observation
-    of an episode included; the root of the step after that holds the reset. Batches are fresh memory, without
-    gradient; entries whose last name begins with ``_`` are private and left out. Keys: those of the environment
-    and of the policy, and ``("collector", "traj_ids")`` int64 ``[*B, T]``, one number for each episode.
+    Episodes continue from batch to batch. The terminal observation is under ``next``; the following root holds the
+    reset. Batches are fresh memory, without gradient; entries whose last name begins with ``_`` are left out. Keys:
+    those of the environment and of the policy, and ``("collector", "traj_ids")`` int64 ``[*B, T]``.
 
-    A policy that carries state (`rl.core.states_of`) finds its initial value at the root of every first step, and that
-    which it wrote under ``next`` at the step after; ``is_init`` is written for it where the environment does not.
+    A recurrent policy (`rl.core.states_of`) reads its initial state at the first step of each episode, and its state
+    under ``next`` at the following step; the collector writes ``is_init`` where the environment does not.
 
     Args:
         create_env_fn: an environment (`rl.core.interfaces.Env`), or a function that makes one.
         policy: a TensorDict module or any function from TensorDict to TensorDict; random actions if None.
-            Used as it is, never copied.
+            It is not copied.
         frames_per_batch: frames (steps times environments) of a batch, rounded up to whole steps.
-        total_frames: frames after which iteration ends, rounded up to whole batches; -1 for never.
-        device: where the policy computes; where its parameters are if None.
-        storing_device: where batches are moved; where the environment's tensors are if None.
-        init_random_frames: so many frames at the start have random actions, rounded up to whole steps. The
-            policy still runs, for its other outputs, which tell of the action that it would have taken.
+        total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
+        device: device of the policy; that of its parameters if None.
+        storing_device: device of the batches; that of the environment if None.
+        init_random_frames: number of frames at the start with random actions, rounded up to whole steps. The policy
+            still runs, for its other outputs, which belong to its own action.
         reset_at_each_iter: begin every batch with a reset.
-        postproc: applied to every batch; what it returns is yielded.
-        exploration_type: how stochastic policies act; None for what is set outside.
+        postproc: function that is applied to every batch; its result is yielded.
+        exploration_type: exploration type of the policy; None for the ambient one.
         track_traj_ids: write ``("collector", "traj_ids")``.
-        set_truncated: mark the last step of every batch as truncated, for learners that must not look beyond;
-            the episode itself goes on in the following batch, under the same number.
+        set_truncated: mark the last step of every batch as truncated; the episode continues in the next batch with
+            the same trajectory id.
         debug: check shapes, dtypes and actions at every step; otherwise only at the first.
-        profile: measure where time goes; see `stats`.
+        profile: measure the time of policy and environment; see `stats`.
 
     Raises:
-        ContractError: if the policy reads what the environment does not write, writes no action, or carries a state
-            that it does not write under ``next``.
-        SpecError: if an argument is out of range, or `create_env_fn` gives no environment.
+        ContractError: if the policy reads a key that the environment does not write, writes no action, or has a
+            recurrent state that it does not write under ``next``.
+        SpecError: if an argument is out of range, or `create_env_fn` does not return an environment.
 
     Example:
         >>> from rl.core.testing import CountingEnv  # episodes of three steps
@@ -131,7 +131,7 @@ class Collector:
         self._free_id = 0
         self._frames = 0
         self._closed = False
-        self._levels = done_levels(flat_keys(self.env.full_done_spec))
+        self._levels = done_levels(leaf_keys(self.env.full_done_spec))
         self._lock = Lock()
 
     # ------------------------------------------------------------------ collecting
@@ -141,10 +141,10 @@ class Collector:
             yield self.collect()
 
     def collect(self) -> Any:
-        """The next batch, whether or not `total_frames` is reached.
+        """Collect the next batch, whether or not `total_frames` is reached.
 
         Raises:
-            ContractError: if policy or environment do not write what they promise.
+            ContractError: if policy or environment do not write their declared keys.
             SpecError: if an action or a step's outcome does not fit its spec.
             RLError: after `shutdown`, or while another thread collects with this collector.
         """
@@ -199,7 +199,7 @@ class Collector:
         return batch
 
     def _check_done(self, entries: dict[str, Any]) -> None:
-        """Refuse flags that contradict each other, and episodes that begin at their end."""
+        """Refuse done flags that contradict each other, and resets that return ``done``."""
         owner = name_of(self.env)
         try:
             for level in self._levels:
@@ -228,7 +228,7 @@ class Collector:
     # ------------------------------------------------------------------ control
 
     def reset(self) -> None:
-        """Begin the next batch with a reset of all environments; their episodes get new numbers.
+        """Begin the next batch with a reset of all environments, and with new trajectory ids.
 
         Raises:
             RLError: while another thread collects with this collector.
@@ -243,7 +243,7 @@ class Collector:
     def set_seed(self, seed: int) -> int:
         """Seed the environment, and begin the next batch with a reset.
 
-        Policies draw from torch's own generator: seed that with ``torch.manual_seed``.
+        Policies sample from torch's generator: seed it with ``torch.manual_seed``.
 
         Returns:
             The seed for the next environment.
@@ -265,11 +265,11 @@ class Collector:
         self.shutdown()
 
     def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
-        """Take over new weights, in place.
+        """Copy new weights into the policy, in place.
 
         Args:
             policy_or_weights: a policy of the same structure, its ``state_dict()``, or its parameters as a
-                TensorDict. None, or the collector's own policy: nothing to do, it is used where it is.
+                TensorDict. None, or the collector's own policy, changes nothing.
 
         Raises:
             SpecError: if there is no policy with parameters, or the weights do not fit it. Nothing is written.
@@ -277,21 +277,21 @@ class Collector:
         if policy_or_weights is not None and policy_or_weights is not self.policy:
             load_weights(self.policy, policy_or_weights)
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ properties and state
 
     @property
     def collected_frames(self) -> int:
-        """Frames so far, over all batches."""
+        """Number of collected frames, over all batches."""
         return self._frames
 
     @property
     def path(self) -> str:
-        """Which inner loop runs: ``leaves``, ``leaves, TensorDict policy`` or ``tensordict``, fastest first."""
+        """Name of the inner loop: ``leaves``, ``leaves, TensorDict policy`` or ``tensordict``, fastest first."""
         return self._runner.path
 
     @property
     def stats(self) -> dict[str, float]:
-        """Frames so far; with ``profile=True`` also seconds in ``env``, ``policy`` and the ``rest``."""
+        """Number of frames; with ``profile=True`` also seconds in ``env``, ``policy`` and the ``rest``."""
         out: dict[str, float] = {"frames": self._frames}
         if self._clock is not None:
             out.update(self._clock.seconds)
@@ -299,10 +299,9 @@ class Collector:
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs, but torch's generator and the policy.
+        """Return the state that an exact continuation needs, besides torch's generator and the policy.
 
-        An environment without ``state_dict`` cannot be continued: the collector then warns, and what loads the
-        state starts from a reset.
+        An environment without ``state_dict`` is not restorable: the collector warns, and loading the state resets it.
         """
         env_state: Any = getattr(self.env, "state_dict", None)
         if env_state is None:
@@ -324,17 +323,17 @@ class Collector:
             return {**pack(state, "Collector"), "env": env_state() if exact else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken; from a reset if the environment cannot.
+        """Continue from `state`; from a reset if the environment is not restorable.
 
         Raises:
-            CheckpointError: if the state is not a collector's, of another batch size, or of a policy that carries
-                other states. Nothing is loaded then.
+            CheckpointError: if the state is not a collector's, of another batch size, or of a policy with other
+                recurrent states. Nothing is loaded then.
         """
         found = unpack_state(state, self._batch_size)
         self._carried.check_continued(found["root"])
         load: Any = getattr(self.env, "load_state_dict", None)
         with self._alone("load_state_dict"):
-            # an environment that stands elsewhere says so by returning False, after a warning of its own
+            # False: the environment was not restored exactly, and warned about it
             exact = found["env"] is not None and load is not None and load(found["env"]) is not False
             self._frames, self._free_id = found["frames"], found["free_id"]
             self._ids, self._runner.root = (found["ids"], found["root"]) if exact else (None, None)
@@ -412,7 +411,7 @@ def _check_flags(env: Env, *, track_traj_ids: bool, set_truncated: bool) -> None
                 f"{switch}=True needs {key!r} at the root of {type(env).__name__}'s done specs, which hold"
                 f" {flags}: add it there, or pass {switch}=False"
             )
-    for key in flat_keys(env.full_done_spec):
+    for key in leaf_keys(env.full_done_spec):
         dtype = env.full_done_spec[key].dtype
         if dtype is not torch.bool:
             raise SpecError(

@@ -1,4 +1,4 @@
-"""Where a collector's time goes."""
+"""Profile of the time of a collector."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """Adds up the seconds spent in named calls.
+    """Sum of the seconds spent in named calls.
 
-    On a CUDA device these are the seconds of launching: nothing is synchronized.
+    On a CUDA device these are the seconds of the launches: nothing is synchronized.
 
     Example:
         >>> clock = Clock()
@@ -26,7 +26,7 @@ class Clock:
         self.seconds: dict[str, float] = {}
 
     def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, timed under `name`."""
+        """Return `function`, timed under `name`."""
         seconds = self.seconds
         seconds.setdefault(name, 0.0)
 

@@ -1,4 +1,4 @@
-"""The collector's share in a policy that carries state: its start, its way from step to step, and ``is_init``."""
+"""Recurrent states of a policy in the collector: initial values, updates, and ``is_init``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors._checks import flat_keys
+from rl.collectors._leaves import leaf_keys
 from rl.core.contract import Contract, Key
 from rl.core.errors import CheckpointError, ContractError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves
@@ -21,14 +21,14 @@ __all__ = ["Carried", "CarryingEnv", "CarryingLeaves"]
 
 
 class Carried:
-    """What a policy carries, and what of it the collector has to write, since the environment does not.
+    """Recurrent states of a policy, and those of them that the collector writes because the environment does not.
 
     Args:
-        env: the environment; one with the transforms `InitTracker` or `TensorDictPrimer` writes them itself.
-        policy: anything; see `rl.core.states_of`.
+        env: environment; with the transforms `InitTracker` or `TensorDictPrimer` it writes them itself.
+        policy: any policy; see `rl.core.states_of`.
 
     Raises:
-        ContractError: if the policy declares a state and does not write it under ``next``, or the other way round.
+        ContractError: if the policy declares a state and does not write it under ``next``, or writes one undeclared.
         SpecError: if the environment has no ``done`` at its root.
     """
 
@@ -38,30 +38,30 @@ class Carried:
         self.marks = False
         self._ended: Tensor | None = None
         self._checked = not self.states
-        written = [*flat_keys(env.observation_spec), *_state_keys(env)]
+        written = [*leaf_keys(env.observation_spec), *_state_keys(env)]
         _check_declared(policy, self.states, written)
         if not self.states:
             return
         _check_written(policy, self.states)
-        if DONE not in flat_keys(env.full_done_spec):
+        if DONE not in leaf_keys(env.full_done_spec):
             raise SpecError(
-                f"the policy carries {key_str(self.states[0].name)} from step to step, which starts anew where"
+                f"the policy has the recurrent state {key_str(self.states[0].name)}, which is reset where"
                 f" {key_str(DONE)} is true; {type(env).__name__} has no such flag at its root (done keys:"
-                f" {flat_keys(env.full_done_spec)})"
+                f" {leaf_keys(env.full_done_spec)})"
             )
         self.own = tuple(state for state in self.states if state.name not in written)
         self.marks = IS_INIT not in written
 
     @property
     def contract(self) -> Contract:
-        """What the collector writes at the root."""
-        keys = [Key(state.name, state.shape, "carried by the policy", dtype=state.dtype) for state in self.own]
+        """Keys that the collector writes at the root."""
+        keys = [Key(state.name, state.shape, "recurrent state of the policy", dtype=state.dtype) for state in self.own]
         if self.marks:
             keys.append(Key(IS_INIT, (1,), "first step of an episode", dtype=torch.bool))
         return Contract(writes=tuple(keys))
 
     def check_continued(self, root: Leaves | None) -> None:
-        """Refuse a saved root that the policy cannot go on from.
+        """Check that a saved root has the recurrent states of the policy.
 
         Raises:
             CheckpointError: if a state is not in it, or has another shape or dtype.
@@ -71,11 +71,11 @@ class Carried:
         for state in self.states:
             found = root.get(state.name)
             expected = f"{state.dtype} [*B, {', '.join(map(str, state.shape))}]"
-            who = f"{state.owner or 'the policy'} carries {key_str(state.name)}, {expected}, from step to step"
+            who = f"{state.owner or 'the policy'} has the recurrent state {key_str(state.name)}, {expected}"
             if found is None:
                 raise CheckpointError(
                     f"{who}, and the collector that was saved did not (it saved {', '.join(map(key_str, root))}):"
-                    " continue with the policy that it had, or begin anew without load_state_dict"
+                    " load it with the same policy, or start without load_state_dict"
                 )
             if found.dtype is not state.dtype or found.shape[found.ndim - len(state.shape) :] != state.shape:
                 raise CheckpointError(
@@ -84,15 +84,15 @@ class Carried:
                 )
 
     def check(self, batch: TensorDictBase, *, anew: bool, cut: bool = False) -> None:
-        """Refuse a batch that says otherwise about episodes and states; all of them until one ended inside.
+        """Check ``is_init`` and the recurrent states of a batch; every batch until an episode ends inside one.
 
         Args:
-            batch: the one that was collected.
+            batch: collected batch.
             anew: whether it begins with a reset.
-            cut: whether its last step is marked as an end that is none.
+            cut: whether its last step is marked as truncated by the collector.
 
         Raises:
-            ContractError: if ``is_init`` or a state does not say that an episode begins where one does.
+            ContractError: if ``is_init`` or a state disagrees with the begin of an episode.
         """
         if self._checked:
             return
@@ -105,8 +105,8 @@ class Carried:
         if before is not None and bool((before & ~first).any()):
             what = "the collector began with a reset" if anew else "an episode ended with the batch before"
             raise ContractError(
-                f"{what}, and {key_str(IS_INIT)} is false at the first step: whoever writes it does not see resets."
-                " InitTracker() does; without one the collector writes it itself"
+                f"{what}, and {key_str(IS_INIT)} is false at the first step: its writer does not see resets."
+                " Use InitTracker(), or leave it to the collector"
             )
         check_sequences(batch, self.states, "Collector")
         self._check_starts(batch, begins)
@@ -119,13 +119,13 @@ class Carried:
             if bool((stored[begins] != state.initial).any()):
                 raise ContractError(
                     f"{key_str(state.name)} is not {state.initial} where an episode begins ({key_str(IS_INIT)} is"
-                    " true): the environment writes it and does not restart it with the episode. Leave it to the"
+                    " true): the environment writes it and does not reset it with the episode. Leave it to the"
                     " collector, or use the transform that policy.make_tensordict_primer() gives"
                 )
 
 
 class _Start:
-    """Puts the start of each state, and the mark, where episodes begin."""
+    """Writer of initial states and ``is_init`` where episodes begin."""
 
     def __init__(self, carried: Carried, batch_size: torch.Size) -> None:
         self._states: Sequence[State] = carried.own
@@ -133,7 +133,7 @@ class _Start:
         self._size = batch_size
 
     def all(self, done_like: Tensor) -> Leaves:
-        """For a reset of everything."""
+        """Return the entries after a reset of all elements."""
         device = done_like.device
         root: Leaves = {state.name: state.start(self._size, device) for state in self._states}
         if self._marks:
@@ -141,7 +141,7 @@ class _Start:
         return root
 
     def some(self, current: Any, mask: Tensor) -> Leaves:
-        """For a reset of the elements in `mask` ``[*B, 1]``; the others go on with what `current` holds."""
+        """Return the entries after a reset of the elements in `mask` ``[*B, 1]``; the others keep `current`."""
         root: Leaves = {}
         for state in self._states:
             wide = mask.reshape(*self._size, *[1] * len(state.shape))
@@ -152,11 +152,11 @@ class _Start:
 
 
 class CarryingLeaves:
-    """A `LeafEnv` whose resets also begin the states that a policy carries.
+    """`LeafEnv` whose resets also write the initial recurrent states.
 
     Args:
         env: the environment's leaf form.
-        carried: what to write.
+        carried: recurrent states to write.
     """
 
     def __init__(self, env: LeafEnv, carried: Carried) -> None:
@@ -166,7 +166,7 @@ class CarryingLeaves:
         self._start = _Start(carried, env.batch_size)
 
     def reset_leaves(self, current: Leaves | None = None, mask: Tensor | None = None) -> Leaves:
-        """The environment's root, with the start of each state and the mark."""
+        """Return the root of the environment with the initial states and ``is_init``."""
         root = self._env.reset_leaves(current, mask)
         if mask is None or current is None:
             root.update(self._start.all(root[DONE]))
@@ -175,7 +175,7 @@ class CarryingLeaves:
         return root
 
     def step_leaves(self, root: Leaves) -> Leaves:
-        """The environment's step; what it leads to is no first step."""
+        """Step the environment; ``is_init`` is false under ``next``."""
         outcome = self._env.step_leaves(root)
         if self._marks:
             outcome[IS_INIT] = torch.zeros_like(outcome[DONE])
@@ -183,11 +183,11 @@ class CarryingLeaves:
 
 
 class CarryingEnv:
-    """An `Env` whose resets also begin the states that a policy carries, for the TensorDict loop.
+    """`Env` whose resets also write the initial recurrent states, for the TensorDict loop.
 
     Args:
         env: the environment.
-        carried: what to write.
+        carried: recurrent states to write.
     """
 
     def __init__(self, env: Env, carried: Carried) -> None:
@@ -197,12 +197,12 @@ class CarryingEnv:
         self._start = _Start(carried, env.batch_size)
 
     def reset(self) -> TensorDictBase:
-        """The environment's root, with the start of each state and the mark."""
+        """Return the root of the environment with the initial states and ``is_init``."""
         td = self._env.reset()
         return _put(td, self._start.all(td.get(DONE)))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """The environment's step and resets; states that go on are carried over."""
+        """Step the environment and reset done elements; the other states are copied from ``next``."""
         after: Leaves = {state.name: tensordict.get(next_key(state.name)) for state in self._own}
         stepped, root = self._env.step_and_maybe_reset(tensordict)
         done: Tensor = stepped.get((NEXT, DONE))
@@ -221,18 +221,18 @@ def _put(td: TensorDictBase, entries: Leaves) -> TensorDictBase:
 
 def _state_keys(env: Env) -> list[NestedKey]:
     spec = getattr(env, "full_state_spec", None)
-    return [] if spec is None else flat_keys(spec)
+    return [] if spec is None else leaf_keys(spec)
 
 
 def _check_declared(policy: Any, states: Sequence[State], written: Sequence[NestedKey]) -> None:
-    """Refuse a policy that reads what it writes under ``next``, where nobody is told to begin it."""
+    """Refuse a policy that reads a key that it writes under ``next`` and declares no recurrent state."""
     reads, writes = ({as_tuple(key) for key in getattr(policy, name, None) or ()} for name in ("in_keys", "out_keys"))
     known = {as_tuple(key) for key in written} | {as_tuple(state.name) for state in states}
     carried = sorted(key for key in reads - known if (NEXT, *key) in writes)
     if carried:
         raise ContractError(
             f"the policy ({type(policy).__name__}) reads {', '.join(key_str(unwrap(key)) for key in carried)} and"
-            " writes the same under 'next', so it carries state from step to step, and declares none: pass the"
+            " writes the same under 'next', so it is recurrent, and declares no state: pass the"
             " module itself, give an object around it states = rl.core.states_of(module), or a module of your own"
             " states = (rl.core.State(key, shape), ...)"
         )
@@ -246,7 +246,7 @@ def _check_written(policy: Any, states: Sequence[State]) -> None:
     for state in states:
         if as_tuple(next_key(state.name)) not in written:
             raise ContractError(
-                f"{state.owner or type(policy).__name__} carries {key_str(state.name)} from step to step, and the"
+                f"{state.owner or type(policy).__name__} has the recurrent state {key_str(state.name)}, and the"
                 f" policy ({type(policy).__name__}) does not write {key_str(next_key(state.name))} (it writes"
                 f" {', '.join(key_str(key) for key in out_keys)}): keep it among the policy's out_keys"
             )

@@ -1,4 +1,4 @@
-"""Which steps belong to which episode."""
+"""Trajectory ids, and batches split by them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["number_trajectories", "split_trajectories"]
 
 
 def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tensor, Tensor, int]:
-    """Trajectory ids of a batch, from where its episodes ended.
+    """Compute the trajectory ids of a batch from its done flags.
 
-    Ids are handed out in the order in which episodes begin: by time, then by element. They grow along time, so
-    that a running maximum carries each one to the end of its episode.
+    Ids are assigned in the order in which episodes begin: by time, then by element. They grow along time, so that a
+    running maximum fills each episode with its id.
 
     Args:
         done: bool ``[*B, T]``, the last step of an episode.
-        current: int64 ``[*B]``, ids of the episodes under way at the batch's first step.
-        free: the smallest id not used so far.
+        current: int64 ``[*B]``, ids of the episodes at the first step of the batch.
+        free: smallest unused id.
 
     Returns:
-        Ids int64 ``[*B, T]``, the ids of the coming step ``[*B]``, and the smallest free id after that.
+        Ids int64 ``[*B, T]``, the ids of the next step ``[*B]``, and the smallest unused id after it.
 
     Example:
         >>> done = torch.tensor([False, True, False])
@@ -44,16 +44,16 @@ def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tenso
 def split_trajectories(
     batch: TensorDictBase, *, trajectory_key: NestedKey = TRAJ_IDS, done_key: NestedKey = (NEXT, DONE)
 ) -> TensorDict:
-    """One row per trajectory, padded with zeros at the end.
+    """Split a batch into one row per trajectory, padded with zeros at the end.
 
     Args:
         batch: ``[*B, T]`` in time order, from a collector.
-        trajectory_key: int64 ``[*B, T]``; where it changes a trajectory ends. Without that entry, `done_key` is
-            read instead.
+        trajectory_key: int64 ``[*B, T]``; a trajectory ends where it changes. `done_key` is used if the entry is
+            missing.
         done_key: bool ``[*B, T, 1]``.
 
     Returns:
-        ``[N, T_max]`` with ``("collector", "mask")`` bool ``[N, T_max]``, true where there is data. Rows are
+        ``[N, T_max]`` with ``("collector", "mask")`` bool ``[N, T_max]``, false at padding. Rows are
         ordered by element, then by time.
 
     Raises:

@@ -1,4 +1,4 @@
-"""New weights for a policy, in place."""
+"""In-place update of the weights of a policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load_weights(policy: Any, source: Any) -> None:
         source: a module of the same structure, a ``state_dict()``, or a TensorDict of parameters.
 
     Raises:
-        SpecError: if `policy` is no module, or `source` does not fit it. Nothing is written then.
+        SpecError: if `policy` is not a module, or `source` does not fit it. Nothing is written then.
 
     Example:
         >>> import torch

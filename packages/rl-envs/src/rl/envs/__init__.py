@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from rl.envs.__about__ import __version__
     from rl.envs.base._adapter import EnvAdapter, as_env
     from rl.envs.base._base import EnvBase
-    from rl.envs.base._conformance import check_env_specs
+    from rl.envs.base._checks import check_env_specs
+    from rl.envs.base._leaf import LeafCalls, LeafEnvBase
     from rl.envs.base._random_policy import RandomPolicy
     from rl.envs.batched._serial import SerialEnv
     from rl.envs.gym._spaces import register_gym_spec_conversion
@@ -30,6 +31,8 @@ __all__ = [
     "GymEnv",
     "GymWrapper",
     "InitTracker",
+    "LeafCalls",
+    "LeafEnvBase",
     "PendulumEnv",
     "RandomPolicy",
     "RewardSum",
@@ -52,8 +55,9 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.__about__": ["__version__"],
         "rl.envs.base._adapter": ["EnvAdapter", "as_env"],
         "rl.envs.base._base": ["EnvBase"],
+        "rl.envs.base._leaf": ["LeafCalls", "LeafEnvBase"],
         "rl.envs.transforms._compose": ["Compose"],
-        "rl.envs.base._conformance": ["check_env_specs"],
+        "rl.envs.base._checks": ["check_env_specs"],
         "rl.envs.gym._wrapper": ["GymEnv", "GymWrapper"],
         "rl.envs.gym._spaces": ["register_gym_spec_conversion"],
         "rl.envs.transforms.episode._init_tracker": ["InitTracker"],

@@ -1,4 +1,4 @@
-"""What rl-envs offers, as data."""
+"""Components of rl-envs, as data."""
 
 from collections.abc import Iterator
 
@@ -14,10 +14,10 @@ def rl_components() -> Iterator[Component]:
         "env", "pendulum", "rl.envs:PendulumEnv", summary="Pendulum swing-up in torch, batched, differentiable."
     )
     yield Component("transform", "init-tracker", "rl.envs:InitTracker", summary="Marks the first step of an episode.")
-    yield Component("transform", "reward-sum", "rl.envs:RewardSum", summary="Adds up the rewards of an episode.")
+    yield Component("transform", "reward-sum", "rl.envs:RewardSum", summary="Sums the rewards of an episode.")
     yield Component(
         "transform", "step-counter", "rl.envs:StepCounter", summary="Counts the steps of an episode and can end it."
     )
     yield Component(
-        "transform", "tensordict-primer", "rl.envs:TensorDictPrimer", summary="Entries that every episode begins with."
+        "transform", "tensordict-primer", "rl.envs:TensorDictPrimer", summary="Initial entries of every episode."
     )

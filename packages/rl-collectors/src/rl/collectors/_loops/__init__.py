@@ -1,1 +1,1 @@
-"""Inner loops of a collector: which one fits an environment and a policy, and what runs inside it."""
+"""Inner loops of a collector, and the policies that run in them."""

@@ -1,15 +1,15 @@
-"""Whether tensors that are kept until the end of a batch stay what they are.
+"""Detection of policies and environments that reuse their output memory.
 
-The leaf loop keeps what policy and environment return and stacks it later. A policy that writes its outputs into
-the same memory at every step (a CUDA graph, a preallocated buffer) would overwrite what was kept. The first two
-steps show whether it does; what it reuses is then copied at every step.
+The leaf loop keeps the outputs of policy and environment and stacks them later. A policy that writes into the same
+memory at every step (a CUDA graph, a preallocated buffer) would overwrite them. The first two steps detect this; the
+reused entries are then copied at every step.
 """
 
 from __future__ import annotations
 
 import torch
 
-from rl.collectors._loops.leaf import LeafAct, LeafStep
+from rl.collectors._leaves import LeafAct, LeafStep
 from rl.core.errors import ContractError
 from rl.core.interfaces import Leaves
 from rl.core.keys import NestedKey, key_str, next_key
@@ -18,7 +18,7 @@ __all__ = ["ActProbe", "StepProbe"]
 
 
 class ActProbe:
-    """An act that copies what `act` writes, and remembers where `act` put it.
+    """Wrapper of a policy that copies its outputs and records their memory.
 
     Args:
         act: the policy.
@@ -37,7 +37,7 @@ class ActProbe:
         return {key: leaf.clone() for key, leaf in extra.items()} or None
 
     def settle(self) -> LeafAct | None:
-        """After two steps, the act to go on with: `act` itself, or `act` with copies; None before that."""
+        """Return, after two steps, the policy itself, or with copies of reused entries; None before."""
         if len(self._seen) < 2:
             return None
         reused = _same_memory(*self._seen[-2:])
@@ -56,11 +56,11 @@ class ActProbe:
 
 
 class StepProbe:
-    """A step that refuses an environment whose leaf form hands out the same memory twice.
+    """Wrapper of a step that refuses an environment whose leaf form returns the same memory twice.
 
     Args:
         step: `LeafEnv.step_leaves`.
-        who: how messages name the environment.
+        who: name of the environment, for messages.
     """
 
     def __init__(self, step: LeafStep, who: str) -> None:

@@ -1,4 +1,4 @@
-"""The inner loop for an environment that has a leaf form: no TensorDict, one dict of tensors per step."""
+"""Inner loop for an environment with a leaf form: one dict of tensors per step."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from rl.collectors._leaves import LeafAct, LeafStep
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import DONE, NestedKey
 
-__all__ = ["LeafAct", "LeafLoop", "LeafStep"]
-
-LeafAct = Callable[[Leaves], Leaves | None]
-"""Writes what a policy writes at the root into the root, and returns what it writes under ``next``, or None."""
-
-LeafStep = Callable[[Leaves], Leaves]
-"""`LeafEnv.step_leaves`, or that with something around it."""
-
+__all__ = ["LeafLoop"]
 
 Around = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 """Wraps a function that is timed under a name; see `Clock.around`."""
@@ -28,14 +22,14 @@ def _as_it_is(_: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class LeafLoop:
-    """Drives a `LeafEnv` and keeps the root of the coming step; None there stands for a reset.
+    """Loop over a `LeafEnv` that keeps the root of the next step; None stands for a reset.
 
     Args:
-        env: the environment's leaf form.
-        rewards: the reward keys; they are written under ``next`` and never carried to the root.
-        around: puts a clock around resets.
-        acts: the action keys, if whatever else the policy writes at the root is carried to the following root, as
-            `rl.core.step_mdp` does; None for a policy of known inputs, which needs none of it.
+        env: leaf form of the environment.
+        rewards: reward keys; they are written under ``next`` and not copied to the root.
+        around: adds a clock to resets.
+        acts: action keys, if the other root entries of the policy are copied to the next root, as `rl.core.step_mdp`
+            does; None for a policy of known inputs, which does not need them.
     """
 
     def __init__(
@@ -53,17 +47,17 @@ class LeafLoop:
         self._any: Callable[[Tensor], Tensor] = _itself if env.batch_size.numel() == 1 else Tensor.any
 
     def run(self, steps: int, act: LeafAct, step: LeafStep, roots: list[Leaves], nexts: list[Leaves]) -> None:
-        """Take `steps` steps and append to `roots` and `nexts` what they read and wrote.
+        """Take `steps` steps and append their entries to `roots` and `nexts`.
 
         Args:
-            steps: how many.
-            act: the policy.
-            step: the environment's step.
-            roots: gets one dict a step: observations, flags, policy outputs.
-            nexts: gets one dict a step: what belongs under ``next``.
+            steps: number of steps.
+            act: policy.
+            step: step of the environment.
+            roots: list for one dict a step: observations, flags, policy outputs.
+            nexts: list for one dict a step: entries under ``next``.
         """
         root = self.reset() if self.root is None else self.root
-        self.root = None  # whatever interrupts the loop, the environment has moved on
+        self.root = None  # after an exception the environment is at an unknown step
         rewards, any_of, reset, acts = self._rewards, self._any, self.reset, self._acts
         known, constants = list(root), None
         for _ in range(steps):
@@ -73,7 +67,7 @@ class LeafLoop:
             if extra:
                 nxt = {**extra, **nxt}
             nexts.append(nxt)
-            if constants is None:  # what a reset writes and no step does stays as it is
+            if constants is None:  # entries that only a reset writes are constant
                 kept = known if acts is None else [*known, *[key for key in root if key not in (*known, *acts)]]
                 constants = [key for key in kept if key not in nxt]
             carried = nxt.copy()

@@ -1,10 +1,10 @@
-"""A lowered policy as the act of the leaf loop."""
+"""Lowered policies in the leaf loop."""
 
 from __future__ import annotations
 
 import torch
 
-from rl.collectors._loops.leaf import LeafAct
+from rl.collectors._leaves import LeafAct
 from rl.core.interfaces import Leaves, LoweredModule
 from rl.core.keys import NEXT, NestedKey, unwrap
 
@@ -12,12 +12,12 @@ __all__ = ["lowered_policy"]
 
 
 def lowered_policy(module: LoweredModule, device: torch.device | None, home: torch.device) -> LeafAct:
-    """Run `module` as a plain call on the root's leaves.
+    """Return a function that runs `module` on the leaves of the root.
 
     Args:
-        module: the policy's leaf form.
-        device: where the policy computes; None if that is where the environment's tensors are.
-        home: where the environment's tensors are.
+        module: lowered policy.
+        device: device of the policy; None if it is that of the environment.
+        home: device of the environment.
     """
     call = getattr(module, "fn", module)  # saves one call a step
     reads, writes = list(module.in_keys), list(module.out_keys)
@@ -40,7 +40,7 @@ def lowered_policy(module: LoweredModule, device: torch.device | None, home: tor
 
 
 def _act_with_next(call: LoweredModule, reads: list[NestedKey], writes: list[NestedKey]) -> LeafAct:
-    """A policy that also writes under ``next``: recurrent states."""
+    """A recurrent policy, which also writes under ``next``."""
     here = [(i, key) for i, key in enumerate(writes) if not _under_next(key)]
     there = [(i, unwrap(key[1:])) for i, key in enumerate(writes) if _under_next(key)]
 
@@ -61,4 +61,4 @@ def _elsewhere(call: LoweredModule, device: torch.device, home: torch.device) ->
     def call_there(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple([out.to(home) for out in call(*[leaf.to(device) for leaf in leaves])])
 
-    return call_there  # pyright: ignore[reportReturnType]  # called, never asked for its keys
+    return call_there  # pyright: ignore[reportReturnType]  # only called; its keys are not read

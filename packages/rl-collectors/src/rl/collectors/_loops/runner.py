@@ -1,4 +1,4 @@
-"""Chooses the inner loop that fits an environment and a policy, and what runs inside it."""
+"""Selection of the inner loop for an environment and a policy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import nn
 
 from rl.collectors._assemble import CHUNK
-from rl.collectors._checks import StepChecks, flat_keys
+from rl.collectors._checks import StepChecks
+from rl.collectors._leaves import LeafAct, TensorDictAct, leaf_keys
 from rl.collectors._loops.buffer_reuse import ActProbe, StepProbe
 from rl.collectors._loops.leaf import LeafLoop
 from rl.collectors._loops.lowered_policy import lowered_policy
 from rl.collectors._loops.tensordict import TensorDictLoop
 from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
 from rl.collectors._profile import Clock
-from rl.collectors._random_policy import RandomActions
 from rl.collectors._recurrent_state import Carried, CarryingEnv, CarryingLeaves
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env, Leaves
@@ -27,10 +28,10 @@ __all__ = ["Runner"]
 
 
 class Runner:
-    """One of three inner loops; all give the same numbers.
+    """Selected inner loop; all three give the same numbers.
 
     ============== =============== ==============================================================
-    environment    policy          what a step costs on top of theirs
+    environment    policy          cost of a step besides theirs
     ============== =============== ==============================================================
     leaf form      leaf form       dictionary operations (`path` is ``"leaves"``)
     leaf form      any callable    one light TensorDict (``"leaves, TensorDict policy"``)
@@ -40,10 +41,10 @@ class Runner:
     Args:
         env: the environment.
         policy: a TensorDict module, any callable on TensorDicts, or None for random actions.
-        device: where the policy computes; None for where its parameters are.
-        carried: what the policy carries from step to step.
+        device: device of the policy; that of its parameters if None.
+        carried: recurrent states of the policy.
         debug: check every step, not only the first two.
-        clock: times policy and environment if given.
+        clock: clock that times policy and environment, or None.
 
     Raises:
         SpecError: if the policy's parameters are not on `device`.
@@ -64,7 +65,6 @@ class Runner:
         leaf_env = lower_env(env) if DONE in env.full_done_spec.keys() else None
         writes = bool(carried.own) or carried.marks
         self._checks = checks = StepChecks(env, policy)
-        draw = RandomActions(env)
         self._loop: Any
         around: Any = (lambda _, function: function) if clock is None else clock.around
         if leaf_env is None:
@@ -72,15 +72,15 @@ class Runner:
             driven: Any = CarryingEnv(env, carried) if writes else env
             self._loop = TensorDictLoop(driven)
             own: Any = None if policy is None else opaque_act(policy, away, home)
-            random: Any = draw.tensordict_act(own)
+            random: Any = _random_tensordict_act(env, own)
             step: Any = driven.step_and_maybe_reset
             check_act, check_step, probe = checks.tensordict_act, checks.tensordict_step, None
         else:
             leaf_env = CarryingLeaves(leaf_env, carried) if writes else leaf_env
             own, self.path = _leaf_policy(policy, away, home, env.batch_size)
-            acts = None if self.path == "leaves" else flat_keys(env.full_action_spec)
-            self._loop = LeafLoop(leaf_env, flat_keys(env.full_reward_spec), around, acts)
-            random, step = draw.leaf_act(own), leaf_env.step_leaves
+            acts = None if self.path == "leaves" else leaf_keys(env.full_action_spec)
+            self._loop = LeafLoop(leaf_env, leaf_keys(env.full_reward_spec), around, acts)
+            random, step = _random_leaf_act(env, own), leaf_env.step_leaves
             check_act, check_step, probe = checks.leaf_act, checks.leaf_step, ActProbe
         checked: Any = check_step(step)
         self._step = around("env", checked if debug else step)
@@ -92,7 +92,7 @@ class Runner:
 
     @property
     def root(self) -> Leaves | None:
-        """What the coming step starts from; None if that is a reset."""
+        """Root of the next step; None for a reset."""
         return self._loop.root
 
     @root.setter
@@ -105,9 +105,9 @@ class Runner:
         After an exception the loop starts from a reset: the environment may have moved on.
 
         Args:
-            steps: how many.
-            random: how many of them, from the first on, are random.
-            take: gets the steps in chunks: one dict a step of root entries, and one of entries under ``next``.
+            steps: number of steps.
+            random: number of steps with random actions, from the first on.
+            take: called with chunks of steps: root entries, and entries under ``next``, one dict a step each.
         """
         for randomly, count in ((True, random), (False, steps - random)):
             lane, left = self._lanes[randomly], count
@@ -130,13 +130,13 @@ class Runner:
 
 
 class _Lane:
-    """One way to choose actions: checked at its first two steps, then run as fast as it goes.
+    """A policy, or random actions: checked at the first two steps, then called directly.
 
     Args:
         act: the policy, or random actions.
-        probe: `ActProbe` for the leaf loop, which keeps what the policy returns; None for the other.
-        check: puts checks around an act.
-        around: puts a clock around it.
+        probe: `ActProbe` for the leaf loop, which keeps the outputs of the policy; None for the other.
+        check: adds checks to a policy.
+        around: adds a clock.
         debug: check every step.
     """
 
@@ -149,7 +149,7 @@ class _Lane:
         self.first_act: Any = around("policy", check(act if self._probe is None else self._probe))
 
     def settle(self) -> None:
-        """A step was taken with `first_act`; after two, `act` is ready."""
+        """Count a step of `first_act`; after two, `act` is ready."""
         self._seen += 1
         self.settled = self._seen >= 2
         if self.settled and self._probe is not None:
@@ -157,8 +157,31 @@ class _Lane:
             self._probe = self.first_act = None  # they hold the first steps' tensors
 
 
+def _random_leaf_act(env: Env, policy: LeafAct | None) -> LeafAct:
+    """Random actions in the leaf loop; `policy` still runs, for its other outputs."""
+    keys = leaf_keys(env.full_action_spec)
+
+    def act(root: Leaves) -> Leaves | None:
+        extra = policy(root) if policy is not None else None
+        spec = env.full_action_spec  # read at each step: an environment may change its masks
+        root.update({key: spec[key].rand() for key in keys})
+        return extra
+
+    return act
+
+
+def _random_tensordict_act(env: Env, policy: TensorDictAct | None) -> TensorDictAct:
+    """Random actions in the TensorDict loop; `policy` still runs, for its other outputs."""
+
+    def act(td: TensorDictBase) -> TensorDictBase:
+        out = policy(td) if policy is not None else td
+        return out.update(env.full_action_spec.rand())
+
+    return act
+
+
 def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, size: torch.Size) -> tuple[Any, str]:
-    """The act of the leaf loop, and the name of the path; the act is None without a policy."""
+    """Return the policy of the leaf loop, or None without one, and the name of the path."""
     lowered = None if policy is None else lower(policy)
     if lowered is not None:
         return lowered_policy(lowered, away, home), "leaves"
@@ -168,16 +191,16 @@ def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, siz
 
 
 def _home(env: Env) -> torch.device:
-    """Where the environment's tensors are, as its action specs say."""
+    """Return the device of the environment's action specs."""
     spec = env.full_action_spec
-    for key in flat_keys(spec):
+    for key in leaf_keys(spec):
         if spec[key].device is not None:
             return spec[key].device
     return torch.device("cpu")
 
 
 def _away(policy: Any, device: torch.device | None, home: torch.device) -> torch.device | None:
-    """Where the policy computes, if that is not where the environment's tensors are."""
+    """Return the device of the policy, or None if it is that of the environment."""
     parameter = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
     own = None if parameter is None else parameter.device
     target = own if device is None else _concrete(device)
@@ -190,5 +213,5 @@ def _away(policy: Any, device: torch.device | None, home: torch.device) -> torch
 
 
 def _concrete(device: torch.device) -> torch.device:
-    """``cuda`` as ``cuda:0``, as tensors say it."""
+    """Return the device with its index, such as ``cuda:0`` for ``cuda``."""
     return device if device.type == "cpu" or ":" in str(device) else torch.empty(0, device=device).device

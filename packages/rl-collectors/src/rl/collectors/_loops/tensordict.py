@@ -1,52 +1,23 @@
-"""The inner loop for every other environment: TensorDicts in, TensorDicts out."""
+"""Inner loop for an environment without a leaf form, on TensorDicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from tensordict import TensorDictBase
 
-from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
-
+from rl.collectors._leaves import TensorDictAct, TensorDictStep, leaves_of, tensordict_of
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT
 
-__all__ = ["TensorDictAct", "TensorDictLoop", "TensorDictStep", "leaves_of", "tensordict_of"]
-
-TensorDictAct = Callable[[TensorDictBase], TensorDictBase]
-"""A policy: returns its argument, or another TensorDict, with the actions."""
-
-TensorDictStep = Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]
-"""`Env.step_and_maybe_reset`, or that with something around it."""
-
-
-def leaves_of(tensordict: TensorDictBase) -> Leaves:
-    """The entries by flat key, those that are no tensors included."""
-    entries: Any = tensordict.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
-    return dict(entries)
-
-
-def tensordict_of(leaves: Leaves, batch_size: Any) -> TensorDict:
-    """The inverse of `leaves_of`."""
-    nested: dict[str, Any] = {}
-    for key, leaf in leaves.items():
-        if isinstance(key, str):
-            nested[key] = leaf
-            continue
-        place = nested
-        for part in key[:-1]:
-            place = place.setdefault(part, {})
-        place[key[-1]] = leaf
-    return TensorDict(nested, batch_size=batch_size)
+__all__ = ["TensorDictLoop"]
 
 
 class TensorDictLoop:
-    """Drives an `Env` and keeps the root of the coming step.
+    """Loop over an `Env` that keeps the root of the next step.
 
-    An environment of unknown make may hand out the same buffers at every step, so that each step is copied
-    before the next one begins.
+    The environment may return the same buffers at every step, so each step is copied before the next one.
 
     Args:
-        env: any environment.
+        env: environment of the protocol.
     """
 
     def __init__(self, env: Env) -> None:
@@ -55,7 +26,7 @@ class TensorDictLoop:
 
     @property
     def root(self) -> Leaves | None:
-        """The entries that the coming step starts from; None for a reset."""
+        """Root of the next step; None for a reset."""
         return None if self._td is None else leaves_of(self._td)
 
     @root.setter
@@ -65,17 +36,17 @@ class TensorDictLoop:
     def run(
         self, steps: int, act: TensorDictAct, step: TensorDictStep, roots: list[Leaves], nexts: list[Leaves]
     ) -> None:
-        """Take `steps` steps and append to `roots` and `nexts` what they read and wrote.
+        """Take `steps` steps and append their entries to `roots` and `nexts`.
 
         Args:
-            steps: how many.
-            act: the policy.
-            step: the environment's step with the reset of finished episodes.
-            roots: gets one dict a step: observations, flags, policy outputs.
-            nexts: gets one dict a step: what belongs under ``next``.
+            steps: number of steps.
+            act: policy.
+            step: step of the environment, with the reset of done elements.
+            roots: list for one dict a step: observations, flags, policy outputs.
+            nexts: list for one dict a step: entries under ``next``.
         """
         td = self._env.reset() if self._td is None else self._td
-        self._td = None  # whatever interrupts the loop, the environment has moved on
+        self._td = None  # after an exception the environment is at an unknown step
         for _ in range(steps):
             acted = act(td)
             roots.append(leaves_of(acted.exclude(NEXT).clone()))

@@ -1,4 +1,4 @@
-"""A policy that only takes TensorDicts as the act of the leaf loop: one light TensorDict per step."""
+"""TensorDict policies in the leaf loop: one light TensorDict per step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rl.collectors._loops.leaf import LeafAct
-from rl.collectors._loops.tensordict import TensorDictAct, leaves_of, tensordict_of
+from rl.collectors._leaves import LeafAct, TensorDictAct, leaves_of, tensordict_of
 from rl.core.errors import ContractError
 from rl.core.interfaces import Leaves
 from rl.core.keys import NEXT, unwrap
@@ -18,17 +17,17 @@ __all__ = ["opaque_act", "opaque_policy"]
 
 
 def opaque_act(policy: Callable[..., Any], device: torch.device | None, home: torch.device) -> TensorDictAct:
-    """The policy as a function that always returns the TensorDict with its outputs.
+    """Return the policy as a function that always returns the TensorDict with its outputs.
 
     Args:
         policy: called with the root; writes in place, or returns the result.
-        device: where the policy computes; None if that is where the environment's tensors are.
-        home: where the environment's tensors are.
+        device: device of the policy; None if it is that of the environment.
+        home: device of the environment.
     """
 
     def act(td: TensorDictBase) -> TensorDictBase:
         out = policy(td)
-        # a policy may return its own entries alone
+        # a policy may return only its own entries
         return td if out is None or out is td else td.update(_checked(out, policy))
 
     def act_elsewhere(td: TensorDictBase) -> TensorDictBase:
@@ -40,11 +39,11 @@ def opaque_act(policy: Callable[..., Any], device: torch.device | None, home: to
 
 
 def opaque_policy(act: TensorDictAct, batch_size: torch.Size) -> LeafAct:
-    """Wrap the root's leaves, call the policy, take its outputs back.
+    """Return a function that wraps the root's leaves into a TensorDict and calls the policy.
 
     Args:
         act: from `opaque_act`.
-        batch_size: the environment's.
+        batch_size: batch of the environment.
     """
 
     def leaf_act(root: Leaves) -> Leaves | None:

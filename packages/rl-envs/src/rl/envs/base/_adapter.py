@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import SpecError
-from rl.core.interfaces import Env, Leaves, missing_env_members
-from rl.core.keys import NestedKey
+from rl.core.interfaces import Env, LeafEnv, Leaves, missing_env_members
 from rl.core.lowering import lower_env
 from rl.core.specs import Composite
-from rl.envs.base._base import EnvBase
-from rl.envs.base._checks import entry_keys
+from rl.envs.base._base import PUBLIC_FORM, EnvBase
+from rl.envs.base._leaf import LeafCalls, LeafForm, reset_where
+from rl.envs.base._rules import partial_root
 from rl.envs.base._specs import leaf_keys
 
 __all__ = ["EnvAdapter", "as_env"]
 
 
-class EnvAdapter(EnvBase):
+class EnvAdapter(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     """Adapter that makes an environment of the `rl.core.interfaces.Env` protocol an `EnvBase`.
 
     `TransformedEnv`, `SerialEnv` and `EnvBase.rollout` work with it.
@@ -47,8 +47,8 @@ class EnvAdapter(EnvBase):
         _check_protocol(env)
         self._name = type(env).__name__
         super().__init__(batch_size=env.batch_size, device=getattr(env, "device", None))
+        self._rl.rename(self._name)
         self.base_env: Any = env
-        self._leaf = lower_env(env)
         self.observation_spec = self._of_one_element("observation_spec")
         self.action_spec = self._of_one_element("full_action_spec")
         self.reward_spec = self._of_one_element("full_reward_spec")
@@ -56,12 +56,6 @@ class EnvAdapter(EnvBase):
         if getattr(env, "full_state_spec", None) is not None:
             self.state_spec = self._of_one_element("full_state_spec")
         self._lacks_flags = set(self.done_keys) != set(leaf_keys(env.full_done_spec))
-        if self._leaf is not None and not self._lacks_flags:
-            self._rl_reset_rows = self._leaf.reset_leaves
-
-    @property
-    def _rl_name(self) -> str:
-        return self._name
 
     def _of_one_element(self, name: str) -> Composite:
         spec = getattr(self.base_env, name)
@@ -73,57 +67,45 @@ class EnvAdapter(EnvBase):
             )
         return spec[(0,) * len(self.batch_size)] if self.batch_size else spec
 
-    def _others(self) -> TensorDict:
-        """Zeros for the elements that a partial reset leaves alone; `EnvBase.reset` puts their entries back."""
-        return self.observation_spec.zero().update(self.full_done_spec.zero()).update(self.full_state_spec.zero())
-
-    # ---- TensorDict form
-
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         masks = () if tensordict is None else tensordict.values(include_nested=True, leaves_only=True)
         if tensordict is None or all(bool(mask.all()) for mask in masks):
             return self.base_env.reset().clone()
-        return self.base_env.reset(self._others().update(tensordict)).clone()
+        return self.base_env.reset(partial_root(self.base_env, tensordict)).clone()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         stepped = self.base_env.step(tensordict.exclude("next", "_step"))
         return stepped.get("next").clone()  # the environment may write into the same memory at every step
 
-    # ---- leaf form
+    def lowered(self) -> LeafEnv | None:
+        leaf = lower_env(self.base_env)
+        if leaf is None:
+            return None
+        restart = reset_where(self.base_env, leaf)
+        if not self._lacks_flags:
+            return LeafForm(self, LeafCalls(restart, leaf.step_leaves, leaf.reset_leaves))
 
-    def _rl_leafwise(self) -> bool:
-        return self._leaf is not None
+        def reset(mask: Tensor | None) -> Leaves:
+            return self._rl.flags.clear(restart(mask), self.full_done_spec)
 
-    def _reset_leaves(self, mask: Tensor | None) -> Leaves:
-        assert self._leaf is not None  # called in the leaf form only
-        if mask is None or bool(mask.all()):
-            fresh = self._leaf.reset_leaves()
-        else:
-            blank = self._others()
-            current: dict[NestedKey, Any] = {key: blank.get(key) for key in entry_keys(blank)}
-            fresh = self._leaf.reset_leaves(current, mask)
-        return self._rl_flags.clear(fresh, self.full_done_spec) if self._lacks_flags else fresh
+        def step(root: Leaves) -> Leaves:
+            return self._rl.flags.complete(leaf.step_leaves(root), self.full_done_spec, self._name)
 
-    def _step_leaves(self, root: Leaves) -> Leaves:
-        assert self._leaf is not None  # called in the leaf form only
-        outcome = self._leaf.step_leaves(root)
-        if self._lacks_flags:
-            self._rl_flags.complete(outcome, self.full_done_spec, self._name)
-        return outcome
+        return LeafForm(self, LeafCalls(reset, step))
 
-    # ---- the rest goes to the environment
+    # ---- delegated to the environment
 
     def set_seed(self, seed: int) -> int:
         return self.base_env.set_seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the environment, if it offers one."""
+        """Return the state of the environment, if it has one."""
         if getattr(self.base_env, "state_dict", None) is None:
             return {"restorable": False}
         return {"restorable": True, "env": self.base_env.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Continue where `state` was taken."""
+        """Continue from `state`."""
         if "env" not in state or getattr(self.base_env, "load_state_dict", None) is None:
             return super().load_state_dict(state)
         return self.base_env.load_state_dict(state["env"]) is not False

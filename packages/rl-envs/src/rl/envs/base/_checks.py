@@ -1,34 +1,30 @@
-"""Comparing what an environment is given and returns with its specs; errors name key, expected, got and who."""
-
-# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+"""Checks of the inputs and outputs of an environment against its specs."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import NonTensorStack, TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from rl.core.errors import ContractError, RLError, SpecError
+from rl.core.errors import ContractError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.specs import Composite, TensorSpec
 from rl.envs.base._specs import leaf_keys
 
 if TYPE_CHECKING:
-    from rl.envs.base._base import EnvBase
+    from rl.core.interfaces import Env
 
 __all__ = [
     "as_batch_size",
     "check_action",
-    "check_batch",
     "check_entries",
-    "check_result",
+    "check_env_specs",
+    "check_not_done",
     "describe",
-    "entry_keys",
-    "refuse_closed",
-    "refuse_done",
+    "warn_not_restorable",
 ]
 
 
@@ -37,18 +33,6 @@ def describe(value: Any) -> str:
     if isinstance(value, (Tensor, TensorSpec)) and value.dtype is not None:
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return type(value).__name__
-
-
-def entry_keys(entries: Any) -> list[NestedKey]:
-    """The leaf keys of a TensorDict, or the keys of a mapping."""
-    if isinstance(entries, TensorDictBase):
-        return [unwrap(key) for key in entries.keys(include_nested=True, leaves_only=True, is_leaf=_is_leaf)]
-    return list(entries)
-
-
-def _is_leaf(kind: type) -> bool:
-    """What is no container: tensors, and data that is none."""
-    return not issubclass(kind, TensorDictBase) or issubclass(kind, NonTensorStack) or is_non_tensor(kind)
 
 
 def _domain(spec: TensorSpec) -> str:
@@ -86,20 +70,20 @@ def _fault(spec: TensorSpec, value: Any) -> str | None:
     return None
 
 
-def check_entries(entries: Any, specs: Iterable[Composite], *, who: str, allowed: Iterable[NestedKey] = ()) -> None:
-    """Raise unless `entries` holds exactly what `specs` say.
+def check_entries(entries: Any, specs: Iterable[Composite], *, owner: str, allowed: Iterable[NestedKey] = ()) -> None:
+    """Raise unless `entries` holds exactly the entries of `specs`.
 
     Args:
         entries: a TensorDict, or tensors by flat key.
         specs: with the batch.
-        who: what wrote the entries.
+        owner: the method that wrote the entries, for messages.
         allowed: keys that may be there without a spec.
 
     Raises:
         SpecError: one line for each entry that is missing, unknown, or not as its spec says.
     """
     wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
-    found = entry_keys(entries)
+    found = leaf_keys(entries)
     faults: list[str] = []
     for key, spec in wanted.items():
         if key not in found:
@@ -111,13 +95,13 @@ def check_entries(entries: Any, specs: Iterable[Composite], *, who: str, allowed
     extra = [key for key in found if key not in wanted and key not in {unwrap(k) for k in allowed}]
     faults += [f"  {key_str(key)}: expected nothing, got {describe(entries.get(key))}" for key in extra]
     if faults:
-        remedy = (
-            "Change what it returns, or the spec; specs are written for one element and the environment adds its batch"
+        raise SpecError(
+            f"{owner} does not agree with the specs:\n" + "\n".join(faults) + "\nChange what it returns, or the spec;"
+            " specs are written for one element and the environment adds its batch"
         )
-        raise SpecError(f"{who} does not agree with the specs:\n" + "\n".join(faults) + f"\n{remedy}")
 
 
-def check_action(entries: Any, spec: Composite, *, who: str) -> None:
+def check_action(entries: Any, spec: Composite, *, owner: str) -> None:
     """Raise unless every action is there and lies in its spec.
 
     Raises:
@@ -127,23 +111,23 @@ def check_action(entries: Any, spec: Composite, *, who: str) -> None:
     for key in leaf_keys(spec):
         value = entries.get(key, None)
         if value is None:
-            found = entry_keys(entries)
+            found = leaf_keys(entries)
             close = nearest(key, found)
             hint = f" Did you mean {key_str(close)}?" if close is not None else ""
             listed = ", ".join(key_str(k) for k in found) or "none"
             raise ContractError(
-                f"{who}.step reads {key_str(key)}, which nothing wrote (keys: {listed}).{hint} Let the policy write it"
-                f" (out_keys), or draw one with env.rand_action(td)"
+                f"{owner}.step reads {key_str(key)}, which nothing wrote (keys: {listed}).{hint} Let the policy"
+                f" write it (out_keys), or sample one with env.rand_action(td)"
             )
         fault = _fault(spec[key], value)
         if fault is not None:
             raise SpecError(
-                f"{who}.step was given {key_str(key)} that is not in its spec: {fault}. Squash or scale the policy's"
+                f"{owner}.step was given {key_str(key)} that is not in its spec: {fault}. Squash or scale the policy's"
                 f" output to the spec, or bring it inside with env.action_spec.project(action)"
             )
 
 
-def as_batch_size(batch_size: Iterable[int], who: str) -> torch.Size:
+def as_batch_size(batch_size: Iterable[int], owner: str) -> torch.Size:
     """A batch size from any sequence of integers.
 
     Raises:
@@ -154,44 +138,51 @@ def as_batch_size(batch_size: Iterable[int], who: str) -> torch.Size:
     except TypeError:
         size = None
     if size is None or any(n < 0 for n in size):
-        raise SpecError(f"{who}: batch_size must be a sequence such as [] or [8], got {batch_size!r}")
+        raise SpecError(f"{owner}: batch_size must be a sequence such as [] or [8], got {batch_size!r}")
     return size
 
 
-def refuse_closed(env: EnvBase) -> None:
-    """Raise if the environment was closed."""
-    if env.is_closed:
-        raise RLError(f"{env!r} is closed; make a new one")
-
-
-def check_batch(env: EnvBase, tensordict: TensorDictBase, what: str) -> None:
-    """Raise unless an input has the batch of its environment."""
-    if tensordict.batch_size != env.batch_size:
-        raise SpecError(
-            f"{env._rl_name}.{what} was given a TensorDict of batch size {tuple(tensordict.batch_size)};"
-            f" this environment runs {tuple(env.batch_size)}: take env.reset(), or make it with that batch_size"
-        )
-
-
-def check_result(env: EnvBase, out: Any, given: Any, what: str) -> None:
-    """Raise unless a hook returned a new TensorDict with the batch of its environment."""
-    if not isinstance(out, TensorDictBase):
-        raise SpecError(f"{env._rl_name}.{what} must return a TensorDict, got {type(out).__name__}")
-    if out is given:
-        raise SpecError(f"{env._rl_name}.{what} returned its input: return a new TensorDict")
-    if out.batch_size != env.batch_size:
-        raise SpecError(
-            f"{env._rl_name}.{what} returned batch size {tuple(out.batch_size)}, expected"
-            f" {tuple(env.batch_size)}: build it with batch_size=self.batch_size"
-        )
-
-
-def refuse_done(
-    fresh: Any, done_keys: Iterable[NestedKey], masks: Mapping[tuple[str, ...], Tensor] | None, who: str
+def check_not_done(
+    fresh: Any, done_keys: Iterable[NestedKey], masks: Mapping[tuple[str, ...], Tensor] | None, owner: str
 ) -> None:
-    """Raise if an episode that just began is over."""
+    """Raise a SpecError if a new episode is done already."""
     for key in done_keys:
         done = fresh.get(key)
         mask = None if masks is None else masks.get(as_tuple(key)[:-1], masks.get(()))
         if bool(done.any() if mask is None else (done & mask).any()):
-            raise SpecError(f"{who}._reset returned {key_str(key)} true: an episode cannot begin at its end")
+            raise SpecError(f"{owner}._reset returned {key_str(key)} true: an episode cannot begin at its end")
+
+
+def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> None:
+    """Compare a short random rollout with the specs, entry by entry.
+
+    The environment is reset, and left in the middle of an episode.
+
+    Args:
+        env: any environment of the `rl.core.interfaces.Env` protocol.
+        seed: for `set_seed`; not called if None.
+        steps: length of the rollout.
+
+    Raises:
+        SpecError: one line for each entry that differs: key, expected, got.
+
+    Example:
+        >>> from rl.envs import PendulumEnv
+        >>> check_env_specs(PendulumEnv())
+    """
+    from rl.core.testing import check_env_specs as check  # the conformance kit; imported on first use
+
+    try:
+        check(env, seed=seed, steps=steps)
+    except AssertionError as error:
+        raise SpecError(str(error)) from error
+
+
+def warn_not_restorable(owner: str, why: str = "it has no state to save within an episode") -> None:
+    """Warn that an environment does not continue exactly from its state."""
+    warnings.warn(
+        f"{owner} is not restored exactly: {why}. The episode under way is lost: reset before the next step. What"
+        " follows is valid experience, but not the one that an uninterrupted run would have seen",
+        UserWarning,
+        stacklevel=3,
+    )

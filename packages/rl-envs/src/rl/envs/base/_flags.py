@@ -1,4 +1,4 @@
-"""The done flags of an environment: what they are, and what a step left out of them."""
+"""Done flags of an environment, their completion and the masks of partial resets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Flags:
         Args:
             entries: a mapping or a TensorDict; written in place.
             spec: the batched done spec, which says the shape where there is no flag at all.
-            owner: the name of the environment, for messages.
+            owner: name of the environment, for messages.
         """
         if any(entries.get(key, None) is None for key in self.keys):
             for level, done, names in zip(self.levels, self.done_keys, self._names, strict=True):
@@ -65,13 +65,13 @@ class Flags:
         return entries
 
     def take_masks(self, td: Any, spec: Composite, owner: str) -> Masks | None:
-        """Take the ``_reset`` entries out of `td`.
+        """Remove the ``_reset`` entries from `td` and return them.
 
         Returns:
             None if there is none: everything is reset.
 
         Raises:
-            ShapeError: if a mask is not bool or has not the shape of the flag beside it.
+            ShapeError: if a mask is not bool or does not have the shape of the flag next to it.
         """
         masks = reset_masks(td, self.done_keys)
         for level, mask in masks.items():

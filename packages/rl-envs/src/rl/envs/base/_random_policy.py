@@ -1,12 +1,11 @@
-"""`RandomPolicy`: actions drawn from a spec."""
+"""`RandomPolicy`: random actions of a spec."""
 
 from __future__ import annotations
 
-import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
 from rl.core.keys import NestedKey
+from rl.core.lowering import Lowered
 from rl.core.specs import Composite, TensorSpec
 from rl.envs.base._specs import leaf_keys
 
@@ -14,11 +13,11 @@ __all__ = ["RandomPolicy"]
 
 
 class RandomPolicy:
-    """Draws each action from its spec, whatever is observed. Reads nothing, writes the actions.
+    """Policy that samples each action from its spec; reads nothing.
 
     Args:
-        action_spec: with the batch, as ``env.action_spec`` is.
-        action_key: of the action, if the spec is that of one action alone.
+        action_spec: spec of the actions, with the batch, such as ``env.full_action_spec``.
+        action_key: key of the action, if the spec is that of one action.
 
     Example:
         >>> from rl.envs import PendulumEnv
@@ -38,22 +37,9 @@ class RandomPolicy:
         self.out_keys = leaf_keys(action_spec)
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        for key in self.out_keys:
-            tensordict.set(key, self.action_spec[key].rand())
-        return tensordict
+        return tensordict.update(self.action_spec.rand())
 
-    def lowered(self) -> RandomPolicy._Plain:
-        """The plain form."""
-        return RandomPolicy._Plain(self)
-
-    class _Plain:
-        """Actions in the order of `out_keys`, from no leaves at all."""
-
-        def __init__(self, policy: RandomPolicy) -> None:
-            self.in_keys: list[NestedKey] = []
-            self.out_keys = policy.out_keys
-            self._specs = [policy.action_spec[key] for key in policy.out_keys]
-
-        def __call__(self, *leaves: Tensor) -> tuple[Tensor, ...]:
-            del leaves
-            return tuple([spec.rand(torch.Size([])) for spec in self._specs])
+    def lowered(self) -> Lowered:
+        """Return the function of no leaves to the actions, in the order of `out_keys`."""
+        specs = [self.action_spec[key] for key in self.out_keys]
+        return Lowered(lambda: tuple([spec.rand() for spec in specs]), self.in_keys, self.out_keys)

@@ -1,11 +1,11 @@
-"""Running a policy in an environment, TensorDict by TensorDict."""
+"""Rollout of a policy in an environment, on TensorDicts."""
 
-# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+# ruff: noqa: SLF001  # the parts of an environment share its rules, which users do not see
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
@@ -14,26 +14,24 @@ from torch import Tensor
 from rl.core import set_recurrent_mode
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import as_tuple, key_str, unwrap
-from rl.envs.base._checks import check_entries, entry_keys
-
-if TYPE_CHECKING:
-    from rl.envs.base._base import EnvBase
+from rl.envs.base._checks import check_entries
+from rl.envs.base._specs import leaf_keys
 
 __all__ = ["rollout"]
 
 
 def rollout(
-    env: EnvBase,
+    env: Any,
     start: TensorDictBase,
     max_steps: int,
     policy: Callable[[TensorDictBase], TensorDictBase] | None,
-    callback: Callable[[EnvBase, TensorDictBase], Any] | None,
+    callback: Callable[[Any, TensorDictBase], Any] | None,
     *,
     stop: str,
     contiguous: bool,
     set_truncated: bool,
 ) -> TensorDictBase:
-    """What `EnvBase.rollout` does after the first reset.
+    """Run the steps of `EnvBase.rollout`, after the first reset.
 
     Args:
         env: the environment.
@@ -77,7 +75,7 @@ def rollout(
     return _stack(env, steps, contiguous=contiguous)
 
 
-def _act(env: EnvBase, policy: Any, td: TensorDictBase) -> TensorDictBase:
+def _act(env: Any, policy: Any, td: TensorDictBase) -> TensorDictBase:
     if policy is None:
         return env.rand_action(td)
     with set_recurrent_mode(False):  # whatever holds outside: this is a single step
@@ -92,14 +90,14 @@ def _act(env: EnvBase, policy: Any, td: TensorDictBase) -> TensorDictBase:
     return td.update(out)  # a policy may return its own entries alone
 
 
-def _over(env: EnvBase, td: TensorDictBase) -> Tensor:
+def _over(env: Any, td: TensorDictBase) -> Tensor:
     """Which elements are done, ``[*B]``: with several done groups, those of which every part is."""
     ndim = len(env.batch_size)
-    flags = [td.get(("next", *as_tuple(key))).flatten(ndim).all(-1) for key in env._rl_flags.done_keys]
+    flags = [td.get(("next", *as_tuple(key))).flatten(ndim).all(-1) for key in env._rl.flags.done_keys]
     return flags[0] if len(flags) == 1 else torch.stack(flags).all(0)
 
 
-def _truncate(env: EnvBase, td: TensorDictBase) -> TensorDictBase:
+def _truncate(env: Any, td: TensorDictBase) -> TensorDictBase:
     outcome = td.get("next").copy()
     keys = [key for key in env.done_keys if as_tuple(key)[-1] == "truncated"]
     if not keys:
@@ -114,16 +112,16 @@ def _truncate(env: EnvBase, td: TensorDictBase) -> TensorDictBase:
     return td.copy().set("next", outcome)
 
 
-def _stack(env: EnvBase, steps: list[TensorDictBase], *, contiguous: bool) -> TensorDictBase:
+def _stack(env: Any, steps: list[TensorDictBase], *, contiguous: bool) -> TensorDictBase:
     dim = len(env.batch_size)
     if contiguous:
-        first = set(entry_keys(steps[0]))
+        first = set(leaf_keys(steps[0]))
         for number, step in enumerate(steps[1:], 1):
-            keys = set(entry_keys(step))
+            keys = set(leaf_keys(step))
             if keys != first:
                 odd = ", ".join(key_str(key) for key in sorted(first ^ keys, key=str))
                 raise ContractError(
-                    f"rollout: step {number} has other entries than step 0 ({odd}); whoever writes them has to do so"
+                    f"rollout: step {number} has other entries than step 0 ({odd}); write them"
                     " from the first step on, for example a reset that puts a start value (of a recurrent policy: the"
                     " transform policy.make_tensordict_primer())"
                 )
@@ -133,10 +131,10 @@ def _stack(env: EnvBase, steps: list[TensorDictBase], *, contiguous: bool) -> Te
             for step in steps:
                 outcome = step.get("next")
                 specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
-                check_entries(outcome, specs, who=f"{env._rl_name}._step", allowed=entry_keys(outcome))
+                check_entries(outcome, specs, owner=f"{env._rl.owner}._step", allowed=leaf_keys(outcome))
             raise
     else:
         out = LazyStackedTensorDict.lazy_stack(steps, dim)
-    env._rl_flags.check(out.get("next"), env._rl_name)
+    env._rl.flags.check(out.get("next"), env._rl.owner)
     out.names = [*[None] * dim, "time"]
     return out

@@ -1,6 +1,4 @@
-"""`SerialEnv`: several environments in this process, stepped one after the other."""
-
-# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+"""`SerialEnv`: several environments in this process, as one."""
 
 from __future__ import annotations
 
@@ -12,27 +10,29 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
-from rl.core.interfaces import Env, Leaves
+from rl.core.interfaces import Env, LeafEnv, Leaves
 from rl.core.keys import key_str
 from rl.core.specs import Composite
 from rl.envs import _foreign
 from rl.envs.base._adapter import as_env
-from rl.envs.base._base import EnvBase
-from rl.envs.base._checks import check_entries, describe, entry_keys
+from rl.envs.base._base import PUBLIC_FORM, EnvBase
+from rl.envs.base._checks import check_entries, describe
+from rl.envs.base._leaf import LeafCalls, LeafEnvBase, LeafForm, reset_where
+from rl.envs.base._rules import partial_root
 from rl.envs.base._specs import leaf_keys
 
 __all__ = ["SerialEnv"]
 
 
 @_foreign.serial_env
-class SerialEnv(EnvBase):
-    """Environments with equal specs, side by side.
+class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
+    """Several environments with equal specs in this process, stepped one after the other.
 
     Its batch is ``[num_workers, *B]``, where ``[*B]`` is that of each environment. It has a leaf form if all of them
-    have one. Many equal Gymnasium environments go faster as ``GymEnv(id, num_envs=n)``.
+    have one; a class that can step several of its kind at once (`GymWrapper`) does so there.
 
     Args:
-        num_workers: how many.
+        num_workers: number of environments.
         create_env_fn: makes one environment, called `num_workers` times; or a list of such functions. An environment is
             an `EnvBase`, or anything of the `rl.core.interfaces.Env` protocol (see `as_env`).
 
@@ -63,7 +63,7 @@ class SerialEnv(EnvBase):
         self.envs: list[EnvBase] = [as_env(env) for env in made]
         first = self.envs[0]
         for number, env in enumerate(self.envs):
-            _refuse_unequal(first, env, number)
+            _check_equal(first, env, number)
         super().__init__(batch_size=(num_workers, *first.batch_size), device=first.device)
         self.observation_spec = first.observation_spec_unbatched
         self.action_spec = first.full_action_spec_unbatched
@@ -72,73 +72,76 @@ class SerialEnv(EnvBase):
         self.state_spec = first.state_spec_unbatched
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
+        if tensordict is None:
+            return torch.stack([env.reset() for env in self.envs])  # pyright: ignore[reportReturnType, reportArgumentType]
         rows: list[Any] = []
-        for index, env in enumerate(self.envs):
-            given = None if tensordict is None else tensordict[index]
-            rows.append(env._rl_flags.clear(env._reset(given), env.full_done_spec) if _wanted(given) else None)
-        return _stack_rows(_filled(rows))
+        for env, masks in zip(self.envs, tensordict.unbind(0), strict=True):
+            rows.append(env.reset(partial_root(env, masks)) if bool(masks.get("_reset").any()) else None)
+        return torch.stack(_filled(rows))  # pyright: ignore[reportReturnType]
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         rows: list[Any] = []
-        for env, td in zip(self.envs, tensordict.unbind(0), strict=True):
-            held = td.get("_step", None)
-            if held is not None and not bool(held.any()):
-                rows.append(None)
-            else:
-                rows.append(env._rl_flags.complete(env._step(td), env.full_done_spec, env._rl_name))
-        if all(row is None for row in rows):
-            return _blank(self).update(self.full_reward_spec.zero())
-        return self._stacked_steps(rows, _stack_rows)
+        for env, root in zip(self.envs, tensordict.exclude("next").unbind(0), strict=True):
+            held = root.get("_step", None)
+            rows.append(None if held is not None and not bool(held.any()) else env.step(root).get("next"))
+        return self._stacked(rows, torch.stack) if any(row is not None for row in rows) else _blank_step(self)
 
-    def _rl_leafwise(self) -> bool:
-        return super()._rl_leafwise() and all(env.lowered() is not None for env in self.envs)
+    def lowered(self) -> LeafEnv | None:
+        first = self.envs[0]
+        if isinstance(first, LeafEnvBase) and all(type(env) is type(first) for env in self.envs):
+            alike: Any = self.envs
+            together = type(first)._step_together(alike)  # noqa: SLF001  # the documented hook of the class
+            if together is not None:
+                return LeafForm(self, together)
+        leaves = [env.lowered() for env in self.envs]
+        steps = [leaf.step_leaves for leaf in leaves if leaf is not None]
+        if len(steps) < len(leaves):
+            return None
+        restarts = [reset_where(env, leaf) for env, leaf in zip(self.envs, leaves, strict=True) if leaf is not None]
 
-    def _reset_leaves(self, mask: Tensor | None) -> Leaves:
-        rows: list[Any] = []
-        for index, env in enumerate(self.envs):
-            one = None if mask is None else mask[index]
-            rows.append(None if one is not None and not bool(one.any()) else env._reset_leaves(one))
-        return _stack(_filled(rows)) if any(row is not None for row in rows) else _leaves(_blank(self))
+        def reset(mask: Tensor | None) -> Leaves:
+            if mask is None:
+                return _stack([restart(None) for restart in restarts])
+            rows = [restart(one) if bool(one.any()) else None for restart, one in zip(restarts, mask, strict=True)]
+            return _stack(_filled(rows)) if any(row is not None for row in rows) else _leaves(_blank(self))
 
-    def _step_leaves(self, root: Any) -> Leaves:
-        if isinstance(root, TensorDictBase):
-            root = _leaves(root)
-        columns = {key: value.unbind(0) for key, value in root.items()}
-        held = columns.get("_step")
-        rows: list[Any] = []
-        for index, env in enumerate(self.envs):
-            if held is not None and not bool(held[index].any()):
-                rows.append(None)
-            else:
-                rows.append(env._step_leaves({key: column[index] for key, column in columns.items()}))
-        if held is not None and all(row is None for row in rows):
-            return _leaves(_blank(self).update(self.full_reward_spec.zero()))
-        return self._stacked_steps(rows, _stack)
+        def step(root: Leaves) -> Leaves:
+            columns = {key: value.unbind(0) for key, value in root.items()}
+            held = columns.get("_step")
+            rows: list[Any] = [
+                None
+                if held is not None and not bool(held[index].any())
+                else step({key: column[index] for key, column in columns.items()})
+                for index, step in enumerate(steps)
+            ]
+            return self._stacked(rows, _stack) if any(row is not None for row in rows) else _leaves(_blank_step(self))
 
-    def _stacked_steps(self, rows: list[Any], stack: Callable[[list[Any]], Any]) -> Any:
+        return LeafForm(self, LeafCalls(reset, step))
+
+    def _stacked(self, rows: list[Any], stack: Callable[[list[Any]], Any]) -> Any:
         try:
             return stack(_filled(rows))
         except Exception:
             for number, (env, row) in enumerate(zip(self.envs, rows, strict=True)):
                 specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
-                who = f"{env._rl_name}._step (environment {number})"
-                if row is not None:  # says more if what an environment wrote is why
-                    check_entries(row, specs, who=who, allowed=entry_keys(row))
+                owner = f"{env._rl.owner}._step (environment {number})"  # noqa: SLF001  # its name in messages
+                if row is not None:  # says more if an entry of one environment is the cause
+                    check_entries(row, specs, owner=owner, allowed=leaf_keys(row))
             raise
 
     def set_seed(self, seed: int) -> int:
-        """Seed the environments one from the other."""
+        """Seed each environment with the seed that the one before it returned."""
         for env in self.envs:
             seed = env.set_seed(seed)
         return seed
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the environments."""
+        """Return the states of the environments."""
         states = [env.state_dict() for env in self.envs]
         return {"restorable": all(state.get("restorable", False) for state in states), "envs": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Continue where `state` was taken.
+        """Continue from `state`.
 
         Raises:
             CheckpointError: if the number of environments differs.
@@ -157,34 +160,27 @@ class SerialEnv(EnvBase):
         return f"SerialEnv(num_workers={len(self.envs)}, env={self.envs[0]!r})"
 
 
-def _wanted(given: TensorDictBase | None) -> bool:
-    if given is None:
-        return True
-    mask = given.get("_reset", None)
-    return mask is None or bool(mask.any())
-
-
 def _blank(env: EnvBase) -> TensorDict:
     """Zeros in the layout of a reset, where no environment is reset or stepped."""
     return env.observation_spec.zero().update(env.full_done_spec.zero())
 
 
+def _blank_step(env: EnvBase) -> TensorDict:
+    return _blank(env).update(env.full_reward_spec.zero())
+
+
 def _leaves(td: Any) -> Leaves:
-    return {key: td.get(key) for key in entry_keys(td)}
+    return {key: td.get(key) for key in leaf_keys(td)}
 
 
 def _filled(rows: list[Any]) -> list[Any]:
-    """The rows, with one that was written in place of each that was not: `EnvBase` puts the current entries back."""
+    """The rows, with a written one in place of each missing one: the caller puts the current entries back."""
     filler = next(row for row in rows if row is not None)
     return [filler if row is None else row for row in rows]
 
 
 def _stack(rows: Sequence[Leaves]) -> Leaves:
     return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
-
-
-def _stack_rows(rows: list[Any]) -> Any:
-    return torch.stack(rows)
 
 
 def _all_specs(env: EnvBase) -> dict[str, Composite]:
@@ -197,7 +193,7 @@ def _all_specs(env: EnvBase) -> dict[str, Composite]:
     }
 
 
-def _refuse_unequal(first: EnvBase, env: EnvBase, number: int) -> None:
+def _check_equal(first: EnvBase, env: EnvBase, number: int) -> None:
     if env.batch_size != first.batch_size:
         raise SpecError(
             f"SerialEnv: environment {number} has batch size {tuple(env.batch_size)}, environment 0"

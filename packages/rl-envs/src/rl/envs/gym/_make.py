@@ -1,4 +1,4 @@
-"""Making a Gymnasium environment by its id, with errors that say what to do."""
+"""Creation of Gymnasium environments by id, with errors that name the remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMESPACES = {"ale": "ale-py", "minigrid": "minigrid", "highway": "highway-env"
 
 
 def make(env_name: str, **kwargs: Any) -> Any:
-    """``gymnasium.make``.
+    """Call ``gymnasium.make``.
 
     Raises:
         UnknownComponentError: if no such id is registered.
@@ -33,15 +33,15 @@ def make(env_name: str, **kwargs: Any) -> Any:
 
 
 def make_vector(env_name: str, num_envs: int, **kwargs: Any) -> Any:
-    """``gymnasium.make_vec`` with the environment's own vector form.
+    """Call ``gymnasium.make_vec`` for the environment's own vector environment.
 
     Raises:
-        RLError: if it has none.
+        RLError: if the environment has none.
     """
     spec = _explained(lambda: gymnasium.spec(env_name), env_name)
     if spec.vector_entry_point is None:
         raise RLError(
-            f"{env_name} has no vector form of its own: leave vectorization='in-process', which steps"
+            f"{env_name} has no vector environment of its own: leave vectorization='in-process', which steps"
             f" num_envs={num_envs}"
             " environments one after the other"
         )
@@ -56,7 +56,7 @@ def _explained(call: Callable[[], Any], env_name: str) -> Any:
     except gymnasium.error.UnregisteredEnv as error:
         raise UnknownComponentError(_unknown(env_name, str(error))) from error
     except gymnasium.error.DeprecatedEnv as error:
-        raise UnknownComponentError(f"Gymnasium runs {env_name!r} no more: {error}") from error
+        raise UnknownComponentError(f"Gymnasium has removed {env_name!r}: {error}") from error
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise MissingExtraError(_missing(env_name, error)) from error
 

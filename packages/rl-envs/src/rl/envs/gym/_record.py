@@ -1,4 +1,4 @@
-"""What an episode was so far: enough to live through it again, exactly."""
+"""Record of an episode from which it can be repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Record", "pack_rng", "unpack_rng"]
 
 
 class Record:
-    """One episode: how it began, and the actions since.
+    """Record of one episode: how it began, and its actions.
 
     Args:
         seed: the seed of its reset, or None.
@@ -25,7 +25,7 @@ class Record:
         self.actions: list[Any] = []
 
     def pack(self) -> dict[str, Any]:
-        """As tensors and plain containers."""
+        """Return the record as tensors and plain containers."""
         return {
             "seed": self.seed,
             "rng": None if self.rng is None else pack_rng(self.rng),
@@ -34,7 +34,7 @@ class Record:
 
     @classmethod
     def unpack(cls, packed: dict[str, Any]) -> Record:
-        """From what `pack` returned."""
+        """Return the record that `pack` wrote."""
         record = cls(packed["seed"], None if packed["rng"] is None else unpack_rng(packed["rng"]))
         record.actions = _unpack_value(packed["actions"])
         return record
@@ -57,7 +57,7 @@ def pack_rng(state: Any) -> Any:
 
 
 def unpack_rng(packed: Any) -> Any:
-    """From what `pack_rng` returned."""
+    """Return the state that `pack_rng` wrote."""
     if not isinstance(packed, dict):
         return packed
     if set(packed) == {"int"}:

@@ -1,4 +1,4 @@
-"""Stepping a list of Gymnasium environments, from tensors to tensors."""
+"""Stepping of Gymnasium environments on tensors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rl.core.errors import CheckpointError, ContractError, RLError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.keys import NestedKey, key_str
 from rl.core.specs import TensorSpec
-from rl.envs.base._resume import warn_not_restorable
+from rl.envs.base._checks import warn_not_restorable
 from rl.envs.gym._record import Record
 from rl.envs.gym._spaces import Place, nest
 
-__all__ = ["Codec", "GymLeaves"]
+__all__ = ["Codec", "GymLeaves", "Simulator"]
 
 _REWARD, _FLAG = np.dtype(np.float32), np.dtype(np.bool_)
 
@@ -25,14 +25,14 @@ Outcome = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 class Codec:
-    """Between the values of a simulator and tensors by key.
+    """Conversion between the values of a simulator and tensors by key.
 
     Args:
         observations: leaves of the observation space.
         actions: leaves of the action space.
-        infos: specs of the entries of ``info`` that are taken along, by name.
+        infos: specs of the entries of ``info`` that are written, by name.
         batched: whether tensors have the batch ``[n]``; if not there is one element, and no batch.
-        device: where tensors go; they stay on the CPU if None.
+        device: device of the tensors; the CPU if None.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Codec:
 
     def tensor(self, rows: Any) -> Any:
         """An array ``[n, *shape]`` as a tensor, without the batch if there is none."""
-        if type(rows) is list:  # what is not a tensor at all
+        if type(rows) is list:  # text
             return rows if self.batched else rows[0]
         tensor = torch.from_numpy(rows if self.batched else rows.reshape(rows.shape[1:]))
         return tensor if self.device is None else tensor.to(self.device)
@@ -117,64 +117,104 @@ def _at(value: Any, path: tuple[Any, ...]) -> Any:
     return value
 
 
-class GymLeaves:
-    """Environments that are stepped one after the other, each with exact partial resets.
+class Simulator:
+    """One Gymnasium environment and the state of its episode.
 
     Args:
-        envs: Gymnasium environments.
-        codec: between their values and tensors.
+        env: a Gymnasium environment.
         frame_skip: how often each action is repeated; rewards are added up.
-        pixels: whether a rendered frame is taken along, under ``pixels``.
     """
 
-    def __init__(self, envs: Sequence[Any], codec: Codec, *, frame_skip: int, pixels: bool) -> None:
-        self.envs, self.codec, self.pixels = list(envs), codec, pixels
-        self._steps: list[Callable[[Any], Outcome]] = [
-            env.step if frame_skip == 1 else _Skipping(env, frame_skip) for env in self.envs
-        ]
-        self._records = [Record() for _ in self.envs]
-        self._now: list[Any] = [None] * len(self.envs)
-        self._seeds: list[int | None] = [None] * len(self.envs)
-        self._infos = [{} for _ in self.envs]
+    __slots__ = ("_step", "env", "info", "observed", "record", "seed")
+
+    def __init__(self, env: Any, frame_skip: int) -> None:
+        self.env = env
+        self._step: Callable[[Any], Outcome] = env.step if frame_skip == 1 else _Skipping(env, frame_skip)
+        self.record = Record()
+        self.seed: int | None = None
+        self.observed: Any = None
+        self.info: dict[str, Any] = {}
+
+    def reset(self) -> None:
+        """Start a new episode."""
+        self.record = Record(self.seed)
+        if self.seed is None:
+            rng = getattr(self.env.unwrapped, "np_random", None)
+            self.record.rng = dict(rng.bit_generator.state) if isinstance(rng, np.random.Generator) else None
+        seed, self.seed = self.seed, None
+        self.observed, self.info = self.env.reset(seed=seed)
+
+    def step(self, action: Any) -> Outcome:
+        """Step the environment and record the action."""
+        outcome = self._step(action)
+        self.observed, _, _, _, self.info = outcome
+        self.record.actions.append(action)
+        return outcome
+
+    def hold(self) -> Outcome:
+        """The outcome of an environment that is not stepped."""
+        return self.observed, 0.0, False, False, self.info
+
+    def replay(self, record: Record) -> None:
+        """Repeat a recorded episode."""
+        if record.rng is not None:
+            self.env.unwrapped.np_random.bit_generator.state = record.rng
+        self.record = record
+        self.observed, self.info = self.env.reset(seed=record.seed)
+        for action in record.actions:
+            self.observed, *_, self.info = self._step(action)
+
+
+class GymLeaves:
+    """Simulators that are stepped one after the other, each with exact partial resets.
+
+    Args:
+        simulators: the simulators; several `GymLeaves` may share one.
+        codec: between their values and tensors.
+        pixels: whether a rendered frame is written under ``pixels``.
+    """
+
+    def __init__(self, simulators: Sequence[Simulator], codec: Codec, *, pixels: bool) -> None:
+        self.simulators, self.codec, self.pixels = list(simulators), codec, pixels
         self._more = pixels or bool(codec.infos)
         tensors = all(place.spec.dtype is not None for place in codec.observations)
-        #: whether every entry is a CPU tensor ``[n, ...]`` of the observation space, which `reset_rows` relies on
-        self.plain = codec.batched and codec.device is None and tensors and not self._more
-        if not codec.batched and not self._more and codec.device is None:
-            self.step = self._step_one
+        self._writes_rows = codec.batched and codec.device is None and tensors and not self._more
+        self._single = not codec.batched and not self._more and codec.device is None
+
+    @classmethod
+    def together(cls, parts: Sequence[GymLeaves]) -> GymLeaves:
+        """Return the same simulators as one batch; each part continues to work.
+
+        Args:
+            parts: without a batch, and with equal spaces and entries.
+        """
+        first = parts[0].codec
+        codec = Codec(first.observations, first.actions, first.infos, batched=True, device=first.device)
+        return cls([part.simulators[0] for part in parts], codec, pixels=parts[0].pixels)
 
     def seed(self, seed: int) -> None:
         """Seed the next reset of each: `seed`, `seed` + 1, ..., as Gymnasium's vector environments do."""
-        self._seeds = [seed + index for index in range(len(self.envs))]
+        for index, simulator in enumerate(self.simulators):
+            simulator.seed = seed + index
 
     # ---- episodes
 
-    def _restart(self, index: int) -> None:
-        env, seed = self.envs[index], self._seeds[index]
-        record = self._records[index] = Record(seed)
-        if seed is None:
-            rng = getattr(env.unwrapped, "np_random", None)
-            record.rng = dict(rng.bit_generator.state) if isinstance(rng, np.random.Generator) else None
-        self._seeds[index] = None
-        self._now[index], self._infos[index] = env.reset(seed=seed)
-
     def reset(self, mask: Tensor | None) -> Leaves:
-        """Start new episodes, in all or where the mask is true; the other rows hold what they hold."""
-        chosen = range(len(self.envs)) if mask is None else mask.flatten().nonzero().flatten().tolist()
-        for index in chosen:
-            self._restart(index)
-        for index, value in enumerate(self._now):
-            if value is None:  # never reset before: its row needs something of the right form
-                self._restart(index)
-        leaves = self.codec.encode(self._now)
-        count = len(self.envs)
+        """Start new episodes, in all or where the mask is true; the other rows hold their last observations."""
+        chosen = [True] * len(self.simulators) if mask is None else mask.flatten().tolist()
+        for simulator, marked in zip(self.simulators, chosen, strict=True):
+            if marked or simulator.observed is None:  # one that was never reset needs an observation too
+                simulator.reset()
+        leaves = self.codec.encode([simulator.observed for simulator in self.simulators])
         for name in ("done", "terminated", "truncated"):
-            leaves[name] = self.codec.column([False] * count, np.bool_)
+            leaves[name] = self.codec.column([False] * len(self.simulators), np.bool_)
         return self._add_more(leaves) if self._more else leaves
 
-    def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves:
-        """`current` with new episodes where the mask is true; see `plain`."""
-        chosen = [index for index, ended in enumerate(mask.flatten().tolist()) if ended]
+    def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves | None:
+        """`current` with new episodes where the mask is true; None unless every entry is an observation on the CPU."""
+        if not self._writes_rows:
+            return None
+        chosen = [index for index, marked in enumerate(mask.flatten().tolist()) if marked]
         kept = ~mask
         try:
             leaves: Leaves = {place.key: current[place.key].clone() for place in self.codec.observations}
@@ -185,23 +225,22 @@ class GymLeaves:
                 f"a partial reset reads {key_str(error.args[0])} of what is not reset, which is not in the input (keys:"
                 f" {list(current)}); pass the data of the last step along with the mask"
             ) from None
-        for index in chosen:
-            self._restart(index)
+        simulators = [self.simulators[index] for index in chosen]
+        for simulator in simulators:
+            simulator.reset()
         for place in self.codec.observations if chosen else ():
-            fresh, rows = place.encode([_at(self._now[index], place.path) for index in chosen]), leaves[place.key]
-            if rows.requires_grad:  # those that stay keep their gradient
+            fresh = place.encode([_at(simulator.observed, place.path) for simulator in simulators])
+            rows = leaves[place.key]
+            if rows.requires_grad:  # the other rows keep their gradient
                 rows[chosen] = torch.from_numpy(fresh).to(rows.dtype)
             else:
                 rows.numpy()[chosen] = fresh
         return leaves
 
-    def _step_one(self, root: Any) -> Leaves:
+    def _step_single(self, root: Any) -> Leaves:
         """`step` for one environment without a batch: the same, without lists."""
         codec = self.codec
-        action = codec.decode_one(root)
-        observation, reward, terminated, truncated, self._infos[0] = self._steps[0](action)
-        self._records[0].actions.append(action)
-        self._now[0] = observation
+        observation, reward, terminated, truncated, _ = self.simulators[0].step(codec.decode_one(root))
         leaves = codec.encode_one(observation)
         flag, from_numpy = _FLAG, torch.from_numpy
         leaves["reward"] = from_numpy(np.array((reward,), _REWARD))
@@ -211,19 +250,19 @@ class GymLeaves:
         return leaves
 
     def step(self, root: Any) -> Leaves:
-        """Step each environment; those that ``_step`` excludes stay as they are, and their rows mean nothing."""
-        codec = self.codec
+        """Step each simulator; those that ``_step`` excludes are held, and their rows mean nothing."""
+        if self._single:
+            return self._step_single(root)
+        codec, simulators = self.codec, self.simulators
         actions = codec.decode(root)
         active = root.get("_step", None)
         if active is None:
-            outcomes = [step(action) for step, action in zip(self._steps, actions, strict=True)]
-            for record, action in zip(self._records, actions, strict=True):
-                record.actions.append(action)
+            outcomes = [simulator.step(action) for simulator, action in zip(simulators, actions, strict=True)]
         else:
-            outcomes = self._step_some(actions, active.flatten().tolist())
-        now, rewards, terminations, truncations, infos = zip(*outcomes, strict=True)
-        self._now, self._infos = list(now), list(infos)
-        leaves = codec.encode(now)
+            rows = zip(simulators, actions, active.flatten().tolist(), strict=True)
+            outcomes = [simulator.step(action) if moves else simulator.hold() for simulator, action, moves in rows]
+        observations, rewards, terminations, truncations, _ = zip(*outcomes, strict=True)
+        leaves = codec.encode(observations)
         leaves["reward"] = codec.column(rewards, np.float32)
         terminated = codec.column(terminations, np.bool_)
         truncated = codec.column(truncations, np.bool_)
@@ -232,84 +271,67 @@ class GymLeaves:
         leaves["truncated"] = truncated
         return self._add_more(leaves) if self._more else leaves
 
-    def _step_some(self, actions: Sequence[Any], active: Sequence[bool]) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        for index, (action, moves) in enumerate(zip(actions, active, strict=True)):
-            if moves:
-                outcomes.append(self._steps[index](action))
-                self._records[index].actions.append(action)
-            else:
-                outcomes.append((self._now[index], 0.0, False, False, self._infos[index]))
-        return outcomes
-
     def _add_more(self, leaves: Leaves) -> Leaves:
-        leaves.update(self.codec.info_leaves(self._infos))
+        leaves.update(self.codec.info_leaves([simulator.info for simulator in self.simulators]))
         if self.pixels:
-            leaves["pixels"] = self.codec.tensor(np.stack([env.render() for env in self.envs]))
+            leaves["pixels"] = self.codec.tensor(np.stack([simulator.env.render() for simulator in self.simulators]))
         return leaves
 
     # ---- exact continuation
 
     def state_dict(self) -> dict[str, Any]:
-        """How each episode began and its actions; what was last observed, to compare with."""
-        begun = all(value is not None for value in self._now)
-        known = all(record.seed is not None or record.rng is not None for record in self._records)
-        if begun and not known:
+        """Return how each episode began and its actions, and the last observations, to compare with."""
+        begun = all(simulator.observed is not None for simulator in self.simulators)
+        records = [simulator.record for simulator in self.simulators]
+        if begun and not all(record.seed is not None or record.rng is not None for record in records):
             return {"restorable": False}
         return {
             "restorable": True,
-            "episodes": [record.pack() for record in self._records] if begun else None,
-            "seeds": list(self._seeds),
-            "observed": [self._flat(index) for index in range(len(self.envs))] if begun else None,
+            "episodes": [record.pack() for record in records] if begun else None,
+            "seeds": [simulator.seed for simulator in self.simulators],
+            "observed": [self._flat(simulator) for simulator in self.simulators] if begun else None,
         }
 
-    def _flat(self, index: int) -> list[Any]:
-        values = [(place, _at(self._now[index], place.path)) for place in self.codec.observations]
+    def _flat(self, simulator: Simulator) -> list[Any]:
+        values = [(place, _at(simulator.observed, place.path)) for place in self.codec.observations]
         rows = [place.encode([value]) for place, value in values]
         return [row if isinstance(row, list) else torch.from_numpy(row) for row in rows]
 
-    def load_state_dict(self, state: Mapping[str, Any], who: str) -> bool:
-        """Live through the episodes again.
+    def load_state_dict(self, state: Mapping[str, Any], owner: str) -> bool:
+        """Repeat the recorded episodes.
 
         Returns:
-            Whether that led to what was observed then.
+            Whether that led to the recorded observations.
 
         Raises:
             CheckpointError: if the number of environments differs.
         """
         if not state.get("restorable", False):
-            warn_not_restorable(who)
+            warn_not_restorable(owner)
             return False
-        if len(state["seeds"]) != len(self.envs):
+        if len(state["seeds"]) != len(self.simulators):
             raise CheckpointError(
-                f"{who} has {len(self.envs)} environments, the state has {len(state['seeds'])}: make as many"
+                f"{owner} has {len(self.simulators)} environments, the state has {len(state['seeds'])}: make as many"
             )
         if state["episodes"] is not None:
-            for index, (packed, observed) in enumerate(zip(state["episodes"], state["observed"], strict=True)):
-                self._replay(index, Record.unpack(packed))
-                if not all(_equal(a, b) for a, b in zip(self._flat(index), observed, strict=True)):
+            recorded = zip(self.simulators, state["episodes"], state["observed"], strict=True)
+            for index, (simulator, packed, observed) in enumerate(recorded):
+                simulator.replay(Record.unpack(packed))
+                if not all(_equal(a, b) for a, b in zip(self._flat(simulator), observed, strict=True)):
                     warn_not_restorable(
-                        who,
+                        owner,
                         f"the simulator of element {index} took another course when its actions were repeated; it has"
                         " randomness or state outside of its own generator",
                     )
                     return False
-        self._seeds = list(state["seeds"])
+        for simulator, seed in zip(self.simulators, state["seeds"], strict=True):
+            simulator.seed = seed
         return True
 
-    def _replay(self, index: int, record: Record) -> None:
-        env = self.envs[index]
-        if record.rng is not None:
-            env.unwrapped.np_random.bit_generator.state = record.rng
-        self._records[index] = record
-        self._now[index], self._infos[index] = env.reset(seed=record.seed)
-        for action in record.actions:
-            self._now[index], *_, self._infos[index] = self._steps[index](action)
-
     def close(self) -> None:
-        """Close them."""
-        for env in self.envs:
-            env.close()
+        """Close the simulators."""
+        for simulator in self.simulators:
+            simulator.env.close()
 
 
 def _equal(left: Any, right: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Stepping a Gymnasium vector environment, whatever it does at the end of an episode."""
+"""Stepping of Gymnasium vector environments in every autoreset mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Leaves
-from rl.envs.base._resume import warn_not_restorable
+from rl.envs.base._checks import warn_not_restorable
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._spaces import nest
 from rl.envs.gym._stepping import Codec
@@ -21,13 +21,13 @@ AutoresetMode = gymnasium.vector.AutoresetMode
 
 
 def autoreset_mode(env: Any) -> Any:
-    """What a vector environment does with a finished element.
+    """Return the autoreset mode of a vector environment.
 
-    A `SyncVectorEnv` that resets at the next step is switched to resetting on request: only then is no transition lost
-    or made up.
+    A `SyncVectorEnv` that resets at the next step is switched to resetting on request, since the step of a reset
+    is no transition.
 
     Raises:
-        SpecError: if it says nothing, or something unknown, or resets at the next step and cannot be switched.
+        SpecError: if the mode is missing or unknown, or is the next step and cannot be switched.
     """
     said = env.metadata.get("autoreset_mode")
     who = type(env.unwrapped).__name__
@@ -167,15 +167,15 @@ class VectorLeaves:
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """It cannot say where it stands."""
+        """Return that there is no state to save."""
         return {"restorable": False}
 
     def load_state_dict(self, state: Mapping[str, Any], who: str) -> bool:
-        """Warns and returns False."""
+        """Warn, and return False."""
         del state
-        warn_not_restorable(who, "a vector environment cannot say where its elements stand")
+        warn_not_restorable(who, "a vector environment has no state to save")
         return False
 
     def close(self) -> None:
-        """Close it."""
+        """Close the vector environment."""
         self.env.close()

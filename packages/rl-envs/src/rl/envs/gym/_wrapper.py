@@ -1,5 +1,7 @@
 """`GymEnv` and `GymWrapper`: Gymnasium's environments."""
 
+# ruff: noqa: SLF001  # a class compares its own hooks with those of a subclass
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,44 +12,44 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
-from rl.core.interfaces import Leaves
+from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import as_tuple, key_str
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.envs import _foreign
-from rl.envs.base._base import EnvBase
+from rl.envs.base._leaf import LeafCalls, LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._make import make, make_vector
 from rl.envs.gym._spaces import places
-from rl.envs.gym._stepping import Codec, GymLeaves
+from rl.envs.gym._stepping import Codec, GymLeaves, Simulator
 from rl.envs.gym._vector import VectorLeaves
 
 __all__ = ["GymEnv", "GymWrapper"]
 
 
 @_foreign.gym_env
-class GymWrapper(EnvBase):
-    """Gymnasium environments that exist already.
+class GymWrapper(LeafEnvBase):
+    """Wrapper of Gymnasium environments.
 
     Writes ``observation`` (or the keys of a `Dict` space; a `Tuple` lies under ``observation``, by index), ``reward``
     float32 ``[*B, 1]``, and ``done``, ``terminated``, ``truncated`` bool ``[*B, 1]``; reads ``action`` (those of a
     `Dict` under ``action``). A `Discrete` space is a one-hot vector, int64, unless `categorical_action_encoding`.
-    When an episode ends, the last observation stands under ``next``, and the first of the next one at the following
-    root, whatever the simulator's autoreset mode.
+    The terminal observation is under ``next``, and the first one of the next episode at the following root, in every
+    autoreset mode.
 
     Args:
         env: one environment (no batch), a sequence of equal ones (``[n]``, stepped one after the other), or a
             `gymnasium.vector.VectorEnv` (``[n]``) that resets in the same step or on request. A plain
             `SyncVectorEnv` that resets at the next step is switched to resetting on request.
-        categorical_action_encoding: integers rather than one-hot vectors for choices, in actions and observations.
-        device: where tensors go; the CPU if None.
-        frame_skip: repeat each action so often, and add up the rewards; stops at the end of an episode.
+        categorical_action_encoding: integers instead of one-hot vectors, in actions and observations.
+        device: device of the tensors; the CPU if None.
+        frame_skip: number of times each action is repeated; rewards are added up, and the end of an episode stops it.
         from_pixels: render after every step, into ``pixels`` uint8 ``[*B, H, W, 3]``.
-        info_keys: entries of ``info`` to take along. Given by name alone, their specs are found by a reset and a step
-            of the first environment; a mapping states them. Zeros where a simulator does not report one.
+        info_keys: entries of ``info`` to write, zero where a simulator does not report one. The specs of names are
+            found by a reset and a step of the first environment; a mapping gives them.
 
     Raises:
-        SpecError: if a space has no spec, or the end of an episode cannot be told apart from the next one.
+        SpecError: if a space has no spec, or a vector environment resets at the next step.
 
     Example:
         >>> import gymnasium
@@ -108,12 +110,8 @@ class GymWrapper(EnvBase):
         else:
             envs = list(env) if several else [env]
             _refuse_different(envs, type(self).__name__)
-            self._sim = GymLeaves(envs, codec, frame_skip=skip, pixels=from_pixels)
-            if self._sim.plain and type(self)._reset_leaves is GymWrapper._reset_leaves:  # noqa: SLF001  not overridden
-                self._rl_reset_rows = self._sim.reset_rows
+            self._sim = GymLeaves([Simulator(one, skip) for one in envs], codec, pixels=from_pixels)
         self._set_specs(codec, _frame_spec(first) if from_pixels else None)
-        if type(self)._step_leaves is GymWrapper._step_leaves:  # noqa: SLF001  not overridden
-            self._step_leaves = self._sim.step  # one call less on the hot path
         self._has_text = any(place.spec.dtype is None for place in (*self._seen, *acts))
 
     def _set_specs(self, codec: Codec, frame: TensorSpec | None) -> None:
@@ -142,8 +140,27 @@ class GymWrapper(EnvBase):
     def _step_leaves(self, root: Leaves) -> Leaves:
         return self._sim.step(root)
 
-    def _rl_leafwise(self) -> bool:
-        return not self._has_text and super()._rl_leafwise()
+    def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
+        if isinstance(self._sim, VectorLeaves) or type(self)._reset_leaves is not GymWrapper._reset_leaves:
+            return None  # a subclass that changes resets changes partial ones too
+        return self._sim.reset_rows(current, mask)
+
+    @classmethod
+    def _step_together(cls, envs: Sequence[Any]) -> LeafCalls | None:
+        if (cls._reset_leaves, cls._step_leaves) != (GymWrapper._reset_leaves, GymWrapper._step_leaves):
+            return None
+        parts: list[GymLeaves] = []
+        for env in envs:
+            alike = not env._has_text and _same_spaces(env._env, envs[0]._env)
+            if env.batch_size or not alike or isinstance(env._sim, VectorLeaves):
+                return None
+            parts.append(env._sim)
+        together = GymLeaves.together(parts)
+        return LeafCalls(together.reset, together.step, together.reset_rows)
+
+    def lowered(self) -> LeafEnv | None:
+        """Return the leaf form; None if a space has text, which is no tensor."""
+        return None if self._has_text else super().lowered()
 
     def _set_seed(self, seed: int) -> None:
         if seed < 0:
@@ -151,7 +168,7 @@ class GymWrapper(EnvBase):
         self._sim.seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
-        """How each episode began (its seed, or the simulator's generator) and the actions since.
+        """Return how each episode began (its seed, or the simulator's generator) and its actions.
 
         Returns:
             Tensors and plain containers; ``{"restorable": False}`` for vector environments, and for simulators
@@ -160,10 +177,10 @@ class GymWrapper(EnvBase):
         return self._sim.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Live through the episodes of `state` again, action by action.
+        """Repeat the actions of the episodes in `state`.
 
         Returns:
-            Whether each simulator stands exactly where it stood. If not, a warning said why; reset then.
+            Whether each simulator was restored exactly. If not, a warning was issued, and the caller must reset.
 
         Raises:
             CheckpointError: if the number of environments differs.
@@ -171,7 +188,7 @@ class GymWrapper(EnvBase):
         return self._sim.load_state_dict(state, repr(self))
 
     def render(self) -> Any:
-        """What the simulator renders: a frame, or a list of them."""
+        """Render the simulator: a frame, or a list of them."""
         if isinstance(self._env, Sequence):
             return [env.render() for env in self._env]
         return self._env.render()
@@ -199,12 +216,12 @@ class GymEnv(GymWrapper):
 
     Args:
         env_name: id, such as ``"CartPole-v1"``.
-        num_envs: how many, as batch ``[num_envs]``; one without a batch if None.
-        categorical_action_encoding: integers rather than one-hot vectors for choices.
-        device: where tensors go; the CPU if None.
-        frame_skip: repeat each action so often.
+        num_envs: number of environments, as batch ``[num_envs]``; one without a batch if None.
+        categorical_action_encoding: integers instead of one-hot vectors.
+        device: device of the tensors; the CPU if None.
+        frame_skip: number of times each action is repeated.
         from_pixels: render after every step, into ``pixels``.
-        info_keys: entries of ``info`` to take along.
+        info_keys: entries of ``info`` to write.
         vectorization: ``"in-process"`` steps `num_envs` environments one after the other; ``"native"`` uses the
             environment's own vector form, if it has one that does not reset at the next step.
         wrappers: Gymnasium wrappers for each environment, innermost first; each is called with an environment and
@@ -274,15 +291,17 @@ def _wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
     return env
 
 
+def _same_spaces(env: Any, other: Any) -> bool:
+    return env.observation_space == other.observation_space and env.action_space == other.action_space
+
+
 def _refuse_different(envs: Sequence[Any], who: str) -> None:
     if not envs:
         raise SpecError(f"{who} needs at least one environment, got an empty list")
     if len({id(env) for env in envs}) < len(envs):
-        raise SpecError(
-            f"{who}: the list holds one environment several times, which would step it several times: make each anew"
-        )
+        raise SpecError(f"{who}: the list holds one environment several times: make one object for each element")
     for env in envs[1:]:
-        if env.observation_space != envs[0].observation_space or env.action_space != envs[0].action_space:
+        if not _same_spaces(env, envs[0]):
             raise SpecError(f"{who}: the environments differ: {envs[0]} and {env} do not have the same spaces")
 
 

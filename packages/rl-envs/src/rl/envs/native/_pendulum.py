@@ -13,18 +13,18 @@ from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs import _foreign
-from rl.envs.base._base import EnvBase
+from rl.envs.base._leaf import LeafEnvBase
 
 __all__ = ["PendulumEnv"]
 
 
 @_foreign.pendulum
-class PendulumEnv(EnvBase):
-    """A pendulum that is to be swung up and held, with a torque too weak to lift it in one go.
+class PendulumEnv(LeafEnvBase):
+    """Pendulum swing-up with a limited torque, with the physics and the reward of Gymnasium's ``Pendulum-v1``.
 
-    The physics and the reward are those of Gymnasium's ``Pendulum-v1``. The whole state lies in the TensorDict, so that
-    a step is a function of its input, differentiable with respect to state and action. Episodes have no end: append
-    `StepCounter(max_steps=200)` for Gymnasium's time limit, which `max_episode_steps` tells trainers to do.
+    The whole state is in the TensorDict, so that a step is a function of its input, differentiable with respect to
+    state and action. Episodes do not end: append `StepCounter(max_steps=200)` for Gymnasium's time limit; trainers
+    read it from `max_episode_steps`.
 
     Reads ``action`` ``[*B, 1]`` (torque, N m; clamped to ``max_torque``), ``th`` ``[*B]`` (angle from upright, rad) and
     ``thdot`` ``[*B]`` (rad/s). Writes the new ``th`` and ``thdot``, ``observation`` ``[*B, 3]`` (cosine and sine of the
@@ -32,9 +32,9 @@ class PendulumEnv(EnvBase):
     ``-(angle**2 + 0.1 * thdot**2 + 0.001 * torque**2)`` with the angle in ``[-pi, pi)``, before the step. All float32.
 
     Args:
-        batch_size: how many pendulums swing side by side.
-        device: where the tensors live; the CPU if None.
-        seed: of the start states; nondeterministic if None. See also `set_seed`.
+        batch_size: number of pendulums in each batch dimension.
+        device: device of the tensors; the CPU if None.
+        seed: seed of the start states; nondeterministic if None. See also `set_seed`.
         physics: any of ``g`` (m/s^2, 10), ``m`` (kg, 1), ``l`` (m, 1), ``dt`` (s, 0.05), ``max_torque`` (N m, 2),
             ``max_speed`` (rad/s, 8).
 
@@ -83,9 +83,9 @@ class PendulumEnv(EnvBase):
         self._generator.manual_seed(seed)
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
-        del mask  # rows that are not asked for are ignored
-        draw = torch.rand((2, *self.batch_size), generator=self._generator, device=self._generator.device)
-        th, thdot = ((draw[0] * 2 - 1) * pi, draw[1] * 2 - 1)
+        del mask  # the caller ignores the other rows
+        sample = torch.rand((2, *self.batch_size), generator=self._generator, device=self._generator.device)
+        th, thdot = ((sample[0] * 2 - 1) * pi, sample[1] * 2 - 1)
         return {**self._observe(th, thdot), **self._running()}
 
     def _step_leaves(self, root: Leaves) -> Leaves:
@@ -108,14 +108,14 @@ class PendulumEnv(EnvBase):
         return {name: torch.zeros(shape, dtype=torch.bool, device=device) for name in ("done", "terminated")}
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator of the start states; the state of the pendulums lies in the data."""
+        """Return the generator of the start states; the state of the pendulums is in the data."""
         return {"restorable": True, "generator": self._generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Continue where `state` was taken.
+        """Continue from `state`.
 
         Raises:
-            CheckpointError: if `state` is not one of this environment.
+            CheckpointError: if `state` has no generator.
         """
         if "generator" not in state:
             raise CheckpointError(f"PendulumEnv cannot load a state with the entries {sorted(state)}: no 'generator'")

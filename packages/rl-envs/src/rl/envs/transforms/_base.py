@@ -1,49 +1,58 @@
-"""`Transform`: the base of what changes entries between an environment and its user."""
+"""`Transform`: base class of transforms."""
 
-# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+# ruff: noqa: SLF001  # a transform calls its own hooks
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import RLError
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Composite
+from rl.envs.base._base import EnvBase
 
-if TYPE_CHECKING:
-    from rl.envs.transforms._transformed_env import TransformedEnv
+__all__ = ["Parent", "Transform"]
 
-__all__ = ["Transform"]
+
+class Parent(Protocol):
+    """The environment that a transform belongs to: a `TransformedEnv`."""
+
+    base_env: EnvBase
+    batch_size: torch.Size
+    device: torch.device | None
+
+    def refresh(self) -> None:
+        """Derive the specs again."""
+        ...
 
 
 class Transform:
-    """Changes entries on their way out of an environment, and actions on their way in.
+    """Base class of transforms of the entries that an environment writes, and of the actions that it reads.
 
-    The hooks get *entries*: something with ``entries[key]``, ``entries[key] = value`` and ``entries.get(key,
-    None)``, which belongs to the hook and may be written. It is a TensorDict, or, if the class says `leafwise`, also
-    a plain dict of tensors by flat key. No tensor in it may be changed in place: others hold it too.
+    A hook receives *entries* that it may write: a TensorDict, or, if the class sets `leafwise`, also a plain dict of
+    tensors by flat key. Both have ``entries[key]``, ``entries[key] = value`` and ``entries.get(key, None)``. No tensor
+    may be changed in place: batches share it.
 
-    - ``_call(entries)`` maps a frame, whether it comes from a reset or a step. Often all that is needed.
-    - ``_reset(root, mask)`` maps the root entries of new episodes; ``_call`` by default. Write what a new episode has
-      in *every* row: rows outside the mask are replaced by the current ones later.
-    - ``_step(root, outcome)`` maps what a step wrote under ``next``, given the entries from which it started;
-      ``_call`` by default.
+    - ``_call(entries)`` maps the entries of a reset or of a step. Most transforms override nothing else.
+    - ``_reset(root, mask)`` maps the root entries of new episodes; ``_call`` by default. Write *every* row: the caller
+      replaces rows outside the mask by the current ones.
+    - ``_step(root, outcome)`` maps the entries under ``next``, given the root of the step; ``_call`` by default.
     - ``_inv(root)`` maps the root entries before the environment reads its action.
-    - ``transform_observation_spec``, ``..._reward_spec``, ``..._done_spec``, ``..._action_spec``, ``..._state_spec``
-    map the specs
-      accordingly: composites of one element, which belong to the hook. An action spec is that of the
-      environment and becomes that which the user sees.
+    - ``transform_observation_spec``, ``..._reward_spec``, ``..._done_spec``, ``..._action_spec`` and
+      ``..._state_spec`` map the specs of one element, and may write them. ``transform_action_spec`` maps the action
+      spec of the environment to that of the caller.
 
     A transform belongs to one environment: `clone` it for another.
 
     Args:
-        in_keys: what it reads, outwards.
-        out_keys: what it writes, outwards; `in_keys` if None.
+        in_keys: keys that it reads, from the environment to the caller.
+        out_keys: keys that it writes, in the same direction; `in_keys` if None.
 
     Example:
         >>> class Negate(Transform):
@@ -56,14 +65,14 @@ class Transform:
     """
 
     leafwise: ClassVar[bool] = False
-    """Whether the hooks need nothing of their entries that a dict of tensors does not have."""
+    """Whether the hooks also run on a dict of tensors."""
 
     def __init__(self, in_keys: Iterable[NestedKey] = (), out_keys: Iterable[NestedKey] | None = None) -> None:
         self.in_keys: list[NestedKey] = [unwrap(key) for key in in_keys]
         self.out_keys: list[NestedKey] = [unwrap(key) for key in (self.in_keys if out_keys is None else out_keys)]
-        self._parent: TransformedEnv | None = None
+        self._parent: Parent | None = None
 
-    # ---- what an author fills in
+    # ---- written by the author
 
     def _call(self, entries: Any) -> Any:
         return entries
@@ -80,40 +89,40 @@ class Transform:
         return root
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
-        """The observations that the user sees, of those that the environment writes."""
+        """Map the observation spec."""
         return spec
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
-        """The rewards likewise."""
+        """Map the reward spec."""
         return spec
 
     def transform_done_spec(self, spec: Composite) -> Composite:
-        """The done flags likewise."""
+        """Map the done spec."""
         return spec
 
     def transform_action_spec(self, spec: Composite) -> Composite:
-        """The actions that the user gives, of those that the environment takes."""
+        """Map the action spec of the environment to that of the caller."""
         return spec
 
     def transform_state_spec(self, spec: Composite) -> Composite:
-        """The state likewise."""
+        """Map the state spec."""
         return spec
 
     def state_dict(self) -> dict[str, Any]:
-        """What the transform remembers between steps: tensors and plain containers."""
+        """Return the state of the transform: tensors and plain containers."""
         return {}
 
     def load_state_dict(self, state: Any) -> None:
-        """Continue with what `state_dict` returned."""
+        """Continue from `state`."""
 
-    # ---- what users call
+    # ---- called by users
 
     def is_leafwise(self) -> bool:
         """Whether the hooks run on plain dicts of tensors."""
         return self.leafwise
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Map a batch that was collected without the transform: its root, and its ``next``.
+        """Apply the transform to a collected batch: to its root, and to its ``next``.
 
         Returns:
             A new TensorDict; `tensordict` stays as it is.
@@ -126,7 +135,7 @@ class Transform:
     def _need_call(self) -> None:
         if type(self)._call is Transform._call:
             raise RLError(
-                f"{type(self).__name__} follows episodes and has no meaning for a batch on its own: append it to the"
+                f"{type(self).__name__} needs the order of an episode and cannot transform a batch: append it to the"
                 " environment"
             )
 
@@ -134,12 +143,12 @@ class Transform:
         return self.forward(tensordict)
 
     @property
-    def parent(self) -> TransformedEnv | None:
+    def parent(self) -> Parent | None:
         """The environment to which it belongs."""
         return self._parent
 
-    def set_parent(self, parent: TransformedEnv | None) -> None:
-        """Give the transform to an environment, or take it back with None.
+    def set_parent(self, parent: Parent | None) -> None:
+        """Set the environment of the transform, or remove it with None.
 
         Raises:
             RLError: if it belongs to another one.
@@ -149,7 +158,7 @@ class Transform:
         self._parent = parent
 
     def clone(self) -> Self:
-        """The same transform without an owner."""
+        """Return a copy that belongs to no environment."""
         parent, self._parent = self._parent, None
         try:
             return copy.deepcopy(self)

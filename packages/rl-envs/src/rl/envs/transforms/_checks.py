@@ -1,4 +1,4 @@
-"""Reading what a transform wrote one step earlier."""
+"""Access to the entries that a transform wrote one step earlier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["from_root"]
 
 
 def from_root(root: Any, key: NestedKey, owner: object) -> Tensor:
-    """The entry that the last reset or step left at the root.
+    """Return the root entry that the last reset or step wrote.
 
     Raises:
         ContractError: if it is missing.
@@ -21,8 +21,7 @@ def from_root(root: Any, key: NestedKey, owner: object) -> Tensor:
     value = root.get(key, None)
     if value is None:
         raise ContractError(
-            f"{type(owner).__name__} reads {key_str(key)} at the root, which nothing wrote: step from what"
-            " env.reset() or"
-            " env.step_mdp() returned, not from entries of your own"
+            f"{type(owner).__name__} reads {key_str(key)} at the root, which is missing: step from the"
+            " result of env.reset() or env.step_mdp()"
         )
     return value

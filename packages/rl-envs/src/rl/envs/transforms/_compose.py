@@ -1,29 +1,26 @@
-"""`Compose`: several transforms as one."""
+"""`Compose`: a chain of transforms."""
 
-# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+# ruff: noqa: SLF001  # a chain calls the hooks of its transforms, which users do not call
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError
 from rl.core.specs import Composite
-from rl.envs.transforms._base import Transform
+from rl.envs.transforms._base import Parent, Transform
 from rl.envs.transforms._function import as_transform
 
-if TYPE_CHECKING:
-    from rl.envs.transforms._transformed_env import TransformedEnv
-
-__all__ = ["Compose", "parts_of"]
+__all__ = ["Compose", "has_inverse"]
 
 
 class Compose(Transform):
-    """Transforms in a row: the first is nearest to the environment.
+    """Chain of transforms; the first is nearest to the environment.
 
     Args:
         transforms: transforms, or functions from TensorDict to TensorDict.
@@ -44,11 +41,11 @@ class Compose(Transform):
         self.out_keys = [key for one in self.transforms for key in one.out_keys]
 
     def append(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
-        """Add one at the outer end; the specs of the environment follow."""
+        """Append a transform; the specs of the environment are derived again."""
         return self.insert(len(self.transforms), transform)
 
     def insert(self, index: int, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
-        """Add one before place `index`; the specs of the environment follow."""
+        """Insert a transform before `index`; the specs of the environment are derived again."""
         one = as_transform(transform)
         if self._parent is not None:
             one.set_parent(self._parent)
@@ -59,7 +56,7 @@ class Compose(Transform):
             self._parent.refresh()
         return self
 
-    def set_parent(self, parent: TransformedEnv | None) -> None:
+    def set_parent(self, parent: Parent | None) -> None:
         super().set_parent(parent)
         for one in self.transforms:
             one.set_parent(parent)
@@ -147,8 +144,8 @@ class Compose(Transform):
         return "Compose(\n" + ",\n".join(indent(repr(one), "    ") for one in self.transforms) + ")"
 
 
-def parts_of(transform: Transform) -> list[Transform]:
-    """The transforms of which one consists, in their order: those of a `Compose`, or itself."""
-    if type(transform) is Compose:  # a subclass may do more than its parts
-        return [leaf for one in transform for leaf in parts_of(one)]
-    return [transform]
+def has_inverse(transform: Transform) -> bool:
+    """Whether a transform, or one of a chain, maps root entries before the environment reads its action."""
+    if type(transform) is Compose:
+        return any(has_inverse(one) for one in transform)
+    return type(transform)._inv is not Transform._inv

@@ -1,4 +1,4 @@
-"""Any function from TensorDict to TensorDict as a transform."""
+"""Transform of a function from TensorDict to TensorDict."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["FunctionTransform", "as_transform"]
 
 
 class FunctionTransform(Transform):
-    """Applies a function to every frame, at the root after a reset and under ``next`` after a step.
+    """Transform that applies a function at the root after a reset and under ``next`` after a step.
 
-    Its specs are found by running it once on zeros of one element: an entry that is new, or has a new shape or dtype,
-    gets an unbounded spec; one whose values alone change keeps its shape and becomes unbounded too.
+    Its specs are found by running it once on zeros of one element: every entry that the function adds or changes gets
+    an unbounded spec.
 
     Args:
-        function: from TensorDict to TensorDict; gets its own container, must not change tensors in place.
+        function: from TensorDict to TensorDict; it must not change tensors in place.
     """
 
     def __init__(self, function: Callable[[TensorDictBase], TensorDictBase]) -> None:
@@ -55,7 +55,7 @@ class FunctionTransform(Transform):
 
 
 def as_transform(one: Any) -> Transform:
-    """`one` itself if it is a transform, or its function form.
+    """Return `one` if it is a transform, or a transform that calls it.
 
     Raises:
         SpecError: if it is neither.

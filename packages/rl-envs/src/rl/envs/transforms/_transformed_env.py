@@ -1,6 +1,6 @@
-"""`TransformedEnv`: an environment with transforms around it."""
+"""`TransformedEnv`: an environment with transforms."""
 
-# ruff: noqa: SLF001  # an environment, its parts and its transforms call each other's hooks, which users do not
+# ruff: noqa: SLF001  # an environment calls the hooks of its transforms, which users do not call
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError
-from rl.core.interfaces import Env, Leaves
+from rl.core.interfaces import Env, LeafEnv, Leaves
 from rl.envs import _foreign
 from rl.envs.base._adapter import as_env
-from rl.envs.base._base import EnvBase
-from rl.envs.base._checks import check_result
-from rl.envs.base._resume import warn_not_restorable
+from rl.envs.base._base import PUBLIC_FORM, EnvBase
+from rl.envs.base._checks import warn_not_restorable
+from rl.envs.base._leaf import LeafCalls, LeafForm, reset_where
+from rl.envs.base._rules import partial_root
 from rl.envs.transforms._base import Transform
-from rl.envs.transforms._compose import Compose, parts_of
+from rl.envs.transforms._compose import Compose, has_inverse
 from rl.envs.transforms._function import as_transform
 
 __all__ = ["TransformedEnv"]
 
 
 @_foreign.transformed_env
-class TransformedEnv(EnvBase):
-    """An environment seen through transforms.
+class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
+    """Environment with transforms of its entries and actions.
 
-    Its specs follow from those of the environment and the transforms. It has a leaf form if the environment and all
-    transforms have one. Whatever else the environment offers (``render``, ...) is reached through it.
+    Its specs follow from those of the environment and the transforms. It has a leaf form if the environment has one
+    and all transforms are leafwise. Other attributes (``render``, ...) are looked up in the environment.
 
     Args:
         env: an `EnvBase`, or any environment of the `rl.core.interfaces.Env` protocol (see `as_env`); closed with this
@@ -53,24 +54,24 @@ class TransformedEnv(EnvBase):
         env: Env,
         transform: Transform | Callable[[TensorDictBase], TensorDictBase] | None = None,
     ) -> None:
-        env = self.base_env = as_env(env)
+        self.base_env = as_env(env)
         self.transform = as_transform(transform) if transform is not None else Compose()
-        super().__init__(batch_size=env.batch_size, device=env.device)
+        super().__init__(batch_size=self.base_env.batch_size, device=self.base_env.device)
         self.transform.set_parent(self)
         self.refresh()
 
     def refresh(self) -> None:
-        """Derive the specs anew, after a transform or the specs of the environment changed."""
-        base = self.base_env
-        self.observation_spec = self.transform.transform_observation_spec(base.observation_spec_unbatched.clone())
-        self.action_spec = self.transform.transform_action_spec(base.full_action_spec_unbatched.clone())
-        self.reward_spec = self.transform.transform_reward_spec(base.full_reward_spec_unbatched.clone())
-        self.done_spec = self.transform.transform_done_spec(base.done_spec_unbatched.clone())
-        self.state_spec = self.transform.transform_state_spec(base.state_spec_unbatched.clone())
-        self._inverts = any(type(one)._inv is not Transform._inv for one in parts_of(self.transform))
+        """Derive the specs again, after a transform or the specs of the environment changed."""
+        base, transform = self.base_env, self.transform
+        self.observation_spec = transform.transform_observation_spec(base.observation_spec_unbatched.clone())
+        self.action_spec = transform.transform_action_spec(base.full_action_spec_unbatched.clone())
+        self.reward_spec = transform.transform_reward_spec(base.full_reward_spec_unbatched.clone())
+        self.done_spec = transform.transform_done_spec(base.done_spec_unbatched.clone())
+        self.state_spec = transform.transform_state_spec(base.state_spec_unbatched.clone())
+        self._inverts = has_inverse(transform)
 
     def append_transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> TransformedEnv:
-        """Add a transform at the outer end of this environment, and return it."""
+        """Append a transform to this environment, and return the environment."""
         if not isinstance(self.transform, Compose):
             inner = self.transform
             inner.set_parent(None)
@@ -79,47 +80,39 @@ class TransformedEnv(EnvBase):
         self.transform.append(transform)
         return self
 
-    # ---- TensorDict form
-
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
-        base = self.base_env
-        fresh = base._reset(tensordict)
-        check_result(base, fresh, tensordict, "_reset")
-        base._rl_flags.clear(fresh, base.full_done_spec)
-        if not base._rl_reset_checked:
-            base._rl_check_reset(fresh)
         mask = None if tensordict is None else tensordict.get("_reset", None)
+        fresh = self.base_env.reset(None if tensordict is None else partial_root(self.base_env, tensordict))
         return self.transform._reset(fresh, mask)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        base = self.base_env
-        inner = self.transform._inv(tensordict.copy()) if self._inverts else tensordict
-        outcome = base._rl_flags.complete(base._step(inner), base.full_done_spec, base._rl_name)
-        if not base._rl_step_checked:
-            base._rl_check_step(outcome)
-        return self.transform._step(tensordict, outcome)
+        inner = tensordict.exclude("next")  # a shallow copy
+        if self._inverts:
+            inner = self.transform._inv(inner)
+        return self.transform._step(tensordict, self.base_env.step(inner).get("next"))
 
-    # ---- leaf form
+    def lowered(self) -> LeafEnv | None:
+        inner = self.base_env.lowered()
+        if inner is None or not self.transform.is_leafwise():
+            return None
+        restart = reset_where(self.base_env, inner)
 
-    def _rl_leafwise(self) -> bool:
-        return super()._rl_leafwise() and self.transform.is_leafwise() and self.base_env.lowered() is not None
+        def reset(mask: Tensor | None) -> Leaves:
+            return self.transform._reset(restart(mask), mask)
 
-    def _reset_leaves(self, mask: Tensor | None) -> Leaves:
-        fresh = self.base_env._reset_leaves(mask)
-        return self.transform._reset(fresh, mask)
+        def step(root: Leaves) -> Leaves:
+            taken = self.transform._inv(dict(root)) if self._inverts else root
+            return self.transform._step(root, inner.step_leaves(taken))
 
-    def _step_leaves(self, root: Leaves) -> Leaves:
-        inner = self.transform._inv(dict(root)) if self._inverts else root
-        outcome = self.base_env._step_leaves(inner)
-        return self.transform._step(root, outcome)
+        return LeafForm(self, LeafCalls(reset, step))
 
-    # ---- the rest goes to the environment
+    # ---- delegated to the environment
 
     def set_seed(self, seed: int) -> int:
         return self.base_env.set_seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the environment and of the transforms."""
+        """Return the states of the environment and of the transforms."""
         inner = self.base_env.state_dict()
         return {
             "restorable": bool(inner.get("restorable", False)),
@@ -128,10 +121,10 @@ class TransformedEnv(EnvBase):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Continue where `state` was taken.
+        """Continue from `state`.
 
         Raises:
-            CheckpointError: if `state` is not one of such an environment.
+            CheckpointError: if `state` was not saved by a `TransformedEnv`.
         """
         if not {"env", "transform"} <= set(state):
             if state.get("restorable", True):
@@ -156,7 +149,7 @@ class TransformedEnv(EnvBase):
             if hasattr(type(env), name):  # a property that failed: its own error says why
                 raise
             raise AttributeError(
-                f"{type(self).__name__} has no attribute {name!r}, nor has its environment {env._rl_name}",
+                f"{type(self).__name__} has no attribute {name!r}, nor has its environment {env._rl.owner}",
                 name=name,
                 obj=self,
             ) from error

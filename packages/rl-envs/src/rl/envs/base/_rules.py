@@ -1,0 +1,104 @@
+"""The rules that every reset and step of an environment obeys, whichever form it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from rl.core.errors import RLError, SpecError
+from rl.core.mdp import StepMDP
+from rl.core.specs import TensorSpec
+from rl.envs.base._checks import check_entries, check_not_done
+from rl.envs.base._flags import Flags, Masks
+from rl.envs.base._specs import EnvSpecs, leaf_keys
+
+__all__ = ["StepRules", "partial_root"]
+
+
+class StepRules:
+    """Specs and done flags of one environment, and the checks that follow from them.
+
+    Args:
+        owner: name of the environment, for messages.
+        batch_size: batch of the environment.
+        device: device of its specs; as assigned if None.
+    """
+
+    closed = False
+
+    def __init__(self, owner: str, batch_size: torch.Size, device: torch.device | None) -> None:
+        self.owner = owner
+        self.specs = EnvSpecs(owner, batch_size, device)
+        self._derive()
+
+    def _derive(self) -> None:
+        #: whether a reset and a step were compared with the specs
+        self.reset_checked = self.step_checked = False
+        self.flags = Flags(self.specs.keys("done"))
+        self.step_mdp: StepMDP | None = None
+
+    def rename(self, owner: str) -> None:
+        """Set the name for messages."""
+        self.owner = self.specs.owner = owner
+
+    def assign(self, role: str, spec: TensorSpec | None) -> None:
+        """Set a spec; the next reset and the next step are checked again."""
+        self.specs.assign(role, spec)
+        self._derive()
+
+    def check_open(self) -> None:
+        """Raise an RLError if the environment was closed."""
+        if self.closed:
+            raise RLError(f"{self.owner} is closed; make a new one")
+
+    def check_batch(self, tensordict: TensorDictBase, method: str) -> None:
+        """Raise a SpecError unless an input has the batch of the environment."""
+        if tensordict.batch_size != self.specs.batch_size:
+            raise SpecError(
+                f"{self.owner}.{method} was given a TensorDict of batch size {tuple(tensordict.batch_size)};"
+                f" this environment runs {tuple(self.specs.batch_size)}: take env.reset(), or make it with that"
+                " batch_size"
+            )
+
+    def check_result(self, out: Any, given: Any, method: str) -> None:
+        """Raise a SpecError unless a method of the author returned a new TensorDict with the environment's batch."""
+        expected = self.specs.batch_size
+        if not isinstance(out, TensorDictBase):
+            raise SpecError(f"{self.owner}.{method} must return a TensorDict, got {type(out).__name__}")
+        if out is given:
+            raise SpecError(f"{self.owner}.{method} returned its input: return a new TensorDict")
+        if out.batch_size != expected:
+            raise SpecError(
+                f"{self.owner}.{method} returned batch size {tuple(out.batch_size)}, expected"
+                f" {tuple(expected)}: build it with batch_size=self.batch_size"
+            )
+
+    def check_reset(self, fresh: Any, masks: Masks | None) -> None:
+        """Compare the root entries of new episodes with the specs."""
+        check_not_done(fresh, self.flags.done_keys, masks, self.owner)
+        specs = [self.specs.batched("observation"), self.specs.batched("done")]
+        check_entries(fresh, specs, owner=f"{self.owner}._reset", allowed=self.specs.keys("state"))
+        self.reset_checked = True
+
+    def check_step(self, outcome: Any) -> None:
+        """Compare the entries that a step wrote with the specs, and its done flags with each other."""
+        specs = [self.specs.batched(role) for role in ("observation", "reward", "done")]
+        check_entries(outcome, specs, owner=f"{self.owner}._step", allowed=self.specs.keys("state"))
+        self.flags.check(outcome, self.owner)
+        self.step_checked = True
+
+
+def partial_root(env: Any, masks: TensorDictBase) -> TensorDictBase:
+    """Root entries for a partial reset of `env` whose other rows are discarded: zeros, and the masks.
+
+    Args:
+        env: any environment of the `rl.core.interfaces.Env` protocol.
+        masks: the ``_reset`` entries that `EnvBase` gives to ``_reset``.
+    """
+    blank: Any = env.observation_spec.zero().update(env.full_done_spec.zero())
+    if getattr(env, "full_state_spec", None) is not None:
+        blank = env.full_state_spec.zero().update(blank)
+    several = len(leaf_keys(masks)) > 1  # the one at the root is then the union of the others, and would override them
+    return blank.update(masks.exclude("_reset") if several else masks)
