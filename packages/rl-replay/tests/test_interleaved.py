@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl.replay import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
+from rl.replay._layout import Column
 from rl.replay.storages import _packed as _interleaved
-from rl.replay.storages._layout import Column
 from rl.replay.storages._packed import Interleaved
 
 DTYPES = [torch.bool, torch.uint8, torch.float16, torch.int32, torch.float32, torch.float64, torch.complex128]

@@ -23,9 +23,7 @@ from rl.core.testing import ToyPriorityTree, check_sampler
 from rl.plugins import replay as plugin
 from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, TensorStorage
 from rl.replay._priority import backend as _backend
-from rl.replay._priority.block_tree import BlockTree
 from rl.replay._priority.prefix_tree import PrefixTree
-from rl.replay._priority.torch_tree import WideTree
 
 
 class FusedTree(ToyPriorityTree):
@@ -72,9 +70,8 @@ class Trees:
 
 
 TREES = {
-    "prefix": PrefixTree,
-    "block": BlockTree,
-    "wide": WideTree,
+    "one level": PrefixTree,
+    "blocks": lambda *given: PrefixTree(*given, block=32),
     "toy": ToyPriorityTree,
     "fused": FusedTree,
     "whole": WholeTree,

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, RLError
-from rl.replay.storages._layout import Cells, Layout, flatten, key_of
+from rl.replay._layout import Cells, Layout, flatten, key_of
 
 __all__ = ["Apply", "Fields", "load_cells", "pack", "prepare_load", "reading", "unpack"]
 

@@ -15,7 +15,7 @@ from rl.core.errors import BackendError, ContractError, SlowBackendWarning
 from rl.core.interfaces import PriorityTree
 from rl.core.registry import Answer
 from rl.core.settings import settings
-from rl.replay._priority.torch_tree import torch_tree
+from rl.replay._priority.prefix_tree import PrefixTree
 
 __all__ = ["Backend", "find_tree", "offers_more_than_torch", "refuse_device", "takes"]
 
@@ -118,7 +118,7 @@ def find_tree(
         BackendError: if the one that was asked for does not answer here; says how to install it.
     """
     if backend == _TORCH:
-        tree = torch_tree(capacity, device, dtype)
+        tree = PrefixTree(capacity, device, dtype)
         return tree, Backend(_TORCH, _DISTRIBUTION[_TORCH], f"asked for by name ({tree.why})")
     arguments: dict[str, Any] = {"capacity": capacity, "device": device, "dtype": dtype}
     found = registry.default().answer(_HOOK, **arguments)

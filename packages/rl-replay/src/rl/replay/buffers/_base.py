@@ -17,9 +17,7 @@ from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX
 from rl.replay import _foreign
 from rl.replay._arguments import Index, refuse_parts, row_index, whole
-from rl.replay._keys_on_the_way import KeysOnTheWay
 from rl.replay._priority.checks import outside_graph
-from rl.replay._slices.extra import Extra
 from rl.replay._state import Apply, Fields, pack, prepare_load, reading, unpack
 from rl.replay.buffers._checkpoint import read_state, write_state
 from rl.replay.buffers._collate import collate
@@ -104,9 +102,10 @@ class ReplayBuffer:
         self._flight = Flight(prefetch or 0)
         self._lock = threading.RLock()
         self._write_count = 0
-        self._extra = Extra.of(self.sampler, marks=collate_fn is None)
-        self._extra.attach(self.storage)
-        self._keys = KeysOnTheWay(who, collate_fn)
+        # Optional methods, see `rl.core.interfaces.Sampler`.
+        self._postprocess: Final = getattr(self.sampler, "postprocess", None)
+        self._admit: Final = getattr(self.sampler, "admit", None)
+        self._attach()
 
     @property
     def write_count(self) -> int:
@@ -179,7 +178,7 @@ class ReplayBuffer:
             data, info = self._next(size, within_pass=False)[0].result()
         else:
             with self._lock:
-                index, info = self._extra.draw(self.storage, size, generator=self.generator)
+                index, info = self.sampler.sample(self.storage, size, generator=self.generator)
                 rows = self._read(index, info)
             data, info = self._finish(rows, index, info)
         return (data, info) if return_info or include_info else data
@@ -226,7 +225,8 @@ class ReplayBuffer:
             if isinstance(index, int):
                 data = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
             self._check(data)
-            self._extra.admit(data)
+            if self._admit is not None:
+                self._admit(data)
             self._flight.wait_gathered()
             self.storage.set(rows, data)
             self.sampler.extended(rows, data)
@@ -247,7 +247,6 @@ class ReplayBuffer:
                 )
             first = self._transform
             self._transform = transform if first is None else _Chain(first, transform)
-            self._keys.sampled = False
         return self
 
     def empty(self) -> None:
@@ -312,7 +311,7 @@ class ReplayBuffer:
                 raise
             for _, load in parts[len(before) :]:
                 load()
-            self._extra.attach(self.storage)
+            self._attach()
             finish()
 
     def dumps(self, path: str | Path) -> None:
@@ -369,16 +368,20 @@ class ReplayBuffer:
         with self._lock:
             self._check(data)
             count = self.storage.count(data)
-            self._extra.admit(data)
+            if self._admit is not None:
+                self._admit(data)
             index = self.writer.claim(self.storage, count)
             self._flight.wait_gathered()
             self.storage.set(index, data)  # checks everything before it writes
             self.writer.extended(index, data)
             self._write_count += count
             self.sampler.extended(index, data)
-        if not self._keys.stored:
-            self._keys.of_batch(data)
         return index
+
+    def _attach(self) -> None:
+        attach = getattr(self.sampler, "attach", None)
+        if attach is not None:
+            attach(self.storage)
 
     def _check(self, data: Any) -> None:
         """Refuse what this kind of buffer cannot hold; the storage compares keys, shapes and dtypes."""
@@ -391,7 +394,7 @@ class ReplayBuffer:
 
     def _submit(self, size: int) -> None:
         # Drawn here and not in the thread: the order of draws, hence the randomness, is the caller's.
-        index, info = self._extra.draw(self.storage, size, generator=self.generator)
+        index, info = self.sampler.sample(self.storage, size, generator=self.generator)
         self._flight.submit(
             lambda: self._read(index, info),
             lambda rows: self._finish(rows, index, info),
@@ -399,18 +402,21 @@ class ReplayBuffer:
         )
 
     def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
-        return self._extra.gather(self.storage, index, info)
+        runs = info.get("runs")
+        if runs is not None and isinstance(self.storage, TensorRows):
+            return self.storage.get_runs(index, runs)
+        return self.storage.get(index)
 
     def _finish(self, rows: Any, index: Tensor, info: dict[Any, Any]) -> Batch:
-        info = {"index": index, **info}
+        info = {INDEX: index, **info}
         data = self._collate(rows)
         if isinstance(rows, list) and index.dim() > 1 and isinstance(data, TensorDictBase):
             data = data.reshape(*index.shape, *data.batch_size[1:])
-        data = self._annotate(data, info)
-        self._extra.mark(data, info)
-        if not self._keys.sampled:
-            data = self._keys.of_sample(rows, data, self._transform)
-        elif self._transform is not None:
+        if self._postprocess is None:
+            data = self._annotate(data, info)
+        else:
+            data = self._postprocess(self._annotate(data, {INDEX: index}), info)
+        if self._transform is not None:
             data = self._transform(data)
         if self._pin_memory:
             data = data.pin_memory()

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import PriorityTree, Storage
 from rl.core.keys import PRIORITY_WEIGHT
-from rl.replay._arguments import whole
+from rl.replay._arguments import refuse_empty, whole
 from rl.replay._priority.arguments import (
     as_index,
     as_priority,
@@ -26,7 +26,6 @@ from rl.replay._priority.arguments import (
 from rl.replay._priority.backend import Backend, find_tree, refuse_device, takes
 from rl.replay._priority.checks import write_in_order
 from rl.replay._state import Apply, Fields, reading
-from rl.replay.samplers._random import refuse_empty
 
 __all__ = ["PrioritizedSampler"]
 

@@ -13,10 +13,10 @@ from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
 from rl.replay._arguments import Index, row_numbers, whole
+from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._state import Apply, Fields, load_cells, pack, reading, unpack
 from rl.replay.storages._dtypes import refuse_unwritable
 from rl.replay.storages._gather import flat_rows, row_gather
-from rl.replay.storages._layout import Cells, Column, Layout, flatten, leading
 
 __all__ = ["TensorRows"]
 
@@ -133,26 +133,18 @@ class TensorRows:
                     found[key] = chosen.view(*index.shape, *rows.shape[1:])
         return found
 
-    def cells(self, index: Tensor, runs: tuple[Tensor, int] | None = None) -> Cells | None:
-        """The rows under `index` ``[*n]`` as columns ``[*n, ...]``, of which no TensorDict was made yet; copies.
+    def get_runs(self, index: Tensor, begin: Tensor) -> Any:
+        """As `get`, for an index ``[*n]`` of runs of equally many adjacent rows: whole runs are copied, which is faster.
 
         Args:
-            index: int64, of rows that are stored.
-            runs: if `index` is made of runs of rows that lie side by side: where they begin, int64 ``[n]``, and how
-                many rows each has. Gathering is quicker then.
-
-        Returns:
-            None if rows have other entries than tensors.
+            index: int64, of stored rows.
+            begin: the first row of each run, int64.
         """
-        if self._layout is None or self._lists:
-            return None
-        if runs is not None and self.on_cpu:
-            cells: Cells = dict(zip(self._keys, self._rows.runs(self._len, *runs), strict=True))
-        else:
-            cells = self._gathered(index if index.dim() == 1 else index.reshape(-1))
-        if index.dim() == 1:
-            return cells
-        return {key: cell.view(*index.shape, *cell.shape[1:]) for key, cell in cells.items()}
+        layout = self._layout
+        if layout is None or self._lists or not self.on_cpu:
+            return self.get(index)
+        rows = self._rows.runs(self._len, begin, index.numel() // len(begin))
+        return self._build(layout, dict(zip(self._keys, rows, strict=True)), index.shape)
 
     def set(self, index: Index, data: TensorDictBase | Tensor) -> None:
         """Write the rows of `data` under `index`. Everything is checked before anything is written.
@@ -350,8 +342,15 @@ class TensorRows:
             rows: list[int] = flat.tolist()
             for key, values in self._lists:
                 cells[key] = [values[row] for row in rows]
-        built = layout.build(cells, flat.shape, self.device)
-        return built if flat is index else built.reshape(*index.shape, *built.shape[1:])
+            built = layout.build(cells, flat.shape, self.device)
+            return built if flat is index else built.reshape(*index.shape, *built.shape[1:])
+        return self._build(layout, cells, index.shape)
+
+    def _build(self, layout: Layout, cells: Cells, shape: torch.Size) -> Any:
+        """Rows of tensors ``[n, ...]`` as a batch ``[*shape, ...]``."""
+        if len(shape) != 1:
+            cells = {key: cell.view(*shape, *cell.shape[1:]) for key, cell in cells.items()}
+        return layout.build(cells, shape, self.device)
 
     def _gathered(self, index: Tensor) -> Cells:
         """The tensors' rows under `index` ``[n]``."""
