@@ -15,11 +15,11 @@ from torch import Tensor
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX
+from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, refuse_parts, row_index, whole
 from rl.replay._priority.checks import outside_graph
-from rl.replay._state import Apply, Fields, pack, prepare_load, reading, unpack
-from rl.replay.buffers._checkpoint import read_state, write_state
+from rl.replay._state import Apply, Fields, prepare_load
 from rl.replay.buffers._collate import collate
 from rl.replay.buffers._prefetch import Batch, Flight
 from rl.replay.samplers._random import RandomSampler
@@ -29,6 +29,7 @@ from rl.replay.writers._round_robin import RoundRobinWriter
 
 __all__ = ["ReplayBuffer"]
 
+_FILE = "state.safetensors"
 _STATE = ("types", "storage", "sampler", "writer", "write_count", "batch_size", "generator", "in_flight")
 
 
@@ -315,7 +316,7 @@ class ReplayBuffer:
             finish()
 
     def dumps(self, path: str | Path) -> None:
-        """Write a checkpoint into the folder `path`: JSON and raw tensors, no pickle.
+        """Write a checkpoint into the folder `path`: one safetensors file, no pickle.
 
         An older checkpoint there stays valid until the new one is complete.
 
@@ -324,7 +325,7 @@ class ReplayBuffer:
         """
         with self._lock:
             rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
-            write_state(Path(path), self._state(rows))
+            save(Path(path) / _FILE, self._state(rows))
 
     def loads(self, path: str | Path) -> None:
         """Continue from the checkpoint in the folder `path`.
@@ -332,7 +333,7 @@ class ReplayBuffer:
         Raises:
             CheckpointError: if there is none, it is damaged, or it does not fit this buffer.
         """
-        self.load_state_dict(read_state(Path(path)))
+        self.load_state_dict(load(Path(path) / _FILE))
 
     def save(self, path: str | Path) -> None:
         """The same as `dumps`."""

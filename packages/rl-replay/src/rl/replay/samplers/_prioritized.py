@@ -23,9 +23,10 @@ from rl.replay._priority.arguments import (
     refuse_overflow,
     same_places,
 )
-from rl.replay._priority.backend import Backend, find_tree, refuse_device, takes
+from rl.replay._priority.backend import Backend, find_tree, refuse_device
 from rl.replay._priority.checks import write_in_order
-from rl.replay._state import Apply, Fields, reading
+from rl.core.state import reading
+from rl.replay._state import Apply, Fields
 
 __all__ = ["PrioritizedSampler"]
 
@@ -124,7 +125,6 @@ class PrioritizedSampler:
         self._sample_weighted = getattr(tree, "sample_weighted", None)
         self._update_from_errors = getattr(tree, "update_from_errors", None)
         self._check: Callable[[], None] | None = getattr(tree, "check", None)
-        self._writes_all = takes(self._update_from_errors, "raw", "largest", "rows")
         self._device = self._raw.device
 
     @property
@@ -357,7 +357,7 @@ class PrioritizedSampler:
 
         A tree that takes it all does it in one call, which reads no value on the host: on an accelerator nothing waits.
         """
-        if self._writes_all and self._update_from_errors is not None:
+        if self._update_from_errors is not None:
             try:
                 self._update_from_errors(index, raw, self.eps, self._alpha, raw=self._raw, largest=largest, rows=rows)
             except (IndexError, ValueError) as error:

@@ -15,7 +15,8 @@ from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
 from rl.replay import _foreign
 from rl.replay._slices.sampler import SlicesBase
 from rl.replay._slices.table import FROM, TO, Longs, SegmentTable
-from rl.replay._state import Apply, Fields, reading
+from rl.core.state import reading
+from rl.replay._state import Apply, Fields
 
 __all__ = ["SliceSamplerWithoutReplacement"]
 

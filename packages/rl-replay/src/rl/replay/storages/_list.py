@@ -14,7 +14,8 @@ from rl.core.keys import NestedKey
 from rl.replay import _foreign
 from rl.replay._arguments import Index, row_numbers, whole
 from rl.replay._layout import Layout, flatten
-from rl.replay._state import Apply, Fields, pack, reading, unpack
+from rl.core.state import pack, reading, unpack
+from rl.replay._state import Apply, Fields
 from rl.replay.storages._rows import grown
 
 __all__ = ["ListStorage"]

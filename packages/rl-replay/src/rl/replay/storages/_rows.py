@@ -14,7 +14,8 @@ from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
 from rl.replay._arguments import Index, row_numbers, whole
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
-from rl.replay._state import Apply, Fields, load_cells, pack, reading, unpack
+from rl.core.state import pack, reading, unpack
+from rl.replay._state import Apply, Fields, load_cells
 from rl.replay.storages._dtypes import refuse_unwritable
 from rl.replay.storages._gather import flat_rows, row_gather
 
