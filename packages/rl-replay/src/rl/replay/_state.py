@@ -128,9 +128,7 @@ def prepare_load(part: Any, state: Any, rows: int | None, max_size: int) -> Appl
     return (lambda: part.load_state_dict(state)) if prepare is None else prepare(state, rows, max_size)
 
 
-def load_cells(
-    fields: Fields, layout: Layout, cells: Any, rows: int, *, meta: bool = False
-) -> Cells:
+def load_cells(fields: Fields, layout: Layout, cells: Any, rows: int, *, meta: bool = False) -> Cells:
     """Columns ``[rows, ...]`` as `layout` has them, read from pairs of key and column; they may be `meta`.
 
     Raises:

@@ -66,8 +66,8 @@ class Sampler(Protocol):
     - ``prepare_load(state, rows, max_size)``: validates a state for a storage with `rows` rows and returns the function
       that applies it.
 
-    The info of a sample is plain data: tensors, numbers, strings. If it has ``runs``, int64 ``[m]``, the rows are m runs
-    of equally many adjacent rows that begin there, and the buffer may copy whole runs.
+    The info of a sample is plain data: tensors, numbers, strings. If it has ``runs``, int64 ``[m]``, the sample is m
+    runs of equally many adjacent rows that begin there, and the buffer may copy whole runs.
 
     Example:
         >>> import torch

@@ -26,7 +26,8 @@ class PrefixTree:
 
     `update` writes priorities and marks their blocks as changed. The next call that needs sums recomputes those of the
     changed blocks from the priorities, so that rounding errors do not accumulate. `sample` finds the block of a random
-    number by binary search, and then the priority in the block. Sums are float64: 24 bits do not resolve 10^6 priorities.
+    number by binary search, and then the priority in the block. Sums are float64, since float32 does not resolve 10^6
+    priorities.
 
     Args:
         capacity: number of priorities, at least 1.

@@ -90,7 +90,7 @@ class SlicesBase:
         """Read the trajectories of `storage`; called by the buffer that owns both.
 
         Raises:
-            ContractError: if its rows have no end flags and no trajectory ids, or the sampler belongs to another buffer.
+            ContractError: if its rows have no end flags and no trajectory ids, or the sampler has another buffer.
         """
         self._trajectories.attach(storage)
 
@@ -280,14 +280,7 @@ class SlicesBase:
         info.pop(RUNS, None)
         if not isinstance(data, TensorDictBase):
             return data
-        lead = index.shape
-        if data.batch_size[: len(lead)] != lead:
-            if data.numel() != index.numel():
-                raise ContractError(
-                    f"{self._owner}: collate_fn returned a batch {list(data.batch_size)} for {index.numel()} rows, so"
-                    " that the flags of slices cannot be set. Keep the number of rows, and change it in `transform`"
-                )
-            lead = data.batch_size
+        lead = self._lead(data, index)
         first, last, mask = _edges(tuple(steps.tolist()), index.shape[1] if self._pad else None, data.device)
         first, last = first.view(*lead, 1), last.view(*lead, 1)
         flags: dict[NestedKey, Tensor] = {}
@@ -302,13 +295,29 @@ class SlicesBase:
         if mask is not None:
             flags[MASK] = mask.clone().view(lead)
         info.update(flags)
-        writable = isinstance(data, TensorDict)  # others return copies of their entries
+        is_copy = not isinstance(data, TensorDict)  # lazy stacks return copies of their entries
         for key, flag in flags.items():
-            if not writable or data.get(key, None) is not flag:
+            if is_copy or data.get(key, None) is not flag:
                 data.set(key, flag)
-        if data.names[len(self._names) - 1] is None and lead == index.shape:
-            data.names = [*self._names, *data.names[len(self._names) :]]
+        at = len(self._names)
+        if data.names[at - 1] is None and lead == index.shape:
+            data.names = [*self._names, *data.names[at:]]
         return data
+
+    def _lead(self, data: TensorDictBase, index: Tensor) -> torch.Size:
+        """The dimensions of `data` that count rows.
+
+        Raises:
+            ContractError: if these are not the rows of `index`.
+        """
+        if data.batch_size[: index.dim()] == index.shape:
+            return index.shape
+        if data.numel() != index.numel():
+            raise ContractError(
+                f"{self._owner}: collate_fn returned a batch {list(data.batch_size)} for {index.numel()} rows, so that"
+                " the flags of slices cannot be set. Keep the number of rows, and change it in `transform`"
+            )
+        return data.batch_size
 
     def _end_flags(self, data: TensorDictBase, last: Tensor) -> dict[NestedKey, Tensor]:
         """``truncated``, ``done`` and ``terminated`` as stored, the first two also true at the last step of a slice."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, TERMINATED, TRAJ_IDS, TRUNCATED, NestedKey, key_str, next_key, unwrap
-from rl.replay._slices.table import SegmentTable
 from rl.core.state import reading
+from rl.replay._slices.table import SegmentTable
 from rl.replay._state import Apply, Fields
 
 __all__ = ["Trajectories", "read_columns"]

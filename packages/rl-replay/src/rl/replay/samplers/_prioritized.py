@@ -11,6 +11,7 @@ from torch import Tensor
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import PriorityTree, Storage
 from rl.core.keys import PRIORITY_WEIGHT
+from rl.core.state import reading
 from rl.replay._arguments import refuse_empty, whole
 from rl.replay._priority.arguments import (
     as_index,
@@ -25,7 +26,6 @@ from rl.replay._priority.arguments import (
 )
 from rl.replay._priority.backend import Backend, find_tree, refuse_device
 from rl.replay._priority.checks import write_in_order
-from rl.core.state import reading
 from rl.replay._state import Apply, Fields
 
 __all__ = ["PrioritizedSampler"]

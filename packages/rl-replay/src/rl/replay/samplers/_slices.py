@@ -41,14 +41,14 @@ class SliceSampler(SlicesBase):
     Args:
         num_slices: slices in a batch.
         slice_len: steps of a slice.
-        end_key: flag of the last step of a trajectory. If None, those of ``("next", "done")``, ``("next", "terminated")``
-            and ``("next", "truncated")`` that are stored.
+        end_key: flag of the last step of a trajectory. If None, the stored ones of ``("next", "done")``,
+            ``("next", "terminated")`` and ``("next", "truncated")``.
         traj_key: trajectory id; another trajectory begins where it changes. If None, ``("collector", "traj_ids")`` or
             ``"episode"`` if stored. Flags and ids may be combined.
         truncated_key: flag that is set at the last step of a slice, as is ``done`` next to it; None for neither.
         init_key: flag that is set at the first step of a slice; None for none.
-        strict_length: sample only trajectories that have enough steps. Otherwise shorter ones are taken as a whole, and a
-            batch has fewer rows.
+        strict_length: sample only trajectories that have enough steps. Otherwise shorter ones are taken as a whole, and
+            a batch has fewer rows.
         pad_output: samples are ``[num_slices, slice_len]``. A shorter slice is padded with its last step;
             ``("collector", "mask")``, bool ``[num_slices, slice_len]``, is false there.
         span: how many steps of a slice may lie outside of its trajectory, where they are cut off: an integer below the

@@ -12,10 +12,10 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
+from rl.core.state import reading
 from rl.replay import _foreign
 from rl.replay._slices.sampler import SlicesBase
 from rl.replay._slices.table import FROM, TO, Longs, SegmentTable
-from rl.core.state import reading
 from rl.replay._state import Apply, Fields
 
 __all__ = ["SliceSamplerWithoutReplacement"]

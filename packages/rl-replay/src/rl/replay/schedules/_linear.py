@@ -7,8 +7,8 @@ from math import isfinite
 from typing import Any, Final, final
 
 from rl.core.errors import ContractError
-from rl.replay._arguments import whole
 from rl.core.state import reading
+from rl.replay._arguments import whole
 from rl.replay._state import Fields
 
 __all__ = ["LinearScheduler"]

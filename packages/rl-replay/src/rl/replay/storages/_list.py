@@ -11,10 +11,10 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import NestedKey
+from rl.core.state import pack, reading, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, row_numbers, whole
 from rl.replay._layout import Layout, flatten
-from rl.core.state import pack, reading, unpack
 from rl.replay._state import Apply, Fields
 from rl.replay.storages._rows import grown
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
+from rl.core.state import pack, reading, unpack
 from rl.replay._arguments import Index, row_numbers, whole
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
-from rl.core.state import pack, reading, unpack
 from rl.replay._state import Apply, Fields, load_cells
 from rl.replay.storages._dtypes import refuse_unwritable
 from rl.replay.storages._gather import flat_rows, row_gather
@@ -135,7 +135,7 @@ class TensorRows:
         return found
 
     def get_runs(self, index: Tensor, begin: Tensor) -> Any:
-        """As `get`, for an index ``[*n]`` of runs of equally many adjacent rows: whole runs are copied, which is faster.
+        """Rows under `index` ``[*n]``, which are runs of equally many adjacent rows; faster than `get`.
 
         Args:
             index: int64, of stored rows.
