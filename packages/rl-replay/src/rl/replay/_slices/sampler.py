@@ -266,6 +266,7 @@ class SlicesBase:
             info[RUNS] = runs
         return rows.view(count, length) if self._pad else rows, info
 
+    @torch.compiler.disable  # flags of slices come from arrays and lists
     def postprocess(self, data: Any, info: dict[Any, Any]) -> Any:
         """Set the flags of slices in a sampled batch, and add them to `info`; see `SliceSampler`.
 
