@@ -470,7 +470,7 @@ def _edges(
         after = torch.arange(padded, device="cpu") - torch.tensor(steps, device="cpu").unsqueeze(1)
         first, last, mask = after >= 0, after >= -1, after < 0
         first[:, 0] = True
-        return tuple(where.flatten().to(device) for where in (first, last, mask))
+        return first.flatten().to(device), last.flatten().to(device), mask.flatten().to(device)
     ends = torch.tensor(steps, device="cpu").cumsum(0)
     first, last = torch.zeros(2, int(ends[-1]), dtype=torch.bool, device="cpu")
     first[0], first[ends[:-1]], last[ends - 1] = True, True, True
