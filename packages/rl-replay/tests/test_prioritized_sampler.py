@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl.core import backends as _backend
 from rl.core import registry
 from rl.core.errors import (
     CheckpointError,
@@ -22,7 +23,6 @@ from rl.core.settings import Settings
 from rl.core.testing import ToyPriorityTree, check_sampler
 from rl.plugins import replay as plugin
 from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, TensorStorage
-from rl.replay._priority import backend as _backend
 from rl.replay._priority.prefix_tree import PrefixTree
 
 

@@ -400,7 +400,7 @@ def test_a_buffer_by_priority_is_as_it_was():
 
 def test_repr_tells_what_is_known():
     buffer = make()
-    assert "0 trajectories, told by ('next', 'done')" in repr(buffer)
+    assert "0 trajectories, read from ('next', 'done')" in repr(buffer)
     buffer.extend(rows(0, 7))
     assert "SliceSampler(slice_len=3, strict_length=True, pad_output=False, span=(False, False), 2 traj" in repr(buffer)
     assert "no storage yet" in repr(SliceSampler(num_slices=3))

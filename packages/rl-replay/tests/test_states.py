@@ -107,7 +107,9 @@ def wrong(value):
     if isinstance(value, torch.Tensor):
         found |= wrong_tensors(value)
     elif isinstance(value, dict):
-        found |= {"extra key": {**value, "surprise": 1}, "list": list(value)}
+        found["list"] = list(value)
+        if "__state__" not in value:  # packed by rl.core.state
+            found["extra key"] = {**value, "surprise": 1}
         for key in value:
             found[f"without {key}"] = {name: item for name, item in value.items() if name != key}
     elif isinstance(value, list) and value:

@@ -53,7 +53,7 @@ def row_index(who: str, index: Any, rows: int) -> int | slice | Tensor:
     """What names some of `rows` rows, with lists and masks as int64 ``[n]``.
 
     Raises:
-        IndexError: if it is no whole number, slice, list, tensor or mask of `rows`.
+        IndexError: if it is not an integer, slice, list, tensor or mask of `rows`.
 
     Example:
         >>> row_index("buffer", [True, False, True], 3)
@@ -69,7 +69,7 @@ def row_index(who: str, index: Any, rows: int) -> int | slice | Tensor:
     if not isinstance(index, Tensor) or index.is_floating_point():
         kind = f"tensor of {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
         raise IndexError(
-            f"{who} is indexed by whole numbers, slices, lists, tensors and masks, got a {kind}; for an entry, index"
+            f"{who} is indexed by integers, slices, lists, tensors and masks, got a {kind}; for an entry, index"
             " the rows: buffer[:][key]"
         )
     if index.dtype is torch.bool:

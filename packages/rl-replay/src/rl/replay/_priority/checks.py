@@ -1,4 +1,4 @@
-"""What the trees do with what they are given: refuse, sort out repeated indices, make random marks."""
+"""Checks of the arguments of priority trees, writes in order, and uniform random numbers."""
 
 from __future__ import annotations
 

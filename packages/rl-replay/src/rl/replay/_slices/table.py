@@ -47,7 +47,7 @@ class SegmentTable:
 
     def __init__(self, capacity: int) -> None:
         self.capacity: Final = capacity
-        self.version = 0  # goes up when lines are numbered anew
+        self.version = 0  # increases when line numbers change
         self.clear()
 
     def clear(self) -> None:
@@ -106,7 +106,7 @@ class SegmentTable:
         return known
 
     def at_least(self, steps: int) -> IndexSet:
-        """Which lines are of trajectories of so many steps; the first time in a pass over the table."""
+        """Lines of trajectories with at least `steps` steps; the first call for a length takes a pass over the table."""
         found = self._sets.pop(steps, None)
         if found is None:
             found = IndexSet(steps)
@@ -131,7 +131,7 @@ class SegmentTable:
         self.clock = number
 
     def write(self, ends: Flags, ids: NDArray[Any] | None, *, flat: bool) -> None:
-        """Rows were written behind the last one.
+        """Append rows after the last one.
 
         Args:
             ends: where a trajectory ends, bool ``[lanes, steps]``.
@@ -267,7 +267,7 @@ class SegmentTable:
             for line in lines.tolist():
                 self._shorten(line, limit)
             return
-        if self.plain:  # one behind the other, so that all but the last one go entirely
+        if self.plain:  # in order of time, so that all but the last one are removed entirely
             gone, last = lines[:-1], int(lines[-1])
             self._lines[gone, FROM] = self._lines[gone, TO]
             for kept in self._sets.values():
@@ -307,7 +307,7 @@ class SegmentTable:
         """Rows along one dimension."""
         count = ends.size
         begins = ends[:-1] if ids is None else ends[:-1] | (ids[1:] != ids[:-1])
-        inner = begins.nonzero()[0]  # trajectories end here, others begin behind
+        inner = begins.nonzero()[0]  # trajectories end here, others begin after
         line = self._lengthen(0, int(inner[0]) + 1 if inner.size else count, going=going)
         if inner.size < _FEW:
             for begin, end in pairwise([*(inner + 1).tolist(), count]):
@@ -409,7 +409,7 @@ class IndexSet:
     """Numbers from 0 on. Adding and removing n of them costs n steps, whatever the size of the set.
 
     Args:
-        least: slices of this length are drawn from the members; kept here for whoever holds several sets.
+        least: number of steps that trajectories of the set have at least.
 
     Example:
         >>> few = IndexSet(1)
@@ -431,7 +431,7 @@ class IndexSet:
 
     @property
     def tensor(self) -> Tensor:
-        """The memory of `members` as a tensor; numbers behind the last member mean nothing."""
+        """The memory of `members` as a tensor; numbers after the last member are unused."""
         known = self._tensor
         if known is None or known[0] is not self.members:
             self._tensor = known = self.members, torch.from_numpy(self.members)
@@ -504,7 +504,7 @@ class IndexSet:
 
 
 def _at_least(array: Longs, size: int) -> Longs:
-    """`array`, or a copy of it that is twice as long as needed, with zeros behind."""
+    """`array`, or a copy of it that is twice as long as needed, padded with zeros."""
     if size <= len(array):
         return array
     grown = np.zeros(2 * size, np.int64)

@@ -1,4 +1,4 @@
-"""The trajectories of a storage, told by what is written into it."""
+"""Trajectories of a storage: end flags and trajectory ids are read from the batches that are written."""
 
 from __future__ import annotations
 
@@ -171,14 +171,14 @@ def _keys_of(source: Any) -> str:
 class Trajectories:
     """Keeps a `SegmentTable` in step with a storage.
 
-    Rows that are written behind the last ones cost as much as there are of them. Whatever else happens to the storage
-    (rows that it has already, rows that were written past the buffer) is seen by its length or its `revision`, and the
-    table is made again from the stored flags, in one pass, before the next draw.
+    Appending rows takes time proportional to their number. Other changes (rows that were there before, or were
+    written past the buffer) change its length or `revision`; the table is then rebuilt from the stored flags, in one
+    pass, before the next sample.
 
     Args:
         who: for messages.
         end_key: see `Boundaries`.
-        traj_key: likewise.
+        traj_key: see `Boundaries`.
     """
 
     def __init__(self, who: str, end_key: NestedKey | None, traj_key: NestedKey | None) -> None:
@@ -194,7 +194,7 @@ class Trajectories:
     def __repr__(self) -> str:
         known = "no storage yet" if self._table is None else f"{len(self._table)} trajectories"
         ends, ids = (", ".join(map(key_str, keys)) for keys in (self._boundaries.ends, self._boundaries.ids))
-        return f"{known}, told by {ends} or {ids}"
+        return f"{known}, read from {ends} or {ids}"
 
     def attach(self, storage: Storage) -> None:
         """Take `storage` as the one that is written to; a table for its rows is made if there are some.
@@ -310,8 +310,8 @@ class Trajectories:
 
     def _forget(self) -> None:
         self._stale = False
-        self._cursor: int | None = None  # where the next row goes, if it was told by a write that did not follow
-        self._expected: Any = None  # revision of the storage if all of its writes were told; None: take what it is
+        self._cursor: int | None = None  # where the next row goes, after a write out of order
+        self._expected: Any = None  # revision of the storage if every write was reported; None if unknown
 
     def _adopt(self, storage: Storage) -> None:
         """Turn to another storage."""
@@ -361,7 +361,7 @@ class Trajectories:
         else:
             self._read_as_dataset(table, storage, marks, end % size if known else self._cursor or 0)
             if not self._stale:
-                table.cut()  # nobody says that what comes next goes on with it
+                table.cut()  # it is not known whether the next rows continue it
 
     def _read_as_dataset(self, table: SegmentTable, storage: Storage, marks: Marks, cursor: int) -> None:
         """Rows of an unknown past: time goes as indices go, and stops at the last one and at `cursor`, the next row."""
@@ -371,7 +371,7 @@ class Trajectories:
             _write(table, marks, np.arange(rows), lead[-1])
         elif dims > 1 and marks[1] is None:
             raise ContractError(
-                f"{self._who}: rows of a storage with ndim={dims} were written past the buffer, so that nobody knows"
+                f"{self._who}: rows of a storage with ndim={dims} were written past the buffer, so that it is unknown"
                 " which environment each is of: write with buffer.extend, or give the rows names of trajectories under"
                 f" {key_str(self._boundaries.ids[0])}"
             )
@@ -391,7 +391,7 @@ def _write(table: SegmentTable, marks: Marks, rows: Any, steps: int | None = Non
 
 
 def _follows(table: SegmentTable, index: Tensor) -> bool:
-    """Whether rows are those behind the last one, in order."""
+    """Whether rows follow the last one, in order."""
     size, count, places = table.capacity, index.numel(), index.cpu().numpy()
     begin = table.clock % size
     if count > size or places[0] != begin:

@@ -41,7 +41,7 @@ class ReplayBuffer:
         storage: where rows are kept; ``ListStorage(1000)`` if None.
         sampler: which rows make a batch; `RandomSampler` if None.
         writer: where new rows go; `RoundRobinWriter` if None.
-        batch_size: rows in a batch when `sample` is not told; needed for iteration and `prefetch`.
+        batch_size: rows in a batch if `sample` is called without; needed for iteration and `prefetch`.
         transform: applied to every sampled batch, any callable from TensorDict to TensorDict; with
             `prefetch` it runs in other threads.
         collate_fn: makes a batch of what the storage returns; a list of TensorDicts or tensors is stacked if
@@ -52,7 +52,7 @@ class ReplayBuffer:
 
     Rows, keys, shapes and dtypes are fixed by the first batch. All methods may be called from several threads.
     With `prefetch`, a batch is drawn when the one `prefetch` places before it is taken, and holds the rows as
-    they were then: `extend` waits until batches on their way have read theirs.
+    they were then: `extend` waits until prefetched batches have gathered theirs.
 
     Example:
         >>> from tensordict import TensorDict
@@ -78,9 +78,9 @@ class ReplayBuffer:
     ) -> None:
         who = type(self).__name__
         if batch_size is not None and whole(batch_size) is None:
-            raise ContractError(f"{who}: batch_size must be a whole number of at least 1, got {batch_size!r}")
+            raise ContractError(f"{who}: batch_size must be an integer of at least 1, got {batch_size!r}")
         if prefetch and whole(prefetch) is None:
-            raise ContractError(f"{who}: prefetch must be a whole number of at least 0, got {prefetch!r}")
+            raise ContractError(f"{who}: prefetch must be an integer of at least 0, got {prefetch!r}")
         if prefetch and batch_size is None:
             raise ContractError(f"{who}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
         if pin_memory and not torch.cuda.is_available():
@@ -172,7 +172,7 @@ class ReplayBuffer:
             The batch ``[n, ...]``, or the pair of batch and info.
 
         Raises:
-            ContractError: if the buffer is empty, or nobody gave a batch size.
+            ContractError: if the buffer is empty, or no batch size was given.
         """
         size = self._size(batch_size)
         if size == self.batch_size and (self._flight.depth or len(self._flight)):
@@ -187,8 +187,8 @@ class ReplayBuffer:
     def __iter__(self) -> Iterator[Any]:
         """Batches of one new pass, each row exactly once; without end if the sampler draws with replacement.
 
-        Batches on their way are given up. Rows that are written meanwhile begin a new pass. One at a time: a second
-        iteration begins the pass anew for both, and `sample` takes from it.
+        Prefetched batches are discarded. Rows that are written meanwhile begin a new pass. One at a time: a second
+        iteration restarts the pass for both, and `sample` takes from it.
 
         Raises:
             ContractError: if the buffer is empty or has no batch size.
@@ -251,7 +251,7 @@ class ReplayBuffer:
         return self
 
     def empty(self) -> None:
-        """Forget all rows and batches on their way; keys, shapes and dtypes stay fixed.
+        """Remove all rows and prefetched batches; keys, shapes and dtypes stay fixed.
 
         Raises:
             ContractError: if the writer refuses.
@@ -275,7 +275,7 @@ class ReplayBuffer:
     def state_dict(self) -> dict[str, Any]:
         """Everything that an exact continuation needs; tensors are copies, the rest are plain containers.
 
-        That is rows, cursor, order of the pass, state of the generator, and batches on their way.
+        That is rows, cursor, order of the pass, state of the generator, and prefetched batches.
 
         Raises:
             CheckpointError: if something stored is neither tensor nor plain data.
@@ -362,7 +362,7 @@ class ReplayBuffer:
             who = type(self).__name__
             if batch_size is None:
                 raise ContractError(f"{who}: no batch size: call sample(n), or make the buffer with batch_size=n")
-            raise ContractError(f"{who}: batch_size must be a whole number of at least 1, got {batch_size!r}")
+            raise ContractError(f"{who}: batch_size must be an integer of at least 1, got {batch_size!r}")
         return size
 
     def _extend(self, data: Any) -> Tensor:

@@ -48,7 +48,7 @@ class PrioritizedSampler:
 
     Args:
         max_capacity: number of rows at most; that of the storage.
-        alpha: how much priority counts; 0 is uniform. May be set later: everything is made again from raw priorities.
+        alpha: exponent of the priorities; 0 is uniform. May be set later: powers are recomputed from raw priorities.
         beta: how much of the bias is corrected; 1 is all of it. May be set later.
         eps: added to the absolute raw priority.
         dtype: of priorities and weights, `torch.float32` or `torch.float64`.
@@ -98,7 +98,7 @@ class PrioritizedSampler:
         who = type(self).__name__
         capacity = whole(max_capacity)
         if capacity is None:
-            raise ContractError(f"{who}: max_capacity must be a whole number of at least 1, got {max_capacity!r}")
+            raise ContractError(f"{who}: max_capacity must be an integer of at least 1, got {max_capacity!r}")
         if dtype not in (torch.float32, torch.float64):
             raise ContractError(f"{who}: dtype must be torch.float32 or torch.float64, got {dtype}")
         check_reduction(who, reduction)
@@ -171,7 +171,7 @@ class PrioritizedSampler:
     ) -> tuple[Tensor, dict[str, Any]]:
         """Draw indices ``[batch_size]`` int64, with ``priority_weight`` ``[batch_size]`` in (0, 1].
 
-        Rows of `storage` that the sampler was not told of, such as a dataset's, count as new.
+        Rows that were written past the sampler, such as those of a dataset, count as new.
 
         Raises:
             ContractError: if the storage is empty, lost rows, or is larger than `max_capacity`, all priorities are
@@ -353,7 +353,7 @@ class PrioritizedSampler:
         )
 
     def _write(self, index: Tensor, raw: Tensor, rows: int, largest: Tensor | None = None) -> None:
-        """Raw priorities at indices below `rows`, into the tree and beside it; nothing if one is refused.
+        """Raw priorities at indices below `rows`, into the tree and into `_raw`; nothing if one is refused.
 
         A tree that takes it all does it in one call, which reads no value on the host: on an accelerator nothing waits.
         """

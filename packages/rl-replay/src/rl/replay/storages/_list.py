@@ -44,7 +44,7 @@ class ListStorage:
     def __init__(self, max_size: int = 1000, *, ragged: bool = False) -> None:
         size = whole(max_size)
         if size is None:
-            raise ShapeError(f"ListStorage: max_size must be a whole number of at least 1, got {max_size!r}")
+            raise ShapeError(f"ListStorage: max_size must be an integer of at least 1, got {max_size!r}")
         self.max_size: Final = size
         self.ragged: Final = ragged
         self._layout: Layout | None = None

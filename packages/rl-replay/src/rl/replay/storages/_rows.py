@@ -52,7 +52,7 @@ class TensorRows:
     def _whole(self, name: str, value: Any) -> int:
         number = whole(value)
         if number is None:
-            raise ShapeError(f"{type(self).__name__}: {name} must be a whole number of at least 1, got {value!r}")
+            raise ShapeError(f"{type(self).__name__}: {name} must be an integer of at least 1, got {value!r}")
         return number
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class TensorRows:
     def set(self, index: Index, data: TensorDictBase | Tensor) -> None:
         """Write the rows of `data` under `index`. Everything is checked before anything is written.
 
-        Rows behind the last one may be written only without leaving a gap.
+        Rows may be appended only without leaving a gap.
 
         Raises:
             ContractError: if a key is missing or new.
@@ -288,7 +288,7 @@ class TensorRows:
         self._keys = [key for key, _ in self._tensors]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Made again where the storage arrives: who copies rows there may be another.
+        # Rebuilt by `__setstate__`: another back end may copy rows there.
         gone = ("_rows", "slices", "_tensors", "_lists", "_keys")
         return {name: value for name, value in self.__dict__.items() if name not in gone}
 
@@ -399,7 +399,7 @@ def grown(who: str, index: Tensor, length: int, max_size: int) -> int:
     if (low > length or high + 1 - low > index.numel()) and int(
         index[index >= length].unique().numel()
     ) != high + 1 - length:
-        raise IndexError(f"{who}: writing at {high} would leave a gap behind row {length - 1}")
+        raise IndexError(f"{who}: writing at {high} would leave a gap after row {length - 1}")
     return high + 1
 
 
