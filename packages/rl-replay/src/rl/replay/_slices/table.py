@@ -106,7 +106,7 @@ class SegmentTable:
         return known
 
     def at_least(self, steps: int) -> IndexSet:
-        """Lines of trajectories with at least `steps` steps; the first call for a length takes a pass over the table."""
+        """Lines of trajectories with at least `steps` steps; the first call for a length passes over the table."""
         found = self._sets.pop(steps, None)
         if found is None:
             found = IndexSet(steps)

@@ -38,7 +38,7 @@ class _Prioritized(ReplayBuffer):
         sampler_device: torch.device | str | None = None,
         compilable: bool = False,
         stratified: bool = False,
-        storage: see `ReplayBuffer`.
+        storage: Storage | None = None,
         writer: Writer | None = None,
         batch_size: int | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -198,7 +198,7 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         sampler_device: torch.device | str | None = None,
         compilable: bool = False,
         stratified: bool = False,
-        storage: see `ReplayBuffer`.
+        storage: Storage | None = None,
         writer: Writer | None = None,
         batch_size: int | None = None,
         transform: Callable[[Any], Any] | None = None,
