@@ -84,7 +84,9 @@ def same(one, two):
 
 
 def places(value, path=()):
-    """Paths and values of everything in a state; of a list, its first item stands for all."""
+    """Paths and values of everything in a state, without values packed by rl.core.state; a list's first item only."""
+    if isinstance(value, dict) and "__state__" in value:
+        return
     yield path, value
     if isinstance(value, (dict, list, tuple)):
         for key in value if isinstance(value, dict) else range(min(len(value), 1 + (len(value) < 4))):
@@ -107,9 +109,7 @@ def wrong(value):
     if isinstance(value, torch.Tensor):
         found |= wrong_tensors(value)
     elif isinstance(value, dict):
-        found["list"] = list(value)
-        if "__state__" not in value:  # packed by rl.core.state
-            found["extra key"] = {**value, "surprise": 1}
+        found |= {"extra key": {**value, "surprise": 1}, "list": list(value)}
         for key in value:
             found[f"without {key}"] = {name: item for name, item in value.items() if name != key}
     elif isinstance(value, list) and value:
