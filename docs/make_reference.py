@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "reference" / "api"
 EXTRA_MODULES = {
     "rl.core": [
+        "rl.core.backends",
+        "rl.core.component",
         "rl.core.interfaces",
         "rl.core.hookspecs",
         "rl.core.keys",
@@ -23,6 +25,7 @@ EXTRA_MODULES = {
         "rl.core.lowering",
         "rl.core.checks",
         "rl.core.settings",
+        "rl.core.state",
         "rl.core.targets",
         "rl.core.testing",
     ],

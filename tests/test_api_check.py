@@ -67,8 +67,8 @@ def test_an_unchanged_copy_passes(copy):
         pytest.param(
             "hookspecs.py", "def rl_row_gather(tensors", "def rl_row_gather(rows", "tensors", id="hook-argument"
         ),
-        pytest.param("components.py", '    "writer": (1, 1),\n', "", "kind writer was removed", id="kind"),
-        pytest.param("components.py", '"env": (1, 1)', '"env": (2, 2)', "env/1 to env/1 became env/2", id="contract"),
+        pytest.param("component.py", '    "writer": (1, 1),\n', "", "kind writer was removed", id="kind"),
+        pytest.param("component.py", '"env": (1, 1)', '"env": (2, 2)', "env/1 to env/1 became env/2", id="contract"),
         pytest.param(PROJECT, "torch>=2.11", "torch>=2.13", "torch>=2.11 became torch>=2.13", id="torch"),
         pytest.param(PROJECT, "pluggy>=1.5,<2", "pluggy>=1.5,<1.9", "pluggy<2,>=1.5 became", id="upper-bound"),
         pytest.param(PROJECT, ">=3.11", ">=3.12", "python>=3.11 became python>=3.12", id="python"),
@@ -85,7 +85,7 @@ def test_a_break_is_named_and_fails(copy, file, old, new, named):
 
 def test_a_break_with_a_new_series_passes(copy):
     doctor(copy / "contract.py", "def refuse(", "def reject(")
-    doctor(copy / "__about__.py", '"0.1', '"0.2')
+    doctor(copy / "__about__.py", '"0.2', '"0.3')
     done = check(copy.parents[4])
     assert done.returncode == 0, done.stdout
     assert "1 breaking change(s)" in done.stdout
@@ -96,9 +96,9 @@ def test_a_break_with_a_new_series_passes(copy):
     [
         pytest.param("checks.py", "def same", "def another() -> None:\n    ...\n\n\ndef same", id="function"),
         pytest.param("hookspecs.py", "(tensors: ", "(size: int, tensors: ", id="argument-of-a-hook"),
-        pytest.param("components.py", '"env": (1, 1)', '"env": (1, 2)', id="newer-contract"),
+        pytest.param("component.py", '"env": (1, 1)', '"env": (1, 2)', id="newer-contract"),
         pytest.param(PROJECT, "pluggy>=1.5,<2", "pluggy>=1.4", id="wider-bound"),
-        pytest.param("../../../../rl-envs/pyproject.toml", ">=0.1.3,<0.2", ">=0.1.9,<0.2", id="newer-core-of-a-series"),
+        pytest.param("../../../../rl-envs/pyproject.toml", ">=0.2,<0.3", ">=0.2.9,<0.3", id="newer-core-of-a-series"),
         pytest.param(ENVS, "    yield", '    yield Component("env", "n", "m:A")\n    yield', id="component"),
     ],
 )

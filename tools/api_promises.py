@@ -51,7 +51,7 @@ def promises(package: Path, module: griffe.Module) -> Promises:
         specs = module["hookspecs"].members.items()
         found["hooks"] = {name: str(spec.returns) for name, spec in specs if name.startswith("rl_")}
     if "components" in module.members:
-        found["contracts"] = ast.literal_eval(str(module["components.CONTRACTS"].value))
+        found["contracts"] = ast.literal_eval(str(module["component.CONTRACTS"].value))
     return found
 
 

@@ -7,20 +7,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, is_tensor_collection
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    is_leaf_nontensor,
+    is_tensor_collection,
+)
 
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.mdp import (
     FLAGS,
     StepMDP,
-    any_done,
-    apply_reset_mask,
     complete_done,
     done_levels,
     merge_reset,
     reset_masks,
     step_mdp,
-    terminated_or_truncated,
     where_reset,
 )
 from rl.core.specs import Binary, Composite, Unbounded
@@ -276,11 +280,6 @@ def test_done_is_terminated_or_truncated(rows):
     terminated, truncated = torch.tensor(rows).T.unsqueeze(-1)
     out = complete_done({"terminated": terminated, "truncated": truncated})
     assert out["done"].tolist() == [[a or b] for a, b in rows]
-    assert any_done(out) == any(a or b for a, b in rows)
-    assert terminated_or_truncated(out) == any_done(out)
-    mask = out["_reset"].tolist() if any_done(out) else None
-    assert mask == (out["done"].tolist() if any_done(out) else None)
-    assert ("_reset" in out) == any_done(out)
 
 
 def test_levels_of_flags():
@@ -288,29 +287,13 @@ def test_levels_of_flags():
     assert done_levels(("agents", "done")) == [("agents",)]
 
 
-def test_masks_are_written_at_each_level():
-    done = torch.tensor([[[T], [F]], [[F], [F]]])
-    td = TensorDict(terminated=torch.tensor([[F], [F]]), agents={"done": done}, batch_size=[2])
-    assert terminated_or_truncated(td, KEYS["done_keys"])
-    assert td["_reset"].tolist() == [[F], [F]]
-    assert td["agents", "_reset"].tolist() == done.tolist()
-    assert td["agents", "_reset"].data_ptr() != done.data_ptr()
-
-
-def test_nothing_ended_writes_no_mask_unless_asked():
-    td = TensorDict(done=torch.zeros(2, 1, dtype=torch.bool), batch_size=[2])
-    assert not terminated_or_truncated(td)
-    assert "_reset" not in td.keys()
-    assert not terminated_or_truncated(td, write_full_false=True)
-    assert not td["_reset"].any()
-
-
-def test_a_level_without_flags_is_named():
-    with pytest.raises(ContractError, match=r"level \('agents',\)"):
-        terminated_or_truncated({"done": torch.ones(1)}, KEYS["done_keys"])
-
-
 # ---------------------------------------------------------------------- partial resets
+
+
+def merged(td, fresh, done_keys="done"):
+    """What a partial reset by the masks of `td` leaves, by flat key."""
+    current, new = (dict(x.items(True, True, is_leaf=is_leaf_nontensor)) for x in (td, fresh))
+    return merge_reset(current, new, reset_masks(td, done_keys))
 
 
 def test_a_mask_at_the_root_overrides_those_below():
@@ -336,12 +319,9 @@ def test_what_is_not_selected_comes_from_the_last_root(selected):
     last = td["x"]
     fresh = TensorDict(x=torch.zeros(n, 3, dtype=torch.int64), agents={"y": torch.zeros(n, 2, 1)}, batch_size=[n])
     fresh["agents", "y"] = fresh["agents", "y"].long()
-    out = apply_reset_mask(td, fresh)
-    assert out is td
+    out = merged(td, fresh)
     assert out["x"].tolist() == [[0 if s else 7] * 3 for s in selected]
     assert out["agents", "y"].tolist() == [[[0 if s else 7]] * 2 for s in selected]
-    assert out["loc"].tolist() == [7] * n
-    assert "_reset" not in out.keys()
     assert last.eq(7).all()
 
 
@@ -349,22 +329,15 @@ def test_masks_of_a_group_select_its_members():
     mask = torch.tensor([[[T], [F]]])
     td = TensorDict(x=torch.full((1, 3), 7), agents={"y": torch.full((1, 2, 1), 7), "_reset": mask}, batch_size=[1])
     fresh = TensorDict(x=torch.zeros(1, 3), agents={"y": torch.zeros(1, 2, 1, dtype=torch.int64)}, batch_size=[1])
-    out = apply_reset_mask(td, fresh, KEYS["done_keys"])
+    out = merged(td, fresh, KEYS["done_keys"])
     assert out["agents", "y"].flatten().tolist() == [0, 7]
     assert out["x"].flatten().tolist() == [0, 0, 0], "a level without a mask is reset in full"
-    assert ("agents", "_reset") not in out.keys(include_nested=True)
-
-
-def test_a_full_reset_needs_no_last_data():
-    td = TensorDict(_reset=torch.ones(2, 1, dtype=torch.bool), batch_size=[2])
-    assert apply_reset_mask(td, TensorDict(x=torch.zeros(2), batch_size=[2]))["x"].tolist() == [0, 0]
 
 
 def test_a_partial_reset_without_the_last_data_is_refused():
     td = TensorDict(_reset=torch.tensor([[T], [F]]), batch_size=[2])
     with pytest.raises(ContractError, match=r"reads \('agents', 'x'\)"):
-        apply_reset_mask(td, TensorDict(agents={"x": torch.zeros(2)}, batch_size=[2]))
-    assert "_reset" in td.keys(), "nothing was written"
+        merged(td, TensorDict(agents={"x": torch.zeros(2)}, batch_size=[2]))
 
 
 def test_leaves_are_merged_by_flat_key():
@@ -378,9 +351,9 @@ def test_leaves_are_merged_by_flat_key():
 
 def test_text_is_merged_too():
     td = TensorDict(_reset=torch.tensor([[T], [F]]), batch_size=[2]).set("word", NonTensorStack("old", "kept"))
-    out = apply_reset_mask(td, TensorDict(batch_size=[2]).set("word", NonTensorStack("new", "unused")))
-    assert out.get("word").tolist() == ["new", "kept"]
-    assert is_tensor_collection(out.get("word"))
+    out = merged(td, TensorDict(batch_size=[2]).set("word", NonTensorStack("new", "unused")))
+    assert out["word"].tolist() == ["new", "kept"]
+    assert is_tensor_collection(out["word"])
 
 
 def test_shapes_must_agree():

@@ -1,9 +1,9 @@
-"""`rl.core.namespace`: what hides the namespace package."""
+"""`rl.core._plugins.namespace`: what hides the namespace package."""
 
 import subprocess
 import sys
 
-from rl.core import namespace
+from rl.core._plugins import namespace
 
 
 def test_a_clean_environment_has_no_intruder(tmp_path):

@@ -13,7 +13,6 @@ from rl.core.specs import (
     Binary,
     Bounded,
     Categorical,
-    Choice,
     Composite,
     MultiCategorical,
     OneHot,
@@ -117,7 +116,6 @@ def test_specs_are_not_hashable():
         pytest.param(Bounded(0, 255, (1,), dtype=torch.uint8), 256, id="integers"),
         pytest.param(Bounded(0.0, 1.0), math.inf, id="box"),
         pytest.param(Unbounded(), math.inf, id="unbounded"),
-        pytest.param(Choice(["a", "b"]), 2, id="choice"),
         pytest.param(Composite(a=Categorical(2), b=Binary(2)), 8, id="composite"),
     ],
 )
@@ -151,9 +149,3 @@ def test_conversions_refuse_what_is_not_in_the_spec():
         Categorical(3).to_one_hot(torch.tensor(3))
     with pytest.raises(SpecError, match=r"got .*1, 1"):
         OneHot(2, dtype=torch.int64).to_categorical(torch.tensor([1, 1]))
-
-
-def test_choices_of_a_batch_are_independent():
-    spec = Choice(["left", "right"]).expand(200)
-    torch.manual_seed(0)
-    assert set(spec.to_numpy(spec.rand())) == {"left", "right"}

@@ -14,7 +14,6 @@ from rl.core.specs import (
     Bounded,
     Categorical,
     CategoricalBox,
-    Choice,
     ContinuousBox,
     MultiCategorical,
     MultiOneHot,
@@ -108,8 +107,6 @@ def test_bounded_takes_dtype_and_shape_from_its_ends():
         pytest.param(lambda: MultiCategorical([2, 0]), r"nvec=\[2, 0\]", id="multi-nothing"),
         pytest.param(lambda: MultiCategorical([2, 3], (3,)), r"\(2,\), got \(3,\)", id="multi-shape"),
         pytest.param(lambda: MultiOneHot([2, 3], (4,)), r"\(5,\), got \(4,\)", id="multi-one-hot-shape"),
-        pytest.param(lambda: Choice([]), r"at least one", id="choice-nothing"),
-        pytest.param(lambda: Choice([Unbounded(2), Unbounded(3)]), r"\(2,\).*\(3,\)", id="choice-shapes"),
         pytest.param(lambda: Categorical(2, mask=[1, 0]), r"bool, got torch.int64", id="mask-dtype"),
         pytest.param(lambda: Categorical(2, mask=torch.ones(3) > 0), r"\(2,\), got \(3,\)", id="mask-shape"),
         pytest.param(lambda: OneHot(2, mask=torch.zeros(2) > 0), r"OneHot forbids every class", id="mask-empty"),
@@ -141,7 +138,6 @@ def test_the_base_is_abstract():
             MultiOneHot([2, 1], dtype=torch.int64), [[0, 1, 1]], [[0, 1, 0], [1, 1, 1], [1, 0, 2]], id="multi-one-hot"
         ),
         pytest.param(Binary(2), [[0, 1]], [[0, 2], [-1, 0]], id="binary"),
-        pytest.param(Choice([torch.tensor(1), torch.tensor(5)]), [1, 5], [2, 3], id="choice"),
     ],
 )
 def test_membership_by_hand(spec, inside, outside):
@@ -188,7 +184,6 @@ def test_what_is_wrong_is_said(value, text):
         pytest.param(MultiCategorical([2, 3]), [[5, -1], [0, 2]], [[1, 0], [0, 2]], id="multi-categorical"),
         pytest.param(MultiOneHot([2, 2], dtype=torch.int64), [[3, 0, 0, 0]], [[1, 0, 1, 0]], id="multi-one-hot"),
         pytest.param(Binary(dtype=torch.float32), [0.2, 0.8, -4.0, 9.0], [0, 1, 0, 1], id="binary"),
-        pytest.param(Choice([torch.tensor(1.0), torch.tensor(5.0)]), [2.0, 4.0], [1.0, 5.0], id="choice"),
     ],
 )
 def test_projection_by_hand(spec, value, expected):
@@ -323,7 +318,6 @@ def test_scalars_go_back_as_scalars():
         pytest.param(OneHot(3, (2, 3)), [0, 1, 2], r"shape \(2,\), got \(3,\)", id="one-hot-shape"),
         pytest.param(MultiOneHot([2, 3]), [0, 3], r"\[2, 3\], got \[0, 3\]", id="multi-one-hot-class"),
         pytest.param(NonTensor((2,)), "text", "list of 2 values, got 'text'", id="non-tensor"),
-        pytest.param(Choice(["a", "b"]), "c", "cannot encode 'c'", id="choice"),
     ],
 )
 def test_what_cannot_be_encoded_is_refused(spec, value, text):

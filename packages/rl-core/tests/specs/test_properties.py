@@ -16,7 +16,6 @@ from rl.core.specs import (
     Binary,
     Bounded,
     Categorical,
-    Choice,
     Composite,
     MultiCategorical,
     MultiOneHot,
@@ -117,19 +116,6 @@ def binary(draw, shape=small):
 
 
 @st.composite
-def choice(draw, shape=small):
-    """Choices of one form, seen through new leading dimensions."""
-    kind = draw(st.sampled_from(["text", "tensors", "boxes"]))
-    options = {
-        "text": ["left", "right", "stay"],
-        "tensors": [torch.tensor([0, 1]), torch.tensor([2, 3])],
-        "boxes": [Bounded(0, 1, (2,)), Bounded(3, 4, (2,))],
-    }[kind]
-    spec = Choice(options)
-    return spec.expand(*draw(shape), *spec.shape)
-
-
-@st.composite
 def non_tensor(draw, shape=small):
     return NonTensor(draw(shape), example_data=draw(st.text(max_size=3)))
 
@@ -173,7 +159,7 @@ def stacked(draw):
     }[kind]
 
 
-ALL = {**TENSORS, "choice": choice, "non-tensor": non_tensor, "composite": composite, "stacked": stacked}
+ALL = {**TENSORS, "non-tensor": non_tensor, "composite": composite, "stacked": stacked}
 every_kind = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in ALL.items()])
 every_tensor = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in TENSORS.items()])
 
@@ -414,7 +400,7 @@ def _numbers(spec):
 @few
 @given(data=st.data())
 def test_a_generator_makes_draws_repeatable(data):
-    spec = data.draw(composite() | stacked() | choice())
+    spec = data.draw(composite() | stacked())
     first, second = (spec.rand(generator=torch.Generator().manual_seed(3)) for _ in range(2))
     assert _plain(spec, first) == _plain(spec, second)
 

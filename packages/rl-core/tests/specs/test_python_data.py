@@ -5,11 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
-from tensordict import NonTensorData, TensorDict
+from tensordict import TensorDict
 from torch.testing import assert_close
 
 from rl.core.errors import SpecError
-from rl.core.specs import Choice, NonTensor, OneHot
+from rl.core.specs import NonTensor, OneHot
 
 OBJECTS = {
     "text": ("a", "b"),
@@ -27,21 +27,6 @@ OBJECTS = {
 def test_specs_of_any_object_can_be_compared(one, other):
     assert NonTensor(example_data=one) == NonTensor(example_data=copy.deepcopy(one))
     assert NonTensor(example_data=one) != NonTensor(example_data=other)
-
-
-@pytest.mark.parametrize("shape", [(), (2,)], ids=str)
-def test_a_choice_of_non_tensor_data_holds_its_samples(shape):
-    spec = Choice([NonTensorData(one, batch_size=shape) for one in ("left", "right")])
-    for value in (spec.rand(), spec.enumerate()[1], NonTensorData("right", batch_size=shape)):
-        assert spec.is_in(value)
-    assert not spec.is_in(NonTensorData("up", batch_size=shape))
-    assert spec.is_in(spec.expand(3, *shape).rand()[0])
-
-
-def test_a_choice_of_arrays_holds_its_samples():
-    spec = Choice([np.array([1, 2]), np.array([3, 4])])
-    assert spec.is_in(spec.rand())
-    assert not spec.is_in(NonTensorData(np.array([1, 4])))
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32], ids=str)

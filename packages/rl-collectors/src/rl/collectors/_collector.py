@@ -26,8 +26,7 @@ from rl.collectors._recurrent_state import Carried
 from rl.collectors._state import unpack_state
 from rl.collectors._trajectories import number_trajectories
 from rl.collectors._weights import load_weights
-from rl.core import set_recurrent_mode
-from rl.core._explain import check_pipeline
+from rl.core import check_pipeline, set_recurrent_mode
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, key_str, unwrap

@@ -9,9 +9,9 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.core.__about__ import __version__
-    from rl.core._compile import compile_with_warmup
     from rl.core._explain import Explanation, check_pipeline, explain
-    from rl.core._exploration import ExplorationType, exploration_type, set_exploration_type
+    from rl.core._lowering.compile import compile_with_warmup
+    from rl.core._mdp.exploration import ExplorationType, exploration_type, set_exploration_type
     from rl.core.component import CONTRACTS, Command, Component
     from rl.core.contract import Contract, Key
     from rl.core.errors import (
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         Bounded,
         Categorical,
         CategoricalBox,
-        Choice,
         Composite,
         ContinuousBox,
         MultiCategorical,
@@ -64,7 +63,6 @@ __all__ = [
     "CategoricalBox",
     "CheckError",
     "CheckpointError",
-    "Choice",
     "Command",
     "Component",
     "Composite",
@@ -118,9 +116,9 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.core.__about__": ["__version__"],
-        "rl.core._compile": ["compile_with_warmup"],
+        "rl.core._lowering.compile": ["compile_with_warmup"],
         "rl.core._explain": ["Explanation", "check_pipeline", "explain"],
-        "rl.core._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
+        "rl.core._mdp.exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
         "rl.core.recurrent": ["RecurrentOptions", "State", "recurrent_mode", "set_recurrent_mode", "states_of"],
         "rl.core.component": ["CONTRACTS", "Command", "Component"],
         "rl.core.contract": ["Contract", "Key"],
@@ -150,7 +148,6 @@ __getattr__, __dir__ = lazy_exports(
             "Bounded",
             "Categorical",
             "CategoricalBox",
-            "Choice",
             "Composite",
             "ContinuousBox",
             "MultiCategorical",

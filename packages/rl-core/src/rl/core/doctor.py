@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rl.core import namespace
 from rl.core.__about__ import __version__
 from rl.core._command.output import diverted_stdout
 from rl.core._command.parser import Parser
 from rl.core._command.table import table
+from rl.core._plugins import namespace
 from rl.core._plugins.record import Answer, PluginRecord, brief
 from rl.core._plugins.validation import did_you_mean
 from rl.core._plugins.versions import installed_version, requirements, satisfies

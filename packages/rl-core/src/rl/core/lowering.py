@@ -24,12 +24,21 @@ from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tenso
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core._lowering.fast_sequential import changed, plain_network
+from rl.core._lowering.fast_sequential import changed, plain_network, run_layers
 from rl.core.errors import ContractError
 from rl.core.interfaces import LeafEnv, LoweredModule
 from rl.core.keys import NestedKey, as_tuple, unwrap
 
-__all__ = ["Lowered", "LoweredDistribution", "chain", "lower", "lower_distribution", "lower_env", "unhooked"]
+__all__ = [
+    "Lowered",
+    "LoweredDistribution",
+    "chain",
+    "lower",
+    "lower_distribution",
+    "lower_env",
+    "run_layers",
+    "unhooked",
+]
 
 # Draws and scores in one call where a distribution offers it; tensordict's own look-up, so that both forms of
 # a policy take the same branch. Absent from tensordict 0.14, which always draws first and scores then.

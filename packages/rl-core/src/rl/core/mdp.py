@@ -14,13 +14,11 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 from rl.core._mdp.done_flags import (
     FLAGS,
     Keys,
-    any_done,
     complete_done,
     done_levels,
     key_list,
-    terminated_or_truncated,
 )
-from rl.core._mdp.partial_reset import apply_reset_mask, merge_reset, reset_masks, where_reset
+from rl.core._mdp.partial_reset import merge_reset, reset_masks, where_reset
 from rl.core.errors import ContractError
 from rl.core.keys import ACTION, DONE, NEXT, RESET, REWARD, NestedKey, as_tuple, unwrap
 
@@ -30,14 +28,11 @@ if TYPE_CHECKING:
 __all__ = [
     "FLAGS",
     "StepMDP",
-    "any_done",
-    "apply_reset_mask",
     "complete_done",
     "done_levels",
     "merge_reset",
     "reset_masks",
     "step_mdp",
-    "terminated_or_truncated",
     "where_reset",
 ]
 

@@ -15,11 +15,13 @@ from typing import Any, NoReturn
 
 import pluggy
 
-from rl.core import hookspecs, namespace
+from rl.core import hookspecs
+from rl.core._plugins import namespace
 from rl.core._plugins.discovery import FIRST_PARTY, disable, in_order, record_of, scan
 from rl.core._plugins.protocols import check_answer
 from rl.core._plugins.record import Answer, PluginRecord, brief, declaring, naming_interrupts
 from rl.core._plugins.validation import IncompatiblePluginError, Offers, add_offer, admit, did_you_mean
+from rl.core._plugins.warning import issue_warning
 from rl.core.component import CONTRACTS, OWN_COMMANDS, Command, Component
 from rl.core.errors import (
     BrokenPluginWarning,
@@ -27,7 +29,6 @@ from rl.core.errors import (
     PluginError,
     RLError,
     UnknownComponentError,
-    issue_warning,
 )
 from rl.core.settings import normalized, settings
 from rl.core.targets import check_target

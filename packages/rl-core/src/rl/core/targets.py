@@ -6,7 +6,7 @@ from functools import reduce
 from importlib import import_module
 from typing import Any
 
-from rl.core import namespace
+from rl.core._plugins import namespace
 from rl.core._plugins.discovery import FIRST_PARTY
 from rl.core._plugins.protocols import check_kind
 from rl.core._plugins.versions import installed_version

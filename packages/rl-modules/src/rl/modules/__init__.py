@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.core._exploration import ExplorationType, exploration_type, set_exploration_type
+    from rl.core import ExplorationType, exploration_type, set_exploration_type
     from rl.core.recurrent import recurrent_mode, set_recurrent_mode
     from rl.modules.__about__ import __version__
     from rl.modules.distributions._delta import Delta
@@ -85,7 +85,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "rl.core._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
+        "rl.core": ["ExplorationType", "exploration_type", "set_exploration_type"],
         "rl.core.recurrent": ["recurrent_mode", "set_recurrent_mode"],
         "rl.modules.__about__": ["__version__"],
         "rl.modules.distributions._delta": ["Delta"],

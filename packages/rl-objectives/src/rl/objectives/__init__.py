@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.core._compile import compile_with_warmup
+    from rl.core import compile_with_warmup
     from rl.objectives.__about__ import __version__
     from rl.objectives.estimators._gae import GAE
     from rl.objectives.estimators._kinds import ValueEstimators
@@ -40,7 +40,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "rl.core._compile": ["compile_with_warmup"],
+        "rl.core": ["compile_with_warmup"],
         "rl.objectives.__about__": ["__version__"],
         "rl.objectives.losses._a2c": ["A2CLoss"],
         "rl.objectives.losses._dqn": ["DQNLoss"],

@@ -9,9 +9,16 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.keys import DONE, RESET, TERMINATED, TRUNCATED, NestedKey, as_tuple, key_str, unwrap
+from rl.core.keys import DONE, TERMINATED, TRUNCATED, NestedKey, as_tuple, key_str, unwrap
 
-__all__ = ["FLAGS", "Keys", "Level", "any_done", "complete_done", "done_levels", "key_list", "terminated_or_truncated"]
+__all__ = [
+    "FLAGS",
+    "Keys",
+    "Level",
+    "complete_done",
+    "done_levels",
+    "key_list",
+]
 
 FLAGS = (DONE, TERMINATED, TRUNCATED)
 """The flags of one level."""
@@ -136,61 +143,3 @@ def _refuse_contradiction(done: Tensor, terminated: Tensor, truncated: Tensor | 
         f"{owner} wrote done flags that contradict each other, at {at} of {list(done.shape)}: {said}."
         " Write done = terminated | truncated, or leave 'done' out to have it filled in"
     )
-
-
-def _level_done(td: Any, level: Level) -> Tensor | None:
-    """The union of the flags of a level."""
-    found = [td.get(unwrap((*level, flag)), None) for flag in FLAGS]
-    present = [flag for flag in found if flag is not None]
-    if not present:
-        return None
-    union = present[0]
-    for flag in present[1:]:
-        union = union | flag
-    return union
-
-
-def any_done(tensordict: Any, done_keys: Keys = DONE) -> bool:
-    """Whether any flag of any level is set.
-
-    Args:
-        tensordict: with the flags at its root: ``td`` after a reset, ``td["next"]`` after a step; leaves also do.
-        done_keys: their levels are looked at, with all three flags.
-    """
-    unions = (_level_done(tensordict, level) for level in done_levels(done_keys))
-    return any(bool(union.any()) for union in unions if union is not None)
-
-
-def terminated_or_truncated(tensordict: Any, done_keys: Keys = DONE, *, write_full_false: bool = False) -> bool:
-    """Write, beside the flags of each level, the mask ``_reset`` of what has ended, in place.
-
-    Args:
-        tensordict: as for `any_done`.
-        done_keys: as for `any_done`.
-        write_full_false: write masks even if nothing has ended.
-
-    Returns:
-        Whether anything has ended.
-
-    Raises:
-        ContractError: if a level has no flag.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> td = TensorDict(done=torch.tensor([[True], [False]]), batch_size=[2])
-        >>> terminated_or_truncated(td), td["_reset"].flatten()
-        (True, tensor([ True, False]))
-    """
-    unions: dict[Level, Tensor] = {}
-    for level in done_levels(done_keys):
-        union = _level_done(tensordict, level)
-        if union is None:
-            raise ContractError(
-                f"no done flag at level {level!r}: expected one of {[key_str((*level, flag)) for flag in FLAGS]}"
-            )
-        unions[level] = union
-    ended = any(bool(union.any()) for union in unions.values())
-    if ended or write_full_false:
-        for level, union in unions.items():
-            tensordict[unwrap((*level, RESET))] = union.clone()
-    return ended

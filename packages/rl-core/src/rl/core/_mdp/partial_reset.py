@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
 from rl.core._mdp.done_flags import Keys, Level, done_levels
 from rl.core.errors import ContractError, ShapeError
-from rl.core.keys import DONE, RESET, NestedKey, as_tuple, key_str, unwrap
+from rl.core.keys import DONE, RESET, as_tuple, key_str, unwrap
 
-__all__ = ["apply_reset_mask", "merge_reset", "reset_masks", "where_reset"]
+__all__ = ["merge_reset", "reset_masks", "where_reset"]
 
 
 def reset_masks(tensordict: Any, done_keys: Keys = DONE) -> dict[Level, Tensor]:
@@ -78,51 +77,3 @@ def merge_reset(current: Mapping[Any, Any], fresh: Mapping[Any, Any], masks: Map
             )
         out[key] = where_reset(partial[level], value, old)
     return out
-
-
-def apply_reset_mask(tensordict: TensorDictBase, fresh: TensorDictBase, done_keys: Keys = DONE) -> TensorDictBase:
-    """Finish a partial reset: update `tensordict` with `fresh` where its masks ``_reset`` are set, and erase them.
-
-    Args:
-        tensordict: the last root with masks; updated in place (its tensors are not) and returned.
-        fresh: what a full reset gave.
-        done_keys: their levels are where masks stand.
-
-    Raises:
-        ContractError: if an entry that is not reset everywhere is absent in `tensordict`.
-
-    Example:
-        >>> from tensordict import TensorDict
-        >>> td = TensorDict(x=torch.tensor([5, 6]), _reset=torch.tensor([[True], [False]]), batch_size=[2])
-        >>> apply_reset_mask(td, TensorDict(x=torch.tensor([0, 0]), batch_size=[2]))["x"]
-        tensor([0, 6])
-    """
-    masks = reset_masks(tensordict, done_keys)
-    leaves = dict(fresh.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
-    merged = merge_reset(_Flat(tensordict), leaves, masks)
-    for level in {(), *done_levels(done_keys)}:
-        key = unwrap((*level, RESET))
-        if tensordict.get(key, None) is not None:
-            del tensordict[key]
-    for key, value in merged.items():
-        tensordict.set(key, value)
-    return tensordict
-
-
-class _Flat(Mapping[Any, Any]):
-    """A TensorDict as a mapping from flat keys."""
-
-    def __init__(self, tensordict: TensorDictBase) -> None:
-        self._td = tensordict
-
-    def __getitem__(self, key: NestedKey) -> Any:
-        value = self._td.get(key, None)
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def __iter__(self) -> Iterator[NestedKey]:
-        return iter(self._td.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))

@@ -13,7 +13,7 @@ from rl.core.specs._boxes import CategoricalBox, ContinuousBox
 from rl.core.specs._composite import Composite
 from rl.core.specs._discrete import Binary, Categorical, OneHot
 from rl.core.specs._multi import MultiCategorical, MultiOneHot
-from rl.core.specs._nontensor import Choice, NonTensor
+from rl.core.specs._nontensor import NonTensor
 from rl.core.specs._stacked import Stacked
 from rl.core.specs._unbounded import Unbounded
 
@@ -24,7 +24,6 @@ __all__ = [
     "BoundedDiscrete",
     "Categorical",
     "CategoricalBox",
-    "Choice",
     "Composite",
     "ContinuousBox",
     "MultiCategorical",

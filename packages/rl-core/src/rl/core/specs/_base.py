@@ -44,6 +44,7 @@ class TensorSpec(ABC):
     _shape: torch.Size
     _device: Any  # a torch.device, or None; some subclasses rule None out
     _dtype: Any  # a torch.dtype, or None; likewise
+    _stack: ClassVar[Callable[..., Any]]  # `rl.core.specs._stacked.stack`, which sets it
     domain: ClassVar[str | None] | property = None
     _keyed = False  # whether values are TensorDicts with the keys of `keys()`
 
@@ -352,9 +353,7 @@ class TensorSpec(ABC):
         """``torch.stack``, and the functions that are methods here."""
         name = getattr(func, "__name__", "")
         if name == "stack":
-            from rl.core.specs._stacked import stack  # the base knows its subclasses here only
-
-            return stack(*args, **(kwargs or {}))
+            return TensorSpec._stack(*args, **(kwargs or {}))
         if name in _TORCH_FUNCTIONS:
             return getattr(args[0], name)(*args[1:], **(kwargs or {}))
         return NotImplemented

@@ -189,7 +189,7 @@ class Bounded(LeafSpec):
     def enumerate(self) -> Tensor:
         if self._dtype.is_floating_point:
             return super().enumerate()
-        from rl.core.specs._choices import all_values
+        from rl.core.specs._leaf import all_values
 
         ends = zip(self.low.reshape(-1).tolist(), self.high.reshape(-1).tolist(), strict=True)
         values = all_values(self, [range(int(low), int(high) + 1) for low, high in ends])

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.specs._leaf import LeafSpec
-
-if TYPE_CHECKING:
-    from rl.core.specs._discrete import ClassSpec
 
 __all__ = [
     "best_classes",
@@ -100,15 +97,15 @@ def best_classes(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores.argmax(-1)
 
 
-def choose_classes(owner: ClassSpec, codes: Tensor, tensor: Tensor) -> Tensor:
+def choose_classes(owner: LeafSpec, n: int, codes: Tensor, tensor: Tensor) -> Tensor:
     """The entries of `tensor` ``[*B, n]`` under `codes` ``[*B]``.
 
     Raises:
         SpecError: if the shapes do not agree.
     """
-    if tensor.shape != (*codes.shape, owner.n):
+    if tensor.shape != (*codes.shape, n):
         raise SpecError(
-            f"{type(owner).__name__}.index needs one number for each of {owner.n} classes, shape"
-            f" {(*codes.shape, owner.n)}, got {tuple(tensor.shape)}"
+            f"{type(owner).__name__}.index needs one number for each of {n} classes, shape"
+            f" {(*codes.shape, n)}, got {tuple(tensor.shape)}"
         )
     return tensor.gather(-1, codes.unsqueeze(-1)).squeeze(-1)

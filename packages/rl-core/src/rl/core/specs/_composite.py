@@ -331,7 +331,7 @@ class Composite(TensorSpec):
         return prod(spec.cardinality() for spec in self._specs.values())
 
     def enumerate(self) -> TensorDict:
-        from rl.core.specs._choices import check_count
+        from rl.core.specs._leaf import check_count
 
         inner = count = check_count(self)
         values: dict[str, Any] = {}

@@ -13,7 +13,6 @@ from rl.core.errors import SpecError
 from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import CategoricalBox
-from rl.core.specs._choices import all_values
 from rl.core.specs._classes import (
     best_classes,
     check_mask,
@@ -24,7 +23,7 @@ from rl.core.specs._classes import (
     require_choice,
     require_room,
 )
-from rl.core.specs._leaf import LeafSpec, as_tensor
+from rl.core.specs._leaf import LeafSpec, all_values, as_tensor
 from rl.core.specs._shape import as_size
 
 __all__ = ["Binary", "Categorical", "ClassSpec", "OneHot"]
@@ -145,7 +144,7 @@ class Categorical(ClassSpec):
         return all_values(self, self._options()).to(self._dtype)
 
     def index(self, index: Tensor, tensor: Tensor) -> Tensor:
-        return choose_classes(self, index.long(), tensor)
+        return choose_classes(self, self.n, index.long(), tensor)
 
     def to_categorical(self, value: Tensor) -> Tensor:
         return value
@@ -246,7 +245,7 @@ class OneHot(ClassSpec):
         return self._one_hot(codes).reshape(-1, *self._shape)
 
     def index(self, index: Tensor, tensor: Tensor) -> Tensor:
-        return choose_classes(self, index.long().argmax(-1), tensor)
+        return choose_classes(self, self.n, index.long().argmax(-1), tensor)
 
     def to_categorical(self, value: Tensor) -> Tensor:
         self.assert_is_in(value)

@@ -15,7 +15,6 @@ from rl.core.errors import SpecError
 from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import CategoricalBox
-from rl.core.specs._choices import all_values
 from rl.core.specs._classes import (
     best_classes,
     check_mask,
@@ -25,7 +24,7 @@ from rl.core.specs._classes import (
     require_choice,
     require_room,
 )
-from rl.core.specs._leaf import LeafSpec, as_tensor
+from rl.core.specs._leaf import LeafSpec, all_values, as_tensor
 from rl.core.specs._shape import as_size
 
 __all__ = ["MultiCategorical", "MultiOneHot"]

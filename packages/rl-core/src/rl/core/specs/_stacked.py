@@ -19,7 +19,7 @@ from torch import Tensor
 from rl.core.errors import SpecError, SpecKeyError
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.specs._base import Fault, Shape, TensorSpec
-from rl.core.specs._choices import check_count
+from rl.core.specs._leaf import check_count
 from rl.core.specs._shape import lead_size
 
 __all__ = ["Stacked", "combine", "stack"]
@@ -39,6 +39,9 @@ def stack(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
     if all(spec == specs[0] for spec in specs[1:]):
         return specs[0].repeat_along(len(specs), dim)
     return Stacked(*specs, dim=dim)
+
+
+TensorSpec._stack = staticmethod(stack)
 
 
 def combine(values: Sequence[Any], dim: int) -> Any:

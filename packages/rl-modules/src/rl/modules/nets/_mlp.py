@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl.core._lowering.fast_sequential import run_layers
 from rl.core.checks import as_integer
 from rl.core.errors import ShapeError, SpecError
+from rl.core.lowering import run_layers
 from rl.modules import _foreign
 from rl.modules.nets._arguments import is_list, make_norm
 
