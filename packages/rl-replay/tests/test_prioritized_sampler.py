@@ -27,12 +27,9 @@ from rl.replay._priority.prefix_tree import PrefixTree
 
 
 class FusedTree(ToyPriorityTree):
-    """The toy, with the fused forms of the earlier interface."""
+    """The toy tree with the optional methods of the protocol."""
 
     name, why = "fused", "for tests"
-
-    def update_from_errors(self, index, td_error, eps, alpha):
-        self._set(index, td_error, eps, alpha)
 
     def _set(self, index, error, eps, alpha):
         if not error.isfinite().all():  # with alpha=0 no priority tells of it
@@ -42,10 +39,6 @@ class FusedTree(ToyPriorityTree):
     def sample_weighted(self, n, beta, *, generator=None, stratified=False):
         index, priority = self.sample(n, generator=generator, stratified=stratified)
         return index, (priority / self.min()) ** -beta
-
-
-class WholeTree(FusedTree):
-    """The toy, with the fused forms that an accelerator may offer."""
 
     def update_from_errors(self, index, error, eps, alpha, *, raw=None, largest=None, rows=None):
         if (index >= (self.capacity if rows is None else rows)).any():
@@ -74,7 +67,6 @@ TREES = {
     "blocks": lambda *given: PrefixTree(*given, block=32),
     "toy": ToyPriorityTree,
     "fused": FusedTree,
-    "whole": WholeTree,
 }
 
 
