@@ -139,10 +139,10 @@ def test_refusals():
         BurnInTransform(nn.Linear(1, 1), 2)
     with pytest.raises(ContractError, match="does not carry 'c' from step to step, only 'h'"):
         BurnInTransform(Leaky(), 2, out_keys=["c"])
-    with pytest.raises(ContractError, match=r"burn_in must be a whole number of at least 0, got 1\.5"):
+    with pytest.raises(ContractError, match=r"burn_in must be an integer of at least 0, got 1\.5"):
         BurnInTransform(Leaky(), 1.5)
     burn = BurnInTransform(Leaky(), 4)
-    with pytest.raises(ShapeError, match="a slice of 4 steps has none left behind a burn-in of 4"):
+    with pytest.raises(ShapeError, match="a slice of 4 steps has none left after a burn-in of 4"):
         burn(rows(2, 4))
     with pytest.raises(
         ContractError, match=r"BurnInTransform reads 'h', which .* \(keys: x.*slices begin with this state"

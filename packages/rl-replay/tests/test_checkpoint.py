@@ -1,15 +1,9 @@
-"""States: exact, free of pickle, atomic."""
-
-import json
-import pickle
+"""States continue exactly, and damaged ones change nothing."""
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tensordict import NonTensorStack, TensorDict
 
-import rl.replay.buffers._checkpoint as checkpoint
 from rl.core.errors import CheckpointError
 from rl.replay import (
     LazyMemmapStorage,
@@ -106,18 +100,6 @@ def test_states_load_with_weights_only(tmp_path):
     same(buffer.sample(), other.sample())
 
 
-def test_a_checkpoint_holds_no_pickle(tmp_path):
-    buffer = make("tensor", "random", prefetch=2)
-    buffer.extend(batch(10))
-    buffer.sample()
-    buffer.dumps(tmp_path)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names[:-1] == [".lock", "manifest.json"]
-    json.loads((tmp_path / "manifest.json").read_text())
-    with pytest.raises((pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError)):
-        pickle.loads((tmp_path / names[-1]).read_bytes())
-
-
 def test_an_empty_buffer_can_be_saved(tmp_path):
     make("tensor", "random").dumps(tmp_path)
     other = make("tensor", "random")
@@ -126,90 +108,28 @@ def test_an_empty_buffer_can_be_saved(tmp_path):
     assert len(other) == 0
 
 
-def test_an_interrupted_dump_leaves_the_old_checkpoint(tmp_path, monkeypatch):
-    buffer = make("tensor", "random")
-    buffer.extend(batch(10))
-    buffer.dumps(tmp_path)
-    before = sorted(path.name for path in tmp_path.iterdir())
-    buffer.extend(batch(5, 70))
-
-    def fails(*args, **kwargs):
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(checkpoint.json, "dump", fails)
-    with pytest.raises(OSError, match="full"):
-        buffer.dumps(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
-    other = make("tensor", "random")
-    other.loads(tmp_path)
-    same(other[:], batch(10))
-
-
 def test_a_second_dump_replaces_the_first(tmp_path):
     buffer = make("tensor", "random")
     for start in (0, 10):
         buffer.extend(batch(10, start))
         buffer.dumps(tmp_path)
-    assert len(list(tmp_path.glob("tensors-*"))) == 1
+    assert len(list(tmp_path.iterdir())) == 1
     other = make("tensor", "random")
     other.loads(tmp_path)
     same(other[:], batch(20))
 
 
-def damage_bytes(folder):
-    path = next(folder.glob("tensors-*"))
-    raw = bytearray(path.read_bytes())
-    raw[3] ^= 1
-    path.write_bytes(raw)
-
-
-def edit_manifest(change):
-    def damage(folder):
-        content = json.loads((folder / "manifest.json").read_text())
-        change(content)
-        (folder / "manifest.json").write_text(json.dumps(content))
-
-    return damage
-
-
-def move_cursor(content):
-    """What one wrong digit in the file does."""
-    text = json.dumps(content["state"])
-    assert text.count('["cursor", 10]') == 1
-    content["state"] = json.loads(text.replace('["cursor", 10]', '["cursor", 11]'))
-
-
-DAMAGES = {
-    "no folder": (lambda f: [p.unlink() for p in f.iterdir()], "holds no checkpoint"),
-    "manifest": (lambda f: (f / "manifest.json").write_text("{"), "cannot be read"),
-    "format": (lambda f: (f / "manifest.json").write_text('{"format": 99}'), "format 99"),
-    "not a manifest": (lambda f: (f / "manifest.json").write_text("[]"), "format None"),
-    "cut": (lambda f: next(f.glob("tensors-*")).write_bytes(b"123"), "expected [0-9]+ bytes"),
-    "flipped bit": (damage_bytes, "checksum"),
-    "wrong digit": (edit_manifest(move_cursor), "damaged: its checksum differs"),
-    "no data": (edit_manifest(lambda m: m.pop("data")), "damaged: it has no 'data'"),
-    "no checksum": (edit_manifest(lambda m: m.pop("crc32")), "damaged: it has no 'crc32'"),
-    "size": (edit_manifest(lambda m: m.update(bytes="x")), "damaged"),
-    "no state": (edit_manifest(lambda m: m.update(state=None)), "damaged"),
-}
-
-
-@pytest.mark.parametrize(("damage", "text"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_checkpoint_is_refused(damage, text, tmp_path):
+def test_a_damaged_checkpoint_is_refused_and_the_buffer_stays(tmp_path):
     buffer = make("tensor", "random")
     buffer.extend(batch(10))
     buffer.dumps(tmp_path)
-    damage(tmp_path)
-    with pytest.raises(CheckpointError, match=text):
+    path = tmp_path / "state.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match="checksum"):
         buffer.loads(tmp_path)
     same(buffer[:], batch(10))
-
-
-def test_a_checkpoint_does_not_replace_a_file(tmp_path):
-    (tmp_path / "saved").write_text("of someone else")
-    with pytest.raises(CheckpointError, match="saved is a file; a checkpoint is a folder"):
-        make("tensor", "random").dumps(tmp_path / "saved")
-    assert (tmp_path / "saved").read_text() == "of someone else"
 
 
 MISFITS = {
@@ -249,36 +169,3 @@ def test_objects_that_need_pickle_are_refused_with_their_key(storage):
     buffer.extend(TensorDict({"x": torch.zeros(2), "o": NonTensorStack(object(), object())}, [2]))
     with pytest.raises(CheckpointError, match="holds a object"):
         buffer.state_dict()
-
-
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.tuples(inner, inner)
-        | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3)
-    ),
-    max_leaves=10,
-)
-DTYPES = [torch.float32, torch.bool, torch.int64, torch.bfloat16, torch.complex64, torch.uint8]
-
-
-@given(value=plain, dtypes=st.lists(st.sampled_from(DTYPES), max_size=4), shape=st.lists(st.integers(0, 3), max_size=3))
-@settings(max_examples=50, deadline=None)
-def test_what_is_written_is_read_back(value, dtypes, shape, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("state")
-    tensors = [(torch.rand(shape) * 9).to(dtype) for dtype in dtypes]
-    checkpoint.write_state(folder, {"value": value, "tensors": tensors})
-    state = checkpoint.read_state(folder)
-    assert state["value"] == value
-    assert type(state["value"]) is type(value)
-    for one, two in zip(tensors, state["tensors"], strict=True):
-        assert one.dtype == two.dtype
-        assert torch.equal(one, two)
-
-
-@pytest.mark.parametrize("shape", [[1], [1, 1], []])
-def test_tensors_of_one_element_and_any_stride(shape, tmp_path):
-    number = torch.as_strided(torch.arange(4), shape, [0] * len(shape), 2)
-    checkpoint.write_state(tmp_path, {"number": number})
-    assert torch.equal(checkpoint.read_state(tmp_path)["number"], number)

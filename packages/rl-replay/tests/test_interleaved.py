@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl.replay import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
+from rl.replay._layout import Column
 from rl.replay.storages import _packed as _interleaved
-from rl.replay.storages._layout import Column
 from rl.replay.storages._packed import Interleaved
 
 DTYPES = [torch.bool, torch.uint8, torch.float16, torch.int32, torch.float32, torch.float64, torch.complex128]
@@ -147,9 +147,7 @@ def test_reads_and_writes():
         assert torch.equal(storage.columns([("next", "done")])["next", "done"], expected["next", "done"])
     begin = torch.tensor([4, 40, 4])
     places = (begin.unsqueeze(1) + torch.arange(9)).flatten()
-    runs = storage.cells(places, (begin, 9))
-    assert all(torch.equal(cell, expected.get(key)[places]) for key, cell in runs.items())
-    assert all(cell.is_contiguous() for cell in runs.values())
+    assert same(storage.get_runs(places, begin), expected[places])
     with pytest.raises(IndexError, match="index 50 is outside"):
         storage.get(torch.tensor([3, 50]))
 

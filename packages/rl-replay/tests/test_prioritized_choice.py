@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rl.core import backends as _backend
 from rl.core import registry
 from rl.core.errors import BackendError, BrokenPluginWarning, SlowBackendWarning, SpecError
 from rl.core.hookspecs import hookimpl
@@ -15,7 +16,6 @@ from rl.core.settings import Settings
 from rl.core.testing import ToyPriorityTree
 from rl.plugins import replay as plugin
 from rl.replay import PrioritizedSampler
-from rl.replay._priority import backend as _backend
 from rl.replay._priority.arguments import large_zeros
 from rl.replay._priority.prefix_tree import PrefixTree
 
@@ -49,7 +49,7 @@ def test_auto_takes_the_first_that_answers_and_says_so(monkeypatch):
     use(monkeypatch, Named, "rl-native")
     backend = PrioritizedSampler(4, 0.6, 0.4).backend
     assert (backend.name, backend.distribution) == ("native", "rl-native")
-    assert str(backend) == "native of rl-native: the first that answers for cpu (compiled)"
+    assert str(backend) == "native of rl-native: the first that answers for cpu and torch.float32 (compiled)"
     assert PrioritizedSampler(4, 0.6, 0.4, backend="native").backend.why.startswith("asked for by name")
     torch_tree = PrioritizedSampler(4, 0.6, 0.4, backend="torch")
     assert torch_tree.backend.name == "torch"
@@ -86,7 +86,7 @@ def test_nothing_is_said_where_torch_was_asked_for(monkeypatch):
 
 @pytest.mark.parametrize(
     ("backend", "word"),
-    [("native", r'pip install "rl-replay\[native\]"'), ("cuda", "rl-prio-cuda"), ("typo", "those that do: torch")],
+    [("native", r'pip install "rl-replay\[native\]"'), ("cuda", "rl-prio-cuda"), ("typo", "known here: auto, torch")],
 )
 def test_an_absent_backend_is_an_error_with_the_remedy(monkeypatch, backend, word):
     use(monkeypatch, None)
@@ -115,11 +115,14 @@ def _of_rl_native(monkeypatch, kind):
 
 def test_an_installed_backend_that_does_not_answer_is_not_to_be_installed(monkeypatch):
     _of_rl_native(monkeypatch, Noted)
-    with pytest.raises(BackendError, match=r"those that do: torch\); there is no library: build it$"):
+    with pytest.raises(
+        BackendError,
+        match=r"known here: auto, torch\); rl-native is installed but does not answer: there is no library: build it$",
+    ):
         PrioritizedSampler(4, 0.6, 0.4, backend="native")
     with pytest.warns(SlowBackendWarning, match="does not answer: there is no library: build it"):
         PrioritizedSampler(4, 0.6, 0.4)
-    with pytest.raises(BackendError, match="it needs device='cpu'"):
+    with pytest.raises(BackendError, match="it needs a device of type 'cpu'"):
         PrioritizedSampler(4, 0.6, 0.4, backend="native", device="meta")
 
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl.core import backends as _backend
 from rl.core import registry
 from rl.core.errors import (
     CheckpointError,
@@ -22,19 +23,13 @@ from rl.core.settings import Settings
 from rl.core.testing import ToyPriorityTree, check_sampler
 from rl.plugins import replay as plugin
 from rl.replay import LazyTensorStorage, LinearScheduler, PrioritizedSampler, ReplayBuffer, TensorStorage
-from rl.replay._priority import backend as _backend
-from rl.replay._priority.block_tree import BlockTree
 from rl.replay._priority.prefix_tree import PrefixTree
-from rl.replay._priority.torch_tree import WideTree
 
 
 class FusedTree(ToyPriorityTree):
-    """The toy, with the fused forms of the earlier interface."""
+    """The toy tree with the optional methods of the protocol."""
 
     name, why = "fused", "for tests"
-
-    def update_from_errors(self, index, td_error, eps, alpha):
-        self._set(index, td_error, eps, alpha)
 
     def _set(self, index, error, eps, alpha):
         if not error.isfinite().all():  # with alpha=0 no priority tells of it
@@ -44,10 +39,6 @@ class FusedTree(ToyPriorityTree):
     def sample_weighted(self, n, beta, *, generator=None, stratified=False):
         index, priority = self.sample(n, generator=generator, stratified=stratified)
         return index, (priority / self.min()) ** -beta
-
-
-class WholeTree(FusedTree):
-    """The toy, with the fused forms that an accelerator may offer."""
 
     def update_from_errors(self, index, error, eps, alpha, *, raw=None, largest=None, rows=None):
         if (index >= (self.capacity if rows is None else rows)).any():
@@ -72,12 +63,10 @@ class Trees:
 
 
 TREES = {
-    "prefix": PrefixTree,
-    "block": BlockTree,
-    "wide": WideTree,
+    "one level": PrefixTree,
+    "blocks": lambda *given: PrefixTree(*given, block=32),
     "toy": ToyPriorityTree,
     "fused": FusedTree,
-    "whole": WholeTree,
 }
 
 

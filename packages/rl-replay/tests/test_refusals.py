@@ -23,13 +23,13 @@ from rl.replay import (
 @pytest.mark.parametrize("size", [0, 1e6, 10.5, True, "10"])
 @pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
 def test_a_capacity_is_a_whole_number(kind, size):
-    with pytest.raises(ShapeError, match=rf"{kind.__name__}: max_size must be a whole number of at least 1, got"):
+    with pytest.raises(ShapeError, match=rf"{kind.__name__}: max_size must be an integer of at least 1, got"):
         kind(size)
 
 
 @pytest.mark.parametrize("size", [0, 2.0, "3"])
 def test_a_batch_size_is_a_whole_number(size):
-    with pytest.raises(ContractError, match="ReplayBuffer: batch_size must be a whole number of at least 1, got"):
+    with pytest.raises(ContractError, match="ReplayBuffer: batch_size must be an integer of at least 1, got"):
         ReplayBuffer(batch_size=size)
 
 
@@ -37,7 +37,7 @@ def test_a_batch_size_is_a_whole_number(size):
 def test_so_is_that_of_one_sample(size):
     buffer = ReplayBuffer(storage=LazyTensorStorage(10))
     buffer.extend(torch.arange(5))
-    with pytest.raises(ContractError, match="ReplayBuffer: batch_size must be a whole number of at least 1, got"):
+    with pytest.raises(ContractError, match="ReplayBuffer: batch_size must be an integer of at least 1, got"):
         buffer.sample(size)
 
 
@@ -71,8 +71,8 @@ def test_rows_are_found_by_arrays_as_by_tensors(storage):
             r"writer has a method 'claim', got RandomSampler\(\): writer=RoundRobinWriter\(\)",
         ),
         ({"transform": 3}, "transform is a function from TensorDict to TensorDict, got 3"),
-        ({"prefetch": 1.5}, "prefetch must be a whole number of at least 0, got 1.5"),
-        ({"prefetch": -1}, "prefetch must be a whole number of at least 0, got -1"),
+        ({"prefetch": 1.5}, "prefetch must be an integer of at least 0, got 1.5"),
+        ({"prefetch": -1}, "prefetch must be an integer of at least 0, got -1"),
     ],
     ids=["class", "name", "writer", "transform", "half", "negative"],
 )

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack
@@ -18,7 +19,7 @@ from rl.replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl.replay._slices.draw import place_slices, slice_rows, whole_rows
+from rl.replay._slices.sampler import place_slices, rows_of_runs, rows_of_slices
 from rl.replay.storages import _rows as _tensor
 from rl.replay.storages._gather import TorchRowGather
 
@@ -79,7 +80,7 @@ def test_all_entries_of_a_sample_are_of_one_row(arguments):
         assert sample["none"].shape == (*x.shape, 0)
 
 
-def test_runs_and_rows_one_by_one_are_the_same_slices():
+def test_rows_of_slices_match_a_naive_loop():
     generator = torch.Generator().manual_seed(1)
     oldest, have = torch.tensor([0, 93, 250, 42]), torch.tensor([20, 9, 8, 39])
     endless = torch.full_like(oldest, 1 << 60)
@@ -87,21 +88,18 @@ def test_runs_and_rows_one_by_one_are_the_same_slices():
     chosen = torch.randint(4, (500,), generator=generator)
     u = torch.rand(500, dtype=torch.float64, generator=generator)
     oldest, have, lines = oldest[chosen], have[chosen], lines[chosen].numpy()
-    # What a naive loop says:
-    begins = [(o + int(x * (h - 7))) % 100 for o, h, x in zip(oldest.tolist(), have.tolist(), u.tolist(), strict=True)]
+    begins = [(o + int(x * (h - 7))) for o, h, x in zip(oldest.tolist(), have.tolist(), u.tolist(), strict=True)]
     expected = torch.tensor([[(begin + step) % 100 for step in range(8)] for begin in begins])
-    index, begin = whole_rows(oldest, have, u, 8, 100, wraps=True)
-    assert begin is None  # some go over the end
-    assert (index.view(-1, 8) == expected).all()
     first, steps = place_slices(lines, u.numpy(), 8, (0, 0))
-    assert steps is None
-    index, begin = slice_rows(lines, first, steps, 8, 100, plain=True)
-    assert begin is None
-    assert (index.reshape(-1, 8) == expected.numpy()).all()
-    inside = (expected[:, 0] <= 92).nonzero().squeeze(-1)
-    index, begin = whole_rows(oldest[inside], have[inside], u[inside], 8, 100, wraps=True)
-    assert begin.equal(expected[inside, 0])
-    assert (index.view(-1, 8) == expected[inside]).all()
+    assert (steps == 8).all()
+    assert (rows_of_slices(lines, first, steps, 8, 100).reshape(-1, 8) == expected.numpy()).all()
+    rows, runs = rows_of_runs(torch.tensor(begins), 8, 100)
+    assert runs is None  # some slices wrap around the end
+    assert (rows.view(-1, 8) == expected).all()
+    inside = expected[:, 0] <= 92
+    rows, runs = rows_of_runs(torch.tensor(begins)[inside], 8, 100)
+    assert runs.equal(expected[inside, 0])
+    assert (rows.view(-1, 8) == expected[inside]).all()
 
 
 class NoSlices(ToyRowGather):
@@ -115,7 +113,7 @@ class LeavesSlices(ToyRowGather):
 
 @pytest.mark.parametrize("sampler", [SliceSampler, SliceSamplerWithoutReplacement])
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_seed_gives_the_same_slices_whoever_finds_them(monkeypatch, sampler, prefetch):
+def test_a_seed_gives_the_same_slices_with_every_row_gather(monkeypatch, sampler, prefetch):
     makers = [None, ToyRowGather, NoSlices, LeavesSlices]
     buffers = []
     for make_rows in makers:
@@ -168,11 +166,11 @@ def test_index_has_the_shape_of_a_row():
     assert (sample["index"] == sample["x"]).all()
 
 
-def test_the_largest_random_number_stays_inside():
-    largest = torch.tensor([1 - 2.0**-53] * 4, dtype=torch.float64)
-    have = torch.tensor([7, 64, 1 << 40, (1 << 40) + 1])
-    index, _ = whole_rows(torch.zeros_like(have), have, largest, 5, 1 << 50, wraps=False)
-    assert index.view(4, 5)[:, -1].tolist() == (have - 1).tolist()
+def test_the_largest_random_number_stays_inside_the_trajectory():
+    have = np.array([7, 64, 1 << 40, (1 << 40) + 1])
+    lines = np.stack([0 * have, 0 * have, have, 0 * have + (1 << 60), 0 * have + (1 << 60)], 1)
+    first, _ = place_slices(lines, np.full(4, 1 - 2.0**-53), 5, (0, 0))
+    assert (first + 4 == have - 1).all()
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
@@ -307,33 +305,3 @@ def test_prefetched_slices_are_those_of_their_draw():
         assert (x.diff(dim=1) == 1).all()
         assert (info["index"] == sample["x"] % 64).all()
         assert info["is_init"].view(20, 4).tolist() == [[True, False, False, False]] * 20
-
-
-@pytest.mark.parametrize("pad", [False, True])
-@pytest.mark.parametrize("each", [10, 64, None])
-@pytest.mark.parametrize("capacity", [400, 170])  # the second one is overwritten, and a slice goes on at its front
-def test_slices_of_short_episodes_are_the_same_whoever_computes_them(pad, each, capacity):
-    torch.manual_seed(0)
-    lengths = [each] * 5 if each else [3, 50, 7, 20, 20]
-    ends = torch.cat([torch.arange(length) == length - 1 for length in lengths])
-    rows = torch.arange(len(ends))
-    after = TensorDict(done=ends.unsqueeze(-1), batch_size=[len(ends)])
-    buffer = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(capacity),
-        sampler=SliceSampler(slice_len=16, strict_length=False, pad_output=pad),
-        batch_size=64,
-    )
-    for part in TensorDict(x=rows, next=after, batch_size=[len(ends)]).split(40):
-        buffer.extend(part)
-    core = buffer.sampler._core
-    for seed in range(20):
-        samples = []
-        for alike in (True, False):
-            core._alike = alike
-            torch.manual_seed(seed)
-            samples.append(buffer.sample())
-        one, other = samples
-        assert set(one.keys(True, True)) == set(other.keys(True, True))
-        assert one.names == other.names
-        for key in one.keys(True, True):
-            assert one[key].equal(other[key]), key

@@ -12,8 +12,7 @@ from rl.replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl.replay._slices.core import Numbers
-from rl.replay._slices.draw import place_slices, slice_rows
+from rl.replay._slices.sampler import place_slices, rows_of_slices
 
 
 def rows():
@@ -46,7 +45,7 @@ def test_rows_of_lanes_are_those_that_a_loop_finds(pad):
             expected += places + [places[-1]] * (4 - len(places) if pad else 0)
         lines = np.array(lines)
         first, steps = place_slices(lines, np.zeros(60), 4, (0, 0))
-        index, _ = slice_rows(lines, first, steps, 4, 100, plain=False, pad=pad)
+        index = rows_of_slices(lines, first, steps, 4, 100, pad=pad)
         assert index.tolist() == expected
 
 
@@ -70,19 +69,6 @@ def test_slices_follow_the_generator_as_torch_does(strict):
         where, which = torch.rand(2, 20, dtype=torch.float64, generator=generator)
         begin = (which * 6).long() * 10 + (where * 7).long()
         assert buffer.sample()["index"].view(20, 4)[:, 0].equal(begin)
-
-
-def test_random_numbers_are_those_of_torch_for_every_number_of_them():
-    numbers = Numbers()
-    for count in (1, 5, 16, 33):
-        for choices in (None, 1, 7, 10**6, 123_456_789):
-            numbers.fill(count, choices, torch.Generator().manual_seed(count))
-            expected = torch.rand(2, count, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
-            assert numbers.tensors[0].equal(expected[0])
-            assert choices is None or numbers.tensors[1].equal(expected[1] * choices)
-            assert all(
-                (array == tensor.numpy()).all() for array, tensor in zip(numbers.arrays, numbers.tensors, strict=True)
-            )
 
 
 @pytest.mark.parametrize("stored", [True, False])

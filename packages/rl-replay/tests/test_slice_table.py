@@ -184,7 +184,7 @@ def test_storages_of_others_serve():
         buffer.extend(rows(start, start + 6))
     assert begins(buffer) == {x for x in range(10, 30) if x % 5 <= 2}
     index, info = buffer.sampler.sample(storage, 6)
-    assert info["next", "truncated"].flatten().tolist() == [False, False, True] * 2
+    assert info["slices"].tolist() == [3, 3]
     assert index.shape == (6,)
 
 
@@ -196,7 +196,11 @@ def test_a_sampler_alone():
         sampler.extended(index, rows(start, start + 4))
     index, info = sampler.sample(storage, 300)
     assert set(index.view(-1, 3)[:, 0].tolist()) == {0, 1, 2, 5, 6, 7}
-    assert info["next", "done"].view(-1, 3)[:, 2].all()
+    assert (info["slices"] == 3).all()
+    info["index"] = index
+    data = sampler.postprocess(storage.get(index), info)
+    assert data["next", "done"].view(-1, 3)[:, 2].all()
+    assert "slices" not in info
     assert storage.get(slice(None))["next", "done"].sum() == 2
 
 
@@ -354,9 +358,9 @@ def test_lanes_written_past_the_buffer_need_names():
     [
         ({}, "exactly one of num_slices and slice_len, got num_slices=None and slice_len=None"),
         ({"num_slices": 2, "slice_len": 3}, "exactly one of num_slices and slice_len"),
-        ({"slice_len": 0}, "slice_len must be a whole number of at least 1, got 0"),
-        ({"num_slices": 1.5}, "num_slices must be a whole number of at least 1, got 1.5"),
-        ({"slice_len": 3, "span": 3}, "span=3 leaves nothing of a slice of 3 steps"),
+        ({"slice_len": 0}, "slice_len must be an integer of at least 1, got 0"),
+        ({"num_slices": 1.5}, "num_slices must be an integer of at least 1, got 1.5"),
+        ({"slice_len": 3, "span": 3}, "span=3 must be less than the 3 steps of a slice"),
         ({"slice_len": 3, "span": -1}, "span is True, False, a number of steps, or a pair"),
         ({"slice_len": 3, "span": (1, 1, 1)}, "span is True, False, a number of steps, or a pair"),
         ({"slice_len": 3, "end_key": 5}, "end_key is a string or a tuple of strings, got 5"),
@@ -373,17 +377,17 @@ def test_what_cannot_be_drawn():
     with pytest.raises(ContractError, match="SliceSampler: the buffer is empty"):
         buffer.sample()
     buffer.extend(rows(0, 7))
-    with pytest.raises(ContractError, match=r"batch_size=10 is no multiple of slice_len=3.*take 9, for example"):
+    with pytest.raises(ContractError, match=r"batch_size=10 is not a multiple of slice_len=3; use 9, for example"):
         buffer.sample(10)
     long = make(sampler=SliceSampler(num_slices=2))
     long.extend(rows(0, 7))
-    with pytest.raises(ContractError, match="none of the 2 stored trajectories has 6 steps, the longest has 5; ask"):
+    with pytest.raises(ContractError, match="none of the 2 stored trajectories has 6 steps, the longest has 5; sample"):
         long.sample(12)
     with pytest.raises(ContractError, match="no priorities"):
         buffer.update_priority(torch.tensor([0]), torch.tensor([1.0]))
     spanned = make(sampler=SliceSampler(num_slices=2, span=4))
     spanned.extend(rows(0, 7))
-    with pytest.raises(ContractError, match="span=4 leaves nothing of a slice of 2 steps"):
+    with pytest.raises(ContractError, match="span=4 must be less than the 2 steps of a slice"):
         spanned.sample(4)
     assert spanned.sample(10)["is_init"].sum() == 2
 
@@ -396,7 +400,7 @@ def test_a_buffer_by_priority_is_as_it_was():
 
 def test_repr_tells_what_is_known():
     buffer = make()
-    assert "0 trajectories, told by ('next', 'done')" in repr(buffer)
+    assert "0 trajectories, read from ('next', 'done')" in repr(buffer)
     buffer.extend(rows(0, 7))
     assert "SliceSampler(slice_len=3, strict_length=True, pad_output=False, span=(False, False), 2 traj" in repr(buffer)
     assert "no storage yet" in repr(SliceSampler(num_slices=3))

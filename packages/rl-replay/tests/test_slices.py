@@ -149,7 +149,7 @@ def test_slices_that_a_collate_fn_sets_upright_are_marked_and_fewer_rows_refused
 
     sample = make(lambda rows: rows.reshape(3, 2)).sample()
     assert sample["is_init"].tolist() == [[[True], [False]]] * 3
-    with pytest.raises(ContractError, match=r"collate_fn made a batch \[5\] of 6 rows"):
+    with pytest.raises(ContractError, match=r"collate_fn returned a batch \[5\] for 6 rows"):
         make(lambda rows: rows[1:]).sample()
 
 

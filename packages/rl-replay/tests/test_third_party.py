@@ -22,7 +22,7 @@ class Proportional:
         self.priority = torch.zeros(capacity, dtype=torch.float64)
 
     def sample(self, storage, batch_size, *, generator=None):
-        from rl.replay.samplers._random import refuse_empty
+        from rl.replay._arguments import refuse_empty
 
         rows = refuse_empty("Proportional", storage, batch_size)
         p = self.priority[:rows]

@@ -1,10 +1,9 @@
-"""The trees in plain torch, and the toy beside them, against an array."""
+"""The priority tree in plain torch, with one level and with blocks, and the toy tree, against an array."""
 
 import copy
 import pickle
 import warnings
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,30 +11,28 @@ from hypothesis import strategies as st
 
 from rl.core.testing import ToyPriorityTree, check_priority_tree
 from rl.plugins.replay import rl_priority_tree
-from rl.replay._priority.block_tree import BlockTree
 from rl.replay._priority.checks import _last_of_each
 from rl.replay._priority.prefix_tree import PrefixTree
-from rl.replay._priority.torch_tree import PREFIX_UP_TO, WideTree, torch_tree
 
-TREES = {"prefix": PrefixTree, "block": BlockTree, "wide": WideTree, "toy": ToyPriorityTree}
+
+def blocks(capacity, device="cpu", dtype=torch.float32):
+    return PrefixTree(capacity, device, dtype, block=32)
+
+
+OWN = {"one level": PrefixTree, "blocks": blocks}
+TREES = {**OWN, "toy": ToyPriorityTree}
 CPU = torch.device("cpu")
 trees = pytest.mark.parametrize("kind", TREES.values(), ids=TREES)
-OWN = {name: kind for name, kind in TREES.items() if name != "toy"}
 own = pytest.mark.parametrize("kind", OWN.values(), ids=OWN)
-ARRAYS = {"prefix": PrefixTree, "block": BlockTree}
-arrays = pytest.mark.parametrize("kind", ARRAYS.values(), ids=ARRAYS)
 
 
 @trees
-def test_it_conforms(kind):
+def test_conforms_to_the_protocol(kind):
     check_priority_tree(lambda capacity, dtype: kind(capacity, "cpu", dtype))
 
 
-def test_the_hook_answers_for_every_capacity_and_both_dtypes():
+def test_the_hook_returns_a_tree_for_every_capacity_and_both_dtypes():
     check_priority_tree(lambda capacity, dtype: rl_priority_tree(capacity, CPU, dtype))
-    assert type(torch_tree(PREFIX_UP_TO)) is PrefixTree
-    assert type(torch_tree(PREFIX_UP_TO + 1)) is BlockTree
-    assert type(torch_tree(10, "meta")) is WideTree  # adding in parallel needs its care
     assert rl_priority_tree(8, CPU, torch.float16) is None
 
 
@@ -45,7 +42,7 @@ _priorities = st.one_of(st.just(0.0), st.floats(2**-20, 2**20, width=32))
 @trees
 @given(data=st.data(), capacity=st.integers(1, 1100), double=st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_any_sequence_of_updates_leaves_what_an_array_holds(kind, data, capacity, double):
+def test_any_sequence_of_updates_matches_an_array(kind, data, capacity, double):
     dtype = torch.float64 if double else torch.float32
     tree, array = kind(capacity, "cpu", dtype), torch.zeros(capacity, dtype=dtype)
     steps = data.draw(
@@ -69,7 +66,7 @@ def test_any_sequence_of_updates_leaves_what_an_array_holds(kind, data, capacity
 
 
 @trees
-def test_sums_depend_on_the_leaves_alone(kind):
+def test_sums_depend_only_on_the_priorities(kind):
     """However a tree came to its leaves: no drift, and an exact resume."""
     generator = torch.Generator().manual_seed(0)
     tree, n = kind(3000, "cpu", torch.float32), 3000
@@ -107,7 +104,7 @@ def test_draws_from_many_leaves_pass_a_chi_square_test(kind, n):
 
 @trees
 @pytest.mark.parametrize("u", [0.0, 0.5, 1.0 - 2**-53, 1.0])
-def test_marks_on_the_boundary_of_a_cell_never_draw_zero(kind, u, monkeypatch):
+def test_random_numbers_on_the_boundary_of_a_bin_never_sample_zero(kind, u, monkeypatch):
     n = 70
     for live in ([0, 35, 69], [5], [31, 32], [1, 68]):
         tree = kind(n, "cpu", torch.float32)
@@ -144,7 +141,7 @@ def test_of_very_many_repeated_indices_the_last_counts_whatever_the_threads(kind
     assert torch.equal(tree.get(torch.arange(leaves)), expected)
 
 
-def test_where_writes_are_not_in_order_the_last_is_picked_first():
+def test_the_last_value_of_each_index_is_selected():
     index = torch.randint(0, 50, (1000,), generator=torch.Generator().manual_seed(2))
     unique, values = _last_of_each(index, torch.arange(1000))
     assert unique.tolist() == sorted(set(index.tolist()))
@@ -152,7 +149,7 @@ def test_where_writes_are_not_in_order_the_last_is_picked_first():
 
 
 @own
-def test_refusals_name_what_came(kind):
+def test_errors_name_the_wrong_value(kind):
     tree = kind(4)
     tree.update(torch.arange(4), torch.ones(4))
     for index, priority, error, word in [
@@ -192,7 +189,7 @@ _EDGES = [1, 2, 31, 32, 33, 63, 64, 65, 1023, 1024, 1025]
 @own
 @given(data=st.data(), capacity=st.sampled_from(_EDGES), seed=st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_asked_between_updates_sees_all_of_them(kind, data, capacity, seed):
+def test_every_call_between_updates_sees_all_updates(kind, data, capacity, seed):
     """Sums wait for the next question: few and many leaves at a time, at the edges of blocks, each question."""
     rng = torch.Generator().manual_seed(seed)
     tree, array = kind(capacity), torch.zeros(capacity)
@@ -263,8 +260,7 @@ def test_only_the_last_leaf(kind, capacity):
 @own
 @pytest.mark.parametrize("n", [1, 255, 256, 5000])
 @pytest.mark.parametrize("capacity", [33, 1000, 70_000])
-def test_a_draw_is_the_leaf_in_which_its_mark_falls(kind, capacity, n):
-    """Above some number, marks are sorted before they are searched; each still finds its own leaf."""
+def test_a_sample_is_the_priority_in_whose_bin_the_random_number_falls(kind, capacity, n):
     tree = kind(capacity, "cpu", torch.float64)
     leaves = torch.randint(0, 3, (capacity,)).double()  # sums without rounding
     leaves[capacity // 2] = 1
@@ -275,13 +271,14 @@ def test_a_draw_is_the_leaf_in_which_its_mark_falls(kind, capacity, n):
     assert torch.equal(index, torch.searchsorted(ends, u * ends[-1], right=True))
 
 
-def test_what_is_left_of_a_mark_may_be_rounded_to_the_sum_of_its_block():
+def test_the_rest_of_a_random_number_may_round_to_the_sum_of_its_block():
     """2^52 + 3 - 1.5 rounds to 2^52 + 2, all of the second block; the leaves behind its only one are zero."""
-    tree = BlockTree(96, "cpu", torch.float64)
+    tree = blocks(96, "cpu", torch.float64)
     leaves = torch.tensor([1.5, 2.0**52 + 2, 2.0**52], dtype=torch.float64)
     tree.update(torch.tensor([0, 40, 64]), leaves)
     tree.total()
-    assert tree._search(np.array([0.0, 1.5, 2.0**52 + 3, 2.0**52 + 4])).tolist() == [0, 40, 40, 64]
+    marks = torch.tensor([0.0, 1.5, 2.0**52 + 3, 2.0**52 + 4], dtype=torch.float64)
+    assert tree._search(marks).tolist() == [0, 40, 40, 64]
 
 
 @own
@@ -310,7 +307,7 @@ def test_copies_and_pickles_are_trees_of_their_own(kind):
 
 
 @own
-def test_what_is_given_may_have_any_strides_history_and_type(kind):
+def test_inputs_may_have_any_strides_gradients_and_dtype(kind):
     tree = kind(50)
     tree.update(torch.arange(50)[::2], torch.arange(100.0)[:50:2])
     assert torch.equal(tree.get(torch.tensor([4, 48])), torch.tensor([4.0, 48.0]))
@@ -332,7 +329,7 @@ def test_what_is_given_may_have_any_strides_history_and_type(kind):
 
 
 @own
-def test_what_it_gives_and_gets_is_not_its_memory(kind):
+def test_inputs_and_outputs_share_no_memory_with_the_tree(kind):
     tree = kind(40)
     index, priority = torch.arange(40), torch.ones(40)
     tree.update(index, priority)
@@ -344,8 +341,8 @@ def test_what_it_gives_and_gets_is_not_its_memory(kind):
     assert tree.min() == tree.max() == 1
 
 
-@arrays
-def test_in_a_compiled_function_it_computes_outside_of_the_graph(kind):
+@own
+def test_calls_in_a_compiled_function_match_eager_calls(kind):
     def step(tree, index, error, generator):
         tree.update(index, error.abs() + 1)
         drawn, priority = tree.sample(300, generator=generator)

@@ -41,9 +41,9 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
     """The tree in plain torch, for every device."""
     if str(dtype) not in ("torch.float32", "torch.float64"):  # torch itself is not imported by a declaration
         return None
-    from rl.replay._priority.torch_tree import torch_tree
+    from rl.replay._priority.prefix_tree import PrefixTree
 
-    return torch_tree(capacity, device, dtype)
+    return PrefixTree(capacity, device, dtype)
 
 
 @hookimpl(trylast=True)

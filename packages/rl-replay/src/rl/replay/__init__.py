@@ -6,6 +6,7 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.__about__ import __version__
+    from rl.replay._slices.check import check_slices
     from rl.replay.buffers._base import ReplayBuffer
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
@@ -42,12 +43,14 @@ __all__ = [
     "TensorDictRoundRobinWriter",
     "TensorStorage",
     "__version__",
+    "check_slices",
 ]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.replay.__about__": ["__version__"],
+        "rl.replay._slices.check": ["check_slices"],
         "rl.replay.buffers._base": ["ReplayBuffer"],
         "rl.replay.transforms._burn_in": ["BurnInTransform"],
         "rl.replay.writers._immutable": ["ImmutableDatasetWriter"],

@@ -10,8 +10,18 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import ContractError
+from rl.core.interfaces import Storage
 
-__all__ = ["Index", "refuse_parts", "row_index", "row_numbers", "whole"]
+__all__ = [
+    "Index",
+    "refuse_empty",
+    "refuse_parts",
+    "refuse_priority",
+    "refuse_without_replacement",
+    "row_index",
+    "row_numbers",
+    "whole",
+]
 
 Index = Tensor | int | slice | Sequence[int]
 """What names rows of a storage."""
@@ -43,7 +53,7 @@ def row_index(who: str, index: Any, rows: int) -> int | slice | Tensor:
     """What names some of `rows` rows, with lists and masks as int64 ``[n]``.
 
     Raises:
-        IndexError: if it is no whole number, slice, list, tensor or mask of `rows`.
+        IndexError: if it is not an integer, slice, list, tensor or mask of `rows`.
 
     Example:
         >>> row_index("buffer", [True, False, True], 3)
@@ -59,7 +69,7 @@ def row_index(who: str, index: Any, rows: int) -> int | slice | Tensor:
     if not isinstance(index, Tensor) or index.is_floating_point():
         kind = f"tensor of {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
         raise IndexError(
-            f"{who} is indexed by whole numbers, slices, lists, tensors and masks, got a {kind}; for an entry, index"
+            f"{who} is indexed by integers, slices, lists, tensors and masks, got a {kind}; for an entry, index"
             " the rows: buffer[:][key]"
         )
     if index.dtype is torch.bool:
@@ -97,3 +107,36 @@ def refuse_parts(who: str, transform: Any, **parts: Any) -> None:
             raise ContractError(f"{who}: {name} has a method {method!r}, got {part!r}: {name}={example}, for example")
     if transform is not None and not callable(transform):
         raise ContractError(f"{who}: transform is a function from TensorDict to TensorDict, got {transform!r}")
+
+
+def refuse_empty(who: str, storage: Storage, batch_size: int) -> int:
+    """Number of rows of `storage`.
+
+    Raises:
+        ContractError: if there are none, or `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        raise ContractError(f"{who}: batch_size must be at least 1, got {batch_size}")
+    rows = len(storage)
+    if rows == 0:
+        raise ContractError(f"{who}: the buffer is empty; write rows with `add` or `extend` before sampling")
+    return rows
+
+
+def refuse_priority(who: str) -> None:
+    """Say that a sampler has no priorities.
+
+    Raises:
+        ContractError: always.
+    """
+    raise ContractError(f"{who} has no priorities to update: use a prioritized sampler")
+
+
+def refuse_without_replacement(who: str, other: str, *, replacement: bool) -> None:
+    """Name the sampler without replacement where `replacement` is False.
+
+    Raises:
+        ContractError: if it is.
+    """
+    if not replacement:
+        raise ContractError(f"{who}: replacement=False is another class here: use {other}(...)")

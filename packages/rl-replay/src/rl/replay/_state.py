@@ -1,47 +1,20 @@
-"""States as plain data, and the checks that a state passes before any of it is applied."""
+"""Validation of a state before any of it is applied."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, RLError
-from rl.replay.storages._layout import Cells, Layout, flatten, key_of
+from rl.core.errors import CheckpointError
+from rl.replay._layout import Cells, Layout, key_of
 
-__all__ = ["Apply", "Fields", "load_cells", "pack", "prepare_load", "reading", "unpack"]
+__all__ = ["Apply", "Fields", "load_cells", "prepare_load"]
 
 Apply = Callable[[], None]
 """Applies a validated state; fails only if memory or a file for the rows cannot be made."""
-
-_TAG = "__rows__"
-_BROKEN = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError, RLError)
-
-
-@contextmanager
-def reading(owner: str) -> Generator[None]:
-    """Turn what reading a damaged state raises into a `CheckpointError`.
-
-    Example:
-        >>> with reading("Writer"):
-        ...     int("three")
-        Traceback (most recent call last):
-        ...
-        rl.core.errors.CheckpointError: Writer: the state is damaged (ValueError: invalid literal for int() ...
-    """
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except _BROKEN as error:
-        raise CheckpointError(
-            f"{owner}: the state is damaged ({type(error).__name__}: {error}). Load another checkpoint; nothing was"
-            " changed"
-        ) from error
 
 
 class Fields:
@@ -155,10 +128,8 @@ def prepare_load(part: Any, state: Any, rows: int | None, max_size: int) -> Appl
     return (lambda: part.load_state_dict(state)) if prepare is None else prepare(state, rows, max_size)
 
 
-def load_cells(
-    fields: Fields, layout: Layout, cells: Any, rows: int, *, meta: bool = False, sparse: bool = False
-) -> Cells:
-    """Columns ``[rows, ...]`` as `layout` has them, read from pairs of key and column; they may be `meta` or `sparse`.
+def load_cells(fields: Fields, layout: Layout, cells: Any, rows: int, *, meta: bool = False) -> Cells:
+    """Columns ``[rows, ...]`` as `layout` has them, read from pairs of key and column; they may be `meta`.
 
     Raises:
         CheckpointError: if a column is missing or unknown, or has another number of rows, shape or dtype.
@@ -176,82 +147,11 @@ def load_cells(
                 and part.dtype is column.dtype
                 and part.shape == (rows, *column.shape)
                 and (meta or not part.is_meta)
-                and (sparse or part.layout is torch.strided)
+                and part.layout is torch.strided
             )
         if not fits:
             fields.fail(f"column {key!r} must be {column} in each of {rows} rows, got {_shown(part)}")
     return found
-
-
-def pack(value: Any, owner: str) -> Any:
-    """`value` as plain containers, copied: TensorDicts are taken apart.
-
-    Raises:
-        CheckpointError: if `value` holds something other than TensorDicts and plain data.
-
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> td = TensorDict({"a": torch.ones(2)}, batch_size=[2])
-        >>> unpack(pack(td, "a batch"), "a batch")["a"]
-        tensor([1., 1.])
-    """
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, TensorDictBase):
-        data = value.unsqueeze(0)
-        cells = [[key, pack(cell, owner)] for key, cell in flatten(data, 1).items()]
-        device = None if value.device is None else str(value.device)
-        return {_TAG: "tensordict", "layout": Layout.of(data).state(), "cells": cells, "n": 1, "device": device}
-    if isinstance(value, Tensor) and not value.is_meta:
-        return value.detach().clone()
-    if isinstance(value, (list, tuple)):
-        items = [pack(item, owner) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
-        if not all(isinstance(key, (str, int)) for key in value) or _TAG in value:
-            # The info of a sample has nested keys; they are kept as pairs.
-            return {_TAG: "dict", "items": [[pack(key, owner), pack(item, owner)] for key, item in value.items()]}
-        return {key: pack(item, owner) for key, item in value.items()}
-    raise CheckpointError(
-        f"{owner} holds {_shown(value)}; a state holds tensors, numbers, strings, None, and lists, tuples "
-        "and dicts of these. Convert it before it is stored"
-    )
-
-
-def unpack(value: Any, owner: str) -> Any:
-    """What `pack` was given, copied.
-
-    Raises:
-        CheckpointError: if `value` is not what `pack` returned.
-    """
-    with reading(owner):
-        return _unpack(value, owner)
-
-
-def _unpack(value: Any, owner: str) -> Any:
-    if isinstance(value, dict):
-        tag = value.get(_TAG)
-        if tag is None:
-            return {key: _unpack(item, owner) for key, item in value.items()}
-        if tag == "dict":
-            return {key_of(key): _unpack(item, owner) for key, item in Fields(owner, value, (_TAG, "items"))["items"]}
-        fields = Fields(owner, value, (_TAG, "layout", "cells", "n", "device"))
-        fields.match(**{_TAG: "tensordict", "n": 1})
-        layout = Layout.from_state(fields["layout"])
-        cells = load_cells(
-            fields, layout, [[key, _unpack(cell, owner)] for key, cell in fields["cells"]], 1, sparse=True
-        )
-        device = None if fields["device"] is None else torch.device(fields["device"])
-        return layout.build(cells, (1,), device).squeeze(0)
-    if isinstance(value, (list, tuple)):
-        items = [_unpack(item, owner) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, Tensor) and not value.is_meta:
-        return value.detach().clone()
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise CheckpointError(f"{owner}: the state is damaged: it holds {_shown(value)}. Nothing was changed")
 
 
 def _is_nested(value: Any, shape: Sequence[int]) -> bool:

@@ -54,17 +54,44 @@ class Storage(Protocol):
 
 
 class Sampler(Protocol):
-    """Chooses which rows of a storage make a batch."""
+    """Selects the rows of a batch.
+
+    These methods are optional, and looked up by name. A buffer calls them in this order:
+
+    - ``attach(storage)``: when the buffer is constructed and after a state was loaded;
+    - ``admit(data)``: before a batch is written; raises if the sampler cannot use it;
+    - ``postprocess(data, info)``: after the rows of a sample were gathered and collated; returns the batch. `info` is
+      that of `sample` with ``index``; the method may change both, and what it leaves in `info` is returned to the user.
+      Without it, a `TensorDictReplayBuffer` writes each tensor of `info` into the batch;
+    - ``prepare_load(state, rows, max_size)``: validates a state for a storage with `rows` rows and returns the function
+      that applies it.
+
+    The info of a sample is plain data: tensors, numbers, strings. If it has ``runs``, int64 ``[m]``, the sample is m
+    runs of equally many adjacent rows that begin there, and the buffer may copy whole runs.
+
+    Example:
+        >>> import torch
+        >>> class Newest:  # the last rows; together with the other methods of the protocol
+        ...     def sample(self, storage, batch_size, *, generator=None):
+        ...         rows = torch.arange(len(storage) - batch_size, len(storage))
+        ...         return rows, {"age": len(storage) - 1 - rows}
+        ...
+        ...     def postprocess(self, data, info):
+        ...         return data.set("age", info["age"])
+        >>> index, info = Newest().sample(range(10), 3)
+        >>> index, info["age"]
+        (tensor([7, 8, 9]), tensor([2, 1, 0]))
+    """
 
     @property
     def ran_out(self) -> bool:
-        """Whether the last draw ended a pass over the storage; false for draws with replacement."""
+        """Whether the last sample ended a pass over the storage; false with replacement."""
         ...
 
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Indices ``[batch_size]`` int64, and what else is known about them (``priority_weight``, ...).
+        """Sample indices int64 ``[batch_size]``, and a dict with more about them (``priority_weight``, ...).
 
         The last batch of a pass may be smaller. All randomness comes from `generator`, or from the global
         one if it is None.
@@ -87,7 +114,7 @@ class Sampler(Protocol):
         ...
 
     def restart(self) -> None:
-        """Begin a new pass with the next draw; nothing for draws with replacement."""
+        """Begin a new pass with the next sample; do nothing with replacement."""
         ...
 
     def empty(self) -> None:

@@ -1,4 +1,4 @@
-"""What is given as index and priority, in the form that a prioritized sampler keeps."""
+"""Conversion and checks of the indices and priorities that a prioritized sampler is given."""
 
 from __future__ import annotations
 

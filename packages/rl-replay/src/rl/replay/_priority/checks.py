@@ -1,14 +1,13 @@
-"""What the trees do with what they are given: refuse, sort out repeated indices, make random marks."""
+"""Checks of the arguments of priority trees, writes in order, and uniform random numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, isfinite
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from math import isfinite
+from typing import NoReturn, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rl.core.checks import same_shape
@@ -16,32 +15,18 @@ from rl.core.errors import SpecError
 from rl.core.interfaces import PriorityTree
 
 __all__ = [
-    "SORTED",
-    "Floats",
-    "Places",
-    "checked_arrays",
     "checked_total",
     "checked_update",
     "outside_graph",
-    "search_in_order",
     "uniform",
     "write_in_order",
     "zeros",
 ]
 
-Floats = NDArray[np.floating[Any]]
-Places = NDArray[np.int64]
-
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-_INT64 = np.dtype(np.int64)  # quicker to compare with than the type
-
 _WHO = "priority tree"
-
-SORTED = 512
-"""So many marks are found more quickly in the order of their size."""
-
 
 _IN_ORDER = 16_384
 """On a CPU `index_copy_` goes through so many elements in order; above 32768, torch's grain, threads take parts."""
@@ -111,45 +96,6 @@ def checked_update(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple
     return index, priority
 
 
-def checked_arrays(
-    tree: PriorityTree, kind: np.dtype[np.floating[Any]], index: Tensor, priority: Tensor
-) -> tuple[Places, Floats, int]:
-    """What `checked_update` gives, as arrays over the same memory; and how many leaves the indices reach.
-
-    Small arrays take a third of the time that tensors take, and the position of an extreme a third of its value.
-
-    Args:
-        tree: on the CPU.
-        kind: its dtype, as numpy names it.
-        index: as it came.
-        priority: as it came.
-
-    Raises:
-        IndexError: if an index is outside ``[0, capacity)``, or is no integer.
-        ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
-    """
-    try:
-        places, values = index.numpy(), priority.numpy()
-    except (RuntimeError, TypeError):  # with a history, elsewhere, of a type or sign that numpy has not
-        places, values = _as_arrays(tree, index, priority)
-    if places.dtype != _INT64 or values.dtype != kind or places.ndim != 1 or places.shape != values.shape:
-        places, values = _as_arrays(tree, index, priority)
-    if not places.size:
-        return places, values, 0
-    high = places.item(places.view(np.uint64).argmax())  # a negative one, if there is one
-    if not 0 <= high < tree.capacity:
-        _refuse_index(tree.capacity, int(places.min()), int(places.max()))
-    # What is not a number counts as least.
-    if not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) < inf):
-        _refuse_priority(torch.from_numpy(values))
-    return places, values, high + 1
-
-
-def _as_arrays(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Places, Floats]:
-    index, priority = _in_form(tree, index, priority)
-    return index.numpy(), priority.numpy(force=True)  # also of a view that turns the sign
-
-
 def _in_form(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
     device = tree.device
     if index.dim() != 1 or priority.dim() != 1 or index.numel() != priority.numel():  # quicker than shapes
@@ -207,17 +153,3 @@ def uniform(n: int, device: torch.device, generator: torch.Generator | None, *, 
     if stratified:
         numbers = numbers.add_(torch.arange(n, device=device)).div_(n)
     return numbers
-
-
-def search_in_order(search: Callable[[Floats], Places], mark: Floats) -> Places:
-    """``search(mark)`` through the sorted marks, whose ways through memory are alike; what each finds is the same.
-
-    Example:
-        >>> ends = np.array([1.0, 3.0])
-        >>> search_in_order(lambda mark: ends.searchsorted(mark, side="right"), np.array([2.0, 0.5, 1.0]))
-        array([1, 0, 1])
-    """
-    order = mark.argsort()
-    found = np.empty(len(mark), np.int64)
-    found[order] = search(mark[order])
-    return found

@@ -1,41 +1,40 @@
-"""The priority tree in plain torch for few leaves on a CPU: an array of priorities and its running sum."""
+"""Priority tree in plain torch."""
 
 from __future__ import annotations
 
-from math import inf, nextafter
+from math import nextafter
 from typing import Final, final
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from rl.replay._priority.checks import (
-    SORTED,
-    Floats,
-    Places,
-    checked_arrays,
-    checked_total,
-    outside_graph,
-    search_in_order,
-    uniform,
-    zeros,
-)
+from rl.replay._priority.checks import checked_total, checked_update, outside_graph, uniform, write_in_order, zeros
 
 __all__ = ["PrefixTree"]
+
+_ONE_LEVEL = 65_536
+"""Up to this capacity one cumulative sum over all priorities is as fast as two levels."""
+
+_SORTED = 512  # from so many random numbers on, a search in sorted order saves more cache misses than the sort costs
+_CHUNK = 4096  # blocks of so many random numbers fit into the cache of a core
 
 
 @final
 class PrefixTree:
-    """An array of priorities and its running sum, made again after an update; a `rl.core.interfaces.PriorityTree`.
+    """Priorities and the cumulative sum over their blocks; a `rl.core.interfaces.PriorityTree` for every device.
 
-    A draw is a search in the running sum. Zero is never drawn because the sum is made in order: behind a zero it is
-    the same to the last bit.
+    `update` writes priorities and marks their blocks as changed. The next call that needs sums recomputes those of the
+    changed blocks from the priorities, so that rounding errors do not accumulate. `sample` finds the block of a random
+    number by binary search, and then the priority in the block. Sums are float64, since float32 does not resolve 10^6
+    priorities.
 
     Args:
-        capacity: number of leaves, at least 1.
-        device: of the CPU kind.
+        capacity: number of priorities, at least 1.
+        device: of the priorities.
         dtype: of the priorities.
+        block: priorities in a block; if None, 1 up to 65,536 priorities, above that about the square root of
+            capacity / 256.
 
     Example:
         >>> tree = PrefixTree(4)
@@ -46,17 +45,27 @@ class PrefixTree:
 
     name = "torch"
 
-    def __init__(self, capacity: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        block: int | None = None,
+    ) -> None:
         self.capacity: Final = capacity
         self.device: Final = torch.device(device)
         self.dtype: Final = dtype
-        self.why: Final = f"one running sum over {capacity} priorities, in plain torch"
-        # Arrays alone, no tensors over their memory: a copy or a pickle of the tree would part the two.
-        self._priority: Floats = zeros(capacity, dtype, device).numpy()
-        self._sum: Floats = zeros(capacity, torch.float64, device).numpy()
-        self._total = 0.0
-        self._least: float | None = None
-        self._used = 0  # leaves behind these were never written
+        if block is None:
+            block = 1 if capacity <= _ONE_LEVEL else 1 << (capacity // 256).bit_length() // 2
+        blocks = -(-capacity // block)
+        self.why: Final = f"cumulative sum over {blocks} blocks of {block} priorities, in plain torch"
+        self._block: Final = block
+        self._leaves = zeros((blocks, block), dtype, device)
+        self._sums = zeros(blocks, torch.float64, device)
+        self._ends = zeros(blocks + 1, torch.float64, device)  # cumulative sum of the blocks, from 0 to the total
+        self._mins = torch.full((blocks,), torch.inf, dtype=dtype, device=device)  # smallest priority above zero
+        self._changed = torch.zeros(blocks, dtype=torch.bool, device=device)
         self._stale = False
 
     def update(self, index: Tensor, priority: Tensor) -> None:
@@ -64,22 +73,23 @@ class PrefixTree:
 
         Raises:
             IndexError: if an index is outside ``[0, capacity)``.
-            ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
+            ValueError: if a priority is negative, infinite or NaN, or the shapes differ.
         """
         if is_dynamo_compiling():
             outside_graph(self.update, index, priority)
             return
-        places, values, end = checked_arrays(self, self._priority.dtype, index, priority)
-        if not end:
+        index, priority = checked_update(self, index, priority)
+        if not index.numel():
             return
-        self._priority[places] = values
-        self._used = max(self._used, end)
-        self._stale, self._least = True, None
+        write_in_order(self._leaves.view(-1), index, priority)
+        if self._block > 1:
+            self._changed.index_fill_(0, index // self._block, value=True)
+        self._stale = True
 
     def sample(
         self, n: int, *, generator: torch.Generator | None = None, stratified: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Draw indices ``[n]`` in proportion to priority, and those priorities ``[n]``.
+        """Sample indices ``[n]`` in proportion to priority; returns them and their priorities ``[n]``.
 
         Raises:
             ValueError: if the total is zero or infinite.
@@ -87,48 +97,82 @@ class PrefixTree:
         if is_dynamo_compiling():
             return outside_graph(self.sample, n, generator=generator, stratified=stratified)
         self._add_up()
-        mark: Floats = uniform(n, self.device, generator, stratified=stratified).numpy()
-        mark *= nextafter(checked_total(self._total), 0)  # below the total, which no running sum exceeds
-        index = self._search(mark) if n < SORTED else search_in_order(self._search, mark)
-        return torch.from_numpy(index), torch.from_numpy(self._priority[index])
+        total = checked_total(self._ends[-1].item())
+        mark = uniform(n, self.device, generator, stratified=stratified)
+        mark.mul_(nextafter(total, 0))  # below the total, so that there is a larger sum
+        if n < _SORTED:
+            index = self._search(mark)
+        else:
+            mark, order = mark.sort()
+            index = torch.empty_like(order).index_copy_(0, order, self._search(mark))
+        return index, self._leaves.view(-1).index_select(0, index)
 
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]``."""
-        if is_dynamo_compiling():
-            return outside_graph(self.get, index)
-        return torch.from_numpy(self._priority)[index]
+        return self._leaves.view(-1)[: self.capacity][index]
 
     def total(self) -> Tensor:
-        """Sum of all, float64 scalar."""
+        """Sum of all priorities, float64 scalar."""
         if is_dynamo_compiling():
             return outside_graph(self.total)
         self._add_up()
-        return torch.tensor(self._total, dtype=torch.float64, device=self.device)
-
-    def _add_up(self) -> None:
-        """The running sum, made again only after an update."""
-        if self._stale:
-            self._sum[:] = self._priority
-            torch.from_numpy(self._sum).cumsum_(0)  # numpy takes twice as long
-            self._total, self._stale = self._sum.item(-1), False
-
-    def _search(self, mark: Floats) -> Places:
-        """For each mark the first leaf whose running sum exceeds it."""
-        return self._sum.searchsorted(mark, side="right")
+        return self._ends[-1].clone()
 
     def min(self) -> Tensor:
         """Smallest priority above zero; infinity if there is none."""
         if is_dynamo_compiling():
             return outside_graph(self.min)
-        if self._least is None:
-            used = self._priority[: self._used]
-            self._least = used.item(used.argmin()) if self._used else inf
-            if not self._least:
-                self._least = np.where(used == 0, inf, used).min().item()
-        return torch.from_numpy(np.asarray(self._least, self._priority.dtype))
+        if self._block == 1:
+            return _least_above_zero(self._leaves.view(1, -1))[0]
+        self._add_up()
+        return self._mins.amin()
 
     def max(self) -> Tensor:
-        """Largest priority; zero if empty."""
-        if is_dynamo_compiling():
-            return outside_graph(self.max)
-        return torch.from_numpy(self._priority).amax()
+        """Largest priority; zero if there is none."""
+        return self._leaves.amax()
+
+    def _add_up(self) -> None:
+        """Recompute the sums that changed since the last call."""
+        if not self._stale:
+            return
+        if self._block == 1:
+            sums = self._leaves.view(-1)
+        else:
+            sums, changed = self._sums, self._changed.nonzero().squeeze(1)
+            leaves = self._leaves.index_select(0, changed)
+            sums.index_copy_(0, changed, _running(leaves)[:, -1])
+            self._mins.index_copy_(0, changed, _least_above_zero(leaves))
+            self._changed.zero_()
+        self._ends[1:] = _running(sums)
+        self._stale = False
+
+    def _search(self, mark: Tensor) -> Tensor:
+        """The first priority at which the cumulative sum exceeds each mark; it is above zero."""
+        block = torch.searchsorted(self._ends[1:], mark, right=True)
+        if self._block == 1:
+            return block
+        # Rounding could lift the rest of a mark to the sum of its block.
+        largest = torch.nextafter(self._sums.index_select(0, block), self._sums.new_zeros(()))
+        rest = torch.minimum(mark - self._ends.index_select(0, block), largest)
+        inside = [
+            torch.searchsorted(_running(self._leaves.index_select(0, some)), left.unsqueeze(1), right=True)
+            for some, left in zip(block.split(_CHUNK), rest.split(_CHUNK), strict=True)
+        ]
+        return block * self._block + torch.cat(inside).squeeze(1)
+
+
+def _running(values: Tensor) -> Tensor:
+    """Cumulative sum along the last dimension, float64; a zero repeats the sum before it exactly."""
+    running = values.cumsum(-1, dtype=torch.float64)
+    if values.is_cpu:
+        return running  # sums in order
+    # A parallel sum may be rounded differently at a zero, and even decrease.
+    return running.masked_fill_(values == 0, 0).cummax(-1).values
+
+
+def _least_above_zero(leaves: Tensor) -> Tensor:
+    """Of each row; infinity if there is none."""
+    least = leaves.amin(-1)
+    if least.is_cpu and bool(least.all()):
+        return least
+    return leaves.masked_fill(leaves == 0, torch.inf).amin(-1)

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl.replay._slices.index_set import DenseSet, Longs
 from rl.replay._state import Fields
 
-__all__ = ["BASE", "ENDLESS", "FROM", "ROW", "STRIDE", "TO", "SegmentTable"]
+__all__ = ["BASE", "ENDLESS", "FROM", "ROW", "STRIDE", "TO", "IndexSet", "Longs", "SegmentTable"]
+
+Longs = NDArray[np.int64]
 
 BASE, FROM, TO, ROW, STRIDE = range(5)
 """Columns of a line. Step u, ``FROM <= u < TO``, was written as number ``BASE + u // ROW * STRIDE + u % ROW``.
@@ -46,7 +47,7 @@ class SegmentTable:
 
     def __init__(self, capacity: int) -> None:
         self.capacity: Final = capacity
-        self.version = 0  # goes up when lines are numbered anew
+        self.version = 0  # increases when line numbers change
         self.clear()
 
     def clear(self) -> None:
@@ -57,7 +58,7 @@ class SegmentTable:
         self._tensors: tuple[Longs, Tensor, tuple[Tensor, Tensor]] | None = None
         self._used = 0
         self._free: list[int] = []
-        self._sets: dict[int, DenseSet] = {}
+        self._sets: dict[int, IndexSet] = {}
         self.clock = 0  # rows written so far
         self.plain = True  # no batch had lanes side by side
         self.cuts: list[int] = []  # numbers of rows that begin a trajectory whatever the rows before say
@@ -104,11 +105,11 @@ class SegmentTable:
             self._tensors = known = self._lines, lines, (base, to)
         return known
 
-    def at_least(self, steps: int) -> DenseSet:
-        """Which lines are of trajectories of so many steps; the first time in a pass over the table."""
+    def at_least(self, steps: int) -> IndexSet:
+        """Lines of trajectories with at least `steps` steps; the first call for a length passes over the table."""
         found = self._sets.pop(steps, None)
         if found is None:
-            found = DenseSet(steps)
+            found = IndexSet(steps)
             lengths = self._lines[: self._used, TO] - self._lines[: self._used, FROM]
             found.replace(np.flatnonzero(lengths >= steps))
             while len(self._sets) >= _SETS:
@@ -130,7 +131,7 @@ class SegmentTable:
         self.clock = number
 
     def write(self, ends: Flags, ids: NDArray[Any] | None, *, flat: bool) -> None:
-        """Rows were written behind the last one.
+        """Append rows after the last one.
 
         Args:
             ends: where a trajectory ends, bool ``[lanes, steps]``.
@@ -229,7 +230,7 @@ class SegmentTable:
             least, members = kept.integer("least", low=1), kept.indices("members", high=used).numpy()
             if least in table._sets or not np.array_equal(np.sort(members), np.flatnonzero(lengths >= least)):
                 fields.fail(f"the set of lines with {least} steps has other members")
-            table._sets[least] = DenseSet(least)
+            table._sets[least] = IndexSet(least)
             table._sets[least].replace(members)
         table._first[table._oldest(alive) % capacity] = alive + 1
         return table
@@ -266,7 +267,7 @@ class SegmentTable:
             for line in lines.tolist():
                 self._shorten(line, limit)
             return
-        if self.plain:  # one behind the other, so that all but the last one go entirely
+        if self.plain:  # in order of time, so that all but the last one are removed entirely
             gone, last = lines[:-1], int(lines[-1])
             self._lines[gone, FROM] = self._lines[gone, TO]
             for kept in self._sets.values():
@@ -306,7 +307,7 @@ class SegmentTable:
         """Rows along one dimension."""
         count = ends.size
         begins = ends[:-1] if ids is None else ends[:-1] | (ids[1:] != ids[:-1])
-        inner = begins.nonzero()[0]  # trajectories end here, others begin behind
+        inner = begins.nonzero()[0]  # trajectories end here, others begin after
         line = self._lengthen(0, int(inner[0]) + 1 if inner.size else count, going=going)
         if inner.size < _FEW:
             for begin, end in pairwise([*(inner + 1).tolist(), count]):
@@ -402,3 +403,110 @@ def _shape_of(shape: Any, clock: int) -> tuple[int, int, int]:
     if any(type(number) is not int for number in shape) or not 0 <= start <= clock or min(lanes, steps) < 1:
         raise ValueError(f"no shape of batches: {shape}")
     return start, lanes, steps
+
+
+class IndexSet:
+    """Numbers from 0 on. Adding and removing n of them costs n steps, whatever the size of the set.
+
+    Args:
+        least: number of steps that trajectories of the set have at least.
+
+    Example:
+        >>> few = IndexSet(1)
+        >>> few.update(np.array([7, 3, 5]), np.array([True, True, True]))
+        >>> few.update(np.array([7]), np.array([False]))
+        >>> sorted(few.members[: len(few)].tolist())
+        [3, 5]
+    """
+
+    def __init__(self, least: int) -> None:
+        self.least: Final = least
+        self.members: Longs = np.zeros(16, np.int64)
+        self._place: Longs = np.zeros(16, np.int64)  # of each number among the members, plus one; 0 if it is none
+        self._len = 0
+        self._tensor: tuple[Longs, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return self._len
+
+    @property
+    def tensor(self) -> Tensor:
+        """The memory of `members` as a tensor; numbers after the last member are unused."""
+        known = self._tensor
+        if known is None or known[0] is not self.members:
+            self._tensor = known = self.members, torch.from_numpy(self.members)
+        return known[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tensor": None}  # a copy has memory of its own
+
+    def update(self, numbers: Longs, inside: NDArray[np.bool_]) -> None:
+        """Let each of `numbers`, all different, be a member where `inside`, and none elsewhere."""
+        if not numbers.size:
+            return
+        self._place = _at_least(self._place, int(numbers.max()) + 1)
+        place = self._place[numbers]
+        known = place > 0
+        if not np.array_equal(known, inside):
+            self._remove(place[known & ~inside] - 1)
+            self._add(numbers[inside & ~known])
+
+    def discard(self, numbers: Longs) -> None:
+        """Let none of `numbers`, all different, be a member."""
+        if len(numbers) and int(numbers.max()) >= len(self._place):
+            numbers = numbers[numbers < len(self._place)]
+        place = self._place[numbers]
+        self._remove(place[place > 0] - 1)
+
+    def update_one(self, number: int, *, inside: bool) -> None:
+        """The same for one number; quicker."""
+        if number >= len(self._place):
+            self._place = _at_least(self._place, number + 1)
+        place = int(self._place[number])
+        if inside and not place:
+            if self._len == len(self.members):
+                self.members = _at_least(self.members, self._len + 1)
+            self.members[self._len] = number
+            self._len += 1
+            self._place[number] = self._len
+        elif place and not inside:
+            self._len -= 1
+            last = self.members[self._len]
+            self.members[place - 1] = last
+            self._place[last] = place
+            self._place[number] = 0
+
+    def replace(self, members: Longs) -> None:
+        """Let these be the members, in this order."""
+        self._len = 0
+        self._place = np.zeros(max(int(members.max(initial=0)) + 1, 16), np.int64)
+        self._add(members)
+
+    def _add(self, numbers: Longs) -> None:
+        count = numbers.size
+        self.members = _at_least(self.members, self._len + count)
+        self.members[self._len : self._len + count] = numbers
+        self._place[numbers] = np.arange(self._len + 1, self._len + count + 1)
+        self._len += count
+
+    def _remove(self, places: Longs) -> None:
+        """Fill the holes at `places` with the last members, those of them that stay."""
+        if not places.size:
+            return
+        left = self._len - places.size
+        self._place[self.members[places]] = 0
+        stays = np.ones(places.size, np.bool_)
+        stays[places[places >= left] - left] = False
+        holes, movers = places[places < left], self.members[left : self._len][stays]
+        self.members[holes] = movers
+        self._place[movers] = holes + 1
+        self._len = left
+
+
+def _at_least(array: Longs, size: int) -> Longs:
+    """`array`, or a copy of it that is twice as long as needed, padded with zeros."""
+    if size <= len(array):
+        return array
+    grown = np.zeros(2 * size, np.int64)
+    grown[: len(array)] = array
+    return grown

@@ -16,12 +16,11 @@ from rl.core.arguments import foreign_arguments
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX
+from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, refuse_parts, row_index, whole
 from rl.replay._priority.checks import outside_graph
-from rl.replay._slices.extra import Extra
-from rl.replay._state import Apply, Fields, pack, prepare_load, reading, unpack
-from rl.replay.buffers._checkpoint import read_state, write_state
+from rl.replay._state import Apply, Fields, prepare_load
 from rl.replay.buffers._collate import collate
 from rl.replay.buffers._prefetch import Batch, Flight
 from rl.replay.samplers._random import RandomSampler
@@ -31,6 +30,7 @@ from rl.replay.writers._round_robin import RoundRobinWriter
 
 __all__ = ["ReplayBuffer"]
 
+_FILE = "state.safetensors"
 _STATE = ("types", "storage", "sampler", "writer", "write_count", "batch_size", "generator", "in_flight")
 
 
@@ -42,7 +42,7 @@ class ReplayBuffer:
         storage: where rows are kept; ``ListStorage(1000)`` if None.
         sampler: which rows make a batch; `RandomSampler` if None.
         writer: where new rows go; `RoundRobinWriter` if None.
-        batch_size: rows in a batch when `sample` is not told; needed for iteration and `prefetch`.
+        batch_size: rows in a batch if `sample` is called without; needed for iteration and `prefetch`.
         transform: applied to every sampled batch, any callable from TensorDict to TensorDict; with
             `prefetch` it runs in other threads.
         collate_fn: makes a batch of what the storage returns; a list of TensorDicts or tensors is stacked if
@@ -53,7 +53,7 @@ class ReplayBuffer:
 
     Rows, keys, shapes and dtypes are fixed by the first batch. All methods may be called from several threads.
     With `prefetch`, a batch is drawn when the one `prefetch` places before it is taken, and holds the rows as
-    they were then: `extend` waits until batches on their way have read theirs.
+    they were then: `extend` waits until prefetched batches have gathered theirs.
 
     Example:
         >>> from tensordict import TensorDict
@@ -79,9 +79,9 @@ class ReplayBuffer:
     ) -> None:
         who = type(self).__name__
         if batch_size is not None and whole(batch_size) is None:
-            raise ContractError(f"{who}: batch_size must be a whole number of at least 1, got {batch_size!r}")
+            raise ContractError(f"{who}: batch_size must be an integer of at least 1, got {batch_size!r}")
         if prefetch and whole(prefetch) is None:
-            raise ContractError(f"{who}: prefetch must be a whole number of at least 0, got {prefetch!r}")
+            raise ContractError(f"{who}: prefetch must be an integer of at least 0, got {prefetch!r}")
         if prefetch and batch_size is None:
             raise ContractError(f"{who}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
         if pin_memory and not torch.cuda.is_available():
@@ -104,8 +104,10 @@ class ReplayBuffer:
         self._flight = Flight(prefetch or 0)
         self._lock = threading.RLock()
         self._write_count = 0
-        self._extra = Extra.of(self.sampler, marks=collate_fn is None)
-        self._extra.attach(self.storage)
+        # Optional methods, see `rl.core.interfaces.Sampler`.
+        self._postprocess: Final = getattr(self.sampler, "postprocess", None)
+        self._admit: Final = getattr(self.sampler, "admit", None)
+        self._attach()
 
     @property
     def write_count(self) -> int:
@@ -171,14 +173,14 @@ class ReplayBuffer:
             The batch ``[n, ...]``, or the pair of batch and info.
 
         Raises:
-            ContractError: if the buffer is empty, or nobody gave a batch size.
+            ContractError: if the buffer is empty, or no batch size was given.
         """
         size = self._size(batch_size)
         if size == self.batch_size and (self._flight.depth or len(self._flight)):
             data, info = self._next(size, within_pass=False)[0].result()
         else:
             with self._lock:
-                index, info = self._extra.draw(self.storage, size, generator=self.generator)
+                index, info = self.sampler.sample(self.storage, size, generator=self.generator)
                 rows = self._read(index, info)
             data, info = self._finish(rows, index, info)
         return (data, info) if return_info or include_info else data
@@ -186,8 +188,8 @@ class ReplayBuffer:
     def __iter__(self) -> Iterator[Any]:
         """Batches of one new pass, each row exactly once; without end if the sampler draws with replacement.
 
-        Batches on their way are given up. Rows that are written meanwhile begin a new pass. One at a time: a second
-        iteration begins the pass anew for both, and `sample` takes from it.
+        Prefetched batches are discarded. Rows that are written meanwhile begin a new pass. One at a time: a second
+        iteration restarts the pass for both, and `sample` takes from it.
 
         Raises:
             ContractError: if the buffer is empty or has no batch size.
@@ -225,7 +227,8 @@ class ReplayBuffer:
             if isinstance(index, int):
                 data = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
             self._check(data)
-            self._extra.admit(data)
+            if self._admit is not None:
+                self._admit(data)
             self._flight.wait_gathered()
             self.storage.set(rows, data)
             self.sampler.extended(rows, data)
@@ -250,7 +253,7 @@ class ReplayBuffer:
         return self
 
     def empty(self) -> None:
-        """Forget all rows and batches on their way; keys, shapes and dtypes stay fixed.
+        """Remove all rows and prefetched batches; keys, shapes and dtypes stay fixed.
 
         Raises:
             ContractError: if the writer refuses.
@@ -274,7 +277,7 @@ class ReplayBuffer:
     def state_dict(self) -> dict[str, Any]:
         """Everything that an exact continuation needs; tensors are copies, the rest are plain containers.
 
-        That is rows, cursor, order of the pass, state of the generator, and batches on their way.
+        That is rows, cursor, order of the pass, state of the generator, and prefetched batches.
 
         Raises:
             CheckpointError: if something stored is neither tensor nor plain data.
@@ -311,11 +314,11 @@ class ReplayBuffer:
                 raise
             for _, load in parts[len(before) :]:
                 load()
-            self._extra.attach(self.storage)
+            self._attach()
             finish()
 
     def dumps(self, path: str | Path) -> None:
-        """Write a checkpoint into the folder `path`: JSON and raw tensors, no pickle.
+        """Write a checkpoint into the folder `path`: one safetensors file, no pickle.
 
         An older checkpoint there stays valid until the new one is complete.
 
@@ -324,7 +327,7 @@ class ReplayBuffer:
         """
         with self._lock:
             rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
-            write_state(Path(path), self._state(rows))
+            save(Path(path) / _FILE, self._state(rows))
 
     def loads(self, path: str | Path) -> None:
         """Continue from the checkpoint in the folder `path`.
@@ -332,7 +335,7 @@ class ReplayBuffer:
         Raises:
             CheckpointError: if there is none, it is damaged, or it does not fit this buffer.
         """
-        self.load_state_dict(read_state(Path(path)))
+        self.load_state_dict(load(Path(path) / _FILE))
 
     def save(self, path: str | Path) -> None:
         """The same as `dumps`."""
@@ -361,14 +364,15 @@ class ReplayBuffer:
             who = type(self).__name__
             if batch_size is None:
                 raise ContractError(f"{who}: no batch size: call sample(n), or make the buffer with batch_size=n")
-            raise ContractError(f"{who}: batch_size must be a whole number of at least 1, got {batch_size!r}")
+            raise ContractError(f"{who}: batch_size must be an integer of at least 1, got {batch_size!r}")
         return size
 
     def _extend(self, data: Any) -> Tensor:
         with self._lock:
             self._check(data)
             count = self.storage.count(data)
-            self._extra.admit(data)
+            if self._admit is not None:
+                self._admit(data)
             index = self.writer.claim(self.storage, count)
             self._flight.wait_gathered()
             self.storage.set(index, data)  # checks everything before it writes
@@ -376,6 +380,11 @@ class ReplayBuffer:
             self._write_count += count
             self.sampler.extended(index, data)
         return index
+
+    def _attach(self) -> None:
+        attach = getattr(self.sampler, "attach", None)
+        if attach is not None:
+            attach(self.storage)
 
     def _check(self, data: Any) -> None:
         """Refuse what this kind of buffer cannot hold; the storage compares keys, shapes and dtypes."""
@@ -388,7 +397,7 @@ class ReplayBuffer:
 
     def _submit(self, size: int) -> None:
         # Drawn here and not in the thread: the order of draws, hence the randomness, is the caller's.
-        index, info = self._extra.draw(self.storage, size, generator=self.generator)
+        index, info = self.sampler.sample(self.storage, size, generator=self.generator)
         self._flight.submit(
             lambda: self._read(index, info),
             lambda rows: self._finish(rows, index, info),
@@ -396,15 +405,20 @@ class ReplayBuffer:
         )
 
     def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
-        return self._extra.gather(self.storage, index, info)
+        runs = info.get("runs")
+        if runs is not None and isinstance(self.storage, TensorRows):
+            return self.storage.get_runs(index, runs)
+        return self.storage.get(index)
 
     def _finish(self, rows: Any, index: Tensor, info: dict[Any, Any]) -> Batch:
-        info = {"index": index, **info}
+        info = {INDEX: index, **info}
         data = self._collate(rows)
         if isinstance(rows, list) and index.dim() > 1 and isinstance(data, TensorDictBase):
             data = data.reshape(*index.shape, *data.batch_size[1:])
-        data = self._annotate(data, info)
-        self._extra.mark(data, info)
+        if self._postprocess is None:
+            data = self._annotate(data, info)
+        else:
+            data = self._postprocess(self._annotate(data, {INDEX: index}), info)
         if self._transform is not None:
             data = self._transform(data)
         if self._pin_memory:

@@ -1,4 +1,4 @@
-"""Batches on their way: drawn in the caller's thread, gathered and transformed in another."""
+"""Prefetched batches: sampled in the caller's thread, gathered and transformed in another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Flight:
     """Batches in order of their draw, at most `depth` of them ahead of the consumer.
 
     Args:
-        depth: how many batches stay on their way after one was taken; as many threads work on them.
+        depth: number of batches that are prefetched, and of threads.
     """
 
     def __init__(self, depth: int) -> None:
@@ -87,15 +87,15 @@ class Flight:
         return item.future, item.last
 
     def wait_gathered(self) -> None:
-        """Return when no batch needs the storage any more, be it on its way or awaited by whoever took it."""
+        """Wait until every prefetched batch has gathered its rows."""
         while self._reading:
             self._reading.popleft().gathered.wait()
 
     def results(self) -> list[tuple[Batch, bool]]:
-        """All batches on their way, waited for; they stay."""
+        """All prefetched batches; waits for them."""
         return [(item.future.result(), item.last) for item in self._queue]
 
     def clear(self) -> None:
-        """Give up the batches on their way."""
+        """Discard the prefetched batches."""
         self.wait_gathered()
         self._queue.clear()

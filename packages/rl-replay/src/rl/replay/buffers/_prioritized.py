@@ -110,26 +110,26 @@ class PrioritizedReplayBuffer(_Prioritized):
     """A `ReplayBuffer` with a `PrioritizedSampler` for its storage.
 
     Args:
-        alpha: as all up to `stratified`: see `PrioritizedSampler`.
-        beta: likewise.
-        eps: likewise.
-        dtype: likewise.
-        reduction: likewise.
-        max_priority_within_buffer: likewise.
-        backend: likewise.
-        sampler_device: where priorities live. If None, that of the storage if an accelerator answers there, else the
-            CPU.
-        compilable: likewise.
-        stratified: likewise.
-        storage: as all that follow: see `ReplayBuffer`.
-        writer: likewise.
-        batch_size: likewise.
-        transform: likewise.
-        collate_fn: likewise.
-        prefetch: likewise. A batch on its way was drawn with the priorities of its draw: an update reaches the draws
-            after it, `prefetch` batches later.
-        pin_memory: likewise.
-        generator: likewise.
+        alpha: see `PrioritizedSampler`.
+        beta: see `PrioritizedSampler`.
+        eps: see `PrioritizedSampler`.
+        dtype: see `PrioritizedSampler`.
+        reduction: see `PrioritizedSampler`.
+        max_priority_within_buffer: see `PrioritizedSampler`.
+        backend: see `PrioritizedSampler`.
+        sampler_device: device of the priorities. If None, that of the storage if an accelerator is available there,
+            else the CPU.
+        compilable: see `PrioritizedSampler`.
+        stratified: see `PrioritizedSampler`.
+        storage: see `ReplayBuffer`.
+        writer: see `ReplayBuffer`.
+        batch_size: see `ReplayBuffer`.
+        transform: see `ReplayBuffer`.
+        collate_fn: see `ReplayBuffer`.
+        prefetch: see `ReplayBuffer`. An update of priorities affects batches from the `prefetch`-th after it
+            on.
+        pin_memory: see `ReplayBuffer`.
+        generator: see `ReplayBuffer`.
 
     Example:
         >>> from tensordict import TensorDict
@@ -149,26 +149,26 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` with a `PrioritizedSampler`: samples hold ``index`` and ``priority_weight``.
 
     Args:
-        alpha: as all up to `generator`: see `PrioritizedReplayBuffer`.
-        beta: likewise.
+        alpha: see `PrioritizedSampler`.
+        beta: see `PrioritizedSampler`.
         priority_key: where raw priorities are read: in batches that are written, if they have it, and by
             `update_tensordict_priority`.
-        eps: likewise.
-        dtype: likewise.
-        reduction: likewise.
-        max_priority_within_buffer: likewise.
-        backend: likewise.
-        sampler_device: likewise.
-        compilable: likewise.
-        stratified: likewise.
-        storage: likewise.
-        writer: likewise.
-        batch_size: likewise.
-        transform: likewise.
-        collate_fn: likewise.
-        prefetch: likewise.
-        pin_memory: likewise.
-        generator: likewise.
+        eps: see `PrioritizedSampler`.
+        dtype: see `PrioritizedSampler`.
+        reduction: see `PrioritizedSampler`.
+        max_priority_within_buffer: see `PrioritizedSampler`.
+        backend: see `PrioritizedSampler`.
+        sampler_device: see `PrioritizedSampler`.
+        compilable: see `PrioritizedSampler`.
+        stratified: see `PrioritizedSampler`.
+        storage: see `ReplayBuffer`.
+        writer: see `ReplayBuffer`.
+        batch_size: see `ReplayBuffer`.
+        transform: see `ReplayBuffer`.
+        collate_fn: see `ReplayBuffer`.
+        prefetch: see `ReplayBuffer`.
+        pin_memory: see `ReplayBuffer`.
+        generator: see `ReplayBuffer`.
 
     Example:
         >>> from tensordict import TensorDict

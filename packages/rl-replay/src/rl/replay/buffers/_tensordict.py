@@ -13,11 +13,7 @@ from rl.core.errors import ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
 from rl.replay import _foreign
-from rl.replay._slices.extra import Annotated
 from rl.replay.buffers._base import ReplayBuffer
-from rl.replay.buffers._collate import collate
-from rl.replay.storages._layout import Layout
-from rl.replay.storages._rows import TensorRows
 
 __all__ = ["TensorDictReplayBuffer"]
 
@@ -53,8 +49,6 @@ class TensorDictReplayBuffer(ReplayBuffer):
         >>> bool((sample["index"] == sample["obs"]).all())
         True
     """
-
-    _wider: tuple[Layout, set[Any], Layout | None] | None = None
 
     def __init__(
         self,
@@ -169,33 +163,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
                     f"with batch.exclude({key!r})"
                 )
 
-    def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
-        storage = self.storage
-        if isinstance(storage, TensorRows) and self._collate is collate and not self._extra.reads:
-            data = self._read_annotated(storage, index, info)
-            if data is not None:
-                return Annotated(data)
-        return super()._read(index, {INDEX: index, **info})
-
-    def _read_annotated(self, storage: TensorRows, index: Tensor, info: dict[Any, Any]) -> TensorDictBase | None:
-        """Rows with what is known about them; None unless that is one number for each, on the CPU as they are."""
-        layout, shape = storage.layout, index.shape
-        if layout is None or layout.root is None or layout.root.tail or not storage.on_cpu or len(shape) != 1:
-            return None
-        known = {INDEX: index, **info}
-        if any(type(value) is not Tensor or value.shape != shape or not value.is_cpu for value in known.values()):
-            return None
-        wider = self._wider
-        if wider is None or wider[0] is not layout or wider[1] != known.keys():
-            self._wider = wider = layout, set(known), layout.with_numbers(known)
-        if wider[2] is None or (cells := storage.cells(index)) is None:
-            return None
-        cells.update(known)
-        return wider[2].build(cells, shape, storage.device)
-
     def _annotate(self, data: Any, info: dict[Any, Any]) -> Any:
-        if isinstance(data, Annotated):
-            return data.data
         if not isinstance(data, TensorDictBase):
             raise ContractError(
                 f"{type(self).__name__}: collate_fn made a {type(data).__name__}, expected a TensorDict"

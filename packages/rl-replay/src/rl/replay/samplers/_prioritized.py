@@ -11,7 +11,8 @@ from torch import Tensor
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import PriorityTree, Storage
 from rl.core.keys import PRIORITY_WEIGHT
-from rl.replay._arguments import whole
+from rl.core.state import reading
+from rl.replay._arguments import refuse_empty, whole
 from rl.replay._priority.arguments import (
     as_index,
     as_priority,
@@ -23,10 +24,9 @@ from rl.replay._priority.arguments import (
     refuse_overflow,
     same_places,
 )
-from rl.replay._priority.backend import Backend, find_tree, refuse_device, takes
+from rl.replay._priority.backend import Backend, find_tree, refuse_device
 from rl.replay._priority.checks import write_in_order
-from rl.replay._state import Apply, Fields, reading
-from rl.replay.samplers._random import refuse_empty
+from rl.replay._state import Apply, Fields
 
 __all__ = ["PrioritizedSampler"]
 
@@ -48,7 +48,7 @@ class PrioritizedSampler:
 
     Args:
         max_capacity: number of rows at most; that of the storage.
-        alpha: how much priority counts; 0 is uniform. May be set later: everything is made again from raw priorities.
+        alpha: exponent of the priorities; 0 is uniform. May be set later: powers are recomputed from raw priorities.
         beta: how much of the bias is corrected; 1 is all of it. May be set later.
         eps: added to the absolute raw priority.
         dtype: of priorities and weights, `torch.float32` or `torch.float64`.
@@ -98,7 +98,7 @@ class PrioritizedSampler:
         who = type(self).__name__
         capacity = whole(max_capacity)
         if capacity is None:
-            raise ContractError(f"{who}: max_capacity must be a whole number of at least 1, got {max_capacity!r}")
+            raise ContractError(f"{who}: max_capacity must be an integer of at least 1, got {max_capacity!r}")
         if dtype not in (torch.float32, torch.float64):
             raise ContractError(f"{who}: dtype must be torch.float32 or torch.float64, got {dtype}")
         check_reduction(who, reduction)
@@ -125,7 +125,6 @@ class PrioritizedSampler:
         self._sample_weighted = getattr(tree, "sample_weighted", None)
         self._update_from_errors = getattr(tree, "update_from_errors", None)
         self._check: Callable[[], None] | None = getattr(tree, "check", None)
-        self._writes_all = takes(self._update_from_errors, "raw", "largest", "rows")
         self._device = self._raw.device
 
     @property
@@ -172,7 +171,7 @@ class PrioritizedSampler:
     ) -> tuple[Tensor, dict[str, Any]]:
         """Draw indices ``[batch_size]`` int64, with ``priority_weight`` ``[batch_size]`` in (0, 1].
 
-        Rows of `storage` that the sampler was not told of, such as a dataset's, count as new.
+        Rows that were written past the sampler, such as those of a dataset, count as new.
 
         Raises:
             ContractError: if the storage is empty, lost rows, or is larger than `max_capacity`, all priorities are
@@ -354,11 +353,11 @@ class PrioritizedSampler:
         )
 
     def _write(self, index: Tensor, raw: Tensor, rows: int, largest: Tensor | None = None) -> None:
-        """Raw priorities at indices below `rows`, into the tree and beside it; nothing if one is refused.
+        """Raw priorities at indices below `rows`, into the tree and into `_raw`; nothing if one is refused.
 
         A tree that takes it all does it in one call, which reads no value on the host: on an accelerator nothing waits.
         """
-        if self._writes_all and self._update_from_errors is not None:
+        if self._update_from_errors is not None:
             try:
                 self._update_from_errors(index, raw, self.eps, self._alpha, raw=self._raw, largest=largest, rows=rows)
             except (IndexError, ValueError) as error:

@@ -8,44 +8,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
+from rl.replay._arguments import refuse_empty, refuse_priority, refuse_without_replacement
 from rl.replay._state import Apply, Fields
 
-__all__ = ["RandomSampler", "refuse_empty", "refuse_priority", "refuse_without_replacement"]
-
-
-def refuse_empty(who: str, storage: Storage, batch_size: int) -> int:
-    """Number of rows of `storage`.
-
-    Raises:
-        ContractError: if there are none, or `batch_size` is below 1.
-    """
-    if batch_size < 1:
-        raise ContractError(f"{who}: batch_size must be at least 1, got {batch_size}")
-    rows = len(storage)
-    if rows == 0:
-        raise ContractError(f"{who}: the buffer is empty; write rows with `add` or `extend` before sampling")
-    return rows
-
-
-def refuse_priority(who: str) -> None:
-    """Say that a sampler has no priorities.
-
-    Raises:
-        ContractError: always.
-    """
-    raise ContractError(f"{who} has no priorities to update: use a prioritized sampler")
-
-
-def refuse_without_replacement(who: str, other: str, *, replacement: bool) -> None:
-    """Name the sampler without replacement where `replacement` is False.
-
-    Raises:
-        ContractError: if it is.
-    """
-    if not replacement:
-        raise ContractError(f"{who}: replacement=False is another class here: use {other}(...)")
+__all__ = ["RandomSampler"]
 
 
 @final

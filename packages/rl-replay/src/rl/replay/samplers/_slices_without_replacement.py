@@ -1,4 +1,4 @@
-"""Sampling of slices in passes: one slice of each trajectory before any of them comes again."""
+"""Sampler of slices in passes: one slice of each trajectory in each pass."""
 
 from __future__ import annotations
 
@@ -7,42 +7,38 @@ from typing import Any, Final, final
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
+from rl.core.state import reading
 from rl.replay import _foreign
-from rl.replay._slices.core import DRAWN, SliceCore
-from rl.replay._slices.index_set import Longs
-from rl.replay._slices.options import SliceOptions
-from rl.replay._slices.table import FROM, TO, SegmentTable
-from rl.replay._state import Apply, Fields, reading
-from rl.replay._untraced import untraced
-from rl.replay.samplers._random import refuse_priority
+from rl.replay._slices.sampler import SlicesBase
+from rl.replay._slices.table import FROM, TO, Longs, SegmentTable
+from rl.replay._state import Apply, Fields
 
 __all__ = ["SliceSamplerWithoutReplacement"]
 
 
 @final
 @_foreign.slice_sampler_without_replacement
-class SliceSamplerWithoutReplacement:
-    """Passes over the trajectories: in each pass one slice of each, which begins uniformly in it.
+class SliceSamplerWithoutReplacement(SlicesBase):
+    """Sampler of slices in passes: each pass samples one slice of each trajectory, its first step uniformly.
 
-    Everything else is as in `SliceSampler`. Rows that are written begin a new pass. A pass costs as much as there are
-    trajectories, a draw within it does not.
+    Everything else is as in `SliceSampler`. Writing rows begins a new pass. Beginning a pass takes time proportional to
+    the number of trajectories, sampling within it does not.
 
     Args:
         num_slices: slices in a batch; exactly one of this and `slice_len`.
         slice_len: steps of a slice.
-        drop_last: leave out the last batch of a pass if it has fewer slices. Otherwise it comes, smaller.
+        drop_last: drop the last batch of a pass if it has fewer slices.
         end_key: see `SliceSampler`.
-        traj_key: likewise.
-        truncated_key: likewise.
-        init_key: likewise.
-        strict_length: likewise.
-        shuffle: a new random order for each pass; otherwise trajectories come in the order of their first rows.
+        traj_key: see `SliceSampler`.
+        truncated_key: see `SliceSampler`.
+        init_key: see `SliceSampler`.
+        strict_length: see `SliceSampler`.
+        shuffle: sample trajectories in a new random order in each pass, otherwise in the order of their first rows.
 
     Raises:
         ContractError: if an argument is out of its range.
@@ -70,85 +66,43 @@ class SliceSamplerWithoutReplacement:
         strict_length: bool = True,
         shuffle: bool = True,
     ) -> None:
-        who = type(self).__name__
+        keys = {"end_key": end_key, "traj_key": traj_key, "truncated_key": truncated_key, "init_key": init_key}
+        super().__init__(num_slices, slice_len, keys=keys, strict_length=strict_length)
         self.drop_last: Final = drop_last
         self.shuffle: Final = shuffle
-        self._core: Final = SliceCore(
-            who,
-            SliceOptions(who, num_slices, slice_len, strict=strict_length, pad=False),
-            end_key=end_key,
-            traj_key=traj_key,
-            truncated_key=truncated_key,
-            init_key=init_key,
-        )
         self.restart()
 
-    def attach(self, storage: Storage) -> None:
-        """See `SliceSampler.attach`."""
-        self._core.trajectories.attach(storage)
-
-    def admit(self, data: Any) -> None:
-        """See `SliceSampler.admit`."""
-        self._core.trajectories.admit(data)
-
+    @torch.compiler.disable  # see `SliceSampler.sample`
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[Any, Any]]:
-        """The next slices of the pass, indices int64 ``[n]``, n at most `batch_size`.
+        """The next slices of the pass: indices int64 ``[n]``, n at most `batch_size`. See `SliceSampler.sample`.
 
         Raises:
             ContractError: as `SliceSampler.sample`, or if `drop_last` leaves nothing of a pass.
         """
-        index, info = self.draw(storage, batch_size, generator=generator)
-        return index, self._core.marks.of_storage(storage, index, info[DRAWN])
-
-    @untraced
-    def draw(
-        self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, dict[Any, Any]]:
-        """As `sample`, without flags: they come with `mark`, from the rows themselves.
-
-        Raises:
-            ContractError: likewise.
-        """
-        count, length = self._core.split(storage, batch_size)
-        table, able = self._core.able(storage, length)
+        count, length = self._split(storage, batch_size)
+        table, candidates = self._candidates(storage, length)
         order = self._order
         if order is None or self._of != [length, table.version] or (self.drop_last and self._left(order) < count):
-            if self.drop_last and len(able) < count:
+            if self.drop_last and len(candidates) < count:
                 raise ContractError(
-                    f"SliceSamplerWithoutReplacement: drop_last leaves nothing of {len(able)} trajectories in batches"
-                    f" of {count} slices; use a smaller batch or drop_last=False"
+                    f"SliceSamplerWithoutReplacement: drop_last leaves nothing of {len(candidates)} trajectories in"
+                    f" batches of {count} slices; use a smaller batch or drop_last=False"
                 )
-            order = self._new_order(table, able.members[: len(able)], generator)
+            order = self._new_order(table, candidates.members[: len(candidates)], generator)
             self._position, self._of = 0, [length, table.version]
         lines = order[self._position : self._position + count]
         self._position += len(lines)
         left = self._left(order)
         self.ran_out = left == 0 or (self.drop_last and left < count)
         self._order = None if self.ran_out else order
-        return self._core.draw(storage, table, lines, len(lines), length, generator)
-
-    def gather(self, storage: Storage, index: Tensor, info: dict[Any, Any]) -> Any:
-        """The rows of a draw, as `storage.get` has them, with their flags where that is quicker than `mark`."""
-        return self._core.gather(storage, index, info)
-
-    def mark(self, data: TensorDictBase, info: dict[Any, Any]) -> None:
-        """Write the flags of a draw into its rows and its info."""
-        self._core.mark(data, info)
+        return self._rows(storage, table, lines, len(lines), length, generator)
 
     def extended(self, index: Tensor, data: Any) -> None:
-        """Continue trajectories with rows that were just written, or begin others; begin a new pass."""
+        """Add rows that were just written to the table of trajectories; the next sample begins a new pass."""
         self.restart()
-        self._core.trajectories.extended(index, data)
-
-    def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
-        """Refuse: there are no priorities.
-
-        Raises:
-            ContractError: always.
-        """
-        refuse_priority("SliceSamplerWithoutReplacement")
+        super().extended(index, data)
 
     def restart(self) -> None:
         """Begin a new pass with the next draw."""
@@ -160,28 +114,19 @@ class SliceSamplerWithoutReplacement:
     def empty(self) -> None:
         """Forget all trajectories."""
         self.restart()
-        self._core.empty()
+        super().empty()
 
     def state_dict(self) -> dict[str, Any]:
         """The table of trajectories, the order of the pass and the position in it."""
         return {
             "drop_last": self.drop_last,
             "shuffle": self.shuffle,
-            "trajectories": self._core.trajectories.state(),
+            "trajectories": super().state_dict(),
             "order": None if self._order is None else torch.from_numpy(self._order.copy()),
             "position": self._position,
             "of": list(self._of),
             "ran_out": self.ran_out,
         }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the pass of `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of a sampler with other arguments or a storage with another size.
-                Nothing is changed then.
-        """
-        self.prepare_load(state)()
 
     def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
         """Validate a state without applying it; returns the function that applies it. See `SliceSampler.prepare_load`.
@@ -193,7 +138,7 @@ class SliceSamplerWithoutReplacement:
         with reading(who):
             fields = Fields(who, state, ("drop_last", "shuffle", "trajectories", "order", "position", "of", "ran_out"))
             fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
-            load = self._core.prepare_load(fields["trajectories"], rows, max_size)
+            load = super().prepare_load(fields["trajectories"], rows, max_size)
             of, ran_out = fields.integers("of", low=0, high=2**63), fields.flag("ran_out")
             order, count = None, 0
             if fields["order"] is not None:
@@ -212,7 +157,7 @@ class SliceSamplerWithoutReplacement:
         return apply
 
     def __repr__(self) -> str:
-        return f"{repr(self._core)[:-1]}, drop_last={self.drop_last}, shuffle={self.shuffle})"
+        return f"{super().__repr__()[:-1]}, drop_last={self.drop_last}, shuffle={self.shuffle})"
 
     def _left(self, order: Longs) -> int:
         return len(order) - self._position

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
-from rl.replay._state import Apply, Fields, reading
-from rl.replay.samplers._random import refuse_empty, refuse_priority
+from rl.core.state import reading
+from rl.replay._arguments import refuse_empty, refuse_priority
+from rl.replay._state import Apply, Fields
 
 __all__ = ["SamplerWithoutReplacement"]
 

@@ -7,8 +7,9 @@ from math import isfinite
 from typing import Any, Final, final
 
 from rl.core.errors import ContractError
+from rl.core.state import reading
 from rl.replay._arguments import whole
-from rl.replay._state import Fields, reading
+from rl.replay._state import Fields
 
 __all__ = ["LinearScheduler"]
 
@@ -24,7 +25,7 @@ class LinearScheduler:
         num_steps: calls of `step` until then.
 
     Raises:
-        ContractError: if there is no such attribute, a value is no finite number, or `num_steps` is no whole number
+        ContractError: if there is no such attribute, a value is no finite number, or `num_steps` is not an integer
             of at least 1.
 
     Example:
@@ -42,7 +43,7 @@ class LinearScheduler:
     def __init__(self, obj: Any, param_name: str, final_value: float, num_steps: int) -> None:
         steps = whole(num_steps)
         if steps is None:
-            raise ContractError(f"LinearScheduler: num_steps must be a whole number of at least 1, got {num_steps!r}")
+            raise ContractError(f"LinearScheduler: num_steps must be an integer of at least 1, got {num_steps!r}")
         if not hasattr(obj, param_name):
             raise ContractError(f"LinearScheduler: {type(obj).__name__} has no {param_name!r}")
         final = _number("final_value", final_value)

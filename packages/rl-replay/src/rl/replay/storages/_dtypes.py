@@ -9,7 +9,7 @@ import torch
 
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, key_str
-from rl.replay.storages._layout import Column
+from rl.replay._layout import Column
 
 __all__ = ["refuse_unwritable"]
 

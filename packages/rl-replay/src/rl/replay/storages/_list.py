@@ -11,10 +11,11 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import NestedKey
+from rl.core.state import pack, reading, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, row_numbers, whole
-from rl.replay._state import Apply, Fields, pack, reading, unpack
-from rl.replay.storages._layout import Layout, flatten
+from rl.replay._layout import Layout, flatten
+from rl.replay._state import Apply, Fields
 from rl.replay.storages._rows import grown
 
 __all__ = ["ListStorage"]
@@ -43,7 +44,7 @@ class ListStorage:
     def __init__(self, max_size: int = 1000, *, ragged: bool = False) -> None:
         size = whole(max_size)
         if size is None:
-            raise ShapeError(f"ListStorage: max_size must be a whole number of at least 1, got {max_size!r}")
+            raise ShapeError(f"ListStorage: max_size must be an integer of at least 1, got {max_size!r}")
         self.max_size: Final = size
         self.ragged: Final = ragged
         self._layout: Layout | None = None

@@ -16,7 +16,7 @@ from torch import Tensor
 from rl.core.errors import BackendError, CheckpointError
 from rl.core.keys import NestedKey, as_tuple
 from rl.replay import _foreign
-from rl.replay.storages._layout import Column, Layout
+from rl.replay._layout import Column, Layout
 from rl.replay.storages._rows import TensorRows
 
 __all__ = ["LazyMemmapStorage"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl.core.keys import NestedKey
-from rl.replay.storages._layout import Column
+from rl.replay._layout import Column
 
 __all__ = ["Interleaved"]
 

@@ -12,11 +12,12 @@ from torch import Tensor
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
+from rl.core.state import pack, reading, unpack
 from rl.replay._arguments import Index, row_numbers, whole
-from rl.replay._state import Apply, Fields, load_cells, pack, reading, unpack
+from rl.replay._layout import Cells, Column, Layout, flatten, leading
+from rl.replay._state import Apply, Fields, load_cells
 from rl.replay.storages._dtypes import refuse_unwritable
 from rl.replay.storages._gather import flat_rows, row_gather
-from rl.replay.storages._layout import Cells, Column, Layout, flatten, leading
 
 __all__ = ["TensorRows"]
 
@@ -51,7 +52,7 @@ class TensorRows:
     def _whole(self, name: str, value: Any) -> int:
         number = whole(value)
         if number is None:
-            raise ShapeError(f"{type(self).__name__}: {name} must be a whole number of at least 1, got {value!r}")
+            raise ShapeError(f"{type(self).__name__}: {name} must be an integer of at least 1, got {value!r}")
         return number
 
     def __len__(self) -> int:
@@ -133,31 +134,23 @@ class TensorRows:
                     found[key] = chosen.view(*index.shape, *rows.shape[1:])
         return found
 
-    def cells(self, index: Tensor, runs: tuple[Tensor, int] | None = None) -> Cells | None:
-        """The rows under `index` ``[*n]`` as columns ``[*n, ...]``, of which no TensorDict was made yet; copies.
+    def get_runs(self, index: Tensor, begin: Tensor) -> Any:
+        """Rows under `index` ``[*n]``, which are runs of equally many adjacent rows; faster than `get`.
 
         Args:
-            index: int64, of rows that are stored.
-            runs: if `index` is made of runs of rows that lie side by side: where they begin, int64 ``[n]``, and how
-                many rows each has. Gathering is quicker then.
-
-        Returns:
-            None if rows have other entries than tensors.
+            index: int64, of stored rows.
+            begin: the first row of each run, int64.
         """
-        if self._layout is None or self._lists:
-            return None
-        if runs is not None and self.on_cpu:
-            cells: Cells = dict(zip(self._keys, self._rows.runs(self._len, *runs), strict=True))
-        else:
-            cells = self._gathered(index if index.dim() == 1 else index.reshape(-1))
-        if index.dim() == 1:
-            return cells
-        return {key: cell.view(*index.shape, *cell.shape[1:]) for key, cell in cells.items()}
+        layout = self._layout
+        if layout is None or self._lists or not self.on_cpu:
+            return self.get(index)
+        rows = self._rows.runs(self._len, begin, index.numel() // len(begin))
+        return self._build(layout, dict(zip(self._keys, rows, strict=True)), index.shape)
 
     def set(self, index: Index, data: TensorDictBase | Tensor) -> None:
         """Write the rows of `data` under `index`. Everything is checked before anything is written.
 
-        Rows behind the last one may be written only without leaving a gap.
+        Rows may be appended only without leaving a gap.
 
         Raises:
             ContractError: if a key is missing or new.
@@ -295,7 +288,7 @@ class TensorRows:
         self._keys = [key for key, _ in self._tensors]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Made again where the storage arrives: who copies rows there may be another.
+        # Rebuilt by `__setstate__`: another back end may copy rows there.
         gone = ("_rows", "slices", "_tensors", "_lists", "_keys")
         return {name: value for name, value in self.__dict__.items() if name not in gone}
 
@@ -350,8 +343,15 @@ class TensorRows:
             rows: list[int] = flat.tolist()
             for key, values in self._lists:
                 cells[key] = [values[row] for row in rows]
-        built = layout.build(cells, flat.shape, self.device)
-        return built if flat is index else built.reshape(*index.shape, *built.shape[1:])
+            built = layout.build(cells, flat.shape, self.device)
+            return built if flat is index else built.reshape(*index.shape, *built.shape[1:])
+        return self._build(layout, cells, index.shape)
+
+    def _build(self, layout: Layout, cells: Cells, shape: torch.Size) -> Any:
+        """Rows of tensors ``[n, ...]`` as a batch ``[*shape, ...]``."""
+        if len(shape) != 1:
+            cells = {key: cell.view(*shape, *cell.shape[1:]) for key, cell in cells.items()}
+        return layout.build(cells, shape, self.device)
 
     def _gathered(self, index: Tensor) -> Cells:
         """The tensors' rows under `index` ``[n]``."""
@@ -399,7 +399,7 @@ def grown(who: str, index: Tensor, length: int, max_size: int) -> int:
     if (low > length or high + 1 - low > index.numel()) and int(
         index[index >= length].unique().numel()
     ) != high + 1 - length:
-        raise IndexError(f"{who}: writing at {high} would leave a gap behind row {length - 1}")
+        raise IndexError(f"{who}: writing at {high} would leave a gap after row {length - 1}")
     return high + 1
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.keys import NestedKey
 from rl.replay import _foreign
-from rl.replay.storages._layout import Column, Layout, flatten
+from rl.replay._layout import Column, Layout, flatten
 from rl.replay.storages._packed import Interleaved
 from rl.replay.storages._rows import TensorRows
 

@@ -53,7 +53,7 @@ class BurnInTransform:
 
     def __init__(self, modules: Any, burn_in: int, out_keys: Sequence[NestedKey] | None = None) -> None:
         if burn_in != 0 and whole(burn_in) is None:
-            raise ContractError(f"BurnInTransform: burn_in must be a whole number of at least 0, got {burn_in!r}")
+            raise ContractError(f"BurnInTransform: burn_in must be an integer of at least 0, got {burn_in!r}")
         self.modules: Final[list[Any]] = list(modules) if isinstance(modules, (list, tuple)) else [modules]
         self.burn_in: Final = int(burn_in)
         carried = [state.name for module in self.modules for state in states_of(module)]
@@ -71,7 +71,7 @@ class BurnInTransform:
             )
 
     def __call__(self, data: TensorDictBase) -> TensorDictBase:
-        """The steps behind the first `burn_in` ones of each slice; `data` stays as it is.
+        """The steps after the first `burn_in` ones of each slice; `data` stays as it is.
 
         Raises:
             ContractError: if a state is absent, slices cannot be told apart, or a module writes no state.
@@ -111,7 +111,7 @@ class BurnInTransform:
         return f"BurnInTransform([{names}], burn_in={self.burn_in}, out_keys={self.out_keys})"
 
     def _run(self, first: TensorDictBase) -> dict[NestedKey, Tensor]:
-        """The states behind the last step of each row of `first` ``[*B, burn_in]``."""
+        """The states after the last step of each row of `first` ``[*B, burn_in]``."""
         with torch.no_grad(), set_recurrent_mode(True):
             for module in self.modules:
                 first = module(first)
@@ -152,7 +152,7 @@ class BurnInTransform:
 
     def _refuse_short(self, steps: int) -> None:
         raise ShapeError(
-            f"BurnInTransform: a slice of {steps} steps has none left behind a burn-in of {self.burn_in}; sample longer"
+            f"BurnInTransform: a slice of {steps} steps has none left after a burn-in of {self.burn_in}; sample longer"
             " ones, by a SliceSampler with strict_length=True and span=False"
         )
 

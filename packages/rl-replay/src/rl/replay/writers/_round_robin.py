@@ -19,9 +19,9 @@ __all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
 @final
 @_foreign.writer
 class RoundRobinWriter:
-    """Rows go one behind the other; when the storage is full, the oldest is overwritten.
+    """Writer that fills the storage in order and, when it is full, overwrites the oldest rows.
 
-    Writing into a storage that already holds rows starts behind them.
+    Writing into a storage that already holds rows starts after them.
 
     Example:
         >>> from rl.replay.storages import ListStorage
@@ -34,7 +34,7 @@ class RoundRobinWriter:
 
     def __init__(self) -> None:
         self._cursor: int | None = None
-        self._claimed: int | None = None  # the cursor behind the last claim
+        self._claimed: int | None = None  # the cursor after the last claim
 
     @property
     def cursor(self) -> int:
@@ -64,7 +64,7 @@ class RoundRobinWriter:
         return index
 
     def extended(self, index: Tensor, data: Any) -> None:  # noqa: ARG002  the protocol names them
-        """Move the cursor behind the rows of the last claim."""
+        """Move the cursor past the rows of the last claim."""
         self._cursor = self._claimed
 
     def empty(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rl.core.components import CONTRACTS
+from rl.core.component import CONTRACTS
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
 from rl.core.registry import components, load
 

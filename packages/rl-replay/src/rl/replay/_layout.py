@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,30 +68,6 @@ class Node:
         elif self.names is not None or lead_names is not None:
             names = [*(lead_names or [None] * len(lead)), *(self.names or [None] * len(self.tail))]
         return make(content, batch_size=lead + self.tail if self.tail else lead, names=names, device=device)
-
-    def wider(self, key: tuple[str, ...], column: NestedKey, row: torch.Size) -> Node:
-        """This with one more column, at `key` below it; TensorDicts on the way are made where there are none.
-
-        Raises:
-            ContractError: if a tensor has the name of such a TensorDict, or the other way round.
-            ShapeError: if `row`, the shape of the column's rows, lacks batch dimensions of the TensorDict there.
-        """
-        name, *rest = key
-        below = dict(self.children)
-        if name in (dict(self.columns) if rest else below):
-            raise ContractError(
-                f"rows cannot get an entry {key_str(column)}: {name!r} is a {'tensor' if rest else 'TensorDict'} there"
-            )
-        if not rest:
-            if row[: len(self.tail)] != self.tail:
-                raise ShapeError(
-                    f"rows cannot get an entry {key_str(column)} {list(row)}: it goes into a TensorDict with the batch"
-                    f" {list(self.tail)} in each row; name another place for it"
-                )
-            return replace(self, columns=(*self.columns, (name, column)))
-        child = below.get(name, Node(self.tail, None, (), ()))
-        below[name] = child.wider(tuple(rest), column, row)
-        return replace(self, children=tuple(below.items()))
 
 
 def leading(shape: torch.Size, dims: int) -> torch.Size:
@@ -213,27 +189,6 @@ class Layout:
             cells[key] = _non_tensor(cells[key], len(size) + depth)
         checks = self._objects or not (device is None or device == _CPU)
         return self.root.build(TensorDict if checks else _UNCHECKED, cells, size, device, names)
-
-    def wider(self, rows: Mapping[NestedKey, torch.Size]) -> Layout:
-        """To build with: this layout with tensors, `rows` of such shapes, under more keys; `columns` stays.
-
-        Raises:
-            ContractError: as `Node.wider`.
-            ShapeError: likewise.
-        """
-        root = self.root
-        assert root is not None
-        for key, row in rows.items():
-            if key not in self.columns:
-                root = root.wider(as_tuple(key), key, row)
-        return Layout(self.columns, root)
-
-    def with_numbers(self, keys: Iterable[NestedKey]) -> Layout | None:
-        """As `wider`, with one number a row; None where a TensorDict has such a name, or a tensor holds one."""
-        try:
-            return self.wider(dict.fromkeys(keys, torch.Size()))
-        except (ContractError, ShapeError):
-            return None
 
     def state(self) -> dict[str, Any]:
         """The layout as plain containers."""

@@ -1,0 +1,482 @@
+"""Base of the slice samplers: arguments, selection of rows, and the flags of sampled slices.
+
+Read top to bottom: `sample` splits the batch into slices, `_rows` places them in their trajectories and computes the
+rows, `postprocess` sets the flags of the gathered batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import ContractError
+from rl.core.interfaces import Storage
+from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
+from rl.replay._arguments import refuse_empty, refuse_priority, whole
+from rl.replay._slices.table import BASE, FROM, ROW, STRIDE, TO, IndexSet, Longs, SegmentTable
+from rl.replay._slices.trajectories import Trajectories
+from rl.replay._state import Apply
+from rl.replay.storages._rows import TensorRows
+
+__all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices", "rows_of_runs", "rows_of_slices"]
+
+MASK: NestedKey = ("collector", "mask")
+SLICES = "slices"
+"""Key of the info of a sample: number of steps of each slice, int64 ``[num_slices]``."""
+RUNS = "runs"
+"""Key of the info of a sample: first row of each slice, if each has equally many rows that are adjacent in storage."""
+
+Span = tuple[int, int]
+"""How many steps of a slice may lie before the first step of its trajectory, and how many after the last one."""
+
+
+class SlicesBase:
+    """Samples slices; a subclass selects their trajectories. See `SliceSampler` for the arguments.
+
+    Raises:
+        ContractError: if an argument is out of its range.
+    """
+
+    ran_out = False
+
+    def __init__(
+        self,
+        num_slices: Any,
+        slice_len: Any,
+        *,
+        keys: Mapping[str, NestedKey | None],
+        strict_length: bool,
+        pad_output: bool = False,
+        span: Any = False,
+    ) -> None:
+        owner = type(self).__name__
+        self._owner: Final = owner
+        for name, key in keys.items():
+            parts: Any = (key,) if isinstance(key, str) else key
+            is_key = isinstance(parts, (tuple, list)) and parts and all(isinstance(part, str) for part in parts)
+            if key is not None and not is_key:
+                raise ContractError(f"{owner}: {name} is a string or a tuple of strings, got {key!r}")
+        if (num_slices is None) == (slice_len is None):
+            raise ContractError(
+                f"{owner}: give exactly one of num_slices and slice_len, got num_slices={num_slices!r} and"
+                f" slice_len={slice_len!r}: the batch size determines the other"
+            )
+        for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
+            if value is not None and whole(value) is None:
+                raise ContractError(f"{owner}: {name} must be an integer of at least 1, got {value!r}")
+        self._num_slices: Final = whole(num_slices)
+        self._slice_len: Final = whole(slice_len)
+        self._strict: Final = strict_length
+        self._pad: Final = pad_output
+        self._spans: Final = _span_pair(owner, span)
+        if self._slice_len is not None:
+            self._span(self._slice_len)
+        self._trajectories: Final = Trajectories(owner, keys["end_key"], keys["traj_key"])
+        truncated, init = keys["truncated_key"], keys["init_key"]
+        self._truncated: Final = None if truncated is None else unwrap(truncated)
+        parent = () if truncated is None else as_tuple(truncated)[:-1]
+        self._done, self._terminated = unwrap((*parent, DONE)), unwrap((*parent, TERMINATED))
+        self._init: Final = None if init is None else unwrap(init)
+        self._names: Final = [None, "time"] if pad_output else ["time"]
+
+    def attach(self, storage: Storage) -> None:
+        """Read the trajectories of `storage`; called by the buffer that owns both.
+
+        Raises:
+            ContractError: if its rows have no end flags and no trajectory ids, or the sampler has another buffer.
+        """
+        self._trajectories.attach(storage)
+
+    def admit(self, data: Any) -> None:
+        """Check a batch before it is written.
+
+        Raises:
+            ContractError: if it has no end flags and no trajectory ids.
+        """
+        self._trajectories.admit(data)
+
+    def extended(self, index: Tensor, data: Any) -> None:
+        """Add rows that were just written to the table of trajectories."""
+        self._trajectories.extended(index, data)
+
+    def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
+        """Raise: there are no priorities.
+
+        Raises:
+            ContractError: always.
+        """
+        refuse_priority(self._owner)
+
+    def restart(self) -> None:
+        """Do nothing: there are no passes."""
+
+    def empty(self) -> None:
+        """Forget all trajectories."""
+        self._trajectories.empty()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The table of trajectories."""
+        return self._trajectories.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`.
+
+        Raises:
+            CheckpointError: if `state` is damaged, or belongs to a sampler with other arguments or a storage of another
+                size. Nothing is changed then.
+        """
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
+        """Validate a state without applying it; returns the function that applies it.
+
+        Args:
+            state: of `state_dict`.
+            rows: number of rows that the storage will have; not known if None.
+            max_size: of the storage; not known if None.
+
+        Raises:
+            CheckpointError: see `load_state_dict`.
+        """
+        return self._trajectories.prepare_load(state, rows, max_size)
+
+    def __repr__(self) -> str:
+        given = f"slice_len={self._slice_len}" if self._num_slices is None else f"num_slices={self._num_slices}"
+        options = f"strict_length={self._strict}, pad_output={self._pad}, span={self._spans}"
+        return f"{self._owner}({given}, {options}, {self._trajectories})"
+
+    def rows_by_trajectory(self, storage: Storage) -> tuple[Tensor, Tensor]:
+        """All stored rows, one trajectory after the other, int64 ``[n]``, and which are the last of theirs, bool."""
+        table = self._trajectories.of(storage)
+        lines = table.lines[table.lines[:, TO] > table.lines[:, FROM]]
+        steps = lines[:, TO] - lines[:, FROM]
+        is_last = torch.zeros(int(steps.sum()), dtype=torch.bool, device="cpu")
+        is_last[torch.from_numpy(steps.cumsum() - 1)] = True
+        return torch.from_numpy(rows_of_slices(lines, lines[:, FROM], steps, 0, table.capacity)), is_last
+
+    def _split(self, storage: Storage, batch_size: int) -> tuple[int, int]:
+        """Number of slices, and steps of each.
+
+        Raises:
+            ContractError: if the storage is empty, or `batch_size` is not a multiple of the given one.
+        """
+        if batch_size < 1 or not len(storage):
+            refuse_empty(self._owner, storage, batch_size)
+        given = self._num_slices or self._slice_len
+        assert given is not None
+        if batch_size % given:
+            name = "slice_len" if self._num_slices is None else "num_slices"
+            raise ContractError(
+                f"{self._owner}: batch_size={batch_size} is not a multiple of {name}={given}; use"
+                f" {max(batch_size // given, 1) * given}, for example"
+            )
+        other = batch_size // given
+        return (other, given) if self._num_slices is None else (given, other)
+
+    def _span(self, length: int) -> Span:
+        """Steps of a slice of `length` that may lie before and after its trajectory.
+
+        Raises:
+            ContractError: if that is all of them.
+        """
+        left, right = (length - 1 if side is True else int(side) for side in self._spans)
+        if max(left, right) >= length:
+            raise ContractError(
+                f"{self._owner}: span={max(left, right)} must be less than the {length} steps of a slice"
+            )
+        return left, right
+
+    def _candidates(self, storage: Storage, length: int) -> tuple[SegmentTable, IndexSet]:
+        """The table, and the lines of the trajectories that slices of `length` may be sampled from.
+
+        Raises:
+            ContractError: if there are none.
+        """
+        table = self._trajectories.of(storage)
+        candidates = table.at_least(length if self._strict else 1)
+        if not len(candidates):
+            lengths = table.lengths()
+            raise ContractError(
+                f"{self._owner}: none of the {lengths.size} stored trajectories has {length} steps, the longest has"
+                f" {int(lengths.max()) if lengths.size else 0}; sample shorter slices, or use strict_length=False"
+            )
+        return table, candidates
+
+    def _rows(
+        self,
+        storage: Storage,
+        table: SegmentTable,
+        lines: IndexSet | Longs,
+        count: int,
+        length: int,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, dict[Any, Any]]:
+        """Rows of `count` slices, each placed uniformly in its trajectory, and the info of the sample.
+
+        Args:
+            storage: of the rows.
+            table: of the trajectories.
+            lines: the set from which each slice gets a line at random, or one line for each slice, int64 ``[count]``.
+            count: number of slices.
+            length: of a slice.
+            generator: source of randomness.
+        """
+        device = "cpu" if generator is None else generator.device
+        numbers = 1 if isinstance(lines, np.ndarray) else 2
+        random = torch.rand(numbers, count, dtype=torch.float64, generator=generator, device=device)
+        if not random.is_cpu:
+            random = random.cpu()
+        where, which = random[0], None if isinstance(lines, np.ndarray) else random[1].mul_(len(lines))
+        given = torch.from_numpy(lines) if isinstance(lines, np.ndarray) else lines.tensor
+        span = self._span(length)
+        if table.plain and self._strict and span == (0, 0):
+            if isinstance(storage, TensorRows) and storage.slices is not None:
+                found = storage.slices(table.tensor, given, where, which, length, table.capacity, table.rows)
+                if found is not None:
+                    return self._with_info(found[0], count, length, None, found[1])
+            chosen = given if which is None else given.index_select(0, which.long())
+            oldest, have = table.runs
+            begin = ((have.index_select(0, chosen) - (length - 1)) * where).long()  # 1 - 2^-53 at most: not rounded up
+            rows, runs = rows_of_runs(begin.add_(oldest.index_select(0, chosen)), length, table.capacity)
+            return self._with_info(rows, count, length, None, runs)
+        chosen = given.numpy() if which is None else given.numpy().take(which.numpy().astype(np.int64))
+        line = table.lines.take(chosen, 0)
+        first, steps = place_slices(line, where.numpy(), length, span)
+        if table.plain and (steps == steps[0]).all() and (steps[0] == length or not self._pad):
+            begin = torch.from_numpy(line[:, BASE] + first)
+            rows, runs = rows_of_runs(begin, int(steps[0]), table.capacity)
+            return self._with_info(rows, count, int(steps[0]), None, runs)
+        rows = torch.from_numpy(rows_of_slices(line, first, steps, length, table.capacity, pad=self._pad))
+        return self._with_info(rows, count, length, steps, None)
+
+    def _with_info(
+        self, rows: Tensor, count: int, length: int, steps: Longs | None, runs: Tensor | None
+    ) -> tuple[Tensor, dict[Any, Any]]:
+        info: dict[Any, Any] = {
+            SLICES: torch.full((count,), length, device="cpu") if steps is None else torch.from_numpy(steps)
+        }
+        if runs is not None:
+            info[RUNS] = runs
+        return rows.view(count, length) if self._pad else rows, info
+
+    @torch.compiler.disable  # flags of slices come from arrays and lists
+    def postprocess(self, data: Any, info: dict[Any, Any]) -> Any:
+        """Set the flags of slices in a sampled batch, and add them to `info`; see `SliceSampler`.
+
+        Reads the stored flags from `data`, a TensorDict ``[n]``, or ``[num_slices, slice_len]`` with `pad_output`; a
+        batch of another kind is returned as it is. Removes ``slices`` and ``runs`` from `info`.
+
+        Raises:
+            ContractError: if `data` has another number of rows than ``info["index"]``, or an entry of another kind
+                where a flag has to be set.
+        """
+        steps, index = info.pop(SLICES), info[INDEX]
+        info.pop(RUNS, None)
+        if not isinstance(data, TensorDictBase):
+            return data
+        lead = self._lead(data, index)
+        first, last, mask = _edges(tuple(steps.tolist()), index.shape[1] if self._pad else None, data.device)
+        first, last = first.view(*lead, 1), last.view(*lead, 1)
+        flags: dict[NestedKey, Tensor] = {}
+        if self._truncated is not None:
+            flags = self._end_flags(data, last)
+        if self._init is not None:
+            init = _flag(data, self._init)
+            if init is None:
+                like = flags.get(self._truncated) if self._truncated is not None else None
+                init = torch.zeros_like(first if like is None else like)
+            flags[self._init] = _mark(init, first)
+        if mask is not None:
+            flags[MASK] = mask.clone().view(lead)
+        info.update(flags)
+        is_copy = not isinstance(data, TensorDict)  # lazy stacks return copies of their entries
+        for key, flag in flags.items():
+            if is_copy or data.get(key, None) is not flag:
+                data.set(key, flag)
+        at = len(self._names)
+        if data.names[at - 1] is None and lead == index.shape:
+            data.names = [*self._names, *data.names[at:]]
+        return data
+
+    def _lead(self, data: TensorDictBase, index: Tensor) -> torch.Size:
+        """The dimensions of `data` that count rows.
+
+        Raises:
+            ContractError: if these are not the rows of `index`.
+        """
+        if data.batch_size[: index.dim()] == index.shape:
+            return index.shape
+        if data.numel() != index.numel():
+            raise ContractError(
+                f"{self._owner}: collate_fn returned a batch {list(data.batch_size)} for {index.numel()} rows, so that"
+                " the flags of slices cannot be set. Keep the number of rows, and change it in `transform`"
+            )
+        return data.batch_size
+
+    def _end_flags(self, data: TensorDictBase, last: Tensor) -> dict[NestedKey, Tensor]:
+        """``truncated``, ``done`` and ``terminated`` as stored, the first two also true at the last step of a slice."""
+        assert self._truncated is not None
+        keys = self._truncated, self._done, self._terminated
+        truncated, done, terminated = (_flag(data, key) for key in keys)
+        if done is None:
+            known = [flag for flag in (truncated, terminated) if flag is not None]
+            done = torch.stack(known).any(0) if known else torch.zeros_like(last)
+        if truncated is None:
+            truncated = torch.zeros_like(done)
+        if terminated is None:
+            terminated = done & ~(truncated.reshape(done.shape) if truncated.numel() == done.numel() else truncated)
+        return dict(zip(keys, (_mark(truncated, last), _mark(done, last), terminated), strict=True))
+
+
+def _span_pair(owner: str, span: Any) -> tuple[bool | int, bool | int]:
+    pair = tuple(span) if isinstance(span, (tuple, list)) else (span, span)
+    if len(pair) != 2 or not all(isinstance(side, bool) or side == 0 or whole(side) is not None for side in pair):
+        raise ContractError(
+            f"{owner}: span is True, False, a number of steps, or a pair of these (before, after), got {span!r}"
+        )
+    return pair[0], pair[1]
+
+
+def place_slices(lines: Longs, u: NDArray[np.float64], length: int, span: Span) -> tuple[Longs, Longs]:
+    """First step of each slice, and how many steps it has; both int64 ``[n]``.
+
+    A slice begins with equal probability at each step of its trajectory from which `length` steps are left. With a
+    `span` it may also begin before the first step or end after the last one; steps outside are cut off. A shorter
+    trajectory is taken as a whole.
+
+    Args:
+        lines: of the trajectories, one for each slice; int64 ``[n, 5]``, see `rl.replay._slices.table`.
+        u: uniform in [0, 1), float64 ``[n]``; multiples of 2^-53, so that no product is rounded up.
+        length: of a slice.
+        span: how far a slice may reach beyond its trajectory.
+
+    Example:
+        >>> line = np.array([[0, 3, 10, 1 << 60, 1 << 60]])  # steps 3 to 9
+        >>> place_slices(line, np.array([0.99]), 4, (0, 0)), place_slices(line, np.array([0.99]), 4, (0, 2))
+        ((array([6]), array([4])), (array([8]), array([2])))
+    """
+    start = lines[:, FROM]
+    have = lines[:, TO] - start
+    steps = np.minimum(have, length)
+    if span == (0, 0):
+        return start + (u * (have - steps + 1)).astype(np.int64), steps
+    before, after = np.minimum(steps - 1, span[0]), np.minimum(steps - 1, span[1])
+    begin = (u * (have - steps + before + after + 1)).astype(np.int64) - before
+    end = np.minimum(begin + steps, have)
+    begin = np.maximum(begin, 0)
+    return start + begin, end - begin
+
+
+def rows_of_runs(begin: Tensor, length: int, capacity: int) -> tuple[Tensor, Tensor | None]:
+    """Rows of slices of equal length, one slice after the other, int64 ``[n * length]``.
+
+    Also returns the first row of each slice, or None if a slice wraps around the end of the ring.
+
+    Args:
+        begin: global step of the first row of each slice, int64 ``[n]``; becomes the row itself.
+        length: of a slice.
+        capacity: rows of the ring.
+
+    Example:
+        >>> rows_of_runs(torch.tensor([104]), 3, 100), rows_of_runs(torch.tensor([98]), 3, 100)
+        ((tensor([4, 5, 6]), tensor([4])), (tensor([98, 99,  0]), None))
+    """
+    begin %= capacity
+    rows = (begin.unsqueeze(1) + _arange(length)).view(-1)
+    return (rows, begin) if max(begin.tolist()) + length <= capacity else (rows.remainder_(capacity), None)
+
+
+def rows_of_slices(lines: Longs, first: Longs, steps: Longs, length: int, capacity: int, *, pad: bool = False) -> Longs:
+    """Rows of slices of any trajectories, one slice after the other, int64 ``[sum(steps)]``.
+
+    Args:
+        lines: of the trajectories, int64 ``[n, 5]``.
+        first: first step of each slice, int64 ``[n]``.
+        steps: number of steps of each slice, int64 ``[n]``.
+        length: of the longest slice.
+        capacity: rows of the ring.
+        pad: repeat the last row of shorter slices, int64 ``[n * length]``.
+
+    Example:
+        >>> two = np.array([2])
+        >>> rows_of_slices(np.array([[98, 0, 10, 1 << 60, 1 << 60]]), np.array([1]), two, 4, 100)
+        array([99,  0])
+        >>> line = np.array([[2, 0, 4, 2, 8]])  # an environment that writes two steps of each batch of eight rows
+        >>> rows_of_slices(line, np.array([0]), np.array([4]), 4, 100)
+        array([ 2,  3, 10, 11])
+    """
+    if pad:
+        times: Any = length
+        ahead = np.minimum(np.arange(length), (steps - 1)[:, None]).reshape(-1)
+    else:
+        times = steps
+        ahead = np.arange(steps.sum()) - (steps.cumsum() - steps).repeat(steps)
+    step = first.repeat(times) + ahead
+    row, stride = lines[:, ROW], lines[:, STRIDE]
+    if (lines[:, ROW:] == lines[0, ROW:]).all():
+        row, stride = row[0], stride[0]  # division by one number takes a sixth of the time
+    else:
+        row, stride = row.repeat(times), stride.repeat(times)
+    batch, inside = np.divmod(step, row)
+    return (lines[:, BASE].repeat(times) + batch * stride + inside) % capacity
+
+
+def _flag(data: TensorDictBase, key: NestedKey) -> Tensor | None:
+    """A stored flag as bool; None if there is none.
+
+    Raises:
+        ContractError: if there is a TensorDict under `key`, or a tensor above it.
+    """
+    found: Any = data.get(key, None)
+    if isinstance(found, Tensor):
+        return found.bool()
+    parts = as_tuple(key)
+    for depth in range(1, len(parts) + 1):
+        above: Any = data.get(parts[:depth], None)
+        if above is None:
+            break
+        if isinstance(above, Tensor) or depth == len(parts):
+            kind = "tensor" if isinstance(above, Tensor) else "TensorDict"
+            raise ContractError(f"rows cannot get an entry {key_str(key)}: {parts[depth - 1]!r} is a {kind} there")
+    return None
+
+
+def _mark(flag: Tensor, places: Tensor) -> Tensor:
+    """`flag` ``[*n, ...]``, set to true in place where `places` ``[*n, 1]`` is."""
+    dims = flag.dim() - places.dim()
+    flag |= places if dims == 0 else places.reshape(*places.shape[:-1], *[1] * (dims + 1))
+    return flag
+
+
+@lru_cache(maxsize=8)
+def _edges(
+    steps: tuple[int, ...], padded: int | None, device: torch.device | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Where slices begin, where they end, and which rows are not padding, bool ``[n]``; read-only.
+
+    Args:
+        steps: of each slice.
+        padded: length to which slices are padded; each row of padding begins and ends a slice. None for no padding.
+        device: of the result.
+    """
+    if padded is not None:
+        after = torch.arange(padded, device="cpu") - torch.tensor(steps, device="cpu").unsqueeze(1)
+        first, last, mask = after >= 0, after >= -1, after < 0
+        first[:, 0] = True
+        return first.flatten().to(device), last.flatten().to(device), mask.flatten().to(device)
+    ends = torch.tensor(steps, device="cpu").cumsum(0)
+    first, last = torch.zeros(2, int(ends[-1]), dtype=torch.bool, device="cpu")
+    first[0], first[ends[:-1]], last[ends - 1] = True, True, True
+    return first.to(device), last.to(device), None
+
+
+@lru_cache(maxsize=8)
+def _arange(length: int) -> Tensor:
+    return torch.arange(length, device="cpu")
