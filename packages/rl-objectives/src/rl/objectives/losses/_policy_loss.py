@@ -159,10 +159,10 @@ class PolicyLoss(LossModule):
     def _value_loss(self, entries: Entries, size: torch.Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The critic's loss, weighted and reduced, and the values."""
         (value,) = self._critic(entries, size)
-        target = entries[self._keys["value_target"]]
+        target = entries[self._keys["value_target"]].detach()
         elements = distance(value, target, self.loss_critic_type)
         if self.clip_value is not None:
-            old = entries[self._keys["value"]]
+            old = entries[self._keys["value"]].detach()
             if old.shape != value.shape:
                 raise ShapeError(
                     f"{type(self).__name__} got values of shape {tuple(value.shape)} from the critic and"
