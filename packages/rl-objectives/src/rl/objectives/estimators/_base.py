@@ -86,6 +86,8 @@ class ValueEstimatorBase(KeyedModule):
         self.differentiable, self.shifted, self.time_dim = differentiable, shifted, time_dim
         self._call: NetworkCall | None = None
         self._states: tuple[State, ...] = ()
+        if type(self)._derive is ValueEstimatorBase._derive:  # a subclass that extends it has more to set first
+            self.derive_early()
 
     def _hold(self, name: str, value: float | Tensor) -> None:
         if isinstance(value, Tensor):

@@ -98,6 +98,7 @@ class VTrace(ValueEstimatorBase):
         self.rho_thresh, self.c_thresh = rho_thresh, c_thresh
         self._keys.update(actor_keys(actor_network))
         self.actor_network = actor_network
+        self.derive_early()
 
     def _derive(self) -> Contract:
         super()._derive()

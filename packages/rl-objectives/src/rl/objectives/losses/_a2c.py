@@ -87,6 +87,7 @@ class A2CLoss(PolicyLoss):
         )
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
         self.samples_mc_entropy = samples_mc_entropy
+        self.derive_early()
 
     def _writes(self) -> tuple[Key, ...]:
         return (

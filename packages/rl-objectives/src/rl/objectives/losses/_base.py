@@ -109,7 +109,7 @@ class LossModule(KeyedModule):
         """The networks that the estimator evaluates: ``value_network``, ``actor_network``; none by default."""
         return {}
 
-    def _follow(self) -> None:
+    def _update_networks(self) -> None:
         networks = self._estimator_networks()
         for estimator in self._estimators:
             for role, before in self._networks_before.items():

@@ -101,6 +101,7 @@ class PPOLoss(PolicyLoss):
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
         self.normalize_advantage, self.diagnostics = normalize_advantage, diagnostics
         self.samples_mc_entropy = samples_mc_entropy
+        self.derive_early()
 
     def _writes(self) -> tuple[Key, ...]:
         losses = (

@@ -79,6 +79,7 @@ class ReinforceLoss(PolicyLoss):
             reduction=reduction,
         )
         self.target_critic_network = make_target(critic_network, type(self).__name__) if delay_value else None
+        self.derive_early()
 
     def _writes(self) -> tuple[Key, ...]:
         return scalar("loss_actor", "policy gradient"), scalar("loss_value", "distance of values and targets")
