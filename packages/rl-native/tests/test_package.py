@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import rl.native
+from rl.core import backends
 from rl.core.doctor import examine
 from rl.core.errors import RLError, SlowBackendWarning
 from rl.core.hookspecs import hookimpl
@@ -44,7 +45,10 @@ def test_the_hook_answers_for_the_cpu_alone():
         assert (tree.capacity, tree.dtype) == (10, dtype)
     assert plugin.rl_priority_tree(10, torch.device("cuda"), torch.float32) is None
     assert plugin.rl_priority_tree(10, torch.device("cpu"), torch.float16) is None
-    assert isinstance(discovered().priority_tree(10, "cpu", torch.float32), NativePriorityTree)
+    assert isinstance(
+        discovered().answer("rl_priority_tree", capacity=10, device=torch.device("cpu"), dtype=torch.float32).value,
+        NativePriorityTree,
+    )
 
 
 def test_an_unmarked_tree_of_a_third_party_is_selected_before_ours():
@@ -56,7 +60,10 @@ def test_an_unmarked_tree_of_a_third_party_is_selected_before_ours():
     registry = Registry()
     registry.register(plugin, "native", "rl-native")  # ours are registered first
     registry.register(Acme(), "acme", "acme")
-    assert isinstance(registry.priority_tree(10, "cpu", torch.float32), ToyPriorityTree)
+    assert isinstance(
+        registry.answer("rl_priority_tree", capacity=10, device=torch.device("cpu"), dtype=torch.float32).value,
+        ToyPriorityTree,
+    )
 
 
 def test_doctor_says_what_is_compiled():
@@ -76,7 +83,7 @@ def absent(monkeypatch, tmp_path):
     """A package whose library was not built."""
     _library._load.cache_clear()
     monkeypatch.setattr(_library, "LIBRARY", tmp_path / "none.so")
-    monkeypatch.setattr(_library, "_said", set())
+    monkeypatch.setattr(backends, "_warned", set())
     yield monkeypatch
     _library._load.cache_clear()
 

@@ -386,9 +386,9 @@ def test_the_back_end_conforms(each_isa, cell, dtype, bound):
 @needs_modules
 def test_the_registry_prefers_it():
     for name in ("scan", None):
-        found = default().recurrent_backend("lstm", name, CPU)
+        found = default().answer("rl_recurrent_backend", cell="lstm", name=name, device=CPU).value
         assert (found.name, found.kernels) == ("scan", "native")
-    assert default().recurrent_backend("gru", "pad", CPU).name == "pad"
+    assert default().answer("rl_recurrent_backend", cell="gru", name="pad", device=CPU).value.name == "pad"
     said = [finding.value for finding in examine() if finding.name == "recurrent gru on cpu"]
     assert len(said) == 1
     assert "rl-native" in said[0]

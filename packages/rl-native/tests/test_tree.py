@@ -557,7 +557,7 @@ warnings.simplefilter("error")
 def first(x=None):
     from rl.native import NativePriorityTree
     from rl.core import default
-    made.append(default().priority_tree(4, "cpu", torch.float32))
+    made.append(default().answer("rl_priority_tree", capacity=4, device=torch.device("cpu"), dtype=torch.float32).value)
     return torch.zeros(()) if x is None else x.sum()
 
 made, kind = [], sys.argv[1]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import rl.prio_cuda
+from rl.core import backends
 from rl.core.doctor import examine
 from rl.core.errors import BackendError, RLError, SlowBackendWarning, SpecError
 from rl.plugins import prio_cuda as plugin
@@ -50,12 +51,12 @@ def pretend(monkeypatch):
 
     from rl.prio_cuda import _tree
 
-    _choice._warned.clear()
+    backends._warned.clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(_tree, "CudaPriorityTree", type("Cuda", (Asked,), {}))
     yield monkeypatch
-    _choice._warned.clear()
+    backends._warned.clear()
 
 
 def _library_is(monkeypatch, reason):

@@ -151,7 +151,8 @@ def test_it_says_that_it_is_interpreted(inside):
 
 @each_cell
 def test_the_hook_answers_on_a_cpu_by_name_alone(inside, cell):
-    assert registry.default().recurrent_backend(cell, "triton", CPU).name == "triton"
+    found = registry.default().answer("rl_recurrent_backend", cell=cell, name="triton", device=CPU)
+    assert found.value.name == "triton"
     found = registry.default().answer("rl_recurrent_backend", cell=cell, name=None, device=CPU)
     assert found is None or found.value.name != "triton"
 
@@ -159,7 +160,7 @@ def test_the_hook_answers_on_a_cpu_by_name_alone(inside, cell):
 def test_switched_off_it_says_so(inside, monkeypatch):
     monkeypatch.setenv("RL_NATIVE", "off")
     with pytest.raises(BackendError, match="RL_NATIVE=off; unset it"):
-        registry.default().recurrent_backend("lstm", "triton", CPU)
+        registry.default().answer("rl_recurrent_backend", cell="lstm", name="triton", device=CPU)
 
 
 def _modules(cell, **options):

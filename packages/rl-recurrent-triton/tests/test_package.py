@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import rl.recurrent_triton
-from rl.core import registry
+from rl.core import backends, registry
 from rl.core.doctor import examine
 from rl.core.errors import BackendError, RLError, SlowBackendWarning
 from rl.plugins import recurrent_triton as plugin
 from rl.recurrent_triton import why_not
-from rl.recurrent_triton._device import choice, driver, support
+from rl.recurrent_triton._device import driver, support
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 OURS = "back ends", "rl-recurrent-triton"
@@ -57,14 +57,14 @@ def pretend(monkeypatch):
     pytest.importorskip("triton")
     for cached in (support.unfit,):
         cached.cache_clear()
-    choice._warned.clear()
+    backends._warned.clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Pretended GPU")
     monkeypatch.setattr(support, "has_triton", lambda: True)
     yield monkeypatch
     support.unfit.cache_clear()
-    choice._warned.clear()
+    backends._warned.clear()
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

@@ -6,6 +6,9 @@ A message says what was wrong, where, what was expected, and what to do.
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 __all__ = [
     "ArgumentError",
     "BackendError",
@@ -24,6 +27,7 @@ __all__ = [
     "SpecIndexError",
     "SpecKeyError",
     "UnknownComponentError",
+    "issue_warning",
 ]
 
 
@@ -97,3 +101,11 @@ class SlowBackendWarning(UserWarning):
 
 class NotExercisedWarning(UserWarning):
     """A check of `rl.core.testing` passed without trying everything; the message says what and how to try it."""
+
+
+def issue_warning(message: str, category: type[Warning]) -> None:
+    """Issue a warning that points at the first caller outside the toolkit."""
+    level, frame = 2, sys._getframe(1)  # noqa: SLF001  as `warnings` itself
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("rl."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

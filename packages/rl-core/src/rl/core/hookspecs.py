@@ -66,7 +66,7 @@ def rl_components() -> Iterable[Component]:
 def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) -> PriorityTree | None:
     """Offer a priority tree for prioritized replay, or None to let the next plugin answer.
 
-    Called by `Registry.priority_tree`, for a sampler that is constructed without a named back end. An
+    Called for a sampler that is constructed without a named back end. An
     accelerator answers without a mark for the devices and types that it supports; the pure-torch tree is
     ``trylast`` and answers for everything.
 
@@ -82,7 +82,7 @@ def rl_priority_tree(capacity: int, device: torch.device, dtype: torch.dtype) ->
 def rl_linear_recurrence(device: torch.device, dtype: torch.dtype) -> LinearRecurrence | None:
     """Offer the reverse scan ``x_t = d_t + c_t * x_{t+1}``, or None to let the next plugin answer.
 
-    Called by `Registry.linear_recurrence`, for return estimators. The pure-torch scan is ``trylast`` and
+    Called for return estimators. The pure-torch scan is ``trylast`` and
     answers for everything.
 
     Args:
@@ -98,7 +98,7 @@ def rl_recurrent_backend(
 ) -> RecurrentBackend | None:
     """Offer a recurrence that resets inside sequences, or None to let the next plugin answer.
 
-    Called by `Registry.recurrent_backend`, for recurrent modules when they meet a batch of sequences.
+    Called for recurrent modules when they meet a batch of sequences.
 
     Args:
         cell: ``"lstm"`` or ``"gru"``.
@@ -113,7 +113,7 @@ def rl_recurrent_backend(
 def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
     """Offer to copy rows of these tensors, or None to let the next plugin answer.
 
-    Called by `Registry.row_gather`, for a storage that has just allocated or taken over its memory. An accelerator
+    Called for a storage that has just allocated or taken over its memory. An accelerator
     answers for memory that it can read; rl-replay's own, in plain torch, is ``trylast`` and answers for everything.
 
     Args:

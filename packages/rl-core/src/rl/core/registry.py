@@ -8,12 +8,10 @@ This module imports neither torch nor tensordict.
 
 from __future__ import annotations
 
-import inspect
 import threading
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import pluggy
 
@@ -24,20 +22,15 @@ from rl.core._plugins.record import Answer, PluginRecord, brief, declaring, nami
 from rl.core._plugins.validation import IncompatiblePluginError, Offers, add_offer, admit, did_you_mean
 from rl.core.components import CONTRACTS, OWN_COMMANDS, Command, Component
 from rl.core.errors import (
-    BackendError,
     BrokenPluginWarning,
     DuplicateComponentError,
     PluginError,
     RLError,
     UnknownComponentError,
+    issue_warning,
 )
 from rl.core.settings import normalized, settings
 from rl.core.targets import check_target
-
-if TYPE_CHECKING:
-    import torch
-
-    from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend, RowGather
 
 __all__ = ["GROUP", "Answer", "PluginRecord", "Registry", "components", "default", "load"]
 
@@ -156,7 +149,7 @@ class Registry:
     def _warn_once(self, key: str, message: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            warnings.warn(message, BrokenPluginWarning, stacklevel=_outside())
+            issue_warning(message, BrokenPluginWarning)
 
     def components(self, kind: str | None = None) -> list[Component]:
         """What is offered, sorted by kind and name.
@@ -301,61 +294,6 @@ class Registry:
             record.problems.append(problem)
         self._warn_once(f"{record.id} {problem}", f"plugin {record.label}: {message}")
 
-    def priority_tree(self, capacity: int, device: torch.device | str, dtype: torch.dtype) -> PriorityTree:
-        """The best priority tree for a device and a type.
-
-        Raises:
-            BackendError: if nobody offers one.
-        """
-        found = self.answer("rl_priority_tree", capacity=capacity, device=_device(device), dtype=dtype)
-        if found is None:
-            self._nobody(f"a priority tree for {device} and {dtype}", "rl_priority_tree", "rl-replay")
-        return found.value
-
-    def linear_recurrence(self, device: torch.device | str, dtype: torch.dtype) -> LinearRecurrence:
-        """The best reverse scan for a device and a type.
-
-        Raises:
-            BackendError: if nobody offers one.
-        """
-        found = self.answer("rl_linear_recurrence", device=_device(device), dtype=dtype)
-        if found is None:
-            self._nobody(f"a linear recurrence for {device} and {dtype}", "rl_linear_recurrence", "rl-objectives")
-        return found.value
-
-    def recurrent_backend(
-        self, cell: Literal["lstm", "gru"], name: str | None, device: torch.device | str
-    ) -> RecurrentBackend:
-        """The recurrent back end `name` for a cell and a device, or the best one if `name` is None.
-
-        Raises:
-            BackendError: if nobody offers it.
-        """
-        found = self.answer("rl_recurrent_backend", cell=cell, name=name, device=_device(device))
-        if found is None:
-            what = f"the recurrent back end {name!r}" if name else "a recurrent back end"
-            remedy = "rl-recurrent-triton" if name == "triton" else "rl-modules"
-            self._nobody(f"{what} for {cell} on {device}", "rl_recurrent_backend", remedy)
-        return found.value
-
-    def row_gather(self, tensors: Sequence[torch.Tensor]) -> RowGather:
-        """Who copies rows of these tensors, which all lie on one device, fastest.
-
-        Raises:
-            BackendError: if nobody offers it.
-        """
-        found = self.answer("rl_row_gather", tensors=tensors)
-        if found is None:
-            where = tensors[0].device if tensors else "no device"
-            self._nobody(f"copies of rows on {where}", "rl_row_gather", "rl-replay")
-        return found.value
-
-    def _nobody(self, what: str, hook: str, remedy: str) -> NoReturn:
-        failed = [f"{r.id}: {p}" for r in self.plugins for p in r.problems if p.startswith(hook)]
-        failed += [f"{r.id} is {r.state}: {r.reason}" for r in self.plugins if r.state != "loaded"]
-        more = f" ({'; '.join(failed)})" if failed else ""
-        raise BackendError(f"no installed plugin offers {what}{more}. {remedy} offers it: is it installed?")
-
     def commands(self) -> dict[str, tuple[Command, PluginRecord]]:
         """Subcommands of ``rl`` by name. Of two with one name the first plugin's is taken, with a warning."""
         order = list(self._records)
@@ -370,20 +308,6 @@ class Registry:
                 else:
                     found[command.name] = (command, answer.plugin)
         return found
-
-
-def _device(device: torch.device | str) -> torch.device:
-    import torch
-
-    return torch.device(device)
-
-
-def _outside() -> int:
-    """How many frames lie between the caller of this function and the first that is not of rl-core."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("rl.core"):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 class _WrongAnswerError(Exception):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import warnings
 from functools import cache
 from pathlib import Path
 from struct import Struct
 
-from rl.core.errors import RLError, SlowBackendWarning
+from rl.core.backends import warn_slow
+from rl.core.errors import RLError
 from rl.core.settings import settings
 from rl.native._build import COMMAND, LIBRARY, STAMP, record, stamp
 
@@ -109,18 +109,14 @@ def _absent() -> str:
     )
 
 
-_said: set[str] = set()
-
-
 def warn_absent(what: str) -> None:
     """Say, once, that something else computes because there is no library; not where it is switched off.
 
     Args:
         what: is done in plain torch then.
     """
-    if settings().native != "off" and what not in _said:
-        _said.add(what)
-        warnings.warn(f"{what} in plain torch: {_absent()}", SlowBackendWarning, stacklevel=2)
+    if settings().native != "off":
+        warn_slow(f"{what} in plain torch: {_absent()}")
 
 
 def isa() -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from rl.core.errors import RLError, SlowBackendWarning
+from rl.core.backends import report_missing
 from rl.core.settings import settings
 from rl.prio_cuda._library import library, why, why_not
 
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from rl.prio_cuda._tree import CudaPriorityTree
 
 __all__ = ["notes", "tree_for"]
-
-_warned: set[str] = set()
 
 
 def tree_for(capacity: int, device: torch.device, dtype: torch.dtype) -> CudaPriorityTree | None:
@@ -37,9 +34,7 @@ def tree_for(capacity: int, device: torch.device, dtype: torch.dtype) -> CudaPri
         from rl.prio_cuda._tree import CudaPriorityTree
 
         return CudaPriorityTree(capacity, dtype=dtype, device=device)
-    if settings().native == "require":
-        raise RLError(f"RL_NATIVE is require, but {reason}")
-    _warn(f"{reason}. Plain torch is used instead, which is much slower")
+    report_missing(reason, "Plain torch is used instead, which is much slower")
     return None
 
 
@@ -48,12 +43,6 @@ def _number(device: torch.device) -> int:
 
     index: Any = device.index  # torch declares an int, and gives None for "cuda"
     return torch.cuda.current_device() if index is None else index
-
-
-def _warn(message: str) -> None:
-    if message not in _warned:
-        _warned.add(message)
-        warnings.warn(message, SlowBackendWarning, stacklevel=2)
 
 
 def notes() -> list[str]:

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 from torch.nn import Parameter
 
+from rl.core.backends import select
 from rl.core.checks import same_shape
 from rl.core.interfaces import LinearRecurrence
-from rl.core.registry import default
 
 Array = np.ndarray[Any, Any]
 
@@ -222,7 +222,9 @@ def recurrence_backend(device: torch.device, dtype: torch.dtype) -> LinearRecurr
         >>> callable(recurrence_backend(torch.device("cpu"), torch.float32))
         True
     """
-    return default().linear_recurrence(device, dtype)
+    arguments = {"device": device, "dtype": dtype}
+    where = f"{device} and {dtype}"
+    return select("value estimators", "rl_linear_recurrence", arguments, where=where, fallback="rl-objectives")[0]
 
 
 _on_cpu: dict[tuple[str, torch.dtype], Callable[..., Any] | None] = {}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
-from rl.core.errors import BackendError, RLError, SlowBackendWarning
-from rl.core.settings import settings
+from rl.core.backends import report_missing
+from rl.core.errors import BackendError
 from rl.recurrent_triton._device.support import interpreted, why_not
 
 if TYPE_CHECKING:
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from rl.recurrent_triton._backend import TritonBackend
 
 __all__ = ["backend_for"]
-
-_warned: set[str] = set()
 
 
 def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
@@ -41,14 +38,6 @@ def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
         return TritonBackend()
     if by_name and (device.type == "cuda" or interpreted()):
         raise BackendError(f"the recurrent back end 'triton': {reason}")
-    if device.type != "cuda":
-        return None
-    mode = settings().native
-    if mode == "off" or not torch.cuda.is_available():
-        return None
-    if mode == "require":
-        raise RLError(f"RL_NATIVE is require, but {reason}")
-    if reason not in _warned:
-        _warned.add(reason)
-        warnings.warn(f"{reason}. Another back end answers, much slower", SlowBackendWarning, stacklevel=2)
+    if device.type == "cuda" and torch.cuda.is_available():
+        report_missing(reason, "Another back end answers, much slower")
     return None
