@@ -86,7 +86,7 @@ class ValueEstimatorBase(KeyedModule):
         self.differentiable, self.shifted, self.time_dim = differentiable, shifted, time_dim
         self._call: NetworkCall | None = None
         self._states: tuple[State, ...] = ()
-        if type(self)._derive is ValueEstimatorBase._derive:  # a subclass that extends it has more to set first
+        if type(self)._derive is ValueEstimatorBase._derive:  # noqa: SLF001 - one that extends it has more to set
             self.derive_early()
 
     def _hold(self, name: str, value: float | Tensor) -> None:
