@@ -1,4 +1,4 @@
-"""Back ends that compute sequences of recurrent layers, and their selection."""
+"""Back ends that compute sequences of recurrent layers."""
 
 from typing import TYPE_CHECKING
 
@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from rl.modules.recurrent.backends._pad import PadBackend
     from rl.modules.recurrent.backends._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
     from rl.modules.recurrent.backends._scan import ScanBackend
-    from rl.modules.recurrent.backends._select import Backend
 
-__all__ = ["Backend", "PadBackend", "ScanBackend", "get_recurrent_matmul_precision", "set_recurrent_matmul_precision"]
+__all__ = ["PadBackend", "ScanBackend", "get_recurrent_matmul_precision", "set_recurrent_matmul_precision"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -21,6 +20,5 @@ __getattr__, __dir__ = lazy_exports(
             "set_recurrent_matmul_precision",
         ],
         "rl.modules.recurrent.backends._scan": ["ScanBackend"],
-        "rl.modules.recurrent.backends._select": ["Backend"],
     },
 )

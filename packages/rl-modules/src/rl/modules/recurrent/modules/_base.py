@@ -12,6 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl.core import RecurrentOptions, State, load, recurrent_mode
+from rl.core.backends import Backend
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import BackendError, ContractError, ShapeError, SpecError
 from rl.core.keys import INDEX, TRAJ_IDS, NestedKey, key_str, next_key
@@ -21,7 +22,7 @@ from rl.core.specs import Unbounded
 from rl.modules.recurrent._layout import rows_of
 from rl.modules.recurrent._weights import Cell
 from rl.modules.recurrent.backends._precision import Precision, concrete
-from rl.modules.recurrent.backends._select import Backend, Found, find_backend, is_offered
+from rl.modules.recurrent.backends._select import Found, find_backend, is_offered
 from rl.modules.recurrent.modules._keys import recurrent_keys
 from rl.modules.recurrent.modules._step import with_restarts
 
