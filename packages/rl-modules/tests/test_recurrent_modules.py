@@ -27,7 +27,7 @@ from rl.modules import (
     get_recurrent_matmul_precision,
     set_recurrent_matmul_precision,
 )
-from rl.modules.recurrent.backends._precision import concrete
+from rl.modules.recurrent._precision import concrete
 from rl.plugins import modules as declaration
 
 H, C = ("recurrent_state", "h"), ("recurrent_state", "c")

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from rl.modules.policy._safe import SafeModule, SafeProbabilisticModule, SafeSequential
     from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
     from rl.modules.policy._value import ValueOperator
+    from rl.modules.recurrent._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
     from rl.modules.recurrent.backends._pad import PadBackend
-    from rl.modules.recurrent.backends._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
     from rl.modules.recurrent.backends._scan import ScanBackend
     from rl.modules.recurrent.cells._cells import GRU, LSTM, GRUCell, LSTMCell
     from rl.modules.recurrent.modules._modules import GRUModule, LSTMModule
@@ -113,7 +113,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.recurrent.cells._cells": ["GRU", "LSTM", "GRUCell", "LSTMCell"],
         "rl.modules.recurrent.modules._modules": ["GRUModule", "LSTMModule"],
         "rl.modules.recurrent.backends._pad": ["PadBackend"],
-        "rl.modules.recurrent.backends._precision": [
+        "rl.modules.recurrent._precision": [
             "get_recurrent_matmul_precision",
             "set_recurrent_matmul_precision",
         ],

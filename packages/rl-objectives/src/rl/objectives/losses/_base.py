@@ -158,7 +158,8 @@ class LossModule(KeyedModule):
                 f"{type(self).__name__} cannot use {make.__name__}, which needs log-probabilities of a policy that"
                 " this loss does not have; take another estimator, such as TD0 or TDLambda"
             )
-        return make(**{**networks, **arguments})
+        parameters: dict[str, Any] = {**networks, **arguments}
+        return make(**parameters)
 
     def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
         """Refuse an estimator that the loss cannot use."""

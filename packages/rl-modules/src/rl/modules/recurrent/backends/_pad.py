@@ -14,8 +14,8 @@ from torch.nn.functional import dropout, linear
 from torch.utils.checkpoint import checkpoint
 
 from rl.core import RecurrentOptions
+from rl.modules.recurrent._precision import as_told
 from rl.modules.recurrent._weights import DEFAULTS, Layer, cell_of, compute_type, layers_of, require_plain
-from rl.modules.recurrent.backends._precision import as_told
 
 __all__ = ["PadBackend"]
 

@@ -20,8 +20,8 @@ from rl.core.lowering import Lowered, unhooked
 from rl.core.provenance import fate_of, noted
 from rl.core.specs import Unbounded
 from rl.modules.recurrent._layout import rows_of
+from rl.modules.recurrent._precision import Precision, concrete
 from rl.modules.recurrent._weights import Cell
-from rl.modules.recurrent.backends._precision import Precision, concrete
 from rl.modules.recurrent.backends._select import Found, find_backend, is_offered
 from rl.modules.recurrent.modules._keys import recurrent_keys
 from rl.modules.recurrent.modules._step import with_restarts

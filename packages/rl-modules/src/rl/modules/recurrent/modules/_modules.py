@@ -11,7 +11,7 @@ from torch import nn
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.modules import _foreign
-from rl.modules.recurrent.backends._precision import Precision
+from rl.modules.recurrent._precision import Precision
 from rl.modules.recurrent.cells._cells import GRU, LSTM, require_forward
 from rl.modules.recurrent.modules._base import RecurrentModule
 from rl.modules.recurrent.modules._step import gru_step, lstm_step
