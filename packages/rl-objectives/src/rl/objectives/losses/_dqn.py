@@ -16,6 +16,7 @@ from rl.objectives import _foreign
 from rl.objectives._batch.mask import MASK, mask_key, mean_of, scalar, terminated_key
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
+from rl.objectives.functional import greedy_value
 from rl.objectives.functional._regression import check_distance, distance, reduce
 from rl.objectives.functional._shared import ended as as_flags
 from rl.objectives.losses._base import Entries, LossModule
@@ -234,11 +235,12 @@ class DQNLoss(LossModule):
         value = self._outcome(self._target, entries, None, size)
         if self._choice is not None:
             choice = self._outcome(self._choice, entries, after, size)
-            is_action = self._choice.out_keys == [self._keys["action"]]
-            return value.gather(-1, self._index(choice, value) if is_action else choice.argmax(-1, keepdim=True))
+            if self._choice.out_keys == [self._keys["action"]]:
+                return value.gather(-1, self._index(choice, value))
+            return greedy_value(value, choice)
         if self._target.out_keys == [self._keys["chosen_action_value"]]:
             return value
-        return value.amax(-1, keepdim=True)
+        return greedy_value(value)
 
     @staticmethod
     def _outcome(call: NetworkCall, entries: Entries, after: list[Tensor] | None, size: torch.Size) -> Tensor:
