@@ -21,7 +21,6 @@ EXTRA_MODULES = {
         "rl.core.keys",
         "rl.core.mdp",
         "rl.core.lowering",
-        "rl.core.provenance",
         "rl.core.checks",
         "rl.core.settings",
         "rl.core.targets",

@@ -14,9 +14,7 @@ from torch import nn
 
 import rl.collectors
 from rl.collectors import Collector, SyncDataCollector
-from rl.core.contract import Contract, Key
 from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError, SpecError
-from rl.core.provenance import keys_in, note_stage
 from rl.core.specs import Binary, Categorical, Composite, OneHot, Unbounded
 from rl.core.testing import CountingEnv
 
@@ -27,7 +25,7 @@ def test_every_exported_name_resolves():
 
 
 def test_what_is_declared_is_there():
-    from rl.core.components import CONTRACTS
+    from rl.core.component import CONTRACTS
     from rl.plugins.collectors import rl_components
 
     (component,) = rl_components()
@@ -460,46 +458,10 @@ def test_states_that_do_not_fit_are_refused(counting_env):
         Collector(counting_env([[5]] * 3, [3]), frames_per_batch=3).load_state_dict(collector.state_dict())
 
 
-def test_a_postproc_that_drops_an_entry_is_named_by_whoever_misses_it(counting_env):
-    def without_reward(batch):
-        return batch.exclude(("next", "reward"))
-
-    collector = Collector(counting_env, frames_per_batch=2, postproc=without_reward)
-    reads = Contract(reads=(Key(("next", "reward")),))
-    with pytest.raises(ContractError, match=r"The postproc of Collector \(without_reward\) dropped it"):
-        reads.read(collector.collect(), "Loss")
-    for batch in (collector.collect(), Collector(counting_env, frames_per_batch=2, postproc=list).collect()):
-        assert len(batch) == 2
-
-
-def test_a_collector_was_not_given_what_an_earlier_pipeline_had(counting_env):
-    class Owner:
-        pass
-
-    owner = Owner()
-    first = Collector(counting_env, frames_per_batch=2)
-    note_stage(owner, "what Buffer stores", [*keys_in(first.collect()), "advantage"])
-    second = Collector(counting_env, frames_per_batch=2)
-    with pytest.raises(ContractError) as caught:
-        Contract(reads=(Key("advantage"),)).read(second.collect(), "Loss")
-    assert "was not given it" not in str(caught.value)
-    assert "dropped" not in str(caught.value)
-
-
-def test_an_environment_is_not_accused_of_what_another_pipeline_dropped(counting_env):
-    class Owner:
-        pass
-
-    class Silent(CountingEnv):
-        def step_leaves(self, root):
-            return {key: value for key, value in super().step_leaves(root).items() if key != "reward"}
-
-    owner = Owner()
-    keys = ["observation", "reward", "done", "terminated", "truncated"]
-    note_stage(owner, "the transform of Buffer", keys, [key for key in keys if key != "reward"])
-    with pytest.raises(ContractError, match="did not write") as caught:
-        Collector(Silent(), frames_per_batch=2).collect()
-    assert "dropped it" not in str(caught.value)
+def test_a_postproc_may_return_anything(counting_env):
+    batch = Collector(counting_env, frames_per_batch=2, postproc=list).collect()
+    assert isinstance(batch, list)
+    assert len(batch) == 2
 
 
 # ---- two threads

@@ -11,7 +11,7 @@ import pytest
 
 from rl.core import cli
 from rl.core.__about__ import __version__
-from rl.core.components import Command, Component
+from rl.core.component import Command, Component
 from rl.core.errors import BrokenPluginWarning, RLError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry

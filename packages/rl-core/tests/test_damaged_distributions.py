@@ -11,7 +11,7 @@ from rl.core._plugins.versions import installed_version, requirements
 from rl.core.registry import Registry
 
 DECLARES = """
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.hookspecs import hookimpl
 @hookimpl
 def rl_components():

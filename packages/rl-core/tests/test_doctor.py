@@ -10,7 +10,7 @@ import torch
 
 from rl.core import doctor
 from rl.core._plugins.versions import requirements, satisfies
-from rl.core.components import Command, Component
+from rl.core.component import Command, Component
 from rl.core.errors import BackendError
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry

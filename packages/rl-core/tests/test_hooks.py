@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rl.core import hookspecs
-from rl.core.components import Command
+from rl.core.component import Command
 from rl.core.errors import BackendError, BrokenPluginWarning
 from rl.core.hookspecs import hookimpl
 from rl.core.registry import Registry

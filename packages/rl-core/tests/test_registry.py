@@ -13,7 +13,7 @@ import pytest
 from rl.core import registry as registry_module
 from rl.core import targets
 from rl.core.__about__ import __version__
-from rl.core.components import CONTRACTS, Component
+from rl.core.component import CONTRACTS, Component
 from rl.core.errors import (
     BrokenPluginWarning,
     DuplicateComponentError,
@@ -37,7 +37,7 @@ def module(tmp_path, monkeypatch):
     made = []
 
     def write(name: str, text: str) -> str:
-        head = "from rl.core.components import Component, Command\nfrom rl.core.hookspecs import hookimpl\n"
+        head = "from rl.core.component import Component, Command\nfrom rl.core.hookspecs import hookimpl\n"
         (tmp_path / f"{name}.py").write_text(head + textwrap.dedent(text))
         made.append(name)
         return name

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.errors import PluginError
 from rl.core.registry import Registry
 from rl.core.targets import check_target

@@ -1,7 +1,6 @@
 """`LSTMModule` and `GRUModule`: single steps, sequences, and what they refuse."""
 
 import pickle
-import warnings
 from copy import deepcopy
 
 import pytest
@@ -13,7 +12,6 @@ from torch.testing import assert_close
 
 from rl.core import BackendError, ContractError, ShapeError, SpecError, set_recurrent_mode, states_of
 from rl.core.lowering import lower
-from rl.core.provenance import note_stage
 from rl.core.registry import Registry
 from rl.core.testing import recurrent_reference
 from rl.modules import (
@@ -568,49 +566,3 @@ def test_options_that_would_mean_something_else_are_refused(options, error, what
     options = {"in_key": "x", **options} if "in_keys" not in options else options
     with pytest.raises(error, match=what):
         LSTMModule(3, 4, out_key="out", **options)
-
-
-@each_module
-def test_states_that_were_collected_and_dropped_are_missed_aloud_once(kind):
-    class Buffer:
-        pass
-
-    module, buffer = make(kind), Buffer()
-    td = batch(module, 2, 5)
-    td["is_init"][:, 0] = True  # as a sampler of slices marks it
-    bare = td.exclude(*(state.name for state in module.states))
-    with warnings.catch_warnings(), set_recurrent_mode(True):
-        warnings.simplefilter("error")
-        module(bare.copy())  # nobody had any
-        made, bare = bare, bare.copy().set("index", torch.arange(10).view(2, 5))
-        note_stage(buffer, "the transform of Buffer (cut)", *(x.keys(True, True) for x in (td, bare)))
-        module(made.copy())  # was neither sampled nor collected
-        with pytest.raises(UserWarning, match=r"initial state.* The transform of Buffer \(cut\) dropped it"):
-            module(bare.copy())
-        module(bare.copy())
-        whole = bare.copy()
-        for state in module.states:
-            whole.set(state.name, state.start(whole.batch_size))
-        assert_close(module(whole)["features"], module(bare.copy())["features"])
-
-
-def test_what_became_of_states_is_not_asked_for_at_each_step(monkeypatch):
-    class Buffer:
-        pass
-
-    asked, buffer = [], Buffer()
-    monkeypatch.setattr("rl.modules.recurrent.modules._base.fate_of", lambda *_: asked.append(1) or "")
-    module = make(LSTMModule)
-    td = batch(module, 2, 5).exclude(*(state.name for state in module.states))
-    td["is_init"][:] = True
-    td["index"] = torch.arange(10).view(2, 5)
-    module(td.copy())
-    assert not asked  # single steps begin wherever they say so
-    for count, change in enumerate(
-        [lambda: None, lambda: note_stage(buffer, "new", ["x"]), lambda: td.set("y", td["is_init"])]
-    ):
-        change()
-        with set_recurrent_mode(True):
-            for _ in range(3):
-                module(td.copy())
-        assert len(asked) == count + 1

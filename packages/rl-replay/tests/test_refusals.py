@@ -2,17 +2,13 @@
 
 import copy
 import pickle
-import threading
-import time
 
 import numpy as np
 import pytest
 import torch
-from tensordict import NonTensorStack, TensorDict
+from tensordict import TensorDict
 
-from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.provenance import note_stage
 from rl.replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -22,7 +18,6 @@ from rl.replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl.replay._keys_on_the_way import KeysOnTheWay
 
 
 @pytest.mark.parametrize("size", [0, 1e6, 10.5, True, "10"])
@@ -86,27 +81,6 @@ def test_parts_of_another_kind_are_refused_before_anything_is_written(arguments,
         ReplayBuffer(batch_size=2, **arguments)
 
 
-def test_what_drops_an_entry_is_named_by_whoever_misses_it():
-    def cut(data):
-        return data.exclude("a")
-
-    def keeping(rows):
-        return rows.exclude("b")
-
-    data = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4), "c": torch.zeros(4)}, batch_size=[4])
-    for options, lost, who in [
-        ({"transform": cut}, "a", r"The transform of TensorDictReplayBuffer \(cut\) dropped it"),
-        ({"collate_fn": keeping}, "b", r"The collate_fn of TensorDictReplayBuffer \(keeping\) dropped it"),
-        ({"transform": cut, "prefetch": 1, "batch_size": 2}, "a", r"The transform of TensorDictReplayBuffer \(cut\)"),
-    ]:
-        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(4), **options)
-        buffer.extend(data)
-        for _ in range(2):
-            sample = buffer.sample(2)
-            with pytest.raises(ContractError, match=who):
-                Contract(reads=(Key(lost),)).read(sample, "Loss")
-
-
 UNWRITABLE = ["uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"]
 
 
@@ -160,58 +134,3 @@ def test_rows_of_any_kind_pass_through_a_collate_fn_of_ones_own(rows):
     buffer = ReplayBuffer(storage=ListStorage(4), collate_fn=lambda rows: rows, batch_size=2)
     buffer.extend(rows)
     assert all(row in rows for row in buffer.sample())
-
-
-def test_what_lists_of_rows_lack_is_noted():
-    class Owner:
-        pass
-
-    data = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4), "c": torch.zeros(4)}, batch_size=[4])
-    owner = Owner()
-    note_stage(owner, "Collector", ["a", "b", "c"], behind=[])
-    buffer = ReplayBuffer(storage=ListStorage(4), batch_size=2)
-    buffer.extend(list(data.exclude("a")))
-    with pytest.raises(ContractError, match="Collector had it, and what ReplayBuffer stores was not given it"):
-        Contract(reads=(Key("a"),)).read(buffer.sample(), "Loss")
-
-
-def test_text_that_is_dropped_is_missed_too():
-    data = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4)}, batch_size=[4])
-    data["text"] = NonTensorStack("x", "y", "z", "w")
-    buffer = ReplayBuffer(storage=ListStorage(4), transform=lambda td: td.exclude("text"), batch_size=2)
-    buffer.extend(data)
-    with pytest.raises(ContractError, match=r"The transform of ReplayBuffer .* dropped it"):
-        Contract(reads=(Key("text"),)).read(buffer.sample(), "Loss")
-
-
-def test_keys_of_a_copy_are_noted_anew():
-    keys = KeysOnTheWay("Buffer", None)
-    data = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4), "c": torch.zeros(4)}, batch_size=[4])
-    keys.of_batch(data)
-    keys.of_sample(data, data, None)
-    for other in (copy.deepcopy(keys), pickle.loads(pickle.dumps(keys))):
-        assert not other.stored
-        assert not other.sampled
-
-
-def test_batches_that_are_prepared_beside_each_other_are_noted_one_by_one():
-    at_once, most, lock = 0, 0, threading.Lock()
-
-    def cut(data):
-        nonlocal at_once, most
-        with lock:
-            at_once += 1
-            most = max(most, at_once)
-        time.sleep(0.02)
-        with lock:
-            at_once -= 1
-        return data.exclude("a")
-
-    data = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4), "c": torch.zeros(4)}, batch_size=[4])
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(4), transform=cut, batch_size=2, prefetch=3)
-    buffer.extend(data)
-    with pytest.raises(ContractError, match=r"\. The transform of TensorDictReplayBuffer \(cut\) dropped it\.$"):
-        Contract(reads=(Key("a"),)).read(buffer.sample(), "Loss")
-    for _ in range(8):
-        buffer.sample()
-    assert most > 1  # later ones in parallel

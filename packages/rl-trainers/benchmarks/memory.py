@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.interfaces import Leaves
 from rl.core.registry import default
 from rl.core.specs import Binary, Categorical, Composite, Unbounded

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.registry import default
 from rl.core.specs import Binary, Categorical, Composite, Unbounded
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from rl.core.cli import main
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.registry import default
 from rl.trainers import PPOConfig, Recipe, RunConfig, TrainResult, train_ppo
 from rl.trainers._command.arguments import parse_train

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.hookspecs import hookimpl
 
 

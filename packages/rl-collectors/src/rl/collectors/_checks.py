@@ -16,7 +16,6 @@ from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT, NestedKey, key_str, next_key, unwrap
-from rl.core.provenance import fate_of
 
 __all__ = ["StepChecks", "flat_keys", "name_of"]
 
@@ -48,7 +47,7 @@ class StepChecks:
             if action is None:
                 key_ = Key(key, remedy=f"{self._who} must write it: add it to out_keys")
                 where = "the policy's output"
-                raise ContractError(missing_key_message(name_of(self._env), key_, root, where=where, fate=""))
+                raise ContractError(missing_key_message(name_of(self._env), key_, root, where=where))
             self._form(key, action, spec, self._who)
             try:
                 spec.assert_is_in(action)
@@ -67,9 +66,8 @@ class StepChecks:
         """
         for key in self._in_keys:
             if key not in root:
-                fate = fate_of(key, root, within=[self._env])
                 where = "the environment's root"
-                raise ContractError(missing_key_message(self._who, Key(key), root, where=where, fate=fate))
+                raise ContractError(missing_key_message(self._who, Key(key), root, where=where))
 
     def outcome(self, nxt: Leaves) -> None:
         """Check keys, shapes and dtypes of what a step wrote under ``next``.
@@ -82,11 +80,10 @@ class StepChecks:
         for composite in (env.observation_spec, env.full_reward_spec, env.full_done_spec):
             for key, spec in _specs(composite):
                 if key not in nxt:
-                    fate = fate_of(key, nxt, within=[env])
                     raise ContractError(
                         f"{who}.step did not write {key_str(next_key(key))}, which its specs promise (it wrote under"
-                        f" 'next': {', '.join(map(key_str, nxt)) or 'nothing'}).{f' {fate}' if fate else ''} Write it,"
-                        " or take it out of the specs"
+                        f" 'next': {', '.join(map(key_str, nxt)) or 'nothing'}). Write it, or"
+                        " take it out of the specs"
                     )
                 self._form(next_key(key), nxt[key], spec, f"{who}.step")
 

@@ -23,7 +23,7 @@ from rl.collectors._checks import flat_keys, name_of
 from rl.collectors._loops.runner import Runner
 from rl.collectors._profile import Clock
 from rl.collectors._recurrent_state import Carried
-from rl.collectors._state import pack, unpack
+from rl.collectors._state import unpack_state
 from rl.collectors._trajectories import number_trajectories
 from rl.collectors._weights import load_weights
 from rl.core import set_recurrent_mode
@@ -32,7 +32,7 @@ from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, key_str, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
-from rl.core.provenance import keys_in, note_stage
+from rl.core.state import pack
 
 __all__ = ["Collector"]
 
@@ -131,7 +131,7 @@ class Collector:
         self._ids: Tensor | None = None
         self._free_id = 0
         self._frames = 0
-        self._closed = self._noted = False
+        self._closed = False
         self._levels = done_levels(flat_keys(self.env.full_done_spec))
         self._lock = Lock()
 
@@ -161,7 +161,7 @@ class Collector:
                     batch = batch.to(self._storing)
             if self._clock is not None:
                 self._seconds += perf_counter() - start
-        return self._handed_on(batch)
+        return batch if self._postproc is None else self._postproc(batch)
 
     @contextmanager
     def _alone(self, what: str) -> Generator[None]:
@@ -174,18 +174,6 @@ class Collector:
             yield
         finally:
             self._lock.release()
-
-    def _handed_on(self, batch: TensorDictBase) -> Any:
-        """The batch behind `postproc`; the keys of the first one are noted, for errors about one that was dropped."""
-        if self._noted:
-            return batch if self._postproc is None else self._postproc(batch)
-        taken = keys_in(batch)
-        note_stage(self, "Collector", taken, behind=[self.env])
-        out = batch if self._postproc is None else self._postproc(batch)
-        if self._postproc is not None and isinstance(out, TensorDictBase):
-            note_stage(self, f"the postproc of Collector ({name_of(self._postproc)})", taken, keys_in(out))
-        self._noted = True
-        return out
 
     def rollout(self) -> Any:
         """The same as `collect`."""
@@ -326,15 +314,15 @@ class Collector:
             )
         exact = env_state is not None
         with self._alone("state_dict"):
-            return pack(
-                frames=self._frames,
-                free_id=self._free_id,
-                ids=self._ids if exact else None,
-                root=self._runner.root if exact else None,
-                root_keys=self._assemble.root_keys,
-                next_keys=self._assemble.next_keys,
-                env=env_state() if env_state is not None else None,
-            )
+            state = {
+                "frames": self._frames,
+                "free_id": self._free_id,
+                "ids": self._ids if exact else None,
+                "root": self._runner.root if exact else None,
+                "root_keys": self._assemble.root_keys,
+                "next_keys": self._assemble.next_keys,
+            }
+            return {**pack(state, "Collector"), "env": env_state() if exact else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; from a reset if the environment cannot.
@@ -343,15 +331,15 @@ class Collector:
             CheckpointError: if the state is not a collector's, of another batch size, or of a policy that carries
                 other states. Nothing is loaded then.
         """
-        found = unpack(state, self._batch_size)
-        self._carried.check_continued(found.root)
+        found = unpack_state(state, self._batch_size)
+        self._carried.check_continued(found["root"])
         load: Any = getattr(self.env, "load_state_dict", None)
         with self._alone("load_state_dict"):
             # an environment that stands elsewhere says so by returning False, after a warning of its own
-            exact = found.env is not None and load is not None and load(found.env) is not False
-            self._frames, self._free_id = found.frames, found.free_id
-            self._ids, self._runner.root = (found.ids, found.root) if exact else (None, None)
-            self._assemble.root_keys, self._assemble.next_keys = found.root_keys, found.next_keys
+            exact = found["env"] is not None and load is not None and load(found["env"]) is not False
+            self._frames, self._free_id = found["frames"], found["free_id"]
+            self._ids, self._runner.root = (found["ids"], found["root"]) if exact else (None, None)
+            self._assemble.root_keys, self._assemble.next_keys = found["root_keys"], found["next_keys"]
 
     def __repr__(self) -> str:
         return (

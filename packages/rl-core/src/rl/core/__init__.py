@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rl.core._compile import compile_with_warmup
     from rl.core._explain import Explanation, check_pipeline, explain
     from rl.core._exploration import ExplorationType, exploration_type, set_exploration_type
-    from rl.core.components import CONTRACTS, Command, Component
+    from rl.core.component import CONTRACTS, Command, Component
     from rl.core.contract import Contract, Key
     from rl.core.errors import (
         ArgumentError,
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
         TensorSpec,
         Unbounded,
     )
-else:
-    # Both the module of this name and, since it can be called, the function that lists what is installed.
-    from rl.core import components
 
 __all__ = [
     "CONTRACTS",
@@ -125,7 +122,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core._explain": ["Explanation", "check_pipeline", "explain"],
         "rl.core._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
         "rl.core.recurrent": ["RecurrentOptions", "State", "recurrent_mode", "set_recurrent_mode", "states_of"],
-        "rl.core.components": ["CONTRACTS", "Command", "Component"],
+        "rl.core.component": ["CONTRACTS", "Command", "Component"],
         "rl.core.contract": ["Contract", "Key"],
         "rl.core.errors": [
             "ArgumentError",
@@ -147,7 +144,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core.hookspecs": ["hookimpl"],
         "rl.core.lowering": ["Lowered", "lower", "lower_distribution", "lower_env"],
         "rl.core.mdp": ["step_mdp"],
-        "rl.core.registry": ["PluginRecord", "Registry", "default", "load"],
+        "rl.core.registry": ["PluginRecord", "Registry", "components", "default", "load"],
         "rl.core.specs": [
             "Binary",
             "Bounded",

@@ -10,7 +10,6 @@ from typing import IO, Any
 from rl.core.contract import Contract, Key, MissingKey, missing_keys_message
 from rl.core.errors import ContractError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, next_key, unwrap
-from rl.core.provenance import fate_of
 from rl.core.recurrent import states_of
 
 __all__ = ["Explanation", "KeyUse", "check_pipeline", "contract_of", "explain"]
@@ -53,7 +52,6 @@ class Explanation:
 
     uses: dict[NestedKey, KeyUse] = field(default_factory=dict)
     missing: list[MissingKey] = field(default_factory=list)
-    _envs: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def problems(self) -> list[str]:
@@ -84,7 +82,7 @@ class Explanation:
             if key.optional:
                 return
             present = tuple(name for name, other in self.uses.items() if other.writers)
-            self.missing.append(MissingKey(owner, key, present, fate_of(key.name, present, within=self._envs)))
+            self.missing.append(MissingKey(owner, key, present))
             use = self.uses.setdefault(key.name, KeyUse(key.name))
         self._learn(use, key)
         if owner not in use.readers:
@@ -182,7 +180,6 @@ def _trace(components: tuple[Any, ...]) -> Explanation:
         name = names[id(component)]
         if _is_env(component):
             waiting = component
-            found._envs.append(component)  # noqa: SLF001  whose transforms may have dropped what is missing
             for key in _env_reset_keys(component):
                 found.writes(f"{name}.reset", key)
             continue

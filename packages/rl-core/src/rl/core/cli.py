@@ -19,7 +19,7 @@ from rl.core._command.parser import Parser
 from rl.core._command.table import table
 from rl.core._plugins.record import PluginRecord, printable
 from rl.core._plugins.versions import installed_version
-from rl.core.components import Command
+from rl.core.component import Command
 from rl.core.errors import BrokenPluginWarning, RLError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import settings

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rl.core.errors import ContractError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
-from rl.core.provenance import fate_of
 
 if TYPE_CHECKING:
     import torch
@@ -56,29 +55,22 @@ class MissingKey:
         owner: who reads it.
         key: what is read.
         present: what was written before.
-        fate: who dropped it, as a sentence; if None, that is looked for by what is present.
     """
 
     owner: str
     key: Key
     present: tuple[NestedKey, ...]
-    fate: str | None = None
 
     @property
     def hint(self) -> str:
-        """Who dropped the key, or the nearest one that exists; nothing if neither is known."""
-        fate = fate_of(self.key.name, self.present) if self.fate is None else self.fate
-        if fate:
-            return f" {fate}"
+        """The nearest key that exists, as a question; empty if none is near."""
         close = nearest(self.key.name, self.present)
         return f" Did you mean {key_str(close)}?" if close is not None else ""
 
 
-def missing_key_message(
-    owner: str, key: Key, present: Iterable[NestedKey], where: str = "this batch", fate: str | None = None
-) -> str:
-    """The sentence that names a missing key, its reader, what is there, and what to do; `fate` as in `MissingKey`."""
-    return missing_keys_message([MissingKey(owner, key, tuple(present), fate)], where)
+def missing_key_message(owner: str, key: Key, present: Iterable[NestedKey], where: str = "this batch") -> str:
+    """The sentence that names a missing key, its reader, the keys that are present, and the remedy."""
+    return missing_keys_message([MissingKey(owner, key, tuple(present))], where)
 
 
 def missing_keys_message(missing: Sequence[MissingKey], where: str = "this batch") -> str:

@@ -19,7 +19,7 @@ from rl.core._command.table import table
 from rl.core._plugins.record import Answer, PluginRecord, brief
 from rl.core._plugins.validation import did_you_mean
 from rl.core._plugins.versions import installed_version, requirements, satisfies
-from rl.core.components import Command
+from rl.core.component import Command
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import normalized, settings

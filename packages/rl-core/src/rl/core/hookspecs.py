@@ -19,17 +19,16 @@ selected answer where it has them; ``why`` is a sentence such as "AVX2 library".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pluggy
 
-from rl.core.components import Command, Component
+from rl.core.component import Command, Component
 
 if TYPE_CHECKING:
     import torch
 
     from rl.core.interfaces import LinearRecurrence, PriorityTree, RecurrentBackend, RowGather
-    from rl.core.registry import Registry
 
 __all__ = [
     "hookimpl",
@@ -123,7 +122,7 @@ def rl_row_gather(tensors: Sequence[torch.Tensor]) -> RowGather | None:
 
 
 @hookspec
-def rl_commands(registry: Registry) -> Command | Iterable[Command]:
+def rl_commands(registry: Any) -> Command | Iterable[Command]:
     """Offer subcommands of ``rl``.
 
     Called by `rl.core.cli` each time the command runs, ``rl --help`` included: import nothing heavy here,
@@ -131,7 +130,7 @@ def rl_commands(registry: Registry) -> Command | Iterable[Command]:
     in ``rl plugins`` keeps it and the other is named in a warning.
 
     Args:
-        registry: what is installed.
+        registry: the `rl.core.registry.Registry` of installed plugins.
     """
     raise NotImplementedError
 

@@ -10,7 +10,7 @@ from rl.core import namespace
 from rl.core._plugins.discovery import FIRST_PARTY
 from rl.core._plugins.protocols import check_kind
 from rl.core._plugins.versions import installed_version
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.errors import MissingExtraError, PluginError
 
 __all__ = ["check_target", "import_target"]

@@ -4,7 +4,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.doctor import examine_plugin
 from rl.core.errors import CheckError, NotExercisedWarning, UnknownComponentError
 from rl.core.registry import GROUP, Registry
@@ -12,7 +12,7 @@ from rl.core.testing import check_component, check_plugin
 from rl.core.testing.plugin import _examine
 
 HEAD = """
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.hookspecs import hookimpl
 """
 

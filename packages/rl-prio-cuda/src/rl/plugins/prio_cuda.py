@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.hookspecs import hookimpl
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rl.core.components import Command, Component
+from rl.core.component import Command, Component
 from rl.core.hookspecs import hookimpl
 
 

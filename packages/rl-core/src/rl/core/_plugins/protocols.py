@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rl.core.components import Component
+    from rl.core.component import Component
 
 __all__ = ["check_answer", "check_kind"]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rl.core.components import Component
+from rl.core.component import Component
 
 __all__ = ["Answer", "PluginRecord", "PluginState", "brief", "declaring", "naming_interrupts", "printable"]
 

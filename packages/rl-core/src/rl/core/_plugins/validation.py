@@ -11,7 +11,7 @@ import pluggy
 from rl.core import hookspecs
 from rl.core.__about__ import __version__
 from rl.core._plugins.record import PluginRecord
-from rl.core.components import CONTRACTS, Component
+from rl.core.component import CONTRACTS, Component
 from rl.core.errors import DuplicateComponentError, PluginError
 
 __all__ = ["IncompatiblePluginError", "Offers", "add_offer", "admit", "did_you_mean"]
@@ -90,7 +90,7 @@ def _listed(manager: pluggy.PluginManager, record: PluginRecord) -> list[Compone
             found.extend(cast("Iterable[Component]", given))
     for item in found:
         if not isinstance(item, Component):
-            raise PluginError(f"rl_components gave {item!r}; it lists objects of rl.core.components.Component")
+            raise PluginError(f"rl_components gave {item!r}; it lists objects of rl.core.component.Component")
     return found
 
 

@@ -413,11 +413,11 @@ class EnvBase(SpecNames):
 
     def _rl_check_reset(self, fresh: Any) -> None:
         specs = [self.observation_spec, self.full_done_spec]
-        check_entries(fresh, specs, who=f"{self._rl_name}._reset", allowed=self.state_keys, env=self)
+        check_entries(fresh, specs, who=f"{self._rl_name}._reset", allowed=self.state_keys)
         self._rl_reset_checked = True
 
     def _rl_check_step(self, outcome: Any) -> None:
         specs = [self.observation_spec, self.full_reward_spec, self.full_done_spec]
-        check_entries(outcome, specs, who=f"{self._rl_name}._step", allowed=self.state_keys, env=self)
+        check_entries(outcome, specs, who=f"{self._rl_name}._step", allowed=self.state_keys)
         self._rl_flags.check(outcome, self._rl_name)
         self._rl_step_checked = True

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
-from rl.core.provenance import fate_of
 from rl.core.specs import Composite, TensorSpec
 from rl.envs.base._specs import leaf_keys
 
@@ -87,9 +86,7 @@ def _fault(spec: TensorSpec, value: Any) -> str | None:
     return None
 
 
-def check_entries(
-    entries: Any, specs: Iterable[Composite], *, who: str, allowed: Iterable[NestedKey] = (), env: object = None
-) -> None:
+def check_entries(entries: Any, specs: Iterable[Composite], *, who: str, allowed: Iterable[NestedKey] = ()) -> None:
     """Raise unless `entries` holds exactly what `specs` say.
 
     Args:
@@ -97,23 +94,18 @@ def check_entries(
         specs: with the batch.
         who: what wrote the entries.
         allowed: keys that may be there without a spec.
-        env: whose transforms may have dropped an entry.
 
     Raises:
         SpecError: one line for each entry that is missing, unknown, or not as its spec says.
-        ContractError: instead, if a transform dropped one; it is named.
     """
     wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
     found = entry_keys(entries)
     faults: list[str] = []
-    dropped = False
     for key, spec in wanted.items():
         if key not in found:
             close = nearest(key, [other for other in found if other not in wanted])
-            fate = fate_of(key, found, within=[env])
             hint = f" (did it write {key_str(close)} instead?)" if close is not None else ""
-            faults.append(f"  {key_str(key)}: expected {describe(spec)}, got nothing{f'. {fate}' if fate else hint}")
-            dropped = dropped or bool(fate)
+            faults.append(f"  {key_str(key)}: expected {describe(spec)}, got nothing{hint}")
         elif (fault := _fault(spec, entries.get(key))) is not None:
             faults.append(f"  {key_str(key)}: {fault}")
     extra = [key for key in found if key not in wanted and key not in {unwrap(k) for k in allowed}]
@@ -122,8 +114,7 @@ def check_entries(
         remedy = (
             "Change what it returns, or the spec; specs are written for one element and the environment adds its batch"
         )
-        error = ContractError if dropped else SpecError
-        raise error(f"{who} does not agree with the specs:\n" + "\n".join(faults) + f"\n{remedy}")
+        raise SpecError(f"{who} does not agree with the specs:\n" + "\n".join(faults) + f"\n{remedy}")
 
 
 def check_action(entries: Any, spec: Composite, *, who: str) -> None:

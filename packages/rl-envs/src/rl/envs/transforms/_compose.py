@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from rl.core.errors import CheckpointError
-from rl.core.provenance import through
 from rl.core.specs import Composite
 from rl.envs.transforms._base import Transform
-from rl.envs.transforms._function import FunctionTransform, as_transform
+from rl.envs.transforms._function import as_transform
 
 if TYPE_CHECKING:
     from rl.envs.transforms._transformed_env import TransformedEnv
 
-__all__ = ["Compose", "named_parts"]
+__all__ = ["Compose", "parts_of"]
 
 
 class Compose(Transform):
@@ -44,7 +42,6 @@ class Compose(Transform):
         self.transforms: list[Transform] = [as_transform(one) for one in transforms]
         self.in_keys = [key for one in self.transforms for key in one.in_keys]
         self.out_keys = [key for one in self.transforms for key in one.out_keys]
-        self._noted = False
 
     def append(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
         """Add one at the outer end; the specs of the environment follow."""
@@ -58,7 +55,6 @@ class Compose(Transform):
         self.transforms.insert(index, one)
         self.in_keys = [key for part in self.transforms for key in part.in_keys]
         self.out_keys = [key for part in self.transforms for key in part.out_keys]
-        self._noted = False
         if self._parent is not None:
             self._parent.refresh()
         return self
@@ -95,22 +91,9 @@ class Compose(Transform):
         return root
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self._noted or is_compiling():
-            for one in self.transforms:
-                tensordict = one(tensordict)
-            return tensordict
-        self._settle()
-        return through(self, _named(type(self).__name__, _leaves(self)), tensordict)
-
-    def _settle(self) -> None:
-        """Note nothing any more, nor do those inside, whose parts are noted as those of this one."""
-        self._noted = True
         for one in self.transforms:
-            if type(one) is Compose:
-                one._settle()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_noted": False}  # nothing is known of a copy yet
+            tensordict = one(tensordict)
+        return tensordict
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
         for one in self.transforms:
@@ -164,31 +147,8 @@ class Compose(Transform):
         return "Compose(\n" + ",\n".join(indent(repr(one), "    ") for one in self.transforms) + ")"
 
 
-def named_parts(owner: str, transform: Transform) -> list[tuple[str, Transform]]:
-    """The transforms of which one consists, in their order, and what messages call each.
-
-    Args:
-        owner: what they belong to, for their names.
-        transform: a `Compose`, whose parts may be some again, or anything else.
-    """
-    return _named(owner, _flat(transform))
-
-
-def _named(owner: str, parts: list[Transform]) -> list[tuple[str, Transform]]:
-    if len(parts) == 1:
-        return [(f"the transform of {owner}, {_called(parts[0])},", parts[0])]
-    return [(f"transform {place} of {owner}, {_called(one)},", one) for place, one in enumerate(parts)]
-
-
-def _flat(transform: Transform) -> list[Transform]:
+def parts_of(transform: Transform) -> list[Transform]:
+    """The transforms of which one consists, in their order: those of a `Compose`, or itself."""
     if type(transform) is Compose:  # a subclass may do more than its parts
-        return _leaves(transform)
+        return [leaf for one in transform for leaf in parts_of(one)]
     return [transform]
-
-
-def _leaves(chain: Compose) -> list[Transform]:
-    return [leaf for one in chain for leaf in _flat(one)]
-
-
-def _called(transform: Transform) -> str:
-    return repr(transform) if isinstance(transform, FunctionTransform) else type(transform).__name__

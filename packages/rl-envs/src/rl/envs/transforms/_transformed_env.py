@@ -13,15 +13,13 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError
 from rl.core.interfaces import Env, Leaves
-from rl.core.provenance import forget_stage, through
-from rl.core.specs import Composite
 from rl.envs import _foreign
 from rl.envs.base._adapter import as_env
 from rl.envs.base._base import EnvBase
 from rl.envs.base._checks import check_result
 from rl.envs.base._resume import warn_not_restorable
 from rl.envs.transforms._base import Transform
-from rl.envs.transforms._compose import Compose, named_parts
+from rl.envs.transforms._compose import Compose, parts_of
 from rl.envs.transforms._function import as_transform
 
 __all__ = ["TransformedEnv"]
@@ -64,25 +62,12 @@ class TransformedEnv(EnvBase):
     def refresh(self) -> None:
         """Derive the specs anew, after a transform or the specs of the environment changed."""
         base = self.base_env
-        forget_stage(self)
-        self._reset_noted = self._step_noted = False
-        parts = self._parts()
-        self.observation_spec = self._mapped("observation", base.observation_spec_unbatched.clone())
-        self.action_spec = self._mapped("action", base.full_action_spec_unbatched.clone())
-        self.reward_spec = self._mapped("reward", base.full_reward_spec_unbatched.clone())
-        self.done_spec = self._mapped("done", base.done_spec_unbatched.clone())
-        self.state_spec = self._mapped("state", base.state_spec_unbatched.clone())
-        self._inverts = any(type(one)._inv is not Transform._inv for _, one in parts)
-
-    def _parts(self) -> list[tuple[str, Transform]]:
-        return named_parts(type(self).__name__, self.transform)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reset_noted": False, "_step_noted": False}  # nothing is known of a copy yet
-
-    def _mapped(self, role: str, spec: Composite) -> Any:
-        stages = [(f"{name} (its {role} spec)", getattr(one, f"transform_{role}_spec")) for name, one in self._parts()]
-        return through(self, stages, spec, promised=True, behind=[self.base_env])
+        self.observation_spec = self.transform.transform_observation_spec(base.observation_spec_unbatched.clone())
+        self.action_spec = self.transform.transform_action_spec(base.full_action_spec_unbatched.clone())
+        self.reward_spec = self.transform.transform_reward_spec(base.full_reward_spec_unbatched.clone())
+        self.done_spec = self.transform.transform_done_spec(base.done_spec_unbatched.clone())
+        self.state_spec = self.transform.transform_state_spec(base.state_spec_unbatched.clone())
+        self._inverts = any(type(one)._inv is not Transform._inv for one in parts_of(self.transform))
 
     def append_transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> TransformedEnv:
         """Add a transform at the outer end of this environment, and return it."""
@@ -104,7 +89,7 @@ class TransformedEnv(EnvBase):
         if not base._rl_reset_checked:
             base._rl_check_reset(fresh)
         mask = None if tensordict is None else tensordict.get("_reset", None)
-        return self.transform._reset(fresh, mask) if self._reset_noted else self._noted_reset(fresh, mask)
+        return self.transform._reset(fresh, mask)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         base = self.base_env
@@ -112,7 +97,7 @@ class TransformedEnv(EnvBase):
         outcome = base._rl_flags.complete(base._step(inner), base.full_done_spec, base._rl_name)
         if not base._rl_step_checked:
             base._rl_check_step(outcome)
-        return self.transform._step(tensordict, outcome) if self._step_noted else self._noted_step(tensordict, outcome)
+        return self.transform._step(tensordict, outcome)
 
     # ---- leaf form
 
@@ -121,26 +106,12 @@ class TransformedEnv(EnvBase):
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
         fresh = self.base_env._reset_leaves(mask)
-        return self.transform._reset(fresh, mask) if self._reset_noted else self._noted_reset(fresh, mask)
+        return self.transform._reset(fresh, mask)
 
     def _step_leaves(self, root: Leaves) -> Leaves:
         inner = self.transform._inv(dict(root)) if self._inverts else root
         outcome = self.base_env._step_leaves(inner)
-        return self.transform._step(root, outcome) if self._step_noted else self._noted_step(root, outcome)
-
-    # ---- the first time one transform after the other, so that errors can say which one dropped an entry
-
-    def _noted_reset(self, fresh: Any, mask: Tensor | None) -> Any:
-        stages = [(name, lambda entries, one=one: one._reset(entries, mask)) for name, one in self._parts()]
-        out = through(self, stages, fresh, behind=[self.base_env])
-        self._reset_noted = True
-        return out
-
-    def _noted_step(self, root: Any, outcome: Any) -> Any:
-        stages = [(name, lambda entries, one=one: one._step(root, entries)) for name, one in self._parts()]
-        out = through(self, stages, outcome, behind=[self.base_env])
-        self._step_noted = True
-        return out
+        return self.transform._step(root, outcome)
 
     # ---- the rest goes to the environment
 

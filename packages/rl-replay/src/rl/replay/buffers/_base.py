@@ -17,7 +17,6 @@ from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX
 from rl.replay import _foreign
 from rl.replay._arguments import Index, refuse_parts, row_index, whole
-from rl.replay._keys_on_the_way import KeysOnTheWay
 from rl.replay._priority.checks import outside_graph
 from rl.replay._slices.extra import Extra
 from rl.replay._state import Apply, Fields, pack, prepare_load, reading, unpack
@@ -106,7 +105,6 @@ class ReplayBuffer:
         self._write_count = 0
         self._extra = Extra.of(self.sampler, marks=collate_fn is None)
         self._extra.attach(self.storage)
-        self._keys = KeysOnTheWay(who, collate_fn)
 
     @property
     def write_count(self) -> int:
@@ -247,7 +245,6 @@ class ReplayBuffer:
                 )
             first = self._transform
             self._transform = transform if first is None else _Chain(first, transform)
-            self._keys.sampled = False
         return self
 
     def empty(self) -> None:
@@ -376,8 +373,6 @@ class ReplayBuffer:
             self.writer.extended(index, data)
             self._write_count += count
             self.sampler.extended(index, data)
-        if not self._keys.stored:
-            self._keys.of_batch(data)
         return index
 
     def _check(self, data: Any) -> None:
@@ -408,9 +403,7 @@ class ReplayBuffer:
             data = data.reshape(*index.shape, *data.batch_size[1:])
         data = self._annotate(data, info)
         self._extra.mark(data, info)
-        if not self._keys.sampled:
-            data = self._keys.of_sample(rows, data, self._transform)
-        elif self._transform is not None:
+        if self._transform is not None:
             data = self._transform(data)
         if self._pin_memory:
             data = data.pin_memory()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl.core.components import CONTRACTS, Component
+from rl.core.component import CONTRACTS, Component
 from rl.core.errors import CheckError, MissingExtraError, RLError
 from rl.core.registry import Registry
 from rl.core.targets import check_target

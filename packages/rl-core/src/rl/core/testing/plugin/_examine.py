@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from rl.core._plugins.record import SLOW_IMPORT
-from rl.core.components import Component
+from rl.core.component import Component
 from rl.core.errors import BackendError, CheckError, RLError
 from rl.core.registry import GROUP, Registry
 from rl.core.targets import check_target

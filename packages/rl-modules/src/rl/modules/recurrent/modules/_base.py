@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, cast
 
@@ -15,9 +14,8 @@ from rl.core import RecurrentOptions, State, load, recurrent_mode
 from rl.core.backends import Backend
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import BackendError, ContractError, ShapeError, SpecError
-from rl.core.keys import INDEX, TRAJ_IDS, NestedKey, key_str, next_key
+from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.lowering import Lowered, unhooked
-from rl.core.provenance import fate_of, noted
 from rl.core.specs import Unbounded
 from rl.modules.recurrent._layout import rows_of
 from rl.modules.recurrent._precision import Precision, concrete
@@ -47,8 +45,6 @@ class RecurrentModule(TensorDictModuleBase):
 
     cell: ClassVar[Cell]
     parts: ClassVar[tuple[str, ...]]
-    _said: bool = False
-    _asked: tuple[Any, ...] = ()
     _advance: ClassVar[Callable[..., tuple[Tensor, ...]]]
 
     def __init__(
@@ -272,26 +268,7 @@ class RecurrentModule(TensorDictModuleBase):
                 f"{missing_key_message(self._who, keys.reads[1], present)} It may be left out only where"
                 f" every trajectory begins, and {key_str(self.in_keys[-1])} is false at {which}."
             )
-        if sequence and not torch.compiler.is_compiling() and (INDEX in td.keys() or TRAJ_IDS[0] in td.keys()):
-            self._say_unstored(td)  # of what was sampled or collected; data made otherwise had no states to lose
         return [x, *(state.start(batch, is_init.device) for state in self.states), is_init]
-
-    def _say_unstored(self, td: TensorDictBase) -> None:
-        """Say once that states were collected and dropped, where everything looks like a beginning."""
-        asked = (noted(), *td.keys())
-        if self._said or asked == self._asked:
-            return
-        self._asked = asked
-        key = self.in_keys[1]
-        fate = fate_of(key, td.keys(include_nested=True, leaves_only=True))
-        if fate:
-            self._said = True
-            warnings.warn(
-                f"{self._who} begins with its initial state, as {key_str(key)} is not in this batch. {fate} Slices that"
-                " begin within an episode are computed from a wrong state so: keep the states. If it is meant, write"
-                f" them: td.set({key_str(key)}, module.states[0].start(td.batch_size))",
-                stacklevel=4,
-            )
 
     # ------------------------------------------------------------------ back ends
 

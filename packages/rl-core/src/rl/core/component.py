@@ -1,15 +1,13 @@
 """What a plugin offers, as data: `Component`, `Command`, and the contract versions that this rl-core serves.
 
 This module imports neither torch nor tensordict, so that a declaration module (``rl.plugins.NAME``) stays
-light. The module itself can be called: ``rl.core.components("env")`` lists what is installed.
+light. `rl.core.components` lists the installed components.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
-from types import ModuleType
 
 from rl.core.errors import PluginError
 
@@ -120,16 +118,3 @@ class Command:
         _check_texts("a command", name=self.name, target=self.target, summary=self.summary)
         _check_name("a command", self.name)
         _check_target(f"command {self.name!r}", self.target)
-
-
-class _CallableModule(ModuleType):
-    """Lets ``rl.core.components`` be both this module and the function that lists what is installed."""
-
-    def __call__(self, kind: str | None = None) -> list[Component]:
-        """See `rl.core.registry.components`."""
-        from rl.core.registry import components
-
-        return components(kind)
-
-
-sys.modules[__name__].__class__ = _CallableModule

@@ -1,11 +1,8 @@
-"""`rl.core.components`: data about components, and the module that can be called."""
-
-import importlib
+"""`rl.core.component`: what a plugin offers, as data."""
 
 import pytest
 
-import rl.core
-from rl.core.components import CONTRACTS, Command, Component
+from rl.core.component import CONTRACTS, Command, Component
 from rl.core.errors import PluginError
 
 
@@ -44,12 +41,3 @@ def test_a_component_is_frozen_and_can_be_compared():
 def test_served_versions_are_intervals():
     assert all(1 <= oldest <= current for oldest, current in CONTRACTS.values())
     assert list(CONTRACTS) == sorted(CONTRACTS)
-
-
-def test_the_module_is_the_function_too_however_it_is_imported():
-    import rl.core.components as by_path
-    from rl.core import components as by_name
-
-    assert by_path is by_name is rl.core.components is importlib.import_module("rl.core.components")
-    assert rl.core.components("env") == rl.core.default().components("env")
-    assert rl.core.components.Component is Component
