@@ -1,4 +1,4 @@
-"""The last module of a stochastic policy: from parameters to a distribution, a draw, and its log-probability."""
+"""Head of a stochastic policy: from parameters to a distribution, a sample, and its log-probability."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["ActionHead"]
 
 Build = Callable[..., Distribution]
 
-# tensordict 0.14 draws first and scores then; later ones let the distribution do both. We do as it does.
+# tensordict 0.14 samples first and scores then; later versions let the distribution do both. So do we.
 _FUSES = hasattr(tensordict_probabilistic, "_get_joint_sample_and_log_prob")
 
 
 class ActionHead(ProbabilisticTensorDictModule):
-    """What `tensordict.nn.ProbabilisticTensorDictModule` does, with a check of the first distribution's shape.
+    """A `tensordict.nn.ProbabilisticTensorDictModule` that checks the shape of its first distribution.
 
     Args:
         spec: of the action, or None.

@@ -14,7 +14,7 @@ __all__ = ["ValueEstimators", "estimator_class"]
 
 
 class ValueEstimators(Enum):
-    """Our value estimators, under the names that ``rl plugins`` lists.
+    """Names of the value estimators of this package, as ``rl plugins`` lists them.
 
     Example:
         >>> ValueEstimators.TDLambda.value
@@ -38,7 +38,7 @@ _OURS = {
 
 
 def estimator_class(kind: ValueEstimators | str) -> type[ValueEstimatorBase]:
-    """What constructs an estimator.
+    """The class of an estimator.
 
     Args:
         kind: one of ours, or the name of an installed component of kind ``estimator``.

@@ -39,7 +39,7 @@ class ReinforceLoss(PolicyLoss):
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if a network does not say what it reads, or parameters of the critic to be copied have no shape.
+        ContractError: if a network has no ``in_keys``, or parameters of the critic to be copied have no shape.
         SpecError: if an argument is out of its range.
 
     Example:
