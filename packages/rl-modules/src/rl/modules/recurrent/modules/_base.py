@@ -231,9 +231,7 @@ class RecurrentModule(TensorDictModuleBase):
             found = ", ".join(
                 f"{key_str(key)} {t.device}" for key, t in zip(self.in_keys, (x, *states, is_init), strict=True)
             )
-            raise SpecError(
-                f"{self._owner}: the weights are on {device}, and {found}: move the module or the data with .to"
-            )
+            raise SpecError(f"{self._owner}: the weights are on {device}, and {found}: move one with .to(device)")
         if x.dtype is not dtype or any(state.dtype is not dtype for state in states):
             found = ", ".join(str(tensor.dtype) for tensor in (x, *states))
             raise SpecError(

@@ -53,7 +53,7 @@ def recurrent_keys(
     if writes[1:] != [next_key(state) for state in states]:
         expected = ", ".join(key_str(next_key(state)) for state in states)
         raise ContractError(
-            f"{owner} reads its states under {', '.join(map(key_str, states))} and so writes them under {expected}, which"
+            f"{owner} reads its states under {', '.join(map(key_str, states))} and writes them under {expected}, which"
             f" move to the root of the next step; got out_keys {writes}"
         )
     if writes[0] in reads[1:]:
