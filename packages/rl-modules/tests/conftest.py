@@ -96,7 +96,6 @@ STOCHASTIC = {
     "tanh-normal-no-spec": lambda: normal(TanhNormal, distribution_kwargs={"tanh_loc": True}, return_log_prob=True),
     "normal": lambda: normal(IndependentNormal, BOX, return_log_prob=True),
     "torch-normal": lambda: normal(torch.distributions.Normal),
-    "torch-normal-scored": lambda: normal(torch.distributions.Normal, return_log_prob=True),
     "one-hot": lambda: logits(OneHotCategorical, ONE_HOT, return_log_prob=True),
     "one-hot-unscored": lambda: logits(OneHotCategorical, ONE_HOT),
     "one-hot-bool": lambda: logits(OneHotCategorical, OneHot(3), return_log_prob=True),

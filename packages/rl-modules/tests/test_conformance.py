@@ -3,19 +3,33 @@
 import pytest
 import torch
 from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
 
-from rl.core.errors import CheckError
+from rl.core.errors import ShapeError
+from rl.core.specs import Bounded
 from rl.core.testing import check_module
-from rl.modules import MLP, GRUModule, LSTMModule, ValueOperator
+from rl.modules import MLP, GRUModule, LSTMModule, NormalParamExtractor, ProbabilisticActor, ValueOperator
 
 
-def test_a_policy_conforms(make_policy, batch, request):
+def test_a_policy_conforms(make_policy, batch):
     torch.manual_seed(0)
-    if "torch-normal-scored" in request.node.name:  # scores each number by itself, the contract promises one score
-        with pytest.raises(CheckError, match=r"'action_log_prob' is declared \[\*B\], it is \[5, 2\]"):
-            check_module(make_policy(), batch((5,)))
-        return
     assert check_module(make_policy(), batch((5,))).not_exercised == []
+
+
+@pytest.mark.parametrize("spec", [None, Bounded(-1, 1, (2,))])
+def test_one_log_probability_per_number_of_an_action_is_refused(spec, batch):
+    net = nn.Sequential(nn.Linear(4, 4), NormalParamExtractor())
+    module = TensorDictModule(net, ["observation"], ["loc", "scale"])
+    actor = ProbabilisticActor(
+        module, ["loc", "scale"], spec=spec, distribution_class=torch.distributions.Normal, return_log_prob=True
+    )
+    for _ in range(2):
+        with pytest.raises(ShapeError, match=r"use rl.modules.IndependentNormal, or torch.distributions.Independent"):
+            actor(batch((5,)))
+    if spec is not None:
+        with pytest.raises(ShapeError, match="one log-probability for each number"):
+            actor.lowered()(torch.zeros(5, 4))
 
 
 @pytest.mark.parametrize("kind", [LSTMModule, GRUModule])

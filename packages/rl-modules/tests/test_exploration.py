@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_refused(make, message):
     "explore", [EGreedyModule(OneHot(2)), AdditiveGaussianModule(Unbounded(2))], ids=["eps", "noise"]
 )
 def test_a_missing_action_is_named_with_the_remedy(explore):
-    with pytest.raises(ContractError, match=r"'action'.*behind the policy"):
+    with pytest.raises(ContractError, match=r"'action'.*after the policy"):
         explore(TensorDict(observation=torch.zeros(3, 2), batch_size=[3]))
 
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from rl.core import BackendError, ContractError, ShapeError, SpecError, set_recurrent_mode, states_of
 from rl.core.lowering import lower
-from rl.core.registry import Answer, PluginRecord
+from rl.core.registry import Registry
 from rl.core.testing import recurrent_reference
 from rl.modules import (
     Actor,
@@ -20,14 +20,13 @@ from rl.modules import (
     GRUModule,
     LSTMModule,
     ProbabilisticActor,
-    ScanBackend,
     TanhNormal,
     ValueOperator,
     get_recurrent_matmul_precision,
     set_recurrent_matmul_precision,
 )
-from rl.modules.recurrent.backends import _select as _choice
-from rl.modules.recurrent.backends._precision import concrete
+from rl.modules.recurrent._precision import concrete
+from rl.plugins import modules as declaration
 
 H, C = ("recurrent_state", "h"), ("recurrent_state", "c")
 MODULES = {"lstm": LSTMModule, "gru": GRUModule}
@@ -328,31 +327,39 @@ def test_a_sequence_needs_steps(size):
 # ------------------------------------------------------------------ back ends
 
 
-def test_auto_says_what_it_took_and_why():
-    said = make(LSTMModule).backend
-    assert said.name == "scan"
-    assert "the first that answers for cpu" in said.why
+def test_the_selected_back_end_and_the_reason():
+    selected = make(LSTMModule).backend
+    assert selected.name == "scan"
+    assert "the first that answers for cpu" in selected.why
     named = make(GRUModule, recurrent_backend="pad").backend
     assert (named.name, named.distribution) == ("pad", "rl-modules")
     assert "asked for by name" in str(named)
 
 
 @pytest.mark.parametrize(("name", "what"), [("cudnn", "known here: auto, pad, scan"), ("pat", "'pat' does not answer")])
-def test_a_back_end_that_nobody_offers_is_refused_at_construction(name, what):
+def test_an_unknown_back_end_is_refused_at_construction(name, what):
     with pytest.raises(BackendError, match=what):
         make(LSTMModule, recurrent_backend=name)
 
 
-def test_an_absent_accelerator_comes_with_the_line_that_installs_it(monkeypatch):
-    monkeypatch.setattr(_choice.registry.default(), "answer", lambda *_, **__: None)
-    monkeypatch.setattr(_choice.registry.default(), "components", lambda *_: [])
-    with pytest.raises(BackendError, match=r"CUDA device \(.*\); install it with `pip install rl-recurrent-triton`"):
+@pytest.fixture
+def plain(monkeypatch):
+    """A process in which rl-modules is the only package."""
+    only = Registry()
+    only.register(declaration, "modules", "rl-modules")
+    monkeypatch.setattr("rl.core.registry.default", lambda: only)
+    return only
+
+
+@pytest.mark.usefixtures("plain")
+def test_an_absent_accelerator_is_refused_with_the_command_that_installs_it():
+    with pytest.raises(BackendError, match=r"type 'cuda'; .*`pip install rl-recurrent-triton`"):
         make(LSTMModule, recurrent_backend="triton")
 
 
-def test_one_for_another_device_is_refused_when_it_is_needed(monkeypatch):
+@pytest.mark.usefixtures("plain")
+def test_a_back_end_for_another_device_is_refused_at_the_first_sequence(monkeypatch):
     monkeypatch.setattr("rl.modules.recurrent.modules._base.is_offered", lambda name: name == "triton")
-    monkeypatch.setattr(_choice.registry.default(), "answer", lambda *_, **__: None)
     module = make(LSTMModule, recurrent_backend="triton")
     td = batch(module, 5)
     module(td)  # single steps need none
@@ -362,40 +369,24 @@ def test_one_for_another_device_is_refused_when_it_is_needed(monkeypatch):
         _ = module.backend
 
 
-def test_one_that_is_installed_is_not_to_be_installed(monkeypatch):
-    monkeypatch.setattr("rl.modules.recurrent.modules._base.is_offered", lambda _: True)
-    monkeypatch.setattr(_choice, "is_offered", lambda _: True)
-    monkeypatch.setattr(_choice.registry.default(), "answer", lambda *_, **__: None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BackendError, match="it needs a CUDA device, and this torch sees none; `rl doctor`") as caught:
-        _ = make(LSTMModule, recurrent_backend="triton").backend
-    assert "install" not in str(caught.value)
-
-
-def test_own_back_ends_need_no_plugin(monkeypatch):
-    monkeypatch.setattr(_choice.registry.default(), "answer", lambda *_, **__: None)
+def test_scan_and_pad_need_no_plugin(monkeypatch):
+    monkeypatch.setattr("rl.core.registry.default", Registry)
     assert make(LSTMModule, recurrent_backend="pad").backend.name == "pad"
     with pytest.raises(BackendError, match="RL_PLUGINS_DISABLE"):
         make(LSTMModule)
 
 
-def answer_in_torch(monkeypatch):
-    plugin = PluginRecord("modules", "rl-modules")
-    found = Answer(ScanBackend(), plugin, ("rl-native:native",))
-    monkeypatch.setattr(_choice.registry.default(), "answer", lambda *_, **__: found)
-
-
 @pytest.mark.parametrize(
-    ("native", "what"), [("off", "RL_NATIVE=off"), ("auto", "rl-native does not answer")], ids=["off", "auto"]
+    ("native", "what"), [("off", "RL_NATIVE=off"), ("auto", "rl-native is not installed")], ids=["off", "auto"]
 )
-def test_what_keeps_compiled_loops_away_is_said(monkeypatch, native, what):
-    answer_in_torch(monkeypatch)
+@pytest.mark.usefixtures("plain")
+def test_the_reason_names_the_absent_compiled_back_end(monkeypatch, native, what):
     monkeypatch.setenv("RL_NATIVE", native)
     assert what in make(LSTMModule).backend.why
 
 
-def test_compiled_loops_that_are_required_are_not_replaced(monkeypatch):
-    answer_in_torch(monkeypatch)
+@pytest.mark.usefixtures("plain")
+def test_a_required_compiled_back_end_is_not_replaced(monkeypatch):
     monkeypatch.setenv("RL_NATIVE", "require")
     with pytest.raises(BackendError, match="RL_NATIVE=require"):
         make(LSTMModule)

@@ -11,7 +11,7 @@ from torch import nn
 
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.testing import check_estimator
-from rl.objectives.estimators._kinds import make_estimator
+from rl.objectives.estimators._kinds import estimator_class
 from rl.objectives.value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, ValueEstimators
 from rl.objectives.value.functional import (
     generalized_advantage_estimate,
@@ -306,7 +306,7 @@ WITHOUT_ACTOR = [kind for kind in ValueEstimators if kind is not ValueEstimators
 
 @pytest.mark.parametrize("kind", [*WITHOUT_ACTOR, "gae", "td-lambda"], ids=str)
 def test_estimators_by_name(kind):
-    assert make_estimator(kind, gamma=0.5).gamma == 0.5
+    assert estimator_class(kind)(gamma=0.5).gamma == 0.5
 
 
 @pytest.mark.parametrize("name", ["gamma", "lmbda"])

@@ -232,7 +232,7 @@ def ready(**kwargs):
 
 
 def test_a_dropped_state_is_named(reader):
-    with pytest.raises(ContractError, match=r"_state', 'h'.*carried from step to step.*select, exclude"):
+    with pytest.raises(ContractError, match=r"_state', 'h'.*It is a recurrent state.*select, exclude"):
         reader(ready().exclude(H, OF_CRITIC))
 
 

@@ -171,7 +171,7 @@ def test_estimators_read_the_mask_that_the_loss_names(kind):
     loss = PPOLoss(*actor_and_critic())
     loss.make_value_estimator(kind(value_network=loss.critic_network))
     loss.set_keys(mask="valid")
-    with pytest.raises(ContractError, match=r"last one before padding \('valid' is false behind it\)"):
+    with pytest.raises(ContractError, match=r"last one before padding \('valid' is false after it\)"):
         loss(padded.exclude("advantage", "value_target"))
 
 

@@ -31,7 +31,7 @@ def backend(request, monkeypatch):
     if request.param == "torch":
         registry = Registry()
         registry.register(objectives, "objectives")
-        monkeypatch.setattr(_recurrence, "default", lambda: registry)
+        monkeypatch.setattr("rl.core.registry.default", lambda: registry)
     _recurrence.forget_back_ends()
     yield
     _recurrence.forget_back_ends()
@@ -177,7 +177,7 @@ def test_forms_of_a_back_end_are_asked_in_turn(monkeypatch, has, takes):
         setattr(Picky, name, form(name))
     registry = Registry()
     registry.register(Picky(), "picky")
-    monkeypatch.setattr(_recurrence, "default", lambda: registry)
+    monkeypatch.setattr("rl.core.registry.default", lambda: registry)
     _recurrence.forget_back_ends()
     batch = make(2, 5)
     found = vtrace_advantage_estimate(0.9, **batch, rho_thresh=2.0)

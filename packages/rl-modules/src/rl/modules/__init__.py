@@ -6,6 +6,7 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.core import ExplorationType, exploration_type, set_exploration_type
+    from rl.core.backends import Backend
     from rl.core.recurrent import recurrent_mode, set_recurrent_mode
     from rl.modules.__about__ import __version__
     from rl.modules.distributions._delta import Delta
@@ -29,10 +30,9 @@ if TYPE_CHECKING:
     from rl.modules.policy._safe import SafeModule, SafeProbabilisticModule, SafeSequential
     from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
     from rl.modules.policy._value import ValueOperator
+    from rl.modules.recurrent._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
     from rl.modules.recurrent.backends._pad import PadBackend
-    from rl.modules.recurrent.backends._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
     from rl.modules.recurrent.backends._scan import ScanBackend
-    from rl.modules.recurrent.backends._select import Backend
     from rl.modules.recurrent.cells._cells import GRU, LSTM, GRUCell, LSTMCell
     from rl.modules.recurrent.modules._modules import GRUModule, LSTMModule
 
@@ -86,6 +86,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.core": ["ExplorationType", "exploration_type", "set_exploration_type"],
+        "rl.core.backends": ["Backend"],
         "rl.core.recurrent": ["recurrent_mode", "set_recurrent_mode"],
         "rl.modules.__about__": ["__version__"],
         "rl.modules.distributions._delta": ["Delta"],
@@ -110,10 +111,9 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.policy._shared": ["ActorCriticOperator", "ActorCriticWrapper", "ActorValueOperator"],
         "rl.modules.policy._value": ["ValueOperator"],
         "rl.modules.recurrent.cells._cells": ["GRU", "LSTM", "GRUCell", "LSTMCell"],
-        "rl.modules.recurrent.backends._select": ["Backend"],
         "rl.modules.recurrent.modules._modules": ["GRUModule", "LSTMModule"],
         "rl.modules.recurrent.backends._pad": ["PadBackend"],
-        "rl.modules.recurrent.backends._precision": [
+        "rl.modules.recurrent._precision": [
             "get_recurrent_matmul_precision",
             "set_recurrent_matmul_precision",
         ],

@@ -1,4 +1,4 @@
-"""Arguments of TorchRL's losses and estimators that are dropped at their default, or replaced."""
+"""Arguments of TorchRL that are ignored at their default value, or refused with a replacement."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def _edge(dtype: torch.dtype) -> tuple[float, float]:
     return u_max, math.atanh(u_max)
 
 
-# The largest tanh that is still told from 1, with three bits to spare where there are enough, and where it is reached.
+# The largest tanh that is distinguished from 1, with three bits to spare, and its argument.
 _EDGES = {dtype: _edge(dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
 

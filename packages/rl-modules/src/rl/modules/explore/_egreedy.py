@@ -34,7 +34,7 @@ def exploring() -> bool:
 class EGreedyModule(TensorDictModuleBase):
     """Replace the action by a random one, with a probability that falls over time.
 
-    Mnih et al., "Human-level control through deep reinforcement learning", 2015. Goes behind a policy in a
+    Mnih et al., "Human-level control through deep reinforcement learning", 2015. Follows a policy in a
     `TensorDictSequential`; acts under ``ExplorationType.RANDOM`` and where none is set. Call ``step`` with the
     number of frames after each batch.
 
@@ -99,7 +99,7 @@ class EGreedyModule(TensorDictModuleBase):
     def contract(self) -> Contract:
         """What is read and written."""
         mask = tuple(Key(key, ("n",), "True where allowed", torch.bool) for key in self.in_keys[1:])
-        remedy = "Put EGreedyModule behind the policy, in a TensorDictSequential."
+        remedy = "Put EGreedyModule after the policy, in a TensorDictSequential."
         shape = action_shape(self.spec)
         action = Key(self.out_keys[0], shape, "action, or a random one", self.spec.dtype, remedy=remedy)
         return Contract((action, *mask), (action,))
@@ -160,7 +160,7 @@ class EGreedyModule(TensorDictModuleBase):
 
 
 def _draw_like(spec: TensorSpec, action: Tensor) -> Tensor:
-    """A draw of the spec, with the batch dimensions of `action` put in front as far as the spec lacks them."""
+    """Sample of the spec, with the batch dimensions of `action` that the spec lacks."""
     lead = action.ndim - len(spec.shape)
     if lead < 0:
         raise ShapeError(f"EGreedyModule: the action {tuple(action.shape)} has fewer dimensions than its spec {spec}")

@@ -28,7 +28,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
     """Add normal noise to the action, less and less, and keep it within its bounds.
 
     Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods", 2018, algorithm 1. Goes
-    behind a policy in a `TensorDictSequential`; acts under ``ExplorationType.RANDOM`` and where none is set. Call
+    after a policy in a `TensorDictSequential`; acts under ``ExplorationType.RANDOM`` and where none is set. Call
     ``step`` with the number of frames after each batch.
 
     Args:
@@ -87,7 +87,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
     @property
     def contract(self) -> Contract:
         """What is read and written."""
-        remedy = "Put AdditiveGaussianModule behind the policy, in a TensorDictSequential."
+        remedy = "Put AdditiveGaussianModule after the policy, in a TensorDictSequential."
         action = Key(self.out_keys[0], tuple(self.spec.shape[-1:]), "action with noise", self.spec.dtype, remedy=remedy)
         return Contract((action,), (action,))
 

@@ -14,7 +14,7 @@ class LinearSchedule(nn.Module):
     """From `start` to `end` in `steps` steps, then `end`; saved with the module that it belongs to.
 
     Args:
-        owner: who uses it, for messages.
+        owner: the component that uses it, for messages.
         start: value before the first step, not below `end`.
         end: value after the last, not negative.
         steps: length, at least 1.
@@ -48,7 +48,7 @@ class LinearSchedule(nn.Module):
             SpecError: if `count` is negative.
         """
         if count < 0:
-            raise SpecError(f"{self.owner} goes on by {count} steps; it cannot go back")
+            raise SpecError(f"{self.owner}.step got {count}, expected at least 0")
         self.done += count
         share = (self.done.double() / self.steps).clamp(max=1.0)
         self.value.copy_(self.start + (self.end - self.start) * share)

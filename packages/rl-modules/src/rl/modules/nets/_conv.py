@@ -30,7 +30,7 @@ class ConvNet(nn.Sequential):
         kernel_sizes: of each, or one for all.
         strides: of each, or one for all.
         paddings: of each, or one for all.
-        activation_class: behind each convolution.
+        activation_class: activation after each convolution.
         activation_kwargs: its arguments.
         norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
             the number of channels; a lazy class has none.

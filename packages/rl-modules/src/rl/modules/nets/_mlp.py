@@ -32,7 +32,7 @@ class MLP(nn.Sequential):
         depth: number of hidden layers; 3 if neither it nor a list of `num_cells` is given.
         activation_class: between layers.
         activation_kwargs: its arguments.
-        activate_last_layer: put normalization, activation and dropout behind the last layer, too.
+        activate_last_layer: put normalization, activation and dropout after the last layer, too.
         norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
             the layer's width; a lazy class has none.
         norm_kwargs: its further arguments.

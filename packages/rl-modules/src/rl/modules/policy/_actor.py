@@ -44,13 +44,13 @@ __all__ = ["Actor", "ProbabilisticActor", "reads_of"]
 
 @_foreign.actor
 class Actor(TensorDictModule):
-    """A policy that computes its action.
+    """Deterministic policy.
 
     Args:
-        module: takes what is under `in_keys`, returns the action ``[*B, A]``.
-        in_keys: what is read; ``["observation"]`` if None.
-        out_keys: what is written; ``["action"]`` if None.
-        spec: of the action; its shape is checked against the module's where that can be seen.
+        module: maps the entries `in_keys` to the action ``[*B, A]``.
+        in_keys: keys that are read; ``["observation"]`` if None.
+        out_keys: keys that are written; ``["action"]`` if None.
+        spec: spec of the action; its shape is checked against the module's where that is known.
 
     Raises:
         ShapeError: if the module's output does not have the spec's shape.
@@ -78,7 +78,7 @@ class Actor(TensorDictModule):
 
     @property
     def contract(self) -> Contract:
-        """What is read and written."""
+        """Keys that are read and written."""
         spec = self.spec
         action = Key(key_list(self.out_keys)[0], action_shape(spec), "action", _dtype(spec))
         return Contract(reads_of(self.in_keys), (action, *(Key(key) for key in key_list(self.out_keys)[1:])))
@@ -86,16 +86,16 @@ class Actor(TensorDictModule):
 
 @_foreign.probabilistic_actor
 class ProbabilisticActor(ProbabilisticTensorDictSequential):
-    """A policy that draws its action from a distribution.
+    """Stochastic policy: samples its action from a distribution.
 
-    Whether it draws or takes the distribution's ``deterministic_sample`` is decided by `set_exploration_type`.
+    Under `set_exploration_type` ``"deterministic"`` it takes the distribution's ``deterministic_sample``.
 
     Args:
         module: a TensorDict module that writes the distribution's parameters.
         in_keys: where they are, named like the parameters (``["loc", "scale"]``, ``["logits"]``), or
             ``{parameter: key}``. ``["params"]`` is the group of the parameters of a
             `tensordict.nn.CompositeDistribution`.
-        out_keys: what is written; ``["action"]`` if None.
+        out_keys: keys that are written; ``["action"]`` if None.
         spec: of the action, or a composite that has it under the out key. `TanhNormal` takes its bounds from
             there, `OneHotCategorical` its dtype, also as parts of a `CompositeDistribution`; shapes are checked at
             construction where they can be seen, and at the first call.
@@ -103,9 +103,9 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         distribution_kwargs: its further arguments.
         return_log_prob: also write the action's log-probability, ``[*B]``, under ``action_log_prob``.
         log_prob_key: another key for it.
-        default_interaction_type: how to choose where nothing is set.
-        num_samples: shape of a number of draws per call, put in front.
-        n_empirical_estimate: draws for a mean that has no closed form.
+        default_interaction_type: interaction type where none is set.
+        num_samples: shape of several samples per call, prepended to the batch.
+        n_empirical_estimate: number of samples for a mean without a closed form.
 
     Raises:
         ContractError: if the module writes no parameter, or the distribution takes others.
@@ -145,7 +145,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
     ) -> None:
         if not isinstance(module, TensorDictModuleBase):
             raise ContractError(
-                f"ProbabilisticActor needs a module that knows its keys, got {type(module).__name__}:"
+                f"ProbabilisticActor needs a module with in_keys and out_keys, got {type(module).__name__}:"
                 " wrap it as TensorDictModule(module, in_keys=[...], out_keys=[...])"
             )
         outputs = key_list([ACTION] if out_keys is None else out_keys)
@@ -171,7 +171,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
 
     @classmethod
     def from_parts(cls, *modules: TensorDictModuleBase) -> ProbabilisticActor:
-        """A policy of modules that exist already, the last of which is that of another policy; nothing is copied.
+        """Build a policy from existing modules, of which the last is a policy; nothing is copied.
 
         Args:
             *modules: TensorDict modules, the last one a `ProbabilisticActor`.
@@ -184,23 +184,23 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         return actor
 
     def _leave_out_groups(self) -> None:
-        """Drop from the keys that are read the group of parameters that the network writes."""
+        """Remove the group of parameters that the network writes from ``in_keys``."""
         written = key_list(self.out_keys)
         self.in_keys = [key for key in self.in_keys if not is_group(unwrap(key), written)]
 
     @property
     def head(self) -> ActionHead:
-        """The module that holds the distribution."""
+        """The module that builds the distribution."""
         return parts(self)[-1]
 
     @property
     def distribution_class(self) -> Any:
-        """What builds the distribution."""
+        """Class of the distribution."""
         return self.head.distribution_class
 
     @property
     def contract(self) -> Contract:
-        """What is read and written."""
+        """Keys that are read and written."""
         scores = key_list(self.log_prob_keys) if self.head.return_log_prob else []
         spec = self.head.spec
         actions = key_list(self.dist_sample_keys)
@@ -208,7 +208,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
         for key in key_list(self.out_keys):
             if key in actions:
                 shape = action_shape(spec)
-                writes.append(Key(key, shape, "action that was drawn", _dtype(spec)))
+                writes.append(Key(key, shape, "sampled action", _dtype(spec)))
             elif key in scores:
                 writes.append(Key(key, (), "its log-probability, nats"))
             else:
@@ -284,7 +284,7 @@ class ProbabilisticActor(ProbabilisticTensorDictSequential):
 
 
 def reads_of(keys: Sequence[Any]) -> tuple[Key, ...]:
-    """The keys that a module reads, with the remedy for the case that nothing writes one."""
+    """Keys that a module reads, with the remedy for an absent one."""
     remedy = "Name the entry that the environment writes with in_keys=[...], or rename it there."
     return tuple(Key(key, doc="input of the network", remedy=remedy) for key in key_list(keys))
 

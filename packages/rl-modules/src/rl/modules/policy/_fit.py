@@ -91,7 +91,7 @@ def group_sizes(spec: specs.MultiOneHot | specs.MultiCategorical) -> list[int]:
 
 
 def action_shape(spec: TensorSpec | None) -> tuple[int, ...] | None:
-    """Shape of one action behind all batch dimensions, those of the spec included; None without a spec."""
+    """Shape of one action, without batch dimensions; None without a spec."""
     if spec is None or isinstance(spec, Composite):
         return None
     return () if action_space(spec) == "categorical" else tuple(spec.shape[-1:])
@@ -105,7 +105,7 @@ def num_values(spec: TensorSpec) -> int | None:
 
 
 def output_width(module: Any, key: NestedKey | None = None) -> int | None:
-    """Size of the last dimension of what a module puts out, or None if that cannot be told by looking at it."""
+    """Size of the last dimension of a module's output, or None if its layers do not show it."""
     if isinstance(module, TensorDictSequential):
         writers = [part for part in parts(module) if key in key_list(part.out_keys)]
         return output_width(writers[-1], key) if writers else None

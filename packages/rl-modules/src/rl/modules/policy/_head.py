@@ -1,9 +1,9 @@
-"""The last module of a stochastic policy: from parameters to a distribution, a draw, and its log-probability."""
+"""Head of a stochastic policy: from parameters to a distribution, a sample, and its log-probability."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -20,18 +20,19 @@ from rl.core.keys import as_tuple
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules.distributions._base import LeanDistribution
+from rl.modules.policy._fit import action_shape
 from rl.modules.policy._keys import key_list
 
 __all__ = ["ActionHead"]
 
 Build = Callable[..., Distribution]
 
-# tensordict 0.14 draws first and scores then; later ones let the distribution do both. We do as it does.
+# tensordict 0.14 samples first and scores then; later versions let the distribution do both. So do we.
 _FUSES = hasattr(tensordict_probabilistic, "_get_joint_sample_and_log_prob")
 
 
 class ActionHead(ProbabilisticTensorDictModule):
-    """What `tensordict.nn.ProbabilisticTensorDictModule` does, with a check of the first distribution's shape.
+    """A `tensordict.nn.ProbabilisticTensorDictModule` that checks the shape of its first distribution.
 
     Args:
         spec: of the action, or None.
@@ -59,6 +60,8 @@ class ActionHead(ProbabilisticTensorDictModule):
                 raise ContractError(missing_key_message("the policy's head", Key(key, remedy=remedy), present))
         dist = super().get_dist(tensordict)
         self._check(dist)
+        params = [tensordict.get(key) for key in key_list(self.in_keys)]
+        self._check_score(dist, params, dist.batch_shape != tensordict.batch_size)
         return dist
 
     def _check(self, dist: Distribution) -> None:
@@ -76,6 +79,19 @@ class ActionHead(ProbabilisticTensorDictModule):
                 f"{type(dist).__name__} has {choices} actions, the spec {spec}: change the width of the last layer"
             )
         self._seen = True
+
+    def _check_score(self, dist: Distribution, params: Sequence[Any], several: bool) -> None:  # noqa: FBT001
+        """Refuse a log-probability of each number of an action; `several` is whether an action has several numbers."""
+        elementwise = not dist.event_shape and any(
+            isinstance(p, Tensor) and p.shape == dist.batch_shape for p in params
+        )
+        if self.return_log_prob and several and elementwise:
+            self._seen = False
+            name = type(dist).__name__
+            raise ShapeError(
+                f"{name} has one log-probability for each number of an action, and return_log_prob=True writes one for"
+                f" each action: use rl.modules.IndependentNormal, or torch.distributions.Independent({name}(...), 1)"
+            )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002  torch's signature
         out = super()._apply(fn, recurse)
@@ -95,6 +111,7 @@ class ActionHead(ProbabilisticTensorDictModule):
             dist = make(*params, **kwargs) if positional else make(**dict(zip(names, params, strict=True)), **kwargs)
             if not self._seen:
                 self._check(dist)
+                self._check_score(dist, params, bool(action_shape(self.spec)))
             return dist
 
         return build

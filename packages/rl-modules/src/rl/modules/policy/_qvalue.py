@@ -245,8 +245,8 @@ def _space(
     of_spec = action_space(spec)
     space = action_space(given) or of_spec
     if space is None:
-        told = "an action that is not discrete" if spec is not None or given is not None else "neither"
-        raise SpecError(f"QValueModule needs a discrete action_space or spec, got {told}: {given or spec}")
+        given_space = "an action that is not discrete" if spec is not None or given is not None else "neither"
+        raise SpecError(f"QValueModule needs a discrete action_space or spec, got {given_space}: {given or spec}")
     if of_spec is not None and of_spec != space:
         raise SpecError(f"QValueModule got action_space {space!r} and a spec for {of_spec!r}: leave one of them out")
     if not space.startswith("multi"):

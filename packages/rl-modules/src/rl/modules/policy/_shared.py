@@ -1,4 +1,4 @@
-"""A policy and a critic on one trunk."""
+"""Policies and critics with a shared trunk."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["ActorCriticOperator", "ActorCriticWrapper", "ActorValueOperator"]
 
 
 class _Joint(TensorDictSequential):
-    """Modules in a row, with views on parts of it that share the parameters."""
+    """Sequence of modules, with views of its parts that share the parameters."""
 
     spec: Any
 
     @property
     def contract(self) -> Contract:
-        """What is read and written."""
+        """Keys that are read and written."""
         return Contract(reads_of(self.in_keys), tuple(Key(key) for key in key_list(self.out_keys)))
 
 
 class ActorValueOperator(_Joint):
-    """A trunk, and on it a policy and a state value; one call writes all three.
+    """Policy and state-value critic on a shared trunk; one call runs all three.
 
     Args:
         common_operator: writes the features.
@@ -77,7 +77,7 @@ class ActorValueOperator(_Joint):
 
 
 class ActorCriticOperator(_Joint):
-    """A trunk, and on it a policy and the value of the action that it chose.
+    """Policy and action-value critic on a shared trunk.
 
     Args:
         common_operator: writes the features.
@@ -121,7 +121,7 @@ class ActorCriticOperator(_Joint):
         return _joined(parts(self)[0], parts(self)[1])
 
     def get_critic_operator(self) -> TensorDictModuleBase:
-        """Trunk and critic: the value of the action that is there, which the policy does not replace."""
+        """Trunk and critic: the value of the action in the batch; the policy does not run."""
         return TensorDictSequential(parts(self)[0], parts(self)[2])
 
     def get_policy_head(self) -> TensorDictModuleBase:
@@ -134,7 +134,7 @@ class ActorCriticOperator(_Joint):
 
 
 class ActorCriticWrapper(_Joint):
-    """A policy and a critic that share nothing, as one module.
+    """Policy and critic without shared parameters, as one module.
 
     Args:
         policy_operator: writes the action.

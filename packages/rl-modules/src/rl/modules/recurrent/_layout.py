@@ -42,15 +42,15 @@ class Rows:
         return rows.reshape(*self.batch, *rows.shape[2:])
 
 
-def rows_of(is_init: Tensor, who: str) -> Rows:
+def rows_of(is_init: Tensor, owner: str) -> Rows:
     """Rows of a batch ``[*B, T]``; a flat one ``[N]`` is cut where ``is_init`` is true.
 
-    Of pieces with one length each is a row, and nothing is copied. Others are laid one behind the other into rows as
+    Pieces of one length become one row each, without a copy. Others are concatenated into rows as
     long as the longest, so that at most half of what is computed is padding.
 
     Args:
         is_init: bool ``[*B, T, 1]``.
-        who: for messages.
+        owner: the component named in messages.
 
     Raises:
         ShapeError: if there is no step.
@@ -58,7 +58,7 @@ def rows_of(is_init: Tensor, who: str) -> Rows:
     batch = tuple(is_init.shape[:-1])
     if not batch or is_init.numel() == 0:
         raise ShapeError(
-            f"{who} is in sequence mode, where the last batch dimension is time, and got the batch {batch}: give it a"
+            f"{owner} is in sequence mode, where the last batch dimension is time, and got the batch {batch}: give it a"
             " batch [*B, T] with steps in it, or run single steps with set_recurrent_mode(False)"
         )
     if len(batch) > 1:

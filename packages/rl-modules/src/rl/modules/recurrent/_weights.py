@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl.core import RecurrentOptions
 from rl.core.errors import BackendError
 
-__all__ = ["DEFAULTS", "Layer", "cell_of", "compute_type", "layers_of", "require_plain"]
+__all__ = ["DEFAULTS", "Layer", "cell_of", "check_plain", "compute_type", "layers_of"]
 
 Cell = Literal["lstm", "gru"]
 DEFAULTS = RecurrentOptions()
@@ -39,7 +39,7 @@ def cell_of(module: nn.RNNBase) -> Cell:
     return cast("Cell", found)
 
 
-def require_plain(module: nn.RNNBase, who: str) -> None:
+def check_plain(module: nn.RNNBase, owner: str) -> None:
     """Refuse what no back end of this package computes.
 
     Raises:
@@ -47,13 +47,13 @@ def require_plain(module: nn.RNNBase, who: str) -> None:
     """
     cell_of(module)
     if module.bidirectional:
-        raise BackendError(f"{who} computes one direction, and the module has bidirectional=True: leave it out")
+        raise BackendError(f"{owner} computes one direction, and the module has bidirectional=True: leave it out")
     if module.proj_size:
-        raise BackendError(f"{who} has no projections, and the module has proj_size={module.proj_size}: leave it out")
+        raise BackendError(f"{owner} has no projections, and the module has proj_size={module.proj_size}: leave it out")
 
 
 def compute_type(inputs: Tensor, options: RecurrentOptions) -> torch.dtype | None:
-    """The type to compute in; None for that of weights and inputs alike.
+    """The dtype to compute in; None for that of weights and inputs.
 
     Under autocast inputs come in another type than that of the weights: theirs counts.
     """

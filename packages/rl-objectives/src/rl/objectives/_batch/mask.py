@@ -1,4 +1,4 @@
-"""Which steps of a batch count: all but those that only fill a shorter sequence up."""
+"""Mask of valid steps: padding of shorter sequences is masked out."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from rl.core.keys import NestedKey, key_str, next_key
 __all__ = [
     "MASK",
     "by_step",
-    "counted_steps",
+    "check_padding_ends",
     "fitted",
     "mask_key",
     "mean_of",
     "mean_std",
-    "refuse_open_ends",
     "scalar",
     "terminated_key",
+    "valid_steps",
     "without_padding",
 ]
 
 MASK: NestedKey = ("collector", "mask")
-"""Where ``SliceSampler(pad_output=True)`` says which steps are real."""
+"""Key under which ``SliceSampler(pad_output=True)`` writes the mask."""
 
 
 def mask_key(name: NestedKey) -> Key:
     """The mask in a contract."""
-    return Key(name, (), "whether the step counts, or is padding", torch.bool, optional=True)
+    return Key(name, (), "true at valid steps, false at padding", torch.bool, optional=True)
 
 
 def terminated_key(name: NestedKey) -> Key:
     """The flag of terminal steps in a contract, called `name` under ``next``."""
-    doc = "whether it ended for good; done if absent"
+    doc = "whether the episode terminated; done if absent"
     return Key(next_key(name), (1,), doc, torch.bool, optional=True)
 
 
 def scalar(name: str, doc: str) -> Key:
-    """A figure that a loss returns, in its contract."""
+    """A scalar output of a loss in its contract."""
     return Key(name, (), doc, batched=False)
 
 
-def counted_steps(td: TensorDictBase, key: NestedKey, who: str) -> Tensor | None:
-    """The mask of a batch, bool ``[*B]``, true where a step counts; None if all do.
+def valid_steps(td: TensorDictBase, key: NestedKey, owner: str) -> Tensor | None:
+    """The mask of a batch, bool ``[*B]``, true at valid steps; None if all are.
 
     Args:
         td: the batch ``[*B]``.
         key: of the mask, ``[*B]`` or ``[*B, 1]``.
-        who: reads it, for messages.
+        owner: the component that reads it, for messages.
 
     Raises:
         ShapeError: if the mask has another shape or dtype, or is false at each of its steps.
@@ -60,7 +60,7 @@ def counted_steps(td: TensorDictBase, key: NestedKey, who: str) -> Tensor | None
     Example:
         >>> from tensordict import TensorDict
         >>> flags = torch.tensor([[True, True, False]])
-        >>> counted_steps(TensorDict(collector=TensorDict(mask=flags), batch_size=[1, 3]), MASK, "DQNLoss").tolist()
+        >>> valid_steps(TensorDict(collector=TensorDict(mask=flags), batch_size=[1, 3]), MASK, "DQNLoss").tolist()
         [[True, True, False]]
     """
     mask: Tensor | None = td.get(key, None)
@@ -70,13 +70,12 @@ def counted_steps(td: TensorDictBase, key: NestedKey, who: str) -> Tensor | None
     flat = mask.squeeze(-1) if mask.ndim > len(size) else mask
     if mask.dtype is not torch.bool or flat.shape != size:
         raise ShapeError(
-            f"{who}: {key_str(key)} is {mask.dtype} {list(mask.shape)}, expected bool {list(size)}: true where a step"
-            " counts, false where it is padding. Drop the entry if it says something else"
+            f"{owner}: {key_str(key)} is {mask.dtype} {list(mask.shape)}, expected bool {list(size)}: true at valid"
+            " steps, false at padding. Remove the entry if it means something else"
         )
     if not torch.compiler.is_compiling() and mask.numel() and not bool(mask.any()):
         raise ShapeError(
-            f"{who}: {key_str(key)} is false at each of {mask.numel()} steps, so that nothing in this batch counts:"
-            " leave it out"
+            f"{owner}: {key_str(key)} is false at each of {mask.numel()} steps: no step is valid, skip this batch"
         )
     return flat
 
@@ -121,7 +120,7 @@ def without_padding(leaves: Sequence[Tensor], mask: Tensor | None) -> list[Tenso
 
 
 def mean_of(elements: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean of the elements ``[*B, ...]`` that count.
+    """Mean of the valid elements ``[*B, ...]``.
 
     Example:
         >>> mean_of(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
@@ -134,30 +133,30 @@ def mean_of(elements: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def mean_std(elements: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the elements that count; gradients are finite where the latter is 0."""
+    """Mean and standard deviation of the valid elements; gradients are finite where the latter is 0."""
     if mask is None:
         std, mean = torch.std_mean(elements, correction=0)
         return mean, std
     mean, inside = mean_of(elements, mask), fitted(mask, elements)
-    norm = torch.linalg.vector_norm((elements - mean).where(inside, 0))  # a root would have no slope at 0
+    norm = torch.linalg.vector_norm((elements - mean).where(inside, 0))  # a square root has an infinite gradient at 0
     return mean, norm / inside.sum().to(norm.dtype).sqrt()
 
 
-def refuse_open_ends(td: TensorDictBase, key: NestedKey, done: Tensor, dim: int, who: str) -> None:
-    """Refuse padding behind a step that does not end: what comes back from it would be of padding.
+def check_padding_ends(td: TensorDictBase, key: NestedKey, done: Tensor, dim: int, owner: str) -> None:
+    """Raise if padding follows a step that is not done: its return would include padding.
 
     Args:
-        td: the batch ``[*B]``; nothing is refused if it has no mask.
+        td: the batch ``[*B]``; nothing is checked without a mask.
         key: of the mask.
         done: ``[*B, ...]``.
         dim: time.
-        who: reads it, for messages.
+        owner: the component that reads it, for messages.
 
     Raises:
         ContractError: if there is such a step.
-        ShapeError: if the mask has another shape or dtype, or no step counts.
+        ShapeError: if the mask has another shape or dtype, or no step is valid.
     """
-    mask = counted_steps(td, key, who)
+    mask = valid_steps(td, key, owner)
     if mask is None or torch.compiler.is_compiling() or mask.shape[dim] < 2:
         return
     length = mask.shape[dim] - 1
@@ -166,7 +165,7 @@ def refuse_open_ends(td: TensorDictBase, key: NestedKey, done: Tensor, dim: int,
     if bool(open_ends.any()):
         step = int(open_ends.nonzero()[0, dim])
         raise ContractError(
-            f"{who}: step {step} of this batch is the last one before padding ({key_str(key)} is false behind it) and"
-            " is not done, so that its return would be made of padding: mark it as done and truncated, as"
+            f"{owner}: step {step} of this batch is the last one before padding ({key_str(key)} is false after it) and"
+            " is not done, so that its return would include padding: mark it as done and truncated, as"
             " SliceSampler(pad_output=True) does, or estimate before trajectories are split and padded"
         )

@@ -1,4 +1,4 @@
-"""Where time is in a batch, and whether the batch can be in time order at all."""
+"""The time dimension of a batch, and checks of the order of its steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rl.core.errors import ContractError
 from rl.core.keys import INDEX, IS_INIT, TRAJ_IDS, key_str
 from rl.objectives._batch.mask import by_step
 
-__all__ = ["find_time_dim", "refuse_shuffled"]
+__all__ = ["check_time_order", "find_time_dim"]
 
 _REMEDY = (
     "run the estimator on the batch as it was collected, before it is shuffled; of sampled slices, mark the last step"
@@ -19,15 +19,15 @@ _REMEDY = (
 
 
 def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
-    """The batch dimension that is time: the one asked for, else the one named ``time``, else the last one.
+    """The time dimension of a batch: `time_dim`, else the one named ``time``, else the last one.
 
     Args:
         td: the batch.
-        time_dim: as counted in ``td.batch_size``; None if it is not known.
+        time_dim: index into ``td.batch_size``; None if unknown.
         owner: for the message.
 
     Raises:
-        ContractError: if there is none, or its name says that it is something else.
+        ContractError: if there is none, or the dimension has another name.
 
     Example:
         >>> from tensordict import TensorDict
@@ -58,23 +58,23 @@ def find_time_dim(td: TensorDictBase, time_dim: int | None, owner: str) -> int:
     return dim
 
 
-def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> None:
-    """Raise if what the batch says of its steps shows that neighbours in it were none in time.
+def check_time_order(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> None:
+    """Raise if adjacent steps of the batch were not adjacent in time.
 
     A replay buffer's ``index`` [*B] may go up by one, wrap to 0 or stay the same along time, a collector's
     ``("collector", "traj_ids")`` [*B] may stay the same, and ``is_init`` [*B, 1] may be false; anything else needs an
-    end of episode in between. Where the dimension is named ``time``, rows may lie anywhere: slices of environments that
-    are stored side by side do.
+    end of episode in between. Where the dimension is named ``time``, ``index`` is not checked: rows of several
+    environments are interleaved in a storage.
     Nothing is checked while `torch.compile` traces.
 
     Args:
         td: the batch.
-        dim: where time is.
+        dim: dimension of time.
         done: bool, ``[*B, ...]``.
         owner: for the message.
 
     Raises:
-        ContractError: if steps follow each other that did not.
+        ContractError: if a step does not follow the one before it.
     """
     if torch.compiler.is_compiling() or td.shape[dim] < 2:
         return
@@ -101,9 +101,9 @@ def refuse_shuffled(td: TensorDictBase, dim: int, done: Tensor, owner: str) -> N
 
 
 def _refuse_open_begins(begins: Tensor, dim: int, ended: Tensor, shape: torch.Size, owner: str) -> None:
-    """Raise if a sequence begins behind a step that is not done.
+    """Raise if a sequence starts after a step that is not done.
 
-    That is so of two slices of which the first one's end is not marked.
+    Two slices without an end flag in between look so.
     """
     if begins.dtype is not torch.bool or begins.shape not in (shape, (*shape, 1)):
         return
@@ -112,5 +112,5 @@ def _refuse_open_begins(begins: Tensor, dim: int, ended: Tensor, shape: torch.Si
         step = int(broken.nonzero()[0, dim])
         raise ContractError(
             f"{owner} needs steps in time order, but {key_str(IS_INIT)} is true at step {step + 1}, and step {step} is"
-            f" not done, so that returns would go from one sequence into another: {_REMEDY}"
+            f" not done, so that returns would cross from one sequence into another: {_REMEDY}"
         )

@@ -1,4 +1,4 @@
-"""Networks as a loss calls them: on tensors, without touching the batch that these came from."""
+"""Calls of networks on tensors by key, without writing into the batch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ Entries = Mapping[NestedKey, Tensor]
 __all__ = ["ActorCall", "KeyMismatchError", "NetworkCall", "actor_keys", "input_key", "joint_states"]
 
 _STATE_REMEDY = (
-    "It is carried from step to step: collect with the module that writes it (itself: a function around it hides its"
-    " states from a Collector), and keep it in whatever chooses entries"
-    " (select, exclude, transforms, storages). A critic with a memory of its own runs while collecting, too:"
-    " TensorDictSequential(actor, critic) as the collector's policy"
+    "It is a recurrent state: collect with the module that writes it, not with a function around it, and keep it in"
+    " select, exclude, transforms and storages. For a recurrent critic of its own, collect with"
+    " TensorDictSequential(actor, critic)"
 )
 _INIT_REMEDY = (
-    "A Collector writes it for a policy that carries state; in an environment the transform InitTracker does, in a"
-    " buffer SliceSampler"
+    "A Collector writes it for a recurrent policy, the transform InitTracker in an environment, SliceSampler in a"
+    " replay buffer"
 )
 
 
@@ -40,7 +39,7 @@ def _keys(module: Any, what: str) -> list[NestedKey]:
     keys = getattr(module, what, None)
     if keys is None:
         raise ContractError(
-            f"{type(module).__name__} has no {what}, so it does not say which keys it uses: wrap it in"
+            f"{type(module).__name__} has no {what}, so its keys are unknown: wrap it in"
             " tensordict.nn.TensorDictModule(network, in_keys=[...], out_keys=[...])"
         )
     return [unwrap(key) for key in keys]
@@ -54,10 +53,10 @@ def _as_tensordict(keys: Sequence[NestedKey], leaves: Sequence[Tensor], batch_si
 
 
 def actor_keys(actor: Any) -> dict[str, Any]:
-    """Where an actor says that it writes its action and the log-probability.
+    """Keys under which an actor writes its action and the log-probability.
 
     Args:
-        actor: has ``dist_sample_keys`` and ``log_prob_keys``, if not all is as usual.
+        actor: has ``dist_sample_keys`` and ``log_prob_keys`` unless its keys are the default ones.
 
     Returns:
         The keys by the names ``action`` and ``sample_log_prob``; lists of keys for an actor with several actions.
@@ -73,12 +72,12 @@ def actor_keys(actor: Any) -> dict[str, Any]:
 
 
 def input_key(name: NestedKey, states: Sequence[State], doc: str = "input of the network") -> Key:
-    """An input as a contract names it, with what to do where it is absent.
+    """An input in a contract, with the remedy for its absence.
 
     Args:
         name: the key.
-        states: what the network carries.
-        doc: what it is.
+        states: recurrent states of the network.
+        doc: description in the contract.
     """
     state = next((state for state in states if state.name == name), None)
     if state is not None:
@@ -90,16 +89,16 @@ def _marks_starts(name: NestedKey) -> bool:
     return as_tuple(name)[-1] == IS_INIT
 
 
-def joint_states(who: str, *networks: Any) -> tuple[State, ...]:
-    """What several networks carry together; a module that is in two of them carries its states once.
+def joint_states(owner: str, *networks: Any) -> tuple[State, ...]:
+    """Recurrent states of several networks; the states of a shared module appear once.
 
     Args:
-        who: uses them on one batch, for messages.
+        owner: the component that calls the networks on one batch, for messages.
         networks: actors and critics.
 
     Raises:
-        ContractError: if two modules with weights of their own carry one key, so that a batch can hold the states of
-            one of them only.
+        ContractError: if two modules with different weights have one state key, so that a batch can hold the states of
+            only one.
     """
     owners: dict[NestedKey, nn.Module] = {}
     for network in networks:
@@ -108,7 +107,7 @@ def joint_states(who: str, *networks: Any) -> tuple[State, ...]:
                 other = owners.setdefault(state.name, part)
                 if other is not part and {*map(id, other.parameters())} != {*map(id, part.parameters())}:
                     raise ContractError(
-                        f"{who}: {state.owner or type(part).__name__} of {type(network).__name__} carries"
+                        f"{owner}: {state.owner or type(part).__name__} of {type(network).__name__} carries"
                         f" {key_str(state.name)} from step to step, and so does {type(other).__name__} of another"
                         " network, with weights of its own: each would start from states of the other. Give one of"
                         " them other keys (in_keys=['observation', 'critic_h', 'critic_c']), or share one module"
@@ -120,15 +119,14 @@ def joint_states(who: str, *networks: Any) -> tuple[State, ...]:
 class NetworkCall:
     """A TensorDict module as a function of the tensors under its ``in_keys``.
 
-    One that carries state from step to step (`rl.core.states_of`) takes its batch as sequences, whose last batch
-    dimension is time.
+    A recurrent module (`rl.core.states_of`) takes its batch as sequences, whose last batch dimension is time.
 
     Args:
         module: has ``in_keys`` and ``out_keys``.
-        out_keys: which results are wanted, in this order, by the name that ``set_keys`` has for them.
+        out_keys: results to return, in this order, by the name that ``set_keys`` has for them.
 
     Raises:
-        ContractError: if the module does not say what it reads, or does not write one of them.
+        ContractError: if the module has no ``in_keys``, or does not write one of `out_keys`.
     """
 
     __slots__ = ("_lowered", "_positions", "in_keys", "module", "out_keys", "states")
@@ -189,7 +187,7 @@ class NetworkCall:
         return found[: len(self.out_keys)], found[len(self.out_keys) :]
 
     def following(self, entries: Entries, after: Sequence[Tensor], batch_size: torch.Size) -> list[Tensor]:
-        """The tensors under `out_keys` one step after each: of the outcome, seen with the states after each step.
+        """The tensors under `out_keys` one step after each: of the outcome, computed from the states after each step.
 
         Args:
             entries: with those under `in_keys`, and `outcome_keys` below ``next``.
@@ -199,7 +197,7 @@ class NetworkCall:
         new = {state.name: value for state, value in zip(self.states, after, strict=True)}
         new |= {key: entries[next_key(key)] for key in self.outcome_keys}
         for key in self.in_keys:
-            new.setdefault(key, torch.zeros_like(entries[key]))  # no step starts there
+            new.setdefault(key, torch.zeros_like(entries[key]))  # no next state is a first step
         with set_recurrent_mode(False):
             return self._run(new, batch_size, self.out_keys)
 
@@ -215,7 +213,7 @@ class NetworkCall:
 class ActorCall:
     """An actor as a function from the tensors under its ``in_keys`` to its action distribution.
 
-    One that carries state takes its batch as sequences, as in `NetworkCall`.
+    A recurrent actor takes its batch as sequences, as in `NetworkCall`.
 
     Args:
         actor: has ``in_keys`` and ``get_dist``.
@@ -237,7 +235,7 @@ class ActorCall:
             self.in_keys = [unwrap(key) for key in self._lowered.in_keys]
         elif not callable(getattr(actor, "get_dist", None)):
             raise ContractError(
-                f"{type(actor).__name__} has no get_dist, so its action distribution is not known: build the actor"
+                f"{type(actor).__name__} has no get_dist, so it has no action distribution: build the actor"
                 " as a ProbabilisticTensorDictSequential"
             )
 

@@ -1,4 +1,4 @@
-"""Several actions at once, each under a key of its own: their log-probabilities and entropies add up."""
+"""Composite actions, each part under its own key: log-probabilities and entropies are summed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What losses and estimators derive from their keys and networks, when it is first needed."""
+"""Base of losses and estimators: keys, and the contract that follows from keys and networks."""
 
 from __future__ import annotations
 
@@ -17,25 +17,17 @@ from rl.objectives._networks.calls import ActorCall, KeyMismatchError, NetworkCa
 __all__ = ["KeyedModule"]
 
 
-class _DerivedEarly(type(ABC)):
-    """Derives once an object is complete, so that a compiler finds it done; keys that are still wrong may be set."""
+class KeyedModule(nn.Module, ABC):
+    """Module whose contract and network calls are derived from its keys and networks.
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        made = super().__call__(*args, **kwargs)
-        made.derive_early()
-        return made
-
-
-class KeyedModule(nn.Module, metaclass=_DerivedEarly):
-    """A module whose contract and network calls follow from its keys and networks.
-
-    A subclass names its keys in `default_keys` and implements `_derive`. That runs when the contract is first needed,
-    and again after `set_keys` or after a network or one of `_options` was replaced.
+    A subclass names its keys in `default_keys` and implements `_derive`, which runs at the first use, and again after
+    `set_keys` or after a network or one of `_options` was replaced. `derive_early` as the last line of ``__init__``
+    raises for a network that does not fit, and lets `torch.compile` trace the first call.
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {}
     _options: ClassVar[tuple[str, ...]] = ()
-    """Attributes besides networks on which the contract depends."""
+    """Attributes other than networks on which the contract depends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,31 +37,35 @@ class KeyedModule(nn.Module, metaclass=_DerivedEarly):
 
     @abstractmethod
     def _derive(self) -> Contract:
-        """Build what a call needs, `NetworkCall` and `ActorCall` attributes above all, and return the contract."""
+        """Build the `NetworkCall` and `ActorCall` attributes that `forward` uses, and return the contract."""
 
-    def _follow(self) -> None:
-        """Hand networks that were replaced on to whatever shares them."""
+    def _update_networks(self) -> None:
+        """Pass replaced networks to the components that share them."""
 
     def derived(self) -> Contract:
-        """The contract; derives it, and the calls, unless that was done for the present keys and networks.
+        """The contract, derived again if keys, networks or options have changed since.
 
         Raises:
-            ContractError: if a network does not write what it has to.
+            ContractError: if a network does not write a key that is read.
         """
         found = (*self._modules.values(), *[getattr(self, name) for name in self._options])
         if self._derived_from != found:
             self._derive_again(found)
         return self._contract
 
-    @torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator] - torch does not type it
+    @torch.compiler.disable(reason="read its contract once before it is compiled")  # pyright: ignore[reportUntypedFunctionDecorator] - torch does not type it
     def _derive_again(self, found: tuple[Any, ...]) -> None:
         self._derived_from = None
-        self._follow()
+        self._update_networks()
         self._contract = self._derive()
         self._derived_from = found
 
     def derive_early(self) -> None:
-        """Derive, unless a network writes other keys, which may be named yet: that is an error of the first use."""
+        """Derive the contract now; a network with other keys raises at the first use, `set_keys` may still name them.
+
+        Raises:
+            ContractError: if a network does not fit in another respect.
+        """
         try:
             self.derived()
         except KeyMismatchError:
@@ -77,7 +73,7 @@ class KeyedModule(nn.Module, metaclass=_DerivedEarly):
 
     @property
     def contract(self) -> Contract:
-        """What is read and written."""
+        """Keys that are read and written."""
         return self.derived()
 
     @property
@@ -92,7 +88,7 @@ class KeyedModule(nn.Module, metaclass=_DerivedEarly):
 
     @property
     def named_keys(self) -> dict[str, Any]:
-        """What `set_keys` can name, and the key that holds it."""
+        """Key of each name that `set_keys` takes."""
         return dict(self._keys)
 
     @property
@@ -101,13 +97,13 @@ class KeyedModule(nn.Module, metaclass=_DerivedEarly):
         return SimpleNamespace(**self._keys)
 
     def set_keys(self, **names: Any) -> None:
-        """Read or write other keys than the usual ones.
+        """Read and write other keys than the default ones.
 
         Args:
-            names: what is meant, and the key that holds it; keys that a step writes under ``next`` without it.
+            names: a key for each name; keys below ``next`` are given without it.
 
         Raises:
-            ContractError: if there is no such name, or a key starts with ``next``; nothing is changed then.
+            ContractError: if a name is unknown or a key starts with ``next``; nothing is changed then.
         """
         for name, key in names.items():
             if name not in self._keys:
@@ -124,7 +120,7 @@ class KeyedModule(nn.Module, metaclass=_DerivedEarly):
         self.derive_early()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Calls hold the networks of the original: a copy builds its own.
+        # Network calls hold the networks of the original; a copy builds its own.
         state = {k: v for k, v in super().__getstate__().items() if not isinstance(v, NetworkCall | ActorCall)}
         return {**state, "_derived_from": None}
 

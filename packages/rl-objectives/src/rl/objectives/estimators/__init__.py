@@ -5,16 +5,27 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
     from rl.objectives.estimators._gae import GAE
     from rl.objectives.estimators._kinds import ValueEstimators
     from rl.objectives.estimators._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
     from rl.objectives.estimators._vtrace import VTrace
 
-__all__ = ["GAE", "TD0Estimator", "TD1Estimator", "TDLambdaEstimator", "VTrace", "ValueEstimators"]
+__all__ = [
+    "GAE",
+    "TD0Estimator",
+    "TD1Estimator",
+    "TDEstimatorBase",
+    "TDLambdaEstimator",
+    "VTrace",
+    "ValueEstimatorBase",
+    "ValueEstimators",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.objectives.estimators._base": ["TDEstimatorBase", "ValueEstimatorBase"],
         "rl.objectives.estimators._gae": ["GAE"],
         "rl.objectives.estimators._kinds": ["ValueEstimators"],
         "rl.objectives.estimators._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],

@@ -1,4 +1,4 @@
-"""What all value estimators share: keys, values of both states, time order."""
+"""Base of value estimators: keys, values of both states, time order."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     MASK,
     by_step,
-    counted_steps,
+    check_padding_ends,
     fitted,
     mask_key,
-    refuse_open_ends,
     terminated_key,
+    valid_steps,
     without_padding,
 )
-from rl.objectives._batch.time_order import find_time_dim, refuse_shuffled
+from rl.objectives._batch.time_order import check_time_order, find_time_dim
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives._networks.keyed_module import KeyedModule
 from rl.objectives.functional._regression import is_number
@@ -36,12 +36,12 @@ from rl.objectives.functional._regression import is_number
 __all__ = ["TDEstimatorBase", "ValueEstimatorBase"]
 
 Pairs = dict[NestedKey, tuple[Tensor, Tensor]]
-"""What a network reads of each state, and of the state that follows."""
+"""Inputs of a network by key: for each state and for its next state."""
 
 
 @_foreign.estimator
 class ValueEstimatorBase(KeyedModule):
-    """Adds ``advantage`` and ``value_target`` to a batch; subclasses say by which formula.
+    """Base of value estimators, which write ``advantage`` and ``value_target`` into a batch.
 
     Args:
         gamma: discount, in [0, 1].
@@ -50,7 +50,7 @@ class ValueEstimatorBase(KeyedModule):
         differentiable: whether gradients flow into the values.
         shifted: promises that ``("next", observation)`` at a step is the observation at the following one, unless the
             episode ended: the network is then evaluated on ``T + 1`` states and on those where an episode was
-            truncated, not on ``2 T``. Results are the same; networks with memory need the default.
+            truncated, not on ``2 T``. Results are the same; recurrent networks need the default.
         time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
 
     Raises:
@@ -87,6 +87,8 @@ class ValueEstimatorBase(KeyedModule):
         self.differentiable, self.shifted, self.time_dim = differentiable, shifted, time_dim
         self._call: NetworkCall | None = None
         self._states: tuple[State, ...] = ()
+        if type(self)._derive is ValueEstimatorBase._derive:  # noqa: SLF001 - one that extends it has more to set
+            self.derive_early()
 
     def _hold(self, name: str, value: float | Tensor) -> None:
         if isinstance(value, Tensor):
@@ -139,7 +141,7 @@ class ValueEstimatorBase(KeyedModule):
         if self.shifted and call.states:
             raise ContractError(
                 f"{type(self).__name__} got shifted=True, which cuts the sequences that"
-                f" {call.states[0].owner or 'a network with memory'} needs whole: leave it out"
+                f" {call.states[0].owner or 'a recurrent network'} needs whole: leave it out"
             )
 
     @abstractmethod
@@ -149,7 +151,7 @@ class ValueEstimatorBase(KeyedModule):
         """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:  # noqa: ARG002 - for others
-        """`estimate`, with whatever else it needs of the batch."""
+        """`estimate`, bound to further entries of the batch."""
         return self.estimate
 
     def find_time(self, td: TensorDictBase, done: Tensor) -> int:
@@ -161,8 +163,8 @@ class ValueEstimatorBase(KeyedModule):
         if not self.needs_time:
             return 0
         dim = find_time_dim(td, self.time_dim, type(self).__name__)
-        refuse_open_ends(td, self._keys["mask"], done, dim, type(self).__name__)
-        refuse_shuffled(td, dim, done, type(self).__name__)
+        check_padding_ends(td, self._keys["mask"], done, dim, type(self).__name__)
+        check_time_order(td, dim, done, type(self).__name__)
         return dim
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -179,9 +181,9 @@ class ValueEstimatorBase(KeyedModule):
         self.derived()
         keys, names = self._keys, self._reads.in_keys
         leaves = self._reads.read(tensordict, self)
-        mask = counted_steps(tensordict, keys["mask"], type(self).__name__)
+        mask = valid_steps(tensordict, keys["mask"], type(self).__name__)
         entries = dict(zip(names, without_padding(leaves, mask), strict=True))
-        raw_done = leaves[names.index(next_key(keys["done"]))]  # padding behind a step that goes on is refused
+        raw_done = leaves[names.index(next_key(keys["done"]))]  # padding after a step that is not done raises
         ended = tensordict.get(next_key(keys["terminated"]), None)
         done, terminated = end_flags(tensordict, raw_done, ended, keys, mask, type(self).__name__)
         reward = entries[next_key(keys["reward"])]
@@ -218,7 +220,7 @@ class ValueEstimatorBase(KeyedModule):
             if before.shape != after.shape:
                 raise ShapeError(
                     f"{key_str(key)} has shape {tuple(before.shape)} and {key_str(next_key(key))}"
-                    f" {tuple(after.shape)}; both describe a state, so they are to agree"
+                    f" {tuple(after.shape)}; both describe a state, expected one shape"
                 )
             if self.differentiable:  # a terminal state has no value, and may hold anything
                 last = terminated.flatten(len(batch_size)).all(-1)
@@ -230,11 +232,11 @@ class ValueEstimatorBase(KeyedModule):
         return _evaluate_both(call, pairs, batch_size, time_dim if self.needs_time else None)
 
     def _check_memory(self, td: TensorDictBase, dim: int) -> None:
-        """Refuse a batch that a network with memory would misread."""
+        """Raise if a recurrent network would misread the order of the batch."""
         if self.needs_time and dim != td.ndim - 1:
             raise ContractError(
-                f"{type(self).__name__} found time in dimension {dim} of a batch of shape {tuple(td.shape)}; a network"
-                " that carries state reads it from the last one: transpose the batch"
+                f"{type(self).__name__} found time in dimension {dim} of a batch of shape {tuple(td.shape)}; a"
+                " recurrent network reads it from the last one: transpose the batch"
             )
         check_sequences(td, self._states, type(self).__name__, done_key=self._keys["done"])
 
@@ -267,7 +269,7 @@ def _evaluate_shifted(
     size = list(batch_size)
     size[time_dim] += 1
     values = call(rows, torch.Size(size))[0]
-    # Dense, as the returns like them best.
+    # Contiguous tensors are faster in the returns.
     value, next_value = (values.narrow(time_dim, first, steps).contiguous() for first in (0, 1))
     inside = by_step(truncated, len(batch_size)).narrow(time_dim, 0, steps - 1).nonzero(as_tuple=True)
     if len(inside[0]):
@@ -279,7 +281,7 @@ def _evaluate_shifted(
 
 @_foreign.td_estimator
 class TDEstimatorBase(ValueEstimatorBase):
-    """An estimator whose target needs the values of the next states only; the advantage is that less the value."""
+    """Base of estimators whose target needs only the values of the next states; advantage = target - value."""
 
     @abstractmethod
     def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:

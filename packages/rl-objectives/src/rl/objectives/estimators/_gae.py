@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.objectives import _foreign
-from rl.objectives._batch.mask import counted_steps, mean_std
+from rl.objectives._batch.mask import mean_std, valid_steps
 from rl.objectives.estimators._base import ValueEstimatorBase
 from rl.objectives.functional._gae import vec_generalized_advantage_estimate
 
@@ -25,15 +25,15 @@ class GAE(ValueEstimatorBase):
 
     Reads the inputs of the value network, the same under ``next``, and ``("next", "reward")``, ``("next", "done")`` and
     ``("next", "terminated")`` ``[*B, T, 1]``; writes ``advantage``, ``value_target`` and ``state_value`` of that shape.
-    Steps have to be in time order. A batch that shows otherwise (trajectory ids, ``index``, ``is_init``) is refused;
-    one that was flattened or shuffled and holds none of these is taken as one sequence.
+    Steps must be in time order. If trajectory ids, ``index`` or ``is_init`` show another order, the estimator raises; a
+    flattened or shuffled batch without these entries is read as one sequence.
 
     Args:
         gamma: discount, in [0, 1].
-        lmbda: weight of longer returns, in [0, 1]: 0 trusts the critic, 1 trusts the rewards.
+        lmbda: weight of longer returns, in [0, 1]; 0 is the one-step TD error, 1 the sum of all rewards.
         value_network: writes ``state_value``; if None, the batch already holds it, and ``("next", "state_value")``.
-        average_gae: whether the advantage is scaled to mean 0 and standard deviation 1 over the batch;
-            `value_target` is not; steps at which ``("collector", "mask")`` is false do not count.
+        average_gae: whether the advantage, not `value_target`, is normalized to mean 0 and standard deviation 1 over
+            the valid steps of the batch.
         differentiable: whether gradients flow into the values.
         shifted: evaluate ``T + 1`` states instead of ``2 T``; see `ValueEstimatorBase`.
         time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
@@ -84,8 +84,8 @@ class GAE(ValueEstimatorBase):
         return (self._scaled(advantage, None) if self.average_gae else advantage), target
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
-        """`estimate`; scaled over the steps that count."""
-        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__) if self.average_gae else None
+        """`estimate`, normalized over the valid steps."""
+        mask = valid_steps(tensordict, self._keys["mask"], type(self).__name__) if self.average_gae else None
         if mask is None:
             return self.estimate
 

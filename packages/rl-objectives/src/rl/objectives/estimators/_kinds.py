@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
 
 from rl.core.registry import load
 from rl.objectives.estimators._base import ValueEstimatorBase
@@ -11,11 +10,11 @@ from rl.objectives.estimators._gae import GAE
 from rl.objectives.estimators._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
 from rl.objectives.estimators._vtrace import VTrace
 
-__all__ = ["ValueEstimators", "estimator_class", "make_estimator"]
+__all__ = ["ValueEstimators", "estimator_class"]
 
 
 class ValueEstimators(Enum):
-    """Our value estimators, under the names that ``rl plugins`` lists.
+    """Names of the value estimators of this package, as ``rl plugins`` lists them.
 
     Example:
         >>> ValueEstimators.TDLambda.value
@@ -39,7 +38,7 @@ _OURS = {
 
 
 def estimator_class(kind: ValueEstimators | str) -> type[ValueEstimatorBase]:
-    """What constructs an estimator.
+    """The class of an estimator.
 
     Args:
         kind: one of ours, or the name of an installed component of kind ``estimator``.
@@ -52,20 +51,3 @@ def estimator_class(kind: ValueEstimators | str) -> type[ValueEstimatorBase]:
         'GAE'
     """
     return _OURS[kind] if isinstance(kind, ValueEstimators) else load("estimator", kind)
-
-
-def make_estimator(kind: ValueEstimators | str, **arguments: Any) -> ValueEstimatorBase:
-    """Construct an estimator.
-
-    Args:
-        kind: one of ours, or the name of an installed component of kind ``estimator``.
-        arguments: of its constructor.
-
-    Raises:
-        UnknownComponentError: if no estimator has that name.
-
-    Example:
-        >>> make_estimator("gae", gamma=0.9).gamma
-        0.9
-    """
-    return estimator_class(kind)(**arguments)

@@ -19,7 +19,7 @@ __all__ = ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"]
 
 @final
 class TD0Estimator(TDEstimatorBase):
-    """One reward and the discounted value of the next state; steps may come in any order.
+    """TD(0): one reward and the discounted value of the next state; steps may be in any order.
 
     Sutton and Barto, "Reinforcement learning: an introduction", 2018, eq. 6.2. Arguments and keys as for
     `ValueEstimatorBase`, shapes ``[*B, ...]``.
@@ -43,7 +43,7 @@ class TD0Estimator(TDEstimatorBase):
 
 @final
 class TD1Estimator(TDEstimatorBase):
-    """All rewards to the end of the episode or batch, and the value of the state behind.
+    """TD(1): all rewards to the end of the episode or batch, and the value of the last state.
 
     Sutton and Barto, "Reinforcement learning: an introduction", 2018, eq. 12.20 with lambda = 1. Arguments and keys as
     for `ValueEstimatorBase`.
@@ -66,7 +66,7 @@ class TD1Estimator(TDEstimatorBase):
 @final
 @_foreign.td_estimator
 class TDLambdaEstimator(TDEstimatorBase):
-    """The lambda return: n-step returns of all lengths, weighted by powers of lambda.
+    """TD(lambda): n-step returns of all lengths, weighted by powers of lambda.
 
     Sutton and Barto, "Reinforcement learning: an introduction", 2018, eq. 12.20.
 

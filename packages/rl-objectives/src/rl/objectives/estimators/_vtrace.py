@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
 from rl.objectives import _foreign
-from rl.objectives._batch.mask import counted_steps, without_padding
+from rl.objectives._batch.mask import valid_steps, without_padding
 from rl.objectives._networks.calls import ActorCall, actor_keys, input_key, joint_states
 from rl.objectives._networks.composite import joint, listed, taken
 from rl.objectives.estimators._base import ValueEstimatorBase
@@ -25,28 +25,28 @@ __all__ = ["VTrace"]
 @final
 @_foreign.vtrace
 class VTrace(ValueEstimatorBase):
-    """V-trace: returns of the actor as it is, from steps that an older one took.
+    """V-trace: off-policy returns of the current actor, from steps of an older one.
 
     Espeholt et al., "IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures", 2018,
     eq. 1.
 
     Reads the inputs of both networks, those of the value network under ``next`` too, ``action``, its log-probability
-    when it was taken ``action_log_prob`` ``[*B, T]``, and ``("next", "reward")``, ``("next", "done")`` and ``("next",
+    at collection ``action_log_prob`` ``[*B, T]``, and ``("next", "reward")``, ``("next", "done")`` and ``("next",
     "terminated")`` ``[*B, T, 1]``; writes ``advantage``, ``value_target`` and ``state_value`` of that shape.
 
     Args:
         actor_network: policy with a distribution that gives log-probabilities ``[*B, T]``.
         gamma: discount, in [0, 1].
         lmbda: weight of longer returns, in [0, 1].
-        rho_thresh: largest weight of a temporal difference; decides which policy the values belong to.
-        c_thresh: largest weight of what follows, at most `rho_thresh`; decides how fast they are learnt.
+        rho_thresh: largest weight of a temporal difference; determines the policy whose values are the fixed point.
+        c_thresh: largest weight of what follows, at most `rho_thresh`; determines the speed of convergence.
         value_network: writes ``state_value``; if None, the batch already holds it, and ``("next", "state_value")``.
         differentiable: whether gradients flow into the values and the log-probabilities.
         shifted: evaluate ``T + 1`` states instead of ``2 T``; see `ValueEstimatorBase`.
         time_dim: which batch dimension is time; if None, the one named ``time``, else the last.
 
     Raises:
-        ContractError: if a network does not say what it reads and writes.
+        ContractError: if a network has no ``in_keys`` or ``out_keys``.
         SpecError: if a coefficient is outside [0, 1], or the thresholds are not ``0 <= c_thresh <= rho_thresh``.
 
     Example:
@@ -98,6 +98,7 @@ class VTrace(ValueEstimatorBase):
         self.rho_thresh, self.c_thresh = rho_thresh, c_thresh
         self._keys.update(actor_keys(actor_network))
         self.actor_network = actor_network
+        self.derive_early()
 
     def _derive(self) -> Contract:
         super()._derive()
@@ -117,7 +118,7 @@ class VTrace(ValueEstimatorBase):
                 Key(
                     key,
                     (),
-                    "its log-probability when it was taken, nats",
+                    "log-probability of the action at collection, nats",
                     remedy="Build the actor with return_log_prob=True, or name the key with"
                     " set_keys(sample_log_prob=...)",
                 )
@@ -129,7 +130,7 @@ class VTrace(ValueEstimatorBase):
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
         """V-trace with the probability ratios of this batch."""
         contract, size = self.contract, tensordict.batch_size
-        mask = counted_steps(tensordict, self._keys["mask"], type(self).__name__)
+        mask = valid_steps(tensordict, self._keys["mask"], type(self).__name__)
         leaves = without_padding(contract.read(tensordict, self), mask)
         entries = dict(zip(contract.in_keys, leaves, strict=True))
         dist = self._actor(entries, size)
@@ -139,8 +140,8 @@ class VTrace(ValueEstimatorBase):
             raise ShapeError(
                 f"{type(self).__name__} got log-probabilities of shape {tuple(log_pi.shape)} from the actor and"
                 f" {self._keys['sample_log_prob']!r} {tuple(log_mu.shape)} from a batch of shape"
-                f" {tuple(tensordict.batch_size)}; they have the shape of the batch; one that scores each dimension of"
-                " the action by itself needs torch.distributions.Independent"
+                f" {tuple(tensordict.batch_size)}; expected the shape of the batch; a distribution with one"
+                " log-probability for each dimension needs torch.distributions.Independent"
             )
         return partial(self._off_policy, log_pi.unsqueeze(-1), log_mu.unsqueeze(-1))
 
@@ -173,6 +174,6 @@ class VTrace(ValueEstimatorBase):
     def estimate(
         self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
     ) -> tuple[Tensor, Tensor]:
-        """Advantage and value target of steps that the actor took as it is, ``[*B, T, F]`` as all arguments are."""
+        """Advantage and value target of on-policy steps, ``[*B, T, F]`` as all arguments are."""
         same = torch.zeros_like(reward)
         return self._off_policy(same, same, value, next_value, reward, done, terminated, time_dim)

@@ -1,7 +1,56 @@
-"""The arithmetic of losses as functions of tensors, elementwise; returns are in `rl.objectives.value.functional`."""
+"""Arithmetic of losses and value estimators as functions of tensors.
+
+Losses are elementwise: every tensor is ``[*B]`` or ``[*B, ...]`` of one shape, and nothing broadcasts.
+
+Returns and advantages take ``[*B, T, F]`` with time in `time_dim`; `F` is usually 1. ``gamma`` and ``lmbda`` are
+numbers, tensors without dimensions, or tensors of that shape. ``done`` cuts the accumulation; ``terminated`` cuts the
+bootstrap, so that a truncated step still adds the value of the state that it reached. The last step of a batch is cut
+too, and bootstraps unless it is terminated.
+
+`reward2go`, `vtrace_advantage_estimate` and functions that start with ``vec_`` use the back end behind the hook
+`rl_linear_recurrence`; the others are the same formulas as a loop over time. All are differentiable.
+"""
 
 from __future__ import annotations
 
+from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
 from rl.objectives.functional._policy_gradient import clipped_surrogate, policy_gradient, surrogate
+from rl.objectives.functional._q_learning import greedy_value
+from rl.objectives.functional._regression import distance, reduce
+from rl.objectives.functional._td import (
+    reward2go,
+    td0_advantage_estimate,
+    td0_return_estimate,
+    td1_advantage_estimate,
+    td1_return_estimate,
+    td_lambda_advantage_estimate,
+    td_lambda_return_estimate,
+    vec_td1_advantage_estimate,
+    vec_td1_return_estimate,
+    vec_td_lambda_advantage_estimate,
+    vec_td_lambda_return_estimate,
+)
+from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 
-__all__ = ["clipped_surrogate", "policy_gradient", "surrogate"]
+__all__ = [
+    "clipped_surrogate",
+    "distance",
+    "generalized_advantage_estimate",
+    "greedy_value",
+    "policy_gradient",
+    "reduce",
+    "reward2go",
+    "surrogate",
+    "td0_advantage_estimate",
+    "td0_return_estimate",
+    "td1_advantage_estimate",
+    "td1_return_estimate",
+    "td_lambda_advantage_estimate",
+    "td_lambda_return_estimate",
+    "vec_generalized_advantage_estimate",
+    "vec_td1_advantage_estimate",
+    "vec_td1_return_estimate",
+    "vec_td_lambda_advantage_estimate",
+    "vec_td_lambda_return_estimate",
+    "vtrace_advantage_estimate",
+]

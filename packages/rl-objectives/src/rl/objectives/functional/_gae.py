@@ -111,8 +111,8 @@ def vec_generalized_advantage_estimate(
         done: as there.
         terminated: as there.
         time_dim: as there.
-        out: both results are written there and returned, if given: for large batches, memory that is new costs more
-            than the computation. No gradient then; overlaps no argument.
+        out: two tensors for the results, which are returned; avoids the cost of new memory for large batches. They
+            take no gradient and overlap no argument.
 
     Raises:
         ShapeError: if shapes differ.
@@ -128,7 +128,7 @@ def vec_generalized_advantage_estimate(
     """
     fused = fused_form("gae", reward)
     if fused is not None:
-        # A back end need not know `out`, where nobody asks for it.
+        # A back end may lack the argument `out`.
         if out is None:
             found = fused(gamma, lmbda, state_value, next_state_value, reward, done, terminated, time_dim)
         else:

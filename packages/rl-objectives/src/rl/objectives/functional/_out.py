@@ -1,4 +1,4 @@
-"""Results in memory that the caller gives."""
+"""Results in tensors of the caller (`out`)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Pair = tuple[Tensor, Tensor]
 
 
 def write(out: Sequence[Tensor], found: Sequence[Tensor], inputs: Sequence[object]) -> None:
-    """Copy results to where the caller wants them.
+    """Copy results into the tensors of the caller.
 
     Args:
-        out: written here.
+        out: tensors of the caller.
         found: the results.
-        inputs: what they were computed from; those that are tensors keep their memory to themselves.
+        inputs: arguments of the computation; tensors among them must not share memory with `out`.
 
     Raises:
         ShapeError: if a shape differs; nothing is written then.
-        SpecError: if their number, a type or a device differs, a gradient is asked for, or memory is shared; likewise.
+        SpecError: if their number, a dtype or a device differs, one requires a gradient, or memory is shared.
     """
     if len(out) != len(found):
         raise SpecError(f"out has {len(out)} tensor(s); there are {len(found)} results, each needs one")
@@ -56,7 +56,7 @@ def _refuse_shared(out: Tensor, others: Sequence[Tensor]) -> None:
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
-    """First address, and the one behind the last."""
+    """First address, and the one after the last."""
     start = tensor.data_ptr()
     if not tensor.numel():
         return start, start

@@ -1,4 +1,4 @@
-"""How far a prediction is from its target, elementwise, and how elements become one number."""
+"""Elementwise distances of predictions and targets, and reductions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from rl.core.errors import ShapeError, SpecError
 from rl.objectives._batch.mask import fitted, mean_of
 
-__all__ = ["check_distance", "check_reduction", "distance", "is_number", "reduce", "refuse_empty"]
+__all__ = ["check_distance", "check_not_empty", "check_reduction", "distance", "is_number", "reduce"]
 
 _DISTANCES: dict[str, Callable[..., Tensor]] = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
 _REDUCTIONS = ("mean", "sum", "none")
@@ -71,30 +71,30 @@ def distance(prediction: Tensor, target: Tensor, kind: str) -> Tensor:
     if prediction.shape != target.shape:
         raise ShapeError(
             f"prediction has shape {tuple(prediction.shape)} and target {tuple(target.shape)}: they would broadcast;"
-            " values and targets are [*B, 1] alike"
+            " values and targets both are [*B, 1]"
         )
     if not target.is_floating_point():
-        raise SpecError(f"the target of a loss is {target.dtype}; values have no whole numbers: give target.float()")
+        raise SpecError(f"the target of a loss is {target.dtype}, expected a floating-point dtype: give target.float()")
     return _DISTANCES[kind](prediction, target, reduction="none")
 
 
-def refuse_empty(owner: str, batch_size: torch.Size, reduction: str) -> None:
-    """Raise if a batch has no mean, which would be NaN and spoil every parameter.
+def check_not_empty(owner: str, batch_size: torch.Size, reduction: str) -> None:
+    """Raise if the mean over an empty batch would be NaN.
 
     Raises:
         ShapeError: if it has no rows.
     """
     if reduction == "mean" and not batch_size.numel():
-        raise ShapeError(f"{owner} got a batch without rows, of which there is no mean: leave it out")
+        raise ShapeError(f"{owner} got a batch without rows, which has no mean: skip it")
 
 
 def reduce(elements: Tensor, reduction: str, mask: Tensor | None = None) -> Tensor:
-    """The mean or the sum of all elements, or the elements; those that a mask leaves out count nothing.
+    """Reduce elements to their mean or sum, or keep them; padding is masked out.
 
     Args:
         elements: ``[*B, ...]``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which has 0 where an element does not count.
-        mask: bool ``[*B]``, true where an element counts; all do if None.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, which has 0 at padding.
+        mask: bool ``[*B]``, true at valid steps; all are if None.
 
     Example:
         >>> import torch

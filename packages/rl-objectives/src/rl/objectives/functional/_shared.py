@@ -1,4 +1,4 @@
-"""What the returns have in common: checks that refuse to broadcast, flags, weights, and the loop over time."""
+"""Shared parts of the returns: shape checks, flags, weights, and the loop over time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def loop(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
 
 
 def check_shapes(reward: Tensor, **others: Tensor | float | None) -> None:
-    """Refuse what would broadcast."""
+    """Raise if shapes differ, so that nothing broadcasts."""
     for name, other in others.items():
         if not isinstance(other, Tensor) or other.shape == reward.shape:
             continue
@@ -41,7 +41,7 @@ def check_shapes(reward: Tensor, **others: Tensor | float | None) -> None:
             )
         raise ShapeError(
             f"{name} has shape {tuple(other.shape)} and reward {tuple(reward.shape)}: they would broadcast; values,"
-            " rewards and flags are [*B, T, F] alike, F = 1 included"
+            " rewards and flags all are [*B, T, F], F = 1 included"
         )
 
 

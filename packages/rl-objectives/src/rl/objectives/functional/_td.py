@@ -44,7 +44,7 @@ def td0_return_estimate(
     *,
     done: Tensor | None = None,
 ) -> Tensor:
-    """One reward and the discounted value of the state that followed.
+    """Compute one-step returns: the reward and the discounted value of the next state.
 
     Sutton and Barto, "Reinforcement learning: an introduction", 2018, eq. 6.2.
 
@@ -130,7 +130,7 @@ def td_lambda_return_estimate(
     *,
     time_dim: int = -2,
 ) -> Tensor:
-    """The lambda return, as a loop over time.
+    """Compute lambda returns, as a loop over time.
 
     ``G_t = r_t + gamma * ((1 - lmbda) * V(s_{t+1}) + lmbda * G_{t+1})``; at an episode's end ``G_t = r_t + gamma *
     V(s_{t+1})``, the second term only if not terminated. Sutton and Barto, "Reinforcement learning: an introduction",
@@ -173,7 +173,7 @@ def vec_td_lambda_return_estimate(
     time_dim: int = -2,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`td_lambda_return_estimate` through the installed back end; same arguments, same result.
+    """`td_lambda_return_estimate` with the installed back end; same arguments and result.
 
     `out` is that of `vec_generalized_advantage_estimate`.
 
@@ -190,7 +190,7 @@ def vec_td_lambda_return_estimate(
     """
     fused = fused_form("td_lambda", reward)
     if fused is not None:
-        # A back end need not know `out`, where nobody asks for it.
+        # A back end may lack the argument `out`.
         if out is None:
             found = fused(gamma, lmbda, next_state_value, reward, done, terminated, time_dim)
         else:
@@ -244,7 +244,7 @@ def td1_return_estimate(
     *,
     time_dim: int = -2,
 ) -> Tensor:
-    """All rewards to the end of the episode or batch, and the value of what comes behind, as a loop over time.
+    """Compute TD(1) returns: all rewards to the end of the episode or batch, then the bootstrap; as a loop over time.
 
     `td_lambda_return_estimate` with ``lmbda = 1``, where the arguments are explained.
 
@@ -340,7 +340,7 @@ def vec_td1_return_estimate(
     time_dim: int = -2,
     out: Tensor | None = None,
 ) -> Tensor:
-    """All rewards to the end of the episode or batch and the value of what comes behind, through the back end.
+    """Compute TD(1) returns with the installed back end; see `td1_return_estimate`.
 
     `td_lambda_return_estimate` with ``lmbda = 1``, where the arguments are explained; `out` as for
     `vec_generalized_advantage_estimate`.
@@ -397,7 +397,7 @@ def vec_td1_advantage_estimate(
 def reward2go(
     reward: Tensor, done: Tensor, gamma: Coefficient = 1.0, *, time_dim: int = -2, out: Tensor | None = None
 ) -> Tensor:
-    """The discounted sum of rewards to the end of the episode or batch; nothing is bootstrapped.
+    """Compute the discounted sum of rewards to the end of the episode or batch, without a bootstrap.
 
     Args:
         reward: of each step, ``[*B, T, F]``.

@@ -102,7 +102,7 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
     trace = weight(gamma * (lmbda * ratio.clamp_max(c_thresh)), delta, done)
     beyond = linear_recurrence(delta, trace, time_dim)
     steps = reward.shape[time_dim]
-    # v_{t+1} less the value of the state that the step reached; nothing behind the last step.
+    # v_{t+1} less the value of the state that the step reached; 0 after the last step.
     following = torch.cat(
         (beyond.narrow(time_dim, min(1, steps), max(steps - 1, 0)), torch.zeros_like(beyond)), time_dim
     )
@@ -117,11 +117,11 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
 
 
 def check_thresholds(rho_thresh: float, c_thresh: float, owner: str) -> None:
-    """Refuse thresholds that are none.
+    """Raise unless the thresholds are in order.
 
     Args:
         rho_thresh: as for `vtrace_advantage_estimate`.
-        c_thresh: likewise.
+        c_thresh: as for `vtrace_advantage_estimate`.
         owner: for the message.
 
     Raises:
@@ -129,5 +129,5 @@ def check_thresholds(rho_thresh: float, c_thresh: float, owner: str) -> None:
     """
     if not 0 <= c_thresh <= rho_thresh:
         raise SpecError(
-            f"{owner} got rho_thresh={rho_thresh} and c_thresh={c_thresh}; they are to be 0 <= c_thresh <= rho_thresh"
+            f"{owner} got rho_thresh={rho_thresh} and c_thresh={c_thresh}; expected 0 <= c_thresh <= rho_thresh"
         )

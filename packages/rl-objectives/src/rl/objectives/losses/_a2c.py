@@ -26,14 +26,14 @@ class A2CLoss(PolicyLoss):
     collected together.
 
     Reads the inputs of both networks, ``action``, ``advantage`` and ``value_target`` ``[*B, 1]``, and
-    ``("collector", "mask")`` bool ``[*B]`` if there, as `PPOLoss` does; no log-probability of the time of collection.
+    ``("collector", "mask")`` bool ``[*B]`` if there, as `PPOLoss` does, without ``action_log_prob``.
     Returns scalars: ``loss_objective``, ``loss_critic``, ``loss_entropy``, to be summed and minimized, and the detached
     ``entropy``. Without ``advantage`` in the batch it is estimated, as by `PPOLoss`.
 
     Args:
         actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
         critic_network: writes ``state_value`` ``[*B, 1]``.
-        entropy_bonus: whether there is one.
+        entropy_bonus: whether the entropy bonus is added.
         samples_mc_entropy: number of actions that estimate the entropy of a distribution without a formula for it.
         entropy_coeff: weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
             action key to weight.
@@ -43,7 +43,7 @@ class A2CLoss(PolicyLoss):
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if a network does not say what it reads.
+        ContractError: if a network has no ``in_keys``.
         SpecError: if an argument is out of its range.
 
     Example:
@@ -89,6 +89,7 @@ class A2CLoss(PolicyLoss):
         )
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
         self.samples_mc_entropy = samples_mc_entropy
+        self.derive_early()
 
     def _writes(self) -> tuple[Key, ...]:
         return (

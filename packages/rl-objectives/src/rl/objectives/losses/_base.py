@@ -14,11 +14,11 @@ from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.recurrent import State
 from rl.core.sequences import check_sequences
-from rl.objectives._batch.mask import MASK, counted_steps, without_padding
+from rl.objectives._batch.mask import MASK, valid_steps, without_padding
 from rl.objectives._networks.keyed_module import KeyedModule
 from rl.objectives.estimators._base import ValueEstimatorBase
 from rl.objectives.estimators._kinds import ValueEstimators, estimator_class
-from rl.objectives.functional._regression import check_reduction, refuse_empty
+from rl.objectives.functional._regression import check_not_empty, check_reduction
 
 __all__ = ["Entries", "LossModule"]
 
@@ -26,20 +26,20 @@ Entries = dict[NestedKey, Tensor]
 
 
 class LossModule(KeyedModule):
-    """Reads a batch, returns scalars: what is to be minimized starts with ``loss``, the rest is detached.
+    """Base of losses: reads a batch and returns scalars; entries that start with ``loss`` are minimized.
 
-    A loss holds the networks that it is given, not copies: an optimizer of ``loss.parameters()`` or of the networks'
-    own does the same. A network that only follows another one is held as ``target_NAME`` next to ``NAME``: it is part
-    of ``state_dict()``, but not of ``parameters()``, since nothing trains it.
+    A loss holds the given networks, not copies. A target network is held as ``target_NAME`` next to ``NAME``: it is
+    part of ``state_dict()``, not of ``parameters()``.
 
-    A subclass writes `default_keys`, `_derive`, which returns the contract, and `forward`, which reads entries with
-    `read`. See docs/howto/losses.md for a whole one.
+    A subclass sets `default_keys`, and implements `_derive`, which returns the contract, and `forward`, which reads
+    entries with `read`. The last line of its ``__init__`` is ``self.derive_early()``. An example is in
+    docs/howto/losses.md.
 
     Args:
-        reduction: ``"mean"`` (None means that, too), ``"sum"`` or ``"none"`` over the batch.
+        reduction: ``"mean"`` (or None), ``"sum"`` or ``"none"`` over the batch.
 
     Raises:
-        SpecError: if the reduction is another one.
+        SpecError: if the reduction is unknown.
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {"done": "done", "mask": MASK}
@@ -65,29 +65,29 @@ class LossModule(KeyedModule):
         """
 
     def read(self, tensordict: TensorDictBase, contract: Contract | None = None) -> tuple[Entries, Tensor | None]:
-        """The entries of the contract by key, and the mask ``[*B]`` of valid steps (None: all are).
+        """Read the entries of the contract, by key, and the mask ``[*B]`` of valid steps (None: all are).
 
-        Optional entries are there if the batch has them. Padding is replaced by the first valid step, so that nothing
-        that it holds enters the arithmetic; sequences of recurrent networks are checked.
+        Optional entries are included if the batch has them. Padding is replaced by the first valid step, so that NaN
+        there reaches no gradient. The order of steps is checked for recurrent networks.
 
         Args:
             tensordict: the batch, ``[*B]``.
-            contract: what is read, if not the loss's own.
+            contract: replaces the contract of the loss.
 
         Raises:
             ContractError: if a key that is read is absent, or a recurrent state would leak.
             ShapeError: if the batch is empty and reduced to a mean, or the mask has another shape.
         """
-        who = type(self).__name__
+        owner = type(self).__name__
         contract = contract or self.derived()
-        refuse_empty(who, tensordict.batch_size, self.reduction)
-        mask = counted_steps(tensordict, self._keys["mask"], who)
+        check_not_empty(owner, tensordict.batch_size, self.reduction)
+        mask = valid_steps(tensordict, self._keys["mask"], owner)
         found: Entries = dict(zip(contract.in_keys, contract.read(tensordict, self), strict=True))
         for key in contract.reads:
             if key.optional and (leaf := tensordict.get(key.name, None)) is not None:
                 found[key.name] = leaf
         if self._states:
-            check_sequences(tensordict, self._states, who, done_key=self._keys["done"])
+            check_sequences(tensordict, self._states, owner, done_key=self._keys["done"])
         if mask is not None:
             found.pop(self._keys["mask"], None)
             found = dict(zip(found, without_padding([*found.values()], mask), strict=True))
@@ -101,7 +101,7 @@ class LossModule(KeyedModule):
         self.derive_early()
 
     def _name_keys(self, estimator: ValueEstimatorBase) -> None:
-        """Let an estimator use the keys of the loss."""
+        """Set the keys of the loss in an estimator."""
         known = estimator.named_keys
         estimator.set_keys(**{name: key for name, key in self._keys.items() if name in known})
 
@@ -109,7 +109,7 @@ class LossModule(KeyedModule):
         """The networks that the estimator evaluates: ``value_network``, ``actor_network``; none by default."""
         return {}
 
-    def _follow(self) -> None:
+    def _update_networks(self) -> None:
         networks = self._estimator_networks()
         for estimator in self._estimators:
             for role, before in self._networks_before.items():
@@ -120,14 +120,14 @@ class LossModule(KeyedModule):
     def make_value_estimator(
         self, value_type: ValueEstimators | str | ValueEstimatorBase | None = None, **arguments: Any
     ) -> ValueEstimatorBase:
-        """Choose how the loss estimates values.
+        """Set the value estimator of the loss.
 
         Args:
-            value_type: which; the loss's usual one if None; an estimator is taken as it is, with its keys.
-            arguments: ``gamma``, ``lmbda``, ... of the estimator.
+            value_type: name of an estimator, or an estimator, which keeps its keys; the loss's default if None.
+            arguments: arguments of the constructor (``gamma``, ``lmbda``, ...).
 
         Returns:
-            The estimator; one made here has the keys of the loss, and any follows when these are set.
+            The estimator. Later calls of `set_keys` apply to it, too.
 
         Raises:
             UnknownComponentError: if no estimator has that name.
@@ -158,14 +158,15 @@ class LossModule(KeyedModule):
                 f"{type(self).__name__} cannot use {make.__name__}, which needs log-probabilities of a policy that"
                 " this loss does not have; take another estimator, such as TD0 or TDLambda"
             )
-        return make(**{**networks, **arguments})
+        parameters: dict[str, Any] = {**networks, **arguments}
+        return make(**parameters)
 
     def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
-        """Refuse an estimator that the loss cannot use."""
+        """Raise if the loss cannot use the estimator."""
 
     @property
     def value_estimator(self) -> ValueEstimatorBase | None:
-        """How values are estimated; None if nothing was chosen."""
+        """The value estimator; None if none was set."""
         return self._estimators[0] if self._estimators else None
 
     def named_parameters(
@@ -174,7 +175,7 @@ class LossModule(KeyedModule):
         recurse: bool = True,  # noqa: FBT001, FBT002 - torch's signature
         remove_duplicate: bool = True,  # noqa: FBT001, FBT002 - torch's signature
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those that are trained: all but the target networks'."""
+        """All parameters except those of target networks."""
         start = f"{prefix}." if prefix else ""
         targets = tuple(f"{start}{name}." for name, _ in self.named_children() if name.startswith("target_"))
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):

@@ -17,6 +17,7 @@ from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import MASK, mask_key, mean_of, scalar, terminated_key
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
+from rl.objectives.functional import greedy_value
 from rl.objectives.functional._regression import check_distance, distance, reduce
 from rl.objectives.losses._base import Entries, LossModule
 from rl.objectives.targets._target_networks import make_target
@@ -27,7 +28,7 @@ _ONE_HOT, _CATEGORICAL = "one-hot", "categorical"
 
 
 def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
-    """``"one-hot"``, ``"categorical"``, or None if nothing was said; from a name or a spec."""
+    """``"one-hot"``, ``"categorical"``, or None without a space; from a name or a spec."""
     if space is None:
         return None
     if isinstance(space, str):
@@ -56,23 +57,23 @@ class DQNLoss(LossModule):
 
     Reads the network's inputs at the root and under ``next``, ``action`` (one-hot ``[*B, n]`` or integer ``[*B]``),
     ``("next", "reward")``, ``("next", "done")`` and, if there, ``("next", "terminated")`` ``[*B, 1]`` and
-    ``priority_weight`` ``[*B]``, which weighs the elements, and ``("collector", "mask")`` bool ``[*B]``: steps where it
-    is false are padding and count nothing. Returns scalars: ``loss``, and detached means of
-    ``td_error`` (absolute), ``pred_value`` and ``target_value``. Into the batch it writes one entry, where a
-    prioritized replay buffer looks for it: ``td_error`` ``[*B]``, absolute, detached.
+    ``priority_weight`` ``[*B]``, which weights the elements, and ``("collector", "mask")`` bool ``[*B]``, which masks
+    out padding. Returns scalars: ``loss``, and detached means of
+    ``td_error`` (absolute), ``pred_value`` and ``target_value``. Writes one entry into the batch, which a
+    prioritized replay buffer reads: ``td_error`` ``[*B]``, absolute, detached.
 
-    A network that carries state reads the batch as sequences, whose last dimension is time, from the state that is
-    stored where they begin (Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning",
-    2019); the value of an outcome is what it says one step after the sequence up to there.
+    A recurrent network reads the batch as sequences, whose last dimension is time, from the state stored at their start
+    (Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning", 2019); a next state is
+    valued one step after its sequence.
 
     Args:
-        value_network: writes ``action_value`` ``[*B, n]``; of one that also writes ``chosen_action_value``, the next
-            state counts with that. A plain module reads ``observation``.
+        value_network: writes ``action_value`` ``[*B, n]``; if it also writes ``chosen_action_value``, that is the value
+            of the next state. A plain module reads ``observation``.
         loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
         delay_value: whether next states are valued by a copy, ``target_value_network``, that `SoftUpdate` or
             `HardUpdate` moves.
         double_dqn: whether the next action is the trained network's choice.
-        action_space: ``"one-hot"``, ``"categorical"`` or a spec; None takes either as it comes.
+        action_space: ``"one-hot"``, ``"categorical"`` or a spec; None accepts both.
         gamma: discount, in [0, 1].
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch; ``"none"`` has 0 at padding.
 
@@ -220,7 +221,7 @@ class DQNLoss(LossModule):
         return TensorDict(out)
 
     def _index(self, action: Tensor, action_value: Tensor) -> Tensor:
-        """Which of the n values belongs to the action, ``[*B, 1]`` int64."""
+        """Index of the action among the n values, ``[*B, 1]`` int64."""
         if action.shape == action_value.shape and self.action_space != _CATEGORICAL:
             return action.long().argmax(-1, keepdim=True)
         if action.shape == action_value.shape[:-1] and self.action_space != _ONE_HOT:
@@ -236,15 +237,16 @@ class DQNLoss(LossModule):
         value = self._outcome(self._target, entries, None, size)
         if self._choice is not None:
             choice = self._outcome(self._choice, entries, after, size)
-            is_action = self._choice.out_keys == [self._keys["action"]]
-            return value.gather(-1, self._index(choice, value) if is_action else choice.argmax(-1, keepdim=True))
+            if self._choice.out_keys == [self._keys["action"]]:
+                return value.gather(-1, self._index(choice, value))
+            return greedy_value(value, choice)
         if self._target.out_keys == [self._keys["chosen_action_value"]]:
             return value
-        return value.amax(-1, keepdim=True)
+        return greedy_value(value)
 
     @staticmethod
     def _outcome(call: NetworkCall, entries: Entries, after: list[Tensor] | None, size: torch.Size) -> Tensor:
-        """What a network writes for the outcome; a recurrent one, after it has seen the sequence up to there."""
+        """Output of a network for the next states; a recurrent one continues from the states `after`."""
         if not call.states:
             return call.after(entries, size)[0]
         return call.following(entries, call.sequence(entries, size)[1] if after is None else after, size)[0]

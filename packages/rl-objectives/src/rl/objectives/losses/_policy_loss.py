@@ -1,4 +1,4 @@
-"""What losses of a policy and a critic share: contract, estimated advantages, entropy bonus, the critic's loss."""
+"""Base of losses of a policy and a critic: contract, estimated advantages, entropy bonus, critic loss."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _ADVANTAGE_REMEDY = (
     "Run an estimator on the batch as it was collected, GAE(value_network=critic)(batch), or call"
     " loss.make_value_estimator() and give the loss batches [*B, T] in time order"
 )
-_PER_DIMENSION = "one that scores each dimension of the action by itself needs torch.distributions.Independent"
+_PER_DIMENSION = "a distribution with one log-probability for each dimension needs torch.distributions.Independent"
 
 
 class PolicyLoss(LossModule):
-    """Base of losses that weigh the log-probability of actions with an advantage and fit a critic.
+    """Base of losses that weight log-probabilities of actions by an advantage and fit a critic.
 
-    A subclass writes `_writes` and `forward`, and sets `_compares` if it reads the log-probability under which the
-    action was taken. Arguments are those of `PPOLoss`.
+    A subclass implements `_writes` and `forward`, and sets `_compares` if it reads the log-probability of the action at
+    collection. Arguments are those of `PPOLoss`.
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {
@@ -83,15 +83,15 @@ class PolicyLoss(LossModule):
         raise NotImplementedError
 
     def _derive(self) -> Contract:
-        keys, clip, who = self._keys, self.clip_value, type(self).__name__
+        keys, clip, owner = self._keys, self.clip_value, type(self).__name__
         if clip is not None and not (is_number(clip) and clip > 0):
-            raise SpecError(f"{who} got clip_value={clip!r}; it is a width above 0 in units of return, or None")
+            raise SpecError(f"{owner} got clip_value={clip!r}; it is a width above 0 in units of return, or None")
         self._actor = ActorCall(self.actor_network)
         self._critic = NetworkCall(self.critic_network, {"value": keys["value"]})
         self._usual: list[ValueEstimatorBase] = []  # made when first needed; in a list, so that it is no child
-        self._states = joint_states(who, self.actor_network, self.critic_network)
+        self._states = joint_states(owner, self.actor_network, self.critic_network)
         inputs = dict.fromkeys([*self._actor.in_keys, *self._critic.in_keys])
-        doc = "its log-probability when it was taken, nats"
+        doc = "log-probability of the action at collection, nats"
         reads = (
             *(input_key(key, self._states, "input of the networks") for key in inputs),
             *(Key(key, doc="action that was taken") for key in listed(keys["action"])),
@@ -138,7 +138,7 @@ class PolicyLoss(LossModule):
         old_value = td.get(name, None)
         if old_value is None:
             self._reads.refuse(td, name, self)
-        # An estimator with a network writes what that says today; the clip is about what it said before the update.
+        # An estimator with a network overwrites the value; the clip needs the one from before the update.
         return estimator(td.copy()).set(name, old_value)
 
     def _log_prob(self, dist: Distribution, entries: Entries, size: torch.Size) -> Tensor:
@@ -159,10 +159,10 @@ class PolicyLoss(LossModule):
     def _value_loss(self, entries: Entries, size: torch.Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The critic's loss, weighted and reduced, and the values."""
         (value,) = self._critic(entries, size)
-        target = entries[self._keys["value_target"]]
+        target = entries[self._keys["value_target"]].detach()
         elements = distance(value, target, self.loss_critic_type)
         if self.clip_value is not None:
-            old = entries[self._keys["value"]]
+            old = entries[self._keys["value"]].detach()
             if old.shape != value.shape:
                 raise ShapeError(
                     f"{type(self).__name__} got values of shape {tuple(value.shape)} from the critic and"

@@ -1,4 +1,4 @@
-"""Proximal policy optimization, with and without a clip."""
+"""Proximal policy optimization, with and without clipping."""
 
 from __future__ import annotations
 
@@ -26,31 +26,29 @@ class PPOLoss(PolicyLoss):
     Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 6 and 9.
 
     Reads the inputs of both networks, ``action``, ``action_log_prob`` ``[*B]``, ``advantage`` and ``value_target``
-    ``[*B, 1]``; where ``("collector", "mask")`` bool ``[*B]``, if there, is false, a step is padding, which counts
-    nothing. Returns scalars: ``loss_objective``, ``loss_critic``, ``loss_entropy``, to be summed and minimized, and
+    ``[*B, 1]``, none of which receives a gradient, and, if there, ``("collector", "mask")`` bool ``[*B]``, which masks
+    out padding. Returns scalars: ``loss_objective``, ``loss_critic``, ``loss_entropy``, to be summed and minimized, and
     detached ``entropy``, ``kl_approx``, ``ESS``, ``explained_variance``. The batch stays as it is. Without
     ``advantage`` in the batch it is estimated (`make_value_estimator`), which needs whole sequences: a dimension named
-    ``time``. Networks that carry state read the batch as sequences, whose last dimension is time; steps that were
-    shuffled are refused. An actor with several actions (a composite distribution) is scored as a whole:
-    log-probabilities and entropies add up.
+    ``time``. Recurrent networks read the batch as sequences, whose last dimension is time; shuffled steps raise. The
+    log-probabilities and entropies of a composite action are summed.
 
     Args:
         actor_network: policy with a distribution; gives log-probabilities ``[*B]``.
         critic_network: writes ``state_value`` ``[*B, 1]``.
-        entropy_bonus: whether there is one; False is ``entropy_coeff=0``.
+        entropy_bonus: whether the entropy bonus is added; False is ``entropy_coeff=0``.
         entropy_coeff: weight of the entropy bonus, at least 0; for an actor with several actions also a mapping from
             action key to weight.
         critic_coeff: weight of the critic's loss, at least 0.
         loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
-        normalize_advantage: whether the advantage is scaled to mean 0 and standard deviation 1 over the batch.
-        clip_value: if given, the critic gains nothing from moving further than this from ``state_value`` in the batch,
-            units of return.
+        normalize_advantage: whether the advantage is normalized to mean 0 and standard deviation 1 over the batch.
+        clip_value: clip range of the value around ``state_value`` in the batch, units of return.
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
         samples_mc_entropy: number of actions that estimate the entropy of a distribution without a formula for it.
-        diagnostics: whether the detached figures are computed, too; on small networks they are a fifth of the cost.
+        diagnostics: whether the detached diagnostics are computed; they are a fifth of the cost of small networks.
 
     Raises:
-        ContractError: if the networks do not say what they read and write.
+        ContractError: if a network has no ``in_keys`` or ``out_keys``, or does not write a key that is read.
         SpecError: if an argument is out of its range.
 
     Example:
@@ -101,6 +99,7 @@ class PPOLoss(PolicyLoss):
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
         self.normalize_advantage, self.diagnostics = normalize_advantage, diagnostics
         self.samples_mc_entropy = samples_mc_entropy
+        self.derive_early()
 
     def _writes(self) -> tuple[Key, ...]:
         losses = (
@@ -191,7 +190,7 @@ class ClipPPOLoss(PPOLoss):
         others: those of `PPOLoss`.
 
     Raises:
-        ContractError: if the networks do not say what they read and write.
+        ContractError: if a network has no ``in_keys`` or ``out_keys``, or does not write a key that is read.
         SpecError: if an argument is out of its range.
 
     Example:

@@ -41,7 +41,7 @@ class ReinforceLoss(PolicyLoss):
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
 
     Raises:
-        ContractError: if a network does not say what it reads, or parameters of the critic to be copied have no shape.
+        ContractError: if a network has no ``in_keys``, or parameters of the critic to be copied have no shape.
         SpecError: if an argument is out of its range.
 
     Example:
@@ -81,6 +81,7 @@ class ReinforceLoss(PolicyLoss):
             reduction=reduction,
         )
         self.target_critic_network = make_target(critic_network, type(self).__name__) if delay_value else None
+        self.derive_early()
 
     def _writes(self) -> tuple[Key, ...]:
         return scalar("loss_actor", "policy gradient"), scalar("loss_value", "distance of values and targets")

@@ -73,7 +73,7 @@ class _Update:
                 raise ShapeError(
                     f"{type(self).__name__}: {name.removeprefix('target_')} and {name} of {type(self._loss).__name__}"
                     " differ in the shapes of their parameters or buffers: after another network was put into a loss,"
-                    " make its target anew, or make a new loss"
+                    " make its target again, or make a new loss"
                 )
             targets += copies
             followed += originals
@@ -147,7 +147,7 @@ class HardUpdate(_Update):
     Raises:
         ContractError: if `loss` has no target network, or its parameters have no shape yet.
         ShapeError: here and in `step`, if trained and target network differ in shape.
-        SpecError: if the interval is not a whole number of at least 1.
+        SpecError: if the interval is not an integer of at least 1.
 
     Example:
         >>> from tensordict.nn import TensorDictModule

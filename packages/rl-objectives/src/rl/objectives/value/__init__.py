@@ -1,4 +1,4 @@
-"""Value estimators: returns and advantages on TensorDicts; `rl.objectives.value.functional` has them on tensors."""
+"""The value estimators of `rl.objectives.estimators`, under the path that TorchRL has."""
 
 from typing import TYPE_CHECKING
 

@@ -14,8 +14,8 @@ from torch.nn.functional import dropout, linear
 from torch.utils.checkpoint import checkpoint
 
 from rl.core import RecurrentOptions
-from rl.modules.recurrent._weights import DEFAULTS, Layer, cell_of, compute_type, layers_of, require_plain
-from rl.modules.recurrent.backends._precision import as_told
+from rl.modules.recurrent._precision import as_told
+from rl.modules.recurrent._weights import DEFAULTS, Layer, cell_of, check_plain, compute_type, layers_of
 
 __all__ = ["PadBackend"]
 
@@ -76,7 +76,7 @@ class PadBackend:
         options: RecurrentOptions = DEFAULTS,
     ) -> tuple[Tensor, States]:
         """See `rl.core.interfaces.RecurrentBackend`."""
-        require_plain(module, "the recurrent back end 'pad'")
+        check_plain(module, "the recurrent back end 'pad'")
         compute = compute_type(inputs, options)
         with as_told(inputs.device), _products(inputs.device, options.matmul_precision):
             run = partial(_run, module, is_init, compute)
@@ -113,7 +113,7 @@ def _run(
 
 
 def _cut(is_init: Tensor) -> _Pieces | None:
-    """None if no row resets behind its first step."""
+    """None if no row resets after its first step."""
     batch, time = is_init.shape
     starts = is_init.clone()
     starts[:, 0] = True

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from rl.core import RecurrentOptions
-from rl.modules.recurrent._weights import DEFAULTS, Layer, cell_of, compute_type, layers_of, require_plain
+from rl.modules.recurrent._weights import DEFAULTS, Layer, cell_of, check_plain, compute_type, layers_of
 from rl.modules.recurrent.ops._gru import gru_layer
 from rl.modules.recurrent.ops._kernels import TORCH, Kernels, TorchKernels, register
 from rl.modules.recurrent.ops._lstm import lstm_layer
@@ -54,7 +54,7 @@ class ScanBackend:
         options: RecurrentOptions = DEFAULTS,
     ) -> tuple[Tensor, States]:
         """See `rl.core.interfaces.RecurrentBackend`."""
-        require_plain(module, "the recurrent back end 'scan'")
+        check_plain(module, "the recurrent back end 'scan'")
         given, compute = inputs.dtype, compute_type(inputs, options)
         dtype = given if compute is None else compute
         layers = layers_of(module, compute)

@@ -61,7 +61,7 @@ class LSTM(nn.RNNBase):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        require_forward("LSTM", batch_first=batch_first, bidirectional=bidirectional, proj_size=proj_size)
+        check_forward("LSTM", batch_first=batch_first, bidirectional=bidirectional, proj_size=proj_size)
         sizes = _integers("LSTM", input_size, hidden_size, num_layers)
         super().__init__("LSTM", *sizes, bias, batch_first, dropout, device=device, dtype=dtype)
         self._scan = _Scan("lstm")
@@ -109,7 +109,7 @@ class GRU(nn.RNNBase):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        require_forward("GRU", batch_first=batch_first, bidirectional=bidirectional)
+        check_forward("GRU", batch_first=batch_first, bidirectional=bidirectional)
         sizes = _integers("GRU", input_size, hidden_size, num_layers)
         super().__init__("GRU", *sizes, bias, batch_first, dropout, device=device, dtype=dtype)
         self._scan = _Scan("gru")
@@ -122,18 +122,20 @@ class GRU(nn.RNNBase):
         return out, h
 
 
-def require_forward(who: str, *, batch_first: bool, bidirectional: bool, proj_size: int = 0) -> None:
+def check_forward(owner: str, *, batch_first: bool, bidirectional: bool, proj_size: int = 0) -> None:
     """Refuse what cannot run step by step.
 
     Raises:
         SpecError: naming the argument.
     """
     if not batch_first:
-        raise SpecError(f"{who} takes batches first, [B, T, input_size]: leave batch_first=True")
+        raise SpecError(f"{owner} takes batches first, [B, T, input_size]: leave batch_first=True")
     if bidirectional:
-        raise SpecError(f"{who} cannot be bidirectional: at a step that is being acted on, the future is not known yet")
+        raise SpecError(
+            f"{owner} cannot be bidirectional: at a step that is being acted on, the future is not known yet"
+        )
     if proj_size:
-        raise SpecError(f"{who} has no projection (proj_size={proj_size}): put a linear layer behind it")
+        raise SpecError(f"{owner} has no projection (proj_size={proj_size}): put a linear layer behind it")
 
 
 def _integers(owner: str, input_size: int, hidden_size: int, num_layers: int) -> tuple[int, int, int]:
@@ -186,26 +188,26 @@ def _check_sequence(module: nn.RNNBase, x: Tensor, hx: tuple[Tensor, ...], is_in
         ShapeError: naming the argument and the shape that it is to have.
         SpecError: if dtypes differ.
     """
-    who, batch = type(module).__name__, tuple(x.shape[:2])
+    owner, batch = type(module).__name__, tuple(x.shape[:2])
     if not batch[1]:
-        raise ShapeError(f"{who} got {tuple(x.shape)}, a sequence without steps; it takes at least one")
+        raise ShapeError(f"{owner} got {tuple(x.shape)}, a sequence without steps; it takes at least one")
     if is_init.shape != batch or is_init.dtype is not torch.bool:
         raise ShapeError(
-            f"{who}: is_init is {is_init.dtype} {tuple(is_init.shape)}, expected bool {batch}, as the input"
+            f"{owner}: is_init is {is_init.dtype} {tuple(is_init.shape)}, expected bool {batch}, as the input"
         )
     size = (module.num_layers, batch[0], module.hidden_size)
     if len(hx) != parts or any(part.shape != size for part in hx):
         found = ", ".join(str(tuple(part.shape)) for part in hx)
         what = "a pair (h, c)" if parts == 2 else "one tensor"
-        raise ShapeError(f"{who}: hx is {found}, expected {what} of {size}, [layers, B, hidden]")
-    _check_dtypes(who, module.weight_hh_l0, x, *hx)
+        raise ShapeError(f"{owner}: hx is {found}, expected {what} of {size}, [layers, B, hidden]")
+    _check_dtypes(owner, module.weight_hh_l0, x, *hx)
 
 
-def _check_dtypes(who: str, weight: Any, *found: Tensor) -> None:
+def _check_dtypes(owner: str, weight: Any, *found: Tensor) -> None:
     if any(part.dtype is not weight.dtype for part in found):
         said = ", ".join(str(part.dtype) for part in found)
         raise SpecError(
-            f"{who}: the weights are {weight.dtype}, input and states {said}: convert the module with .to(dtype=...),"
+            f"{owner}: the weights are {weight.dtype}, input and states {said}: convert the module with .to(dtype=...),"
             " or the data"
         )
 
@@ -217,17 +219,17 @@ def _check_step(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, is_init: Tensor | Non
         ShapeError: naming the argument and the shape that it is to have.
         SpecError: if dtypes differ.
     """
-    who, batch = type(cell).__name__, tuple(x.shape[:-1])
+    owner, batch = type(cell).__name__, tuple(x.shape[:-1])
     if x.shape[-1:] != (cell.input_size,):
-        raise ShapeError(f"{who} takes [*B, {cell.input_size}], got {tuple(x.shape)}")
+        raise ShapeError(f"{owner} takes [*B, {cell.input_size}], got {tuple(x.shape)}")
     if any(part.shape != (*batch, cell.hidden_size) for part in hx):
         found = ", ".join(str(tuple(part.shape)) for part in hx)
         raise ShapeError(
-            f"{who}: hx is {found}, expected {(*batch, cell.hidden_size)}, as the input has the batch {batch}"
+            f"{owner}: hx is {found}, expected {(*batch, cell.hidden_size)}, as the input has the batch {batch}"
         )
     if is_init is not None and (is_init.shape != (*batch, 1) or is_init.dtype is not torch.bool):
-        raise ShapeError(f"{who}: is_init is {is_init.dtype} {tuple(is_init.shape)}, expected bool {(*batch, 1)}")
-    _check_dtypes(who, cell.weight_hh, x, *hx)
+        raise ShapeError(f"{owner}: is_init is {is_init.dtype} {tuple(is_init.shape)}, expected bool {(*batch, 1)}")
+    _check_dtypes(owner, cell.weight_hh, x, *hx)
 
 
 class LSTMCell(nn.LSTMCell):

@@ -11,15 +11,16 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl.core import RecurrentOptions, State, load, recurrent_mode
+from rl.core.backends import Backend
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import BackendError, ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Unbounded
 from rl.modules.recurrent._layout import rows_of
+from rl.modules.recurrent._precision import Precision, concrete
 from rl.modules.recurrent._weights import Cell
-from rl.modules.recurrent.backends._precision import Precision, concrete
-from rl.modules.recurrent.backends._select import Backend, Found, find_backend, is_offered
+from rl.modules.recurrent.backends._select import Found, find_backend, is_offered
 from rl.modules.recurrent.modules._keys import recurrent_keys
 from rl.modules.recurrent.modules._step import with_restarts
 
@@ -60,15 +61,15 @@ class RecurrentModule(TensorDictModuleBase):
         default_recurrent_mode: bool | None,  # noqa: FBT001
     ) -> None:
         super().__init__()
-        who = self._who
-        reads, writes = recurrent_keys(who, self.parts, in_key, in_keys, out_key, out_keys)
+        owner = self._owner
+        reads, writes = recurrent_keys(owner, self.parts, in_key, in_keys, out_key, out_keys)
         if recurrent_recompute not in ("none", "full"):
-            raise SpecError(f"{who}: recurrent_recompute is 'none' or 'full', got {recurrent_recompute!r}")
+            raise SpecError(f"{owner}: recurrent_recompute is 'none' or 'full', got {recurrent_recompute!r}")
         if default_recurrent_mode not in (None, True, False):
-            raise SpecError(f"{who}: default_recurrent_mode is True, False or None, got {default_recurrent_mode!r}")
+            raise SpecError(f"{owner}: default_recurrent_mode is True, False or None, got {default_recurrent_mode!r}")
         if recurrent_compute_dtype is not None and not getattr(recurrent_compute_dtype, "is_floating_point", False):
             raise SpecError(
-                f"{who}: recurrent_compute_dtype is a floating torch.dtype or None, got {recurrent_compute_dtype!r}"
+                f"{owner}: recurrent_compute_dtype is a floating torch.dtype or None, got {recurrent_compute_dtype!r}"
             )
         concrete(recurrent_matmul_precision)
         self.add_module(self.cell, network)
@@ -94,13 +95,13 @@ class RecurrentModule(TensorDictModuleBase):
         return cast("Tensor", self.network.weight_hh_l0)
 
     @property
-    def _who(self) -> str:
+    def _owner(self) -> str:
         return str(type(self).__name__)
 
     @property
     def states(self) -> tuple[State, ...]:
         """What is carried from step to step, ``[*B, layers, hidden]`` each, zero before the first."""
-        network, owner = self.network, self._who
+        network, owner = self.network, self._owner
         shape, dtype = (network.num_layers, network.hidden_size), self._weight.dtype
         return tuple(State(key, shape, dtype, 0.0, owner) for key in self.in_keys[1:-1])
 
@@ -193,7 +194,7 @@ class RecurrentModule(TensorDictModuleBase):
         return tuple(tensor.view(*batch, *tensor.shape[1:]) for tensor in done)
 
     def _sequence(self, x: Tensor, states: Sequence[Tensor], is_init: Tensor) -> tuple[Tensor, ...]:
-        rows = rows_of(is_init, self._who)
+        rows = rows_of(is_init, self._owner)
         stored = tuple(rows.split(state) for state in states)
         first = tuple(state[:, 0] for state in stored)
         backend = self._backend_for(x.device)[0]
@@ -211,7 +212,7 @@ class RecurrentModule(TensorDictModuleBase):
         names = list(td.names)
         if "time" in names and names[-1] != "time":
             raise ContractError(
-                f"{self._who} is in sequence mode, where the last batch dimension is time, and time is dimension"
+                f"{self._owner} is in sequence mode, where the last batch dimension is time, and time is dimension"
                 f" {names.index('time')} of this batch {list(td.batch_size)}: transpose it"
             )
 
@@ -230,18 +231,16 @@ class RecurrentModule(TensorDictModuleBase):
             found = ", ".join(
                 f"{key_str(key)} {t.device}" for key, t in zip(self.in_keys, (x, *states, is_init), strict=True)
             )
-            raise SpecError(
-                f"{self._who}: the weights are on {device}, and {found}: move the module with .to(device), or the data"
-            )
+            raise SpecError(f"{self._owner}: the weights are on {device}, and {found}: move one with .to(device)")
         if x.dtype is not dtype or any(state.dtype is not dtype for state in states):
             found = ", ".join(str(tensor.dtype) for tensor in (x, *states))
             raise SpecError(
-                f"{self._who}: the weights are {dtype}, input and states {found}: convert the module with"
+                f"{self._owner}: the weights are {dtype}, input and states {found}: convert the module with"
                 " .to(dtype=...), or the data"
             )
 
     def _refuse(self, key: NestedKey, found: Tensor, expected: str) -> None:
-        raise ShapeError(f"{self._who}: {key_str(key)} is {found.dtype} {list(found.shape)}, expected {expected}")
+        raise ShapeError(f"{self._owner}: {key_str(key)} is {found.dtype} {list(found.shape)}, expected {expected}")
 
     def _completed(self, td: TensorDictBase, leaves: list[Any]) -> list[Any]:
         """The leaves, with states that may be left out: those of a batch in which everything restarts.
@@ -258,13 +257,13 @@ class RecurrentModule(TensorDictModuleBase):
         sequence, batch = self._is_sequence(), is_init.shape[:-1]
         first = is_init[..., :1, :] if sequence and len(batch) > 0 else is_init
         if torch.compiler.is_compiling():
-            why = f"{self._who}: steps that are no first ones need stored states"
+            why = f"{self._owner}: steps that are no first ones need stored states"
             _assert_async(first.all(), why)
         elif not bool(first.all()):
             present = td.keys(include_nested=True, leaves_only=True)
             which = "the first step of a row" if sequence else "a step"
             raise ContractError(
-                f"{missing_key_message(self._who, keys.reads[1], present)} It may be left out only where"
+                f"{missing_key_message(self._owner, keys.reads[1], present)} It may be left out only where"
                 f" every trajectory begins, and {key_str(self.in_keys[-1])} is false at {which}."
             )
         return [x, *(state.start(batch, is_init.device) for state in self.states), is_init]
@@ -274,7 +273,7 @@ class RecurrentModule(TensorDictModuleBase):
     def _backend_for(self, device: torch.device) -> Found:
         found = self._found.get(device.type)
         if found is None:
-            found = find_backend(self._who, self.cell, self.recurrent_backend, device)
+            found = find_backend(self._owner, self.cell, self.recurrent_backend, device)
             self._found[device.type] = found
         return found
 

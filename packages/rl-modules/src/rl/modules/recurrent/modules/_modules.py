@@ -11,8 +11,8 @@ from torch import nn
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.modules import _foreign
-from rl.modules.recurrent.backends._precision import Precision
-from rl.modules.recurrent.cells._cells import GRU, LSTM, require_forward
+from rl.modules.recurrent._precision import Precision
+from rl.modules.recurrent.cells._cells import GRU, LSTM, check_forward
 from rl.modules.recurrent.modules._base import RecurrentModule
 from rl.modules.recurrent.modules._step import gru_step, lstm_step
 
@@ -20,7 +20,7 @@ __all__ = ["GRUModule", "LSTMModule"]
 
 
 def _network(
-    who: str,
+    owner: str,
     kind: type[LSTM | GRU],
     given: nn.RNNBase | None,
     input_size: int | None,
@@ -39,15 +39,15 @@ def _network(
     mode = kind.__name__
     if given is None:
         if input_size is None or hidden_size is None:
-            raise SpecError(f"{who} needs input_size= and hidden_size=, or {mode.lower()}= with a torch.nn.{mode}")
-        require_forward(who, batch_first=batch_first, bidirectional=bidirectional, proj_size=proj_size)
+            raise SpecError(f"{owner} needs input_size= and hidden_size=, or {mode.lower()}= with a torch.nn.{mode}")
+        check_forward(owner, batch_first=batch_first, bidirectional=bidirectional, proj_size=proj_size)
         return kind(input_size, hidden_size, batch_first=True, **options)
     if input_size is not None or hidden_size is not None:
-        raise SpecError(f"{who} takes sizes or {mode.lower()}=, which has its own, not both")
+        raise SpecError(f"{owner} takes sizes or {mode.lower()}=, which has its own, not both")
     if not isinstance(given, nn.RNNBase) or given.mode != mode:
-        raise SpecError(f"{who}: {mode.lower()}= is a torch.nn.{mode}, got {type(given).__name__}")
-    require_forward(
-        f"{who}({mode.lower()}=...)",
+        raise SpecError(f"{owner}: {mode.lower()}= is a torch.nn.{mode}, got {type(given).__name__}")
+    check_forward(
+        f"{owner}({mode.lower()}=...)",
         batch_first=given.batch_first,
         bidirectional=given.bidirectional,
         proj_size=given.proj_size,
@@ -73,7 +73,7 @@ class LSTMModule(RecurrentModule):
 
     While a policy acts (the default) it makes one step: it reads the state at the root, takes zeros for it where
     ``is_init`` is true, and writes the state after the step under ``next``. Under ``set_recurrent_mode(True)``, as
-    losses and value estimators run it, the last batch dimension is time: the state goes on from step to step, and
+    losses and value estimators run it, the last batch dimension is time: the state continues from step to step, and
     where ``is_init`` is true it is the one stored at the root of that step, which is zero where a trajectory begins
     and the right one where a slice does. States stored at all other steps are not read.
 
@@ -103,12 +103,12 @@ class LSTMModule(RecurrentModule):
         default_recurrent_mode: True for sequences where `set_recurrent_mode` says nothing.
 
     Shapes: input ``[*B, input_size]``, states ``[*B, num_layers, hidden_size]``, ``is_init`` ``[*B, 1]`` bool, output
-    ``[*B, hidden_size]``. Of a sequence B ends in time, or is one flat dimension of trajectories one behind the other.
+    ``[*B, hidden_size]``. Of a sequence B ends in time, or is one flat dimension of concatenated trajectories.
 
     Raises:
         SpecError: if sizes are missing, or time comes first, or both directions or a projection are asked for.
         ContractError: if keys do not fit together.
-        BackendError: if a back end is asked for by name and nobody offers it.
+        BackendError: if no plugin has the back end of that name.
 
     Example:
         >>> from tensordict import TensorDict

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from rl.modules.recurrent.backends._precision import as_told
+from rl.modules.recurrent._precision import as_told
 from rl.modules.recurrent.ops._kernels import Resets
 
 __all__ = ["column_sums", "define", "dense", "flat", "nothing", "products"]

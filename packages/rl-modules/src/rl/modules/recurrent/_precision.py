@@ -39,7 +39,7 @@ _current = _Current()
 
 
 def concrete(mode: Precision | None) -> Concrete | None:
-    """What a mode means; that which is set for all modules if it is None. None leaves it to torch.
+    """The precision of a mode, or of the global mode if it is None; None leaves it to torch.
 
     Raises:
         SpecError: if there is no such mode.
@@ -75,15 +75,12 @@ def set_recurrent_matmul_precision(mode: Precision) -> None:
 
 
 def as_told(device: torch.device) -> AbstractContextManager[torch.autocast | None]:
-    """Let recurrent layers compute in the type that they are told, whatever `torch.autocast` says outside.
-
-    States go on from step to step: that their type changed on the way is no help.
-    """
+    """Disable `torch.autocast`: recurrent layers compute in their own dtype, so that states keep it between steps."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 
 
 def get_recurrent_matmul_precision() -> Precision:
-    """What `set_recurrent_matmul_precision` set last; ``"auto"`` before."""
+    """The mode last set by `set_recurrent_matmul_precision`; initially ``"auto"``."""
     return _current.mode
