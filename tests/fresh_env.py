@@ -82,7 +82,7 @@ def fresh_env(home: Path, shared: Iterable[str] = CORE_NEEDS) -> FreshEnv:
 def closure(names: Iterable[str]) -> list[Distribution]:
     """The distributions with these names and everything that they require, of what is installed here."""
     found: dict[str, Distribution] = {}
-    done: set[tuple[str, str]] = set()  # with each extra that is asked for, such as cublas of cuda-toolkit
+    done: set[tuple[str, str]] = set()  # with each requested extra, such as cublas of cuda-toolkit
     todo = [(name, "") for name in names]
     while todo:
         name, extra = todo.pop()

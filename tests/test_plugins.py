@@ -1,4 +1,4 @@
-"""Plugins of others, installed as wheels: a good one trains, a broken and a future one are named and hurt nobody."""
+"""Third-party plugins, installed as wheels: a good one trains; a broken and a future one are named and left out."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def tiny(**settings):
 
 
 def after_frames(frames, change):
-    """A step that calls `change` on what it returns once so many frames have been taken."""
+    """A step that calls `change` on its result after a number of frames."""
     step, taken = GuessEnv.step, 0
 
     def changed(self, tensordict):

@@ -25,7 +25,7 @@ def interrupt(*_):
 
 @pytest.fixture
 def at_step(monkeypatch):
-    """Calls a function once, when the environments of training have taken so many steps."""
+    """Calls a function once, after a number of steps of the training environments."""
     step = GuessEnv.step
 
     def when(steps, action):

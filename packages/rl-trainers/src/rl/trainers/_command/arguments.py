@@ -206,9 +206,9 @@ def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
             raise UsageError(unknown("option", option[2:], options, dashed=True))
     try:
         whole = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
-        files = {name: _whole(v) if name in whole else v for name, v in _file_values(parser, given, options).items()}
+        files = {name: _whole(v) if name in integers else v for name, v in _file_values(parser, given, options).items()}
         namespace = parser.parse_object(files) if files else parser.get_defaults()
-        return dict(vars(parser.parse_args(_whole_words(given, whole), namespace=namespace)))
+        return dict(vars(parser.parse_args(_integer_words(given, whole), namespace=namespace)))
     except ArgumentError as error:
         raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
     except (SystemExit, RecursionError) as error:
@@ -260,15 +260,15 @@ def unknown(
     return f"there is no {what} {shown}{hint} All of them: {more}"
 
 
-def _whole_words(words: Sequence[str], whole: set[str]) -> list[str]:
-    """`words`, with 1e6 written out where a whole number is wanted."""
+def _integer_words(words: Sequence[str], integers: set[str]) -> list[str]:
+    """`words`, with 1e6 written out where an integer is expected."""
     out: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
         option, sign, value = word.partition("=")
-        if sign and option.removeprefix("--") in whole:
+        if sign and option.removeprefix("--") in integers:
             out.append(f"{option}={_whole(value)}")
         else:
-            out.append(str(_whole(word)) if before.removeprefix("--") in whole else word)
+            out.append(str(_whole(word)) if before.removeprefix("--") in integers else word)
     return out
 
 
@@ -281,7 +281,7 @@ def _whole(value: Any) -> Any:
 
 
 _WANTED = {
-    "int": "a whole number",
+    "int": "an integer",
     "float": "a number",
     "bool": "true or false",
     "tuple": "a list in quotes, like '[64,64]' or '[csv]'",

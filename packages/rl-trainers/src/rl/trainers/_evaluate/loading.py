@@ -137,7 +137,7 @@ def evaluate(
         run: the run folder, or what `load_run` made of it.
         episodes: how many.
         seed: of the environments; one that training has not used if None.
-        deterministic: act for good, or draw actions as in training.
+        deterministic: take the deterministic action (exploration off); else sample actions as in training.
 
     Raises:
         CheckpointError: if there is no run in the folder, or its checkpoint is damaged.

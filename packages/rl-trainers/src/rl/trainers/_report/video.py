@@ -60,8 +60,8 @@ def record_video(
         run: what to show.
         out: the file, ``.mp4`` or ``.gif``; it must not exist.
         seed: of the environment.
-        deterministic: act for good, or draw actions as in training.
-        max_steps: the video ends after so many steps at the latest.
+        deterministic: take the deterministic action (exploration off); else sample actions as in training.
+        max_steps: largest number of steps.
 
     Returns:
         The number of pictures.

@@ -122,10 +122,10 @@ METRICS = ("loss", "q_value", "gradient_norm", "epsilon", "learning_rate")
 
 
 def q_loss(config: DQNConfig, policy: QValueActor) -> DQNLoss:
-    """Targets of one step; for a policy that remembers lambda returns, since it learns from steps in their order.
+    """DQN loss with one-step targets, or with lambda returns for a recurrent policy, whose samples are sequences.
 
     Actions that were not greedy are not corrected for, as in Kapturowski et al.; Kozuno et al., "Revisiting Peng's
-    Q(lambda) for modern reinforcement learning", 2021, say why that does well.
+    Q(lambda) for modern reinforcement learning", 2021, explain why this works.
     """
     loss = DQNLoss(policy, loss_function="smooth_l1", delay_value=True, double_dqn=config.double, gamma=config.gamma)
     if config.policy != "mlp":
