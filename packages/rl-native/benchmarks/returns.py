@@ -1,9 +1,9 @@
 """Returns in C, against TorchRL where it is installed, and what moving the memory costs.
 
-Microseconds for one call: CPU time of the thread, all implementations interleaved in one process, medians of the rounds; one
-thread. `stream` reads and writes as many bytes as GAE does, 22 for each element, into outputs that are used again:
-what no implementation can do without. `native` writes into new memory at each call, as TorchRL does; `out=` into
-memory that is used again. Ratios are of CPU time, where nothing else is said.
+Microseconds for one call: CPU time of the thread, all implementations interleaved in one process, medians of the
+rounds; one thread. `stream` reads and writes as many bytes as GAE does, 22 for each element, into outputs that are
+used again: what no implementation can do without. `native` writes into new memory at each call, as TorchRL does;
+`out=` into memory that is used again. Ratios are of CPU time, where nothing else is said.
 
     python benchmarks/returns.py [--rounds 11]
 """

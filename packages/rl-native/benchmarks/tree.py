@@ -1,9 +1,9 @@
 """The priority tree against other libraries that are installed, plain prefix sums, and the cost of touching memory.
 
 Microseconds for one call, update / sample: an update of priorities from TD errors, and a draw with importance weights.
-CPU time of the thread, all implementations interleaved in one process, medians of the rounds; one thread. `TorchRL` is its
-`PrioritizedSampler`, `its trees` the two compiled trees alone. `lines` are random reads of as many leaves and nodes.
-Ratios are of CPU time, where nothing else is said.
+CPU time of the thread, all implementations interleaved in one process, medians of the rounds; one thread. `TorchRL` is
+its `PrioritizedSampler`, `its trees` the two compiled trees alone. `lines` are random reads of as many leaves and
+nodes. Ratios are of CPU time, where nothing else is said.
 
     python benchmarks/tree.py [--full] [--rounds 7] [--isa scalar]
 """

@@ -1,8 +1,8 @@
 """Returns as users call them, against TorchRL; and both plain PyTorch forms of the recurrence, against loops over time.
 
-All implementations run interleaved in one process on one thread; medians of CPU time of the thread in microseconds, ratios of it,
-and of wall time in brackets. `chosen` is what plain PyTorch takes by its cost model; it should be close to the smaller
-of `loop` and `scan`. `torch loop` and `numpy loop` are what one would write down without either.
+All implementations run interleaved in one process on one thread; medians of CPU time of the thread in microseconds,
+ratios of it, and of wall time in brackets. `chosen` is what plain PyTorch takes by its cost model; it should be close
+to the smaller of `loop` and `scan`. `torch loop` and `numpy loop` are what one would write down without either.
 
     python benchmarks/gae.py [--rounds 11]
 """

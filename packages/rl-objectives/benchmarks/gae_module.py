@@ -1,10 +1,10 @@
 """The `GAE` module with a value network, against its forward passes alone and TorchRL's `GAE`.
 
 Observations ``[8, 128, 17]``, a network 17-64-64-1. `forward passes` evaluates the network on all states and on all
-next states. With `shifted` one pass over ``T + 1`` states is enough. Each call makes a shallow copy of
-the batch, so that none finds the results of another; the forward passes copy it too. The implementations run
-interleaved in one process on one thread; medians of CPU time of the thread and of wall time, in microseconds; ratios of CPU
-time, and of wall time in brackets.
+next states. With `shifted` one pass over ``T + 1`` states is enough. Each call makes a shallow copy of the batch, so
+that none finds the results of another; the forward passes copy it too. The implementations run interleaved in one
+process on one thread; medians of CPU time of the thread and of wall time, in microseconds; ratios of CPU time, and of
+wall time in brackets.
 
     python benchmarks/gae_module.py [--rounds 31]
 """

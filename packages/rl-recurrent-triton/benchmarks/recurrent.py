@@ -3,11 +3,12 @@
 ``python benchmarks/recurrent.py [--minutes 8] [--whole] [--precision tf32] [--dtype float32] [--json FILE]``
 
 Microseconds of one call among calls one after another (host included), forward, and forward with backward;
-implementations interleaved in one process, medians; the most memory of a call beyond what it is given; and seconds of the first call, in
-which some compile. Before the table: numbers of the device that bound a recurrence from below, errors against float64,
-and the recurrence alone in each launch shape. After it: beside cuDNN in other types, beside TorchRL, the goals, and
-what was left out. Sizes come in the order of what is wanted most. The time ends a part, never a line of it; ``--whole``
-measures all contenders at all sizes, for hours. What Triton compiled earlier is not used, as first calls are measured.
+implementations interleaved in one process, medians; the most memory of a call beyond what it is given; and seconds of
+the first call, in which some compile. Before the table: numbers of the device that bound a recurrence from below,
+errors against float64, and the recurrence alone in each launch shape. After it: beside cuDNN in other types, beside
+TorchRL, the goals, and what was left out. Sizes come in the order of what is wanted most. The time ends a part, never
+a line of it; ``--whole`` measures all contenders at all sizes, for hours. What Triton compiled earlier is not used, as
+first calls are measured.
 
 Without a GPU it says so. ``TRITON_INTERPRET=1 ... --tiny`` tries the program on a CPU; its times mean nothing.
 """

@@ -1,8 +1,8 @@
 """Prioritized replay as users call it, against TorchRL and bare `index_select`; and plain PyTorch trees against numpy.
 
-The implementations run interleaved in one process, so that they meet the same machine. Medians of the thread's CPU time and of wall
-time, in microseconds; one thread. The native tree takes part where rl-native is installed, TorchRL where its compiled
-trees load. Three tables: a whole sample, the sampler alone at many sizes, the plain PyTorch trees.
+The implementations run interleaved in one process, so that they meet the same machine. Medians of the thread's CPU
+time and of wall time, in microseconds; one thread. The native tree takes part where rl-native is installed, TorchRL
+where its compiled trees load. Three tables: a whole sample, the sampler alone at many sizes, the plain PyTorch trees.
 
     python benchmarks/prioritized.py [--full] [--only trees] [--rows 1000000] [--batch 256] [--rounds 9]
 """

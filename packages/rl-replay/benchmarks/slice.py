@@ -1,9 +1,9 @@
 """Drawing 32 slices of 64 steps from rings of several sizes, against a scan for end flags and against TorchRL.
 
-The implementations run interleaved in one process, so that they meet the same machine. Medians of wall time and of the thread's CPU
-time, one thread. The naive side looks for the ends in all stored flags at each draw; "uniform rows" is the same buffer
-with a `RandomSampler`: what gathering as many rows costs. TorchRL takes part where it is installed, as it comes and
-with `cache_values=True`, which serves data that does not change. Episodes of 10 steps are drawn whole.
+The implementations run interleaved in one process, so that they meet the same machine. Medians of wall time and of the
+thread's CPU time, one thread. The naive side looks for the ends in all stored flags at each draw; "uniform rows" is
+the same buffer with a `RandomSampler`: what gathering as many rows costs. TorchRL takes part where it is installed, as
+it comes and with `cache_values=True`, which serves data that does not change. Episodes of 10 steps are drawn whole.
 
     python benchmarks/slice.py [--rows 10000 100000 1000000 10000000] [--calls 200] [--alone]
 """

@@ -205,10 +205,10 @@ def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
         if option.startswith("--") and option[2:] not in options:
             raise UsageError(unknown("option", option[2:], options, dashed=True))
     try:
-        whole = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
+        integers = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
         files = {name: _whole(v) if name in integers else v for name, v in _file_values(parser, given, options).items()}
         namespace = parser.parse_object(files) if files else parser.get_defaults()
-        return dict(vars(parser.parse_args(_integer_words(given, whole), namespace=namespace)))
+        return dict(vars(parser.parse_args(_integer_words(given, integers), namespace=namespace)))
     except ArgumentError as error:
         raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
     except (SystemExit, RecursionError) as error:
