@@ -38,7 +38,7 @@ def code_lines(path: Path) -> list[tuple[int, str]]:
 
 
 def source(name: str, home: str | None) -> bool:
-    """Whether a file named as in the pages exists: ``core/_mdp/done_flags.py``, or ``_flags.py`` in any folder of home."""
+    """Whether a file named as in the pages exists: ``core/mdp.py``, or ``_flags.py`` in any folder of home."""
     parts = name.removeprefix("rl/").split("/")
     package = parts.pop(0) if len(parts) > 1 and parts[0] in PACKAGES else home
     return package is not None and any((PACKAGES[package] / "src" / "rl" / package).rglob("/".join(parts)))
