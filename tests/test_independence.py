@@ -94,7 +94,7 @@ else:
 """,
 }
 MORE_NEEDS = {"recurrent_triton": ("triton",)}
-"""What a package may depend on beside rl-core."""
+"""Dependencies of a package in addition to rl-core."""
 SIBLINGS = sorted([*SMALLEST_USE, "trainers"])
 
 

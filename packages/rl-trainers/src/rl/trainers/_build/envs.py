@@ -149,7 +149,7 @@ def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
 
 
 def _no_component(env: str) -> str:
-    """What the registry says about the environment: the nearest name, and plugins that are left out."""
+    """The registry's message about the environment: the nearest name, and plugins that are left out."""
     try:
         load("env", env)
     except UnknownComponentError as error:

@@ -1,4 +1,4 @@
-"""From the words after ``rl train`` to a config. Imports no torch."""
+"""Parse the arguments of ``rl train`` into a config. Imports no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UsageError(RLError, ValueError):
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """What ``rl train`` was asked for."""
+    """Parsed arguments of ``rl train``."""
 
     recipe: Recipe
     config: RunConfig
@@ -43,7 +43,7 @@ class TrainArguments:
 
 _CONTROL = (
     ConfigField("out", str | None, None, "the run folder, which must not exist [runs/RECIPE-ENV-SEED-COUNTER]"),
-    ConfigField("resume", str | None, None, "an earlier run's folder; it goes on where its last checkpoint was saved"),
+    ConfigField("resume", str | None, None, "an earlier run's folder; it continues from its last checkpoint"),
     ConfigField("config", str | None, None, "a YAML file with settings, for example another run's config.yaml"),
     ConfigField("display", str, "auto", "progress as a live panel (rich), lines (plain), not at all (none), or auto"),
 )
@@ -85,7 +85,7 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     values = _parse(parser, given)
     control = {field.name: values.pop(field.name) for field in _CONTROL}
     if control["resume"] and control["out"]:
-        raise UsageError("--resume goes on in the folder that it names: leave --out away")
+        raise UsageError("--resume continues in the folder that it names: remove --out")
     modes = get_args(DisplayMode)
     if control["display"] not in modes:
         raise UsageError(f"--display must be one of {', '.join(modes)}, got {control['display']!r}")
@@ -290,7 +290,7 @@ _WANTED = {
 
 
 def _explained(message: str, prog: str) -> str:
-    """What jsonargparse says, in the words of the command line."""
+    """A message of jsonargparse, in terms of the command line."""
     wrong = re.search(r"Parser key \"(\w+)\": Expected an? <class '(?:[\w.]+\.)?(\w+)'>. Got value: (.*)", message)
     if wrong is not None and wrong[2] in _WANTED:
         return f"--{wrong[1].replace('_', '-')} must be {_WANTED[wrong[2]]}, got {wrong[3]}"

@@ -46,7 +46,7 @@ class DQNConfig(RunConfig):
         recurrent_horizon: largest initial memory span of a unit, in steps; the units are spread between 1 and this
             number. Above 1 for tasks with long delays.
         sequence_length: steps of a sampled sequence that a recurrent policy learns from.
-        burn_in: steps in front of these, on which its stored state is only brought up to date.
+        burn_in: steps before these, used only to update the stored recurrent state.
         td_lambda: weight of longer returns in the targets of a recurrent policy; 0 looks one step ahead, 1 to the end
             of the sequence.
 
