@@ -98,7 +98,7 @@ def test_another_runs_config_is_accepted(tmp_path):
         pytest.param(["--config", "typo.yaml"], "no setting gama; did you mean gamma?", id="bad-key"),
         pytest.param(["--config", "value.yaml"], "gamma must be in [0, 1], got 7", id="bad-value"),
         pytest.param(["dqn", "--config", "ppo.yaml"], "is about the recipe 'ppo'", id="other-recipe"),
-        pytest.param(["--out", "a", "--resume", "old"], "leave --out away", id="out-and-resume"),
+        pytest.param(["--out", "a", "--resume", "old"], "remove --out", id="out-and-resume"),
     ],
 )
 def test_what_cannot_be_understood_is_said_with_status_2(words, message, capsys, tmp_path):
