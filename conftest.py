@@ -12,7 +12,7 @@ from sybil.parsers.myst import PythonCodeBlockParser
 
 
 def setup(namespace: dict[str, Any]) -> None:
-    """Start a page with a known seed, where it cannot leave files behind in the checkout."""
+    """Run a page with a fixed seed in a temporary folder."""
     import torch
 
     torch.manual_seed(0)

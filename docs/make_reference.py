@@ -44,13 +44,23 @@ def package_page(package: Path) -> str:
     for name in EXTRA_MODULES.get(root, []):
         sub = module[name.removeprefix(root + ".")]
         sub = sub.final_target if sub.is_alias else sub
-        lines += [f"## {name}", "", (sub.docstring.value if sub.docstring else ""), "", *members(sub, name)]
+        lines += [
+            f"## {name}",
+            "",
+            (sub.docstring.value if sub.docstring else ""),
+            "",
+            *members(sub, name),
+        ]
     return "\n".join(lines) + "\n"
 
 
 def load(name: str, package: Path) -> griffe.Module:
     """A module with its re-exports resolved."""
-    loader = griffe.GriffeLoader(search_paths=[package / "src"], allow_inspection=False, docstring_parser="google")
+    loader = griffe.GriffeLoader(
+        search_paths=[package / "src"],
+        allow_inspection=False,
+        docstring_parser="google",
+    )
     module = loader.load(name)
     loader.resolve_aliases(implicit=True, external=False)
     assert isinstance(module, griffe.Module)
@@ -67,7 +77,11 @@ def members(module: Any, prefix: str | None = None) -> Iterator[str]:
         try:
             target = member.final_target if member.is_alias else member
         except griffe.AliasResolutionError:
-            yield from block("py:data", f"{prefix}.{name}", ["Re-exported from a third-party package."])
+            yield from block(
+                "py:data",
+                f"{prefix}.{name}",
+                ["Re-exported from a third-party package."],
+            )
             continue
         yield from entry(target, f"{prefix}.{name}")
 
@@ -78,7 +92,11 @@ def entry(target: Any, path: str) -> Iterator[str]:
         body = [*source(target), *docstring(target), *methods(target)]
         yield from block("py:class", path + signature(target), body)
     elif target.is_function:
-        yield from block("py:function", path + signature(target), [*source(target), *docstring(target)])
+        yield from block(
+            "py:function",
+            path + signature(target),
+            [*source(target), *docstring(target)],
+        )
     elif not target.is_module:
         yield from block("py:data", path, list(docstring(target)))
 
@@ -86,7 +104,9 @@ def entry(target: Any, path: str) -> Iterator[str]:
 def source(target: Any) -> Iterator[str]:
     """Where it is written, and of a class what it inherits from."""
     file = str(target.relative_package_filepath)
-    bases = ", ".join(f"`{str(base).rpartition('.')[2]}`" for base in getattr(target, "bases", ()))
+    bases = ", ".join(
+        f"`{str(base).rpartition('.')[2]}`" for base in getattr(target, "bases", ())
+    )
     yield from (f"In `{file}`" + (f", inherits {bases}." if bases else "."), "")
 
 
@@ -111,7 +131,11 @@ def hidden(target: Any) -> Iterator[tuple[str, Any]]:
     seen = set(target.members)
     for base in bases:
         if base.name not in (base.package.exports or ()):
-            yield from ((name, member) for name, member in base.members.items() if name not in seen)
+            yield from (
+                (name, member)
+                for name, member in base.members.items()
+                if name not in seen
+            )
         seen |= set(base.members)
 
 
@@ -127,8 +151,17 @@ def signature(target: Any) -> str:
             words.append("*")
             star = True
         star = star or kind == "variadic positional"
-        text = {"variadic positional": "*", "variadic keyword": "**"}.get(kind, "") + parameter.name
-        words.append(text + (f"={parameter.default}" if parameter.default is not None and "*" not in text else ""))
+        text = {"variadic positional": "*", "variadic keyword": "**"}.get(
+            kind, ""
+        ) + parameter.name
+        words.append(
+            text
+            + (
+                f"={parameter.default}"
+                if parameter.default is not None and "*" not in text
+                else ""
+            )
+        )
     return "(" + ", ".join(words).replace("\n", " ") + ")"
 
 
@@ -141,7 +174,9 @@ def docstring(target: Any) -> Iterator[str]:
         if kind == "text":
             yield from (escape(section.value), "")
         elif kind in ("returns", "yields"):
-            said = " ".join(str(value.description) for value in section.value)  # griffe takes each line for a value
+            said = " ".join(
+                str(value.description) for value in section.value
+            )  # griffe takes each line for a value
             yield from (f"**{kind.capitalize()}** {escape(' '.join(said.split()))}", "")
         elif kind in ("parameters", "attributes", "raises"):
             yield from items(kind, section.value)
@@ -159,7 +194,9 @@ def items(kind: str, values: Any) -> Iterator[str]:
     """A list of parameters or errors."""
     yield from (f"**{kind.capitalize()}**", "")
     for value in values:
-        name = getattr(value, "name", "") or (str(value.annotation) if value.annotation else "")
+        name = getattr(value, "name", "") or (
+            str(value.annotation) if value.annotation else ""
+        )
         text = " ".join(str(value.description).split())
         yield f"- `{name}`: {escape(text)}" if name else f"- {escape(text)}"
     yield ""
@@ -173,7 +210,10 @@ def code(text: str) -> list[str]:
 def escape(text: str) -> str:
     """Docstrings write code in double backquotes and use `*` in shapes: Markdown must not see emphasis there."""
     parts = re.split(r"(`[^`]*`)", text.replace("``", "`"))
-    return "".join(part if part.startswith("`") else re.sub(r"\*\*|(?<=\[)\*", r"\\\g<0>", part) for part in parts)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"\*\*|(?<=\[)\*", r"\\\g<0>", part)
+        for part in parts
+    )
 
 
 def block(kind: str, title: str, body: list[str], fence: str = "::::") -> list[str]:
@@ -185,11 +225,15 @@ def main() -> None:
     """Write every page and the list of them."""
     OUT.mkdir(parents=True, exist_ok=True)
     names = []
-    for package in sorted(path.parent for path in (ROOT / "packages").glob("*/pyproject.toml")):
+    for package in sorted(
+        path.parent for path in (ROOT / "packages").glob("*/pyproject.toml")
+    ):
         (OUT / f"{package.name}.md").write_text(package_page(package))
         names.append(package.name)
     toc = "\n".join(names)
-    (OUT / "index.md").write_text(f"# Reference\n\nOne page per package.\n\n```{{toctree}}\n{toc}\n```\n")
+    (OUT / "index.md").write_text(
+        f"# Reference\n\nOne page per package.\n\n```{{toctree}}\n{toc}\n```\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A loss and a loop of one's own: advantage-weighted regression (Peng et al. 2019) on CartPole-v1.
 
-The loss needs rl-core only: a `Contract` that says which keys it reads and writes, and a ``forward``. The loop steps
+The loss needs rl-core only: a `Contract` of the keys that it reads and writes, and a ``forward``. The loop steps
 the environment with ``rollout`` instead of a collector.
 """
 

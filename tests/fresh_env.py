@@ -2,7 +2,7 @@
 
 torch and its like are large, so an environment is not filled from the network: the distributions that a package
 may depend on are linked from the environment that runs the tests, and pip installs our wheels *with* their
-dependencies from a folder and nothing else. A package that asked for more than it may would fail to install.
+dependencies from a folder and nothing else. A package with an undeclared dependency fails to install.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def fresh_env(home: Path, shared: Iterable[str] = CORE_NEEDS) -> FreshEnv:
 
 
 def closure(names: Iterable[str]) -> list[Distribution]:
-    """The distributions with these names and everything that they require, of what is installed here."""
+    """Installed distributions with these names and their requirements."""
     found: dict[str, Distribution] = {}
-    done: set[tuple[str, str]] = set()  # with each extra that is asked for, such as cublas of cuda-toolkit
+    done: set[tuple[str, str]] = set()  # with each requested extra, such as cublas of cuda-toolkit
     todo = [(name, "") for name in names]
     while todo:
         name, extra = todo.pop()

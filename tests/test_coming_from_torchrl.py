@@ -1,4 +1,4 @@
-"""The table behind docs/coming-from-torchrl.md against the classes that answer arguments of TorchRL.
+"""The table of docs/coming-from-torchrl.md against the classes that handle arguments of TorchRL.
 
 `python tests/test_coming_from_torchrl.py` prints the table.
 """
@@ -18,7 +18,7 @@ PACKAGES += ["rl.objectives.value", "rl.objectives.value.functional"]
 
 
 def answering() -> Iterator[tuple[str, Any]]:
-    """Public classes and functions that answer arguments of others, by name."""
+    """Public classes and functions that handle foreign arguments, by name."""
     for package in PACKAGES:
         module = importlib.import_module(package)
         for name in module.__all__:
@@ -29,7 +29,7 @@ def answering() -> Iterator[tuple[str, Any]]:
 
 
 def table() -> str:
-    """The page's rows: by argument, the classes, what is dropped, and what to do."""
+    """Rows of the page: argument, classes, accepted default, remedy."""
     rows: dict[tuple[str, str, str], list[str]] = {}
     for name, found in dict(answering()).items():
         for argument, (why, *values) in found.needless.items():

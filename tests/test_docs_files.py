@@ -1,8 +1,10 @@
-"""The documentation names source files; they exist."""
+"""Source files and commands that the documentation names exist; its code fits the page."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 from fresh_env import ROOT
@@ -19,11 +21,27 @@ PAGES = {
 }
 
 
+DOCS = [ROOT / "README.md", *(p for p in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "api"} & set(p.parts))]
+BY_PAGE = pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
+WIDTH = 88  # columns of a code block that the page shows without scrolling
+
+
+def code_lines(path: Path) -> list[tuple[int, str]]:
+    """The lines of the code blocks of a page, with their numbers."""
+    inside, found = False, []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.startswith("```"):
+            inside = not inside
+        elif inside:
+            found.append((number, line))
+    return found
+
+
 def source(name: str, home: str | None) -> bool:
-    """Whether a file named as the pages name it is there: ``core/_done.py``, ``rl/core/mdp.py``, ``_flags.py``."""
+    """Whether a file named as in the pages exists: ``core/mdp.py``, or ``_flags.py`` in any folder of home."""
     parts = name.removeprefix("rl/").split("/")
     package = parts.pop(0) if len(parts) > 1 and parts[0] in PACKAGES else home
-    return package is not None and (PACKAGES[package] / "src" / "rl" / package).joinpath(*parts).is_file()
+    return package is not None and any((PACKAGES[package] / "src" / "rl" / package).rglob("/".join(parts)))
 
 
 @pytest.mark.parametrize(("page", "home"), PAGES.items(), ids=PAGES)
@@ -37,3 +55,17 @@ def test_a_missing_file_would_be_found():
     assert source("_flags.py", "envs")
     assert not source("_flags.py", "core")
     assert not source("core/_flags.py", None)
+
+
+@BY_PAGE
+def test_code_blocks_fit_the_page(path):
+    assert [f"{path.name}:{number}" for number, line in code_lines(path) if len(line) > WIDTH] == []
+
+
+@BY_PAGE
+def test_commands_of_x_that_a_page_names_exist(path):
+    environments = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]
+    scripts = set(environments["default"]["scripts"]) | {"hatch", "rl"}
+    scripts |= {f"{env}:{name}" for env, value in environments.items() for name in value.get("scripts", {})}
+    named = set(re.findall(r"\./x ([a-z][\w:-]*)", path.read_text()))
+    assert named <= scripts

@@ -27,6 +27,6 @@ def test_every_hook_has_a_heading_and_every_heading_a_hook():
     ],
 )
 def test_accelerators_answer_without_a_mark_and_plain_torch_last(hook, marks):
-    """As docs/hooks.md says, so that an unmarked third party is called before ours."""
+    """As docs/hooks.md says, so that an unmarked third-party plugin is called first."""
     found = {record.distribution: mark for record, mark in Registry.installed().candidates(hook)}
     assert {distribution: mark for distribution, mark in found.items() if distribution in marks} == marks

@@ -94,7 +94,7 @@ else:
 """,
 }
 MORE_NEEDS = {"recurrent_triton": ("triton",)}
-"""What a package may depend on beside rl-core."""
+"""Dependencies of a package in addition to rl-core."""
 SIBLINGS = sorted([*SMALLEST_USE, "trainers"])
 
 
@@ -116,7 +116,7 @@ def test_it_does_its_smallest_job(alone):
     env.script(SMALLEST_USE[name])
 
 
-def test_it_lists_its_components_and_nobody_elses(alone):
+def test_it_lists_its_components_and_no_others(alone):
     name, env = alone
     done = env.rl("plugins", "--json")
     assert done.returncode == 0, done.stderr

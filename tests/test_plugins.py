@@ -1,4 +1,4 @@
-"""Plugins of others, installed as wheels: a good one trains, a broken and a future one are named and hurt nobody."""
+"""Third-party plugins, installed as wheels: a good one trains; a broken and a future one are named and left out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def crowd(wheels: Path, tmp_path_factory) -> FreshEnv:
 
 @pytest.fixture(scope="module")
 def listed(crowd: FreshEnv) -> dict[str, dict]:
-    """What `rl plugins` says, by distribution."""
+    """Records of `rl plugins`, by distribution."""
     done = crowd.rl("plugins", "--json")
     assert done.returncode == 0, done.stderr
     return {record["distribution"]: record for record in json.loads(done.stdout)}

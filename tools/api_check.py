@@ -65,7 +65,7 @@ def stored_api(package: Path, api: dict[str, Any]) -> griffe.Module:
 
 
 def stripped(value: Any, package: Path) -> Any:
-    """A snapshot without what is volatile."""
+    """A snapshot without line numbers and paths."""
     if isinstance(value, dict):
         kept = {key: stripped(item, package) for key, item in value.items() if key not in VOLATILE | LINES}
         kept |= dict.fromkeys(LINES & value.keys(), 1)
@@ -115,7 +115,7 @@ def check(package: Path) -> bool:
 
 
 def main() -> int:
-    """Check every package, after writing the snapshots that were asked for."""
+    """Check every package, after writing the requested snapshots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", default="", metavar="NAME", help="write the snapshot of NAME, or of all")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])

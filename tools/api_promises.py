@@ -97,7 +97,7 @@ def bounds(project: dict[str, Any]) -> dict[str, str]:
 
 
 def components(package: Path, project: dict[str, Any]) -> list[str]:
-    """What the declaration offers; it is imported by itself, which imports nothing heavy."""
+    """Components of the declaration module, which is imported alone."""
     values = project.get("entry-points", {}).get("rl.plugins", {}).values()
     paths = sorted(package.parent.glob("*/src"))
     found: list[str] = []

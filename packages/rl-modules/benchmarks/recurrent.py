@@ -44,11 +44,11 @@ Sides = dict[str, Callable[[], Any]]
 
 
 def medians(sides: Sides, rounds: int, *, warm: bool = False) -> dict[str, tuple[float, float]]:
-    """Milliseconds of CPU and of wall time; contenders in turn, so that a busy machine slows all of them alike.
+    """Milliseconds of CPU and of wall time; interleaved, so that a busy machine slows all implementations alike.
 
-    Every other turn goes backward: nobody always follows whoever leaves the caches fullest.
+    Every other round runs in reverse order, so that no implementation always follows the one that fills the caches.
 
-    With `warm` each runs once more before it is timed: a millisecond's work is slowed by whoever ran before.
+    With `warm` each runs once untimed before it is timed: caches left by the previous one slow a call of a millisecond.
     """
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for run in sides.values():

@@ -1,9 +1,9 @@
 """Returns in C, against TorchRL where it is installed, and what moving the memory costs.
 
-Microseconds for one call: CPU time of the thread, all sides in turns in one process, medians of the rounds; one
-thread. `stream` reads and writes as many bytes as GAE does, 22 for each element, into outputs that are used again:
-what no implementation can do without. `native` writes into new memory at each call, as TorchRL does; `out=` into
-memory that is used again. Ratios are of CPU time, where nothing else is said.
+Microseconds for one call: CPU time of the thread, all implementations interleaved in one process, medians of the
+rounds; one thread. `stream` reads and writes as many bytes as GAE does, 22 for each element, into outputs that are
+used again: what no implementation can do without. `native` writes into new memory at each call, as TorchRL does;
+`out=` into memory that is used again. Ratios are of CPU time, where nothing else is said.
 
     python benchmarks/returns.py [--rounds 11]
 """
@@ -32,7 +32,7 @@ def refuse_different(sides: Sides) -> None:
         torch.testing.assert_close(other, found["native"], rtol=1e-3, atol=1e-3)
 
 
-def in_turns(sides: Sides, rounds: int, elements: int) -> dict[str, Pair]:
+def interleave(sides: Sides, rounds: int, elements: int) -> dict[str, Pair]:
     """Medians of each, in microseconds."""
     times: dict[str, list[Pair]] = {name: [] for name in sides}
     for _ in range(rounds):
@@ -81,7 +81,7 @@ def main() -> None:
         for what, ours in native(batch).items():
             sides = ours | theirs.get(what, {}) | {"stream": stream(batch)}
             refuse_different(sides)
-            found = in_turns(sides, rounds, shape[0] * shape[1])
+            found = interleave(sides, rounds, shape[0] * shape[1])
             print(row(what, shape, found), flush=True)
     print("\ngoals: at least 100 times TorchRL's vec, 10 times its loop; at most 1.5 streams; at most 6 us at [8, 128]")
 

@@ -1,9 +1,9 @@
 """The priority tree against other libraries that are installed, plain prefix sums, and the cost of touching memory.
 
 Microseconds for one call, update / sample: an update of priorities from TD errors, and a draw with importance weights.
-CPU time of the thread, all sides in turns in one process, medians of the rounds; one thread. `TorchRL` is its
-`PrioritizedSampler`, `its trees` the two compiled trees alone. `lines` are random reads of as many leaves and nodes.
-Ratios are of CPU time, where nothing else is said.
+CPU time of the thread, all implementations interleaved in one process, medians of the rounds; one thread. `TorchRL` is
+its `PrioritizedSampler`, `its trees` the two compiled trees alone. `lines` are random reads of as many leaves and
+nodes. Ratios are of CPU time, where nothing else is said.
 
     python benchmarks/tree.py [--full] [--rounds 7] [--isa scalar]
 """
@@ -41,7 +41,7 @@ def clock(call: Call, seconds: float, pool: int) -> Pair:
     return (time.thread_time_ns() - cpu) / 1e3 / count, (time.perf_counter_ns() - wall) / 1e3 / count
 
 
-def in_turns(calls: dict[str, Call], rounds: int, seconds: float, pool: int) -> dict[str, Pair]:
+def interleave(calls: dict[str, Call], rounds: int, seconds: float, pool: int) -> dict[str, Pair]:
     """Medians of each."""
     found: dict[str, list[Pair]] = {name: [] for name in calls}
     for call in calls.values():
@@ -61,7 +61,7 @@ def measure(sides: dict[str, Side], lines: Lines, size: int, batches: list[Batch
     updates: dict[str, Call] = {name: lambda i, s=side: s.update(batches[i]) for name, side in sides.items()}
     draws: dict[str, Call] = {name: lambda _, s=side: s.sample(size) for name, side in sides.items()}
     updates["lines"] = draws["lines"] = lambda i: reads[i]()
-    run = partial(in_turns, rounds=options.rounds, seconds=options.seconds, pool=len(batches))
+    run = partial(interleave, rounds=options.rounds, seconds=options.seconds, pool=len(batches))
     return run(updates), run(draws)
 
 

@@ -1,7 +1,7 @@
 """Returns as users call them, against TorchRL; and the plain PyTorch recurrence against loops over time.
 
-All sides run in turns in one process on one thread; medians of CPU time of the thread in microseconds, ratios of it,
-and of wall time in brackets. `torch loop` and `numpy loop` are the plain loops over time.
+All implementations run interleaved in one process on one thread; medians of CPU time of the thread in microseconds,
+ratios of it, and of wall time in brackets. `torch loop` and `numpy loop` are plain loops over time.
 
     python benchmarks/gae.py [--rounds 11]
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from peers import Sides, in_turns, ratio, row, table, torchrl_values
+from peers import Sides, interleave, ratio, row, table, torchrl_values
 from torch import Tensor
 
 from rl.objectives.functional._recurrence import recurrence_backend, scan_recurrence, torch_recurrence
@@ -60,7 +60,7 @@ def estimates(rounds: int) -> None:
         batch = draw(rows, steps)
         peers = {} if theirs is None else forms(theirs.functional, "TorchRL", *batch)
         for what, sides in forms(functional, "rl", *batch).items():
-            found = in_turns(sides | peers.get(what, {}), rounds)
+            found = interleave(sides | peers.get(what, {}), rounds)
             cells = [f"{found[name][0]:,.0f}" if name in found else "-" for name in columns]
             cells += [ratio(found, peer, "rl vec") for peer in columns[2:]]
             print(row([what, f"[{rows}, {steps}]", *cells]), flush=True)
@@ -92,7 +92,7 @@ def plain_forms(rounds: int) -> None:
         (_, _, d, done, _), _ = draw(rows, steps)
         c = torch.full_like(d, 0.94).masked_fill(done, 0)
         arrays = d.numpy(), c.numpy()
-        found = in_turns(
+        found = interleave(
             {
                 "rl": lambda d=d, c=c: torch_recurrence(d, c, 1),
                 "scan": lambda d=d, c=c: scan_recurrence(d, c, 1),

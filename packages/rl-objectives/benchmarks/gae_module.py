@@ -1,10 +1,10 @@
-"""The `GAE` module with a value network, against the forward passes that it cannot do without, and TorchRL's.
+"""The `GAE` module with a value network, against its forward passes alone and TorchRL's `GAE`.
 
 Observations ``[8, 128, 17]``, a network 17-64-64-1. `forward passes` evaluates the network on all states and on all
-states that were reached. With `shifted` one pass over ``T + 1`` states is enough. Each call makes a shallow copy of
-the batch, so that none finds the results of another; the forward passes do so too, and leave it. All sides run in
-turns in one process on one thread; medians of CPU time of the thread and of wall time, in microseconds; ratios of CPU
-time, and of wall time in brackets.
+next states. With `shifted` one pass over ``T + 1`` states is enough. Each call makes a shallow copy of the batch, so
+that none finds the results of another; the forward passes copy it too. The implementations run interleaved in one
+process on one thread; medians of CPU time of the thread and of wall time, in microseconds; ratios of CPU time, and of
+wall time in brackets.
 
     python benchmarks/gae_module.py [--rounds 31]
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from peers import Sides, in_turns, ratio, row, table, torchrl_values
+from peers import Sides, interleave, ratio, row, table, torchrl_values
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
@@ -80,7 +80,7 @@ def main() -> None:
     sides |= with_torchrl(critic, data)
     for module in list(sides.values())[1:]:
         torch.testing.assert_close(advantage_of(module), advantage_of(sides["GAE"]), rtol=1e-3, atol=1e-3)
-    found = in_turns(sides, rounds)
+    found = interleave(sides, rounds)
     table(["", "us CPU", "us wall", "/ forward passes", "/ GAE"])
     for name, (cpu, wall) in found.items():
         ratios = [ratio(found, name, "forward passes"), ratio(found, name, "GAE")]

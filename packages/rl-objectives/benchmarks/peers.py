@@ -1,4 +1,4 @@
-"""What the scripts here share: timing in turns, and TorchRL where it is installed."""
+"""What the scripts here share: interleaved timing, and TorchRL where it is installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def torchrl_values() -> Any:
     return value
 
 
-def in_turns(sides: Sides, rounds: int, seconds: float = 0.01) -> dict[str, Pair]:
+def interleave(sides: Sides, rounds: int, seconds: float = 0.01) -> dict[str, Pair]:
     """Medians of each, in microseconds; in each round as many calls, one after the other, as take about `seconds`.
 
     How many those are, calls say that go before: the first ones find caches as another side left them.
@@ -50,7 +50,7 @@ def in_turns(sides: Sides, rounds: int, seconds: float = 0.01) -> dict[str, Pair
 
 
 def clock(call: Callable[[], object], count: int) -> Pair:
-    """Nanoseconds of so many calls."""
+    """Nanoseconds of `count` calls."""
     cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
     for _ in range(count):
         call()

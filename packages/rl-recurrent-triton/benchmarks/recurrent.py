@@ -2,12 +2,13 @@
 
 ``python benchmarks/recurrent.py [--minutes 8] [--whole] [--precision tf32] [--dtype float32] [--json FILE]``
 
-Microseconds of one call among calls one after another (host included), forward, and forward with backward; contenders
-in turns in one process, medians; the most memory of a call beyond what it is given; and seconds of the first call, in
-which some compile. Before the table: numbers of the device that bound a recurrence from below, errors against float64,
-and the recurrence alone in each launch shape. After it: beside cuDNN in other types, beside TorchRL, the goals, and
-what was left out. Sizes come in the order of what is wanted most. The time ends a part, never a line of it; ``--whole``
-measures all contenders at all sizes, for hours. What Triton compiled earlier is not used, as first calls are measured.
+Microseconds of one call among calls one after another (host included), forward, and forward with backward;
+implementations interleaved in one process, medians; the most memory of a call beyond what it is given; and seconds of
+the first call, in which some compile. Before the table: numbers of the device that bound a recurrence from below,
+errors against float64, and the recurrence alone in each launch shape. After it: beside cuDNN in other types, beside
+TorchRL, the goals, and what was left out. Sizes come in the order of what is wanted most. The time ends a part, never
+a line of it; ``--whole`` measures all contenders at all sizes, for hours. What Triton compiled earlier is not used, as
+first calls are measured.
 
 Without a GPU it says so. ``TRITON_INTERPRET=1 ... --tiny`` tries the program on a CPU; its times mean nothing.
 """
@@ -28,7 +29,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from recurrent_gpu import Call, Place, in_turns, machine
+from recurrent_gpu import Call, Place, interleave, machine
 from recurrent_shapes import MODES, precisions, shapes
 from recurrent_sides import PEERS, SIDES, Problem, Run, Size, use_precision
 
@@ -86,7 +87,7 @@ class Table:
         forward = {name: _without_grad(run) for name, run in runs.items()}
         both = {name: _with_grad(name, run, problem) for name, run in runs.items()}
         for passes, calls in (("forward", forward), ("both", both)):
-            taken = in_turns(self.place, calls, rounds=self.rounds, seconds=self.seconds)
+            taken = interleave(self.place, calls, rounds=self.rounds, seconds=self.seconds)
             times |= {(name, passes): ms for name, ms in taken.items()}
         times |= {(name, "memory"): self.place.peak(call) / 2**20 for name, call in both.items()}
         self.found[size] = times

@@ -68,8 +68,8 @@ class Place:
         return graph.replay
 
 
-def in_turns(place: Place, calls: Mapping[str, Call], *, rounds: int, seconds: float) -> dict[str, float]:
-    """Milliseconds of a call among calls one after another, host included: medians of rounds in turns.
+def interleave(place: Place, calls: Mapping[str, Call], *, rounds: int, seconds: float) -> dict[str, float]:
+    """Milliseconds of a call among calls one after another, host included: medians of interleaved rounds.
 
     Args:
         place: where.
@@ -113,7 +113,7 @@ def machine(place: Place, *, seconds: float) -> dict[str, float]:
     replay = place.captured(many)
     calls: dict[str, Call] = {"copy": lambda: other.copy_(large), "stream": many}
     calls |= {"graph": replay} if replay else {}
-    times = in_turns(place, calls, rounds=5, seconds=seconds)
+    times = interleave(place, calls, rounds=5, seconds=seconds)
     found = {
         "copy, GB/s": 2 * 4 * large.numel() / times["copy"] / 1e6,
         "launch in a stream, us": times["stream"],  # a thousand of them in milliseconds
@@ -134,5 +134,5 @@ def _latency(place: Place, seconds: float) -> dict[str, float]:
     launch: Any = follow
     few, many = 1000, 11000
     calls = {str(n): lambda n=n: launch[(1,)](ring, out, n, num_warps=1) for n in (few, many)}
-    times = in_turns(place, calls, rounds=5, seconds=seconds)
+    times = interleave(place, calls, rounds=5, seconds=seconds)
     return {"load from L2, us": (times[str(many)] - times[str(few)]) / (many - few) * 1e3}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from recurrent_gpu import Place, in_turns
+from recurrent_gpu import Place, interleave
 from recurrent_sides import Problem, Size
 from torch import Tensor
 
@@ -94,7 +94,7 @@ def _times(place: Place, size: Size, mode: str, shape: str | None, rounds: int, 
         graphs = {f"{name} in a graph": place.captured(call) for name, call in calls.items()}
         calls |= {name: replay for name, replay in graphs.items() if replay is not None}
         times = {
-            name: 1e3 * ms / size.time for name, ms in in_turns(place, calls, rounds=rounds, seconds=seconds).items()
+            name: 1e3 * ms / size.time for name, ms in interleave(place, calls, rounds=rounds, seconds=seconds).items()
         }
     except Exception as problem:  # noqa: BLE001  a shape that does not fit here is a result, too
         return f"left out: {type(problem).__name__}: {str(problem).splitlines()[0][:90] if str(problem) else ''}"

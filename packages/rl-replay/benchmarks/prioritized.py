@@ -1,8 +1,8 @@
 """Prioritized replay as users call it, against TorchRL and bare `index_select`; and plain PyTorch trees against numpy.
 
-All sides run in turns in one process, so that they meet the same machine. Medians of the thread's CPU time and of wall
-time, in microseconds; one thread. The native tree takes part where rl-native is installed, TorchRL where its compiled
-trees load. Three tables: a whole sample, the sampler alone at many sizes, the plain PyTorch trees.
+The implementations run interleaved in one process, so that they meet the same machine. Medians of the thread's CPU
+time and of wall time, in microseconds; one thread. The native tree takes part where rl-native is installed, TorchRL
+where its compiled trees load. Three tables: a whole sample, the sampler alone at many sizes, the plain PyTorch trees.
 
     python benchmarks/prioritized.py [--full] [--only trees] [--rows 1000000] [--batch 256] [--rounds 9]
 """
@@ -29,7 +29,7 @@ Pair = tuple[float, float]  # CPU time of the thread, wall time
 Call = Callable[[int], object]
 
 
-def in_turns(sides: dict[str, Call], rounds: int, seconds: float = 0.01) -> dict[str, Pair]:
+def interleave(sides: dict[str, Call], rounds: int, seconds: float = 0.01) -> dict[str, Pair]:
     """Medians of each; in each round as many calls of it, one after the other, as take about `seconds`.
 
     How many those are, calls say that go before: the first ones find caches as another side left them.
@@ -49,7 +49,7 @@ def in_turns(sides: dict[str, Call], rounds: int, seconds: float = 0.01) -> dict
 
 
 def timed(call: Call, count: int) -> Pair:
-    """Microseconds of so many calls."""
+    """Microseconds of `count` calls."""
     cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
     for i in range(count):
         call(i)
@@ -93,7 +93,7 @@ def whole_sample(options: argparse.Namespace, *, peer: bool) -> None:
         made["TorchRL"] = torchrl_buffer(data, size)
     for name, buffer in made.items():
         sides[f"buffer.sample, {name}"] = lambda _, b=buffer: b.sample()
-    found = in_turns(sides, 3 * options.rounds)
+    found = interleave(sides, 3 * options.rounds)
     base, own = next(iter(found.values())), found[f"buffer.sample, {backends()[0]}"]
     table([f"sample({size}) of {rows:,}", "us CPU", "us wall", "/ bare", "/ rl-replay", "the same, wall time"])
     for name, (cpu, wall) in found.items():
@@ -117,7 +117,7 @@ def sampler_times(made: dict[str, tuple[Any, Any]], rows: int, size: int, rounds
         name: lambda i, s=sampler: s.update_priority(*pool[i % len(pool)]) for name, (sampler, _) in made.items()
     }
     draws: dict[str, Call] = {name: lambda _, s=s, t=storage: s.sample(t, size) for name, (s, storage) in made.items()}
-    return [in_turns(updates, rounds), in_turns(draws, rounds)]
+    return [interleave(updates, rounds), interleave(draws, rounds)]
 
 
 def samplers(options: argparse.Namespace, *, peer: bool) -> None:
@@ -179,7 +179,7 @@ def torch_trees(options: argparse.Namespace, *, peer: bool) -> None:  # noqa: AR
                 return tree.sample(size), tree.min()
 
             sides: dict[str, Call] = {name: lambda i, t=tree: step(i, t) for name, tree in made.items()}
-            found = in_turns(sides, options.rounds)
+            found = interleave(sides, options.rounds)
             times = " | ".join(f"{cpu:,.0f}" for cpu, _ in found.values())
             gain = found["numpy cumsum and searchsorted"][0] / found["PrefixTree"][0]
             least = min(least, gain)

@@ -1,9 +1,9 @@
 """Drawing 32 slices of 64 steps from rings of several sizes, against a scan for end flags and against TorchRL.
 
-All sides run in turns in one process, so that they meet the same machine; medians of wall time and of the thread's CPU
-time, one thread. The naive side looks for the ends in all stored flags at each draw; "uniform rows" is the same buffer
-with a `RandomSampler`: what gathering as many rows costs. TorchRL takes part where it is installed, as it comes and
-with `cache_values=True`, which serves data that does not change. Episodes of 10 steps are drawn whole.
+The implementations run interleaved in one process, so that they meet the same machine. Medians of wall time and of the
+thread's CPU time, one thread. The naive side looks for the ends in all stored flags at each draw; "uniform rows" is
+the same buffer with a `RandomSampler`: what gathering as many rows costs. TorchRL takes part where it is installed, as
+it comes and with `cache_values=True`, which serves data that does not change. Episodes of 10 steps are drawn whole.
 
     python benchmarks/slice.py [--rows 10000 100000 1000000 10000000] [--calls 200] [--alone]
 """
@@ -36,7 +36,7 @@ def rows_of(count: int, episode: int) -> TensorDict:
 
 
 class Naive:
-    """A draw in bare torch that finds the ends of trajectories anew."""
+    """Slice sampling in bare torch that searches the ends of trajectories at each call."""
 
     def __init__(self, data: TensorDict) -> None:
         self.leaves = {key: data[key].clone() for key in data.keys(include_nested=True, leaves_only=True)}
@@ -77,7 +77,7 @@ def peer(data: TensorDict, **options: object) -> object:
     return buffer
 
 
-def in_turns(sides: Sides, calls: int) -> dict[str, tuple[float, float]]:
+def interleave(sides: Sides, calls: int) -> dict[str, tuple[float, float]]:
     """Median wall and CPU time in microseconds; a slow side is called less often."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     spent = dict.fromkeys(sides, 0.0)
@@ -109,7 +109,7 @@ def case(rows: int, episode: int, calls: int, *, alone: bool) -> None:
     fixed: Sides = {"rl-replay": mine.sample, "uniform rows": own(data, RandomSampler()).sample}
     title = f"{rows} rows, {rows // episode} trajectories of {episode} steps"
     if alone:
-        report(f"{title}: sample", in_turns(fixed, calls))
+        report(f"{title}: sample", interleave(fixed, calls))
         return
     fixed["naive scan"] = Naive(data).sample
     drawn: Sides = {"rl-replay": lambda: mine.sampler.sample(mine.storage, SLICES * STEPS)}
@@ -121,9 +121,9 @@ def case(rows: int, episode: int, calls: int, *, alone: bool) -> None:
         fixed |= {"torchrl": theirs.sample, "torchrl, cached": cached.sample}
         drawn["torchrl"] = lambda: theirs.sampler.sample(theirs.storage, SLICES * STEPS)
         changing["torchrl"] = lambda: (peers.extend(new), peers.sample())
-    report(f"{title}: sample", in_turns(fixed, calls))
-    report(f"{title}: the sampler alone, indices and flags", in_turns(drawn, calls))
-    report(f"{title}: growing, extend by 256 rows and sample", in_turns(changing, calls))
+    report(f"{title}: sample", interleave(fixed, calls))
+    report(f"{title}: the sampler alone, indices and flags", interleave(drawn, calls))
+    report(f"{title}: growing, extend by 256 rows and sample", interleave(changing, calls))
 
 
 def main() -> None:

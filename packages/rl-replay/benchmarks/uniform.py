@@ -1,6 +1,6 @@
 """Uniform sampling and extending of a replay buffer, against bare `index_select` and `index_copy_` on the same tensors.
 
-All sides run in turns in one process, so that they meet the same machine. Medians of wall time and of the
+The implementations run interleaved in one process, so that they meet the same machine. Medians of wall time and of the
 thread's CPU time, and the ratio of the medians. One thread. TorchRL's buffer takes part where it is installed.
 
     python benchmarks/uniform.py [--rows 1000000] [--batch 256] [--calls 3000]
@@ -37,7 +37,7 @@ def batch(rows: int) -> TensorDict:
     )
 
 
-def in_turns(sides: dict[str, Callable[[], object]], calls: int) -> Times:
+def interleave(sides: dict[str, Callable[[], object]], calls: int) -> Times:
     times: Times = {name: [] for name in sides}
     for turn in range(calls + 100):
         for name, call in sides.items():
@@ -81,7 +81,7 @@ def main() -> None:
     sides: dict[str, Callable[[], object]] = {"bare": bare_sample, "rl-replay": buffer.sample}
     if theirs is not None:
         sides["TorchRL"] = theirs.sample
-    report("sample", in_turns(sides, options.calls))
+    report("sample", interleave(sides, options.calls))
 
     new = batch(size)
     parts = [new[key] for key in new.keys(include_nested=True, leaves_only=True)]
@@ -97,7 +97,7 @@ def main() -> None:
     sides = {"bare": bare_extend, "rl-replay": lambda: buffer.extend(new)}
     if theirs is not None:
         sides["TorchRL"] = lambda: theirs.extend(new)
-    report("extend", in_turns(sides, options.calls))
+    report("extend", interleave(sides, options.calls))
 
 
 if __name__ == "__main__":

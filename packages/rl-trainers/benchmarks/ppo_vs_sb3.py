@@ -1,7 +1,7 @@
 """PPO on CartPole-v1 to 50,000 frames: this package against Stable-Baselines3, same hyperparameters.
 
-Both sides run in one process, one torch thread, in turns. What counts is the time of the whole training call, with
-neither side evaluating. Run: ``python ppo_vs_sb3.py [repetitions]``.
+Both sides run in one process with one torch thread, interleaved. What counts is the time of the whole training call,
+with neither side evaluating. Run: ``python ppo_vs_sb3.py [repetitions]``.
 """
 
 from __future__ import annotations

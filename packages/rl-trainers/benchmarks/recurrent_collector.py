@@ -1,8 +1,8 @@
 """An LSTM policy in a collector, 16 environments, against a loop by hand with `nn.LSTMCell`.
 
-Both step the same kind of environment (``cartpole``, or ``recall``, which costs next to nothing), draw actions, score
-them, begin states anew where episodes end, and stack a batch of 64 steps. They take turns; what counts is the thread's
-CPU time. The goal is a ratio of at most 1.3.
+Both step the same kind of environment (``cartpole``, or ``recall``, which costs next to nothing), sample actions,
+compute their log-probabilities, reset states where episodes end, and stack a batch of 64 steps. They run interleaved;
+the figure is the thread's CPU time. The goal is a ratio of at most 1.3.
 
 Run: ``./x bench packages/rl-trainers/benchmarks/recurrent_collector.py [cartpole|recall] [batches]``.
 """

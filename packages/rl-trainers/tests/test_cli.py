@@ -81,8 +81,8 @@ def test_another_runs_config_is_accepted(tmp_path):
         pytest.param(["--config", "deep.yaml"], "config file deep.yaml is not YAML", id="deep-file"),
         pytest.param(["--learnin-rate", "1"], "no option --learnin-rate; did you mean --learning-rate?", id="option"),
         pytest.param(["--learning-rate", "fast"], "--learning-rate must be a number, got fast", id="type"),
-        pytest.param(["--num-envs", "2.5"], "--num-envs must be a whole number, got 2.5", id="fraction"),
-        pytest.param(["--num-envs", "1.5e0"], "--num-envs must be a whole number, got 1.5", id="fraction-e"),
+        pytest.param(["--num-envs", "2.5"], "--num-envs must be an integer, got 2.5", id="fraction"),
+        pytest.param(["--num-envs", "1.5e0"], "--num-envs must be an integer, got 1.5", id="fraction-e"),
         pytest.param(["--loggers", "csv"], "--loggers must be a list in quotes, like '[64,64]'", id="no-list"),
         pytest.param(["--seed", "3", "4"], "cannot understand '4'; the recipe comes first, each", id="two-values"),
         pytest.param(["--seed", "3", "ppo"], "cannot understand 'ppo'; the recipe comes first", id="recipe-last"),
@@ -99,7 +99,7 @@ def test_another_runs_config_is_accepted(tmp_path):
         pytest.param(["--config", "typo.yaml"], "no setting gama; did you mean gamma?", id="bad-key"),
         pytest.param(["--config", "value.yaml"], "gamma must be in [0, 1], got 7", id="bad-value"),
         pytest.param(["dqn", "--config", "ppo.yaml"], "is about the recipe 'ppo'", id="other-recipe"),
-        pytest.param(["--out", "a", "--resume", "old"], "leave --out away", id="out-and-resume"),
+        pytest.param(["--out", "a", "--resume", "old"], "remove --out", id="out-and-resume"),
     ],
 )
 def test_what_cannot_be_understood_is_said_with_status_2(words, message, capsys, tmp_path):
@@ -169,7 +169,7 @@ def test_yaml_numbers_in_every_spelling_are_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("words", [["--total-frames", "2e4"], ["--total-frames=2E4"], ["--config", "c.yaml"]])
-def test_whole_numbers_may_be_written_with_an_exponent(words, tmp_path):
+def test_integers_may_be_written_with_an_exponent(words, tmp_path):
     (tmp_path / "c.yaml").write_text("total_frames: 2e4\n")
     frames = parse_train(words).config.total_frames
     assert (frames, type(frames)) == (20_000, int)

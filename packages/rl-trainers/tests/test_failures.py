@@ -27,7 +27,7 @@ def tiny(**settings):
 
 
 def after_frames(frames, change):
-    """A step that calls `change` on what it returns once so many frames have been taken."""
+    """A step that calls `change` on its result after a number of frames."""
     step, taken = GuessEnv.step, 0
 
     def changed(self, tensordict):
@@ -72,10 +72,10 @@ def test_an_error_in_the_environment_says_what_is_left(monkeypatch, tmp_path, ca
     monkeypatch.setattr(GuessEnv, "step", after_frames(300, explode))
     with pytest.raises(OSError, match="went away"):
         train_ppo(tiny(total_frames=1280, checkpoint_every=128), out="run", display="plain")
-    assert "256 frames are saved; to go on from there: rl train ppo --resume run" in capsys.readouterr().out
+    assert "256 frames are saved; to continue: rl train ppo --resume run" in capsys.readouterr().out
     with pytest.raises(OSError, match="went away"):
         train_ppo(tiny(total_frames=1280), out="early", display="plain")
-    assert "no checkpoint to go on from was saved yet in early" in capsys.readouterr().out
+    assert "no checkpoint was saved yet in early" in capsys.readouterr().out
 
 
 def test_a_full_disk_is_named(monkeypatch, tmp_path):

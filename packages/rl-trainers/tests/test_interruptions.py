@@ -25,7 +25,7 @@ def interrupt(*_):
 
 @pytest.fixture
 def at_step(monkeypatch):
-    """Calls a function once, when the environments of training have taken so many steps."""
+    """Calls a function once, after a number of steps of the training environments."""
     step = GuessEnv.step
 
     def when(steps, action):
@@ -82,7 +82,7 @@ def test_a_final_evaluation_that_was_interrupted_is_made_on_resume(monkeypatch, 
     with pytest.raises(KeyboardInterrupt):
         train_ppo(CONFIG, out=tmp_path / "parts", display="plain")
     monkeypatch.setattr(Evaluator, "run", run)
-    assert "1024 frames are saved; to go on from there: rl train ppo --resume" in capsys.readouterr().out
+    assert "1024 frames are saved; to continue: rl train ppo --resume" in capsys.readouterr().out
     assert not (tmp_path / "parts" / "summary.json").exists()
     train_ppo(CONFIG, resume=tmp_path / "parts", display="none")
     assert result(tmp_path / "parts") == result(tmp_path / "whole")

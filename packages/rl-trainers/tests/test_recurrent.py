@@ -397,7 +397,7 @@ def test_a_recurrent_state_that_was_removed_is_named(place):
 
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_slices_over_two_environments_are_refused_by_what_the_rows_show(ndim):
-    """Rollouts without names of trajectories, in a storage of one dimension: no flag says where an environment ends."""
+    """Rollouts without trajectory ids, in a storage of one dimension: no flag says where an environment ends."""
     torch.manual_seed(0)
     memory = GRUModule(4, WIDTH, in_key="observation", out_key="features")
     head = TensorDictModule(nn.Linear(WIDTH, 2), ["features"], ["action_value"])

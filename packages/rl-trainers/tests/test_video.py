@@ -90,7 +90,7 @@ def test_a_video_that_cannot_be_written_is_said_before_episodes_are_played(tmp_p
 
 
 @pytest.mark.parametrize("policy", ["lstm", "gru"])
-def test_a_policy_that_remembers_plays_the_episode_of_its_evaluation(policy, tmp_path):
+def test_a_recurrent_policy_plays_the_episode_of_its_evaluation(policy, tmp_path):
     config = PPOConfig(
         env="CartPole-v1", observation_indices=(0, 2), policy=policy, recurrent_size=8, hidden=(8,), total_frames=512,
         num_envs=2, frames_per_batch=256, minibatch_size=128, eval_episodes=1, final_eval_episodes=1, loggers=("csv",),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChainEnv", "ReinforceLoss", "__version__"]
 
-# Listing plugins runs this file, so it imports nothing until a name is asked for.
+# Listing plugins runs this file, so its names are imported on first use.
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {

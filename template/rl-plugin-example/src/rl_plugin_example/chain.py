@@ -83,7 +83,7 @@ class ChainEnv:
     # ------------------------------------------------------------ plain tensors
 
     def lowered(self) -> LeafEnv:
-        """The form without TensorDicts; what drives many steps asks for it."""
+        """Leaf form, used by collectors."""
         return self
 
     def reset_leaves(self, current: Leaves | None = None, mask: Tensor | None = None) -> Leaves:

@@ -46,15 +46,15 @@ def train(argv: Sequence[str]) -> int:
 
 
 def _train(argv: Sequence[str]) -> int:
-    asked = parse_train(argv)
-    if isinstance(asked, str):
-        sys.stdout.write(asked)
+    arguments = parse_train(argv)
+    if isinstance(arguments, str):
+        sys.stdout.write(arguments)
         return 0
-    if asked.display != "none":
-        sys.stdout.write(f"rl train: {asked.recipe.name} on {asked.config.env}; importing libraries ...\n")
+    if arguments.display != "none":
+        sys.stdout.write(f"rl train: {arguments.recipe.name} on {arguments.config.env}; importing libraries ...\n")
         sys.stdout.flush()
-    train = asked.recipe.load_train()
-    result = train(asked.config, out=asked.out, resume=asked.resume, display=asked.display)
+    train = arguments.recipe.load_train()
+    result = train(arguments.config, out=arguments.out, resume=arguments.resume, display=arguments.display)
     return 130 if result.interrupted else 0
 
 
@@ -128,7 +128,7 @@ def evaluate(argv: Sequence[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as `rl train` does."""
+    """Report an error in one line, as `rl train` does."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. More: {self.prog} --help")
@@ -166,7 +166,7 @@ def _eval_parser() -> argparse.ArgumentParser:
         "--deterministic",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="take the best action, or draw it as in training (default: take the best)",
+        help="take the deterministic action, or sample it as in training (default: deterministic)",
     )
     parser.add_argument("--stochastic", action="store_false", dest="deterministic", help="same as --no-deterministic")
     return parser

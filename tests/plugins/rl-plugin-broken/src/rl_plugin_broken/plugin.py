@@ -1,3 +1,3 @@
-"""Does not import: the library is not there."""
+"""Declaration module whose import fails: the library does not exist."""
 
-import a_library_that_nobody_has  # noqa: F401  # pyright: ignore[reportMissingImports]  the point of this plugin
+import a_library_that_does_not_exist  # noqa: F401  # pyright: ignore[reportMissingImports]  the point of this plugin

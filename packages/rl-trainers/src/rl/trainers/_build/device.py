@@ -13,7 +13,7 @@ def check_device(device: str) -> None:
     """Raise unless tensors can be made on a device.
 
     Raises:
-        BackendError: if not; says what there is.
+        BackendError: if not; names the available devices.
 
     Example:
         >>> check_device("cpu")

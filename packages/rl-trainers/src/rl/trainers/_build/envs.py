@@ -173,7 +173,7 @@ def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
 
 
 def _no_component(env: str) -> str:
-    """What the module or the registry says: that there is no such name, the nearest, and plugins that are left out."""
+    """The message of the module or the registry: the nearest name, and plugins that are left out."""
     module, colon, name = env.partition(":")
     if colon:
         return f"And the module {module!r} has no {name!r}."

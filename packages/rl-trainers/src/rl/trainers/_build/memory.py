@@ -1,4 +1,4 @@
-"""Recurrent layers in front of a network, so that a policy can remember what it no longer observes."""
+"""Recurrent layers before the network of a policy or critic."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class _Network(nn.Module):
 
 
 def described_observations(env: Env, layout: str = "auto") -> str:
-    """A line that says how each observation is read.
+    """A line that states how each observation is read.
 
     Example:
         >>> from rl.envs import GymEnv

@@ -17,7 +17,7 @@ def adam(parameters: Iterable[Tensor], learning_rate: float, eps: float = 1e-5) 
     Kingma and Ba, "Adam: a method for stochastic optimization", 2015.
 
     Args:
-        parameters: what is trained; those without gradient are left out.
+        parameters: the trained parameters; those without gradient are skipped.
         learning_rate: step size.
         eps: added to the denominator.
     """

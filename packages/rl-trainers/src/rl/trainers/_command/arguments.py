@@ -1,4 +1,4 @@
-"""From the words after ``rl train`` to a config. Imports no torch."""
+"""Parse the arguments of ``rl train`` into a config. Imports no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UsageError(RLError, ValueError):
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """What ``rl train`` was asked for."""
+    """Parsed arguments of ``rl train``."""
 
     recipe: Recipe
     config: RunConfig
@@ -43,7 +43,7 @@ class TrainArguments:
 
 _CONTROL = (
     ConfigField("out", str | None, None, "the run folder, which must not exist [runs/RECIPE-ENV-SEED-COUNTER]"),
-    ConfigField("resume", str | None, None, "an earlier run's folder; it goes on where its last checkpoint was saved"),
+    ConfigField("resume", str | None, None, "an earlier run's folder; it continues from its last checkpoint"),
     ConfigField("config", str | None, None, "a YAML file with settings, for example another run's config.yaml"),
     ConfigField("display", str, "auto", "progress as a live panel (rich), lines (plain), not at all (none), or auto"),
 )
@@ -85,7 +85,7 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     values = _parse(parser, given)
     control = {field.name: values.pop(field.name) for field in _CONTROL}
     if control["resume"] and control["out"]:
-        raise UsageError("--resume goes on in the folder that it names: leave --out away")
+        raise UsageError("--resume continues in the folder that it names: remove --out")
     modes = get_args(DisplayMode)
     if control["display"] not in modes:
         raise UsageError(f"--display must be one of {', '.join(modes)}, got {control['display']!r}")
@@ -205,10 +205,10 @@ def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
         if option.startswith("--") and option[2:] not in options:
             raise UsageError(unknown("option", option[2:], options, dashed=True))
     try:
-        whole = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
-        files = {name: _whole(v) if name in whole else v for name, v in _file_values(parser, given, options).items()}
+        integers = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
+        files = {name: _whole(v) if name in integers else v for name, v in _file_values(parser, given, options).items()}
         namespace = parser.parse_object(files) if files else parser.get_defaults()
-        return dict(vars(parser.parse_args(_whole_words(given, whole), namespace=namespace)))
+        return dict(vars(parser.parse_args(_integer_words(given, integers), namespace=namespace)))
     except ArgumentError as error:
         raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
     except (SystemExit, RecursionError) as error:
@@ -260,15 +260,15 @@ def unknown(
     return f"there is no {what} {shown}{hint} All of them: {more}"
 
 
-def _whole_words(words: Sequence[str], whole: set[str]) -> list[str]:
-    """`words`, with 1e6 written out where a whole number is wanted."""
+def _integer_words(words: Sequence[str], integers: set[str]) -> list[str]:
+    """`words`, with 1e6 written out where an integer is expected."""
     out: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
         option, sign, value = word.partition("=")
-        if sign and option.removeprefix("--") in whole:
+        if sign and option.removeprefix("--") in integers:
             out.append(f"{option}={_whole(value)}")
         else:
-            out.append(str(_whole(word)) if before.removeprefix("--") in whole else word)
+            out.append(str(_whole(word)) if before.removeprefix("--") in integers else word)
     return out
 
 
@@ -281,7 +281,7 @@ def _whole(value: Any) -> Any:
 
 
 _WANTED = {
-    "int": "a whole number",
+    "int": "an integer",
     "float": "a number",
     "bool": "true or false",
     "tuple": "a list in quotes, like '[64,64]' or '[csv]'",
@@ -290,7 +290,7 @@ _WANTED = {
 
 
 def _explained(message: str, prog: str) -> str:
-    """What jsonargparse says, in the words of the command line."""
+    """A message of jsonargparse, in terms of the command line."""
     wrong = re.search(r"Parser key \"(\w+)\": Expected an? <class '(?:[\w.]+\.)?(\w+)'>. Got value: (.*)", message)
     if wrong is not None and wrong[2] in _WANTED:
         return f"--{wrong[1].replace('_', '-')} must be {_WANTED[wrong[2]]}, got {wrong[3]}"

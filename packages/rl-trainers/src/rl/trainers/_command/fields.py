@@ -1,4 +1,4 @@
-"""What a config class says about its fields, for --help and for checks. Imports no torch."""
+"""Fields of a config class, for --help and for checks. Imports no torch."""
 
 from __future__ import annotations
 

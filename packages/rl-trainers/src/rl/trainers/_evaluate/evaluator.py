@@ -16,18 +16,18 @@ from rl.trainers._run.rng import seed_everything
 
 __all__ = ["Evaluator"]
 
-#: an evaluation raises when an episode has not ended after this many steps, and says so earlier if none has
+#: steps of an unfinished episode before an evaluation raises, and before a note reports that none has ended
 MAX_STEPS, NOTE_STEPS = 100_000, 10_000
 
 
 class Evaluator:
     """Plays whole episodes.
 
-    Each parallel environment plays the same number of episodes, so that short ones are not favoured.
+    Each parallel environment plays the same number of episodes, so that short episodes are not over-represented.
 
     Args:
         make: called with the number of parallel environments and a seed, returns the environment.
-        policy: what is evaluated; its present weights, at each `run`.
+        policy: the policy; each `run` uses its current weights.
         deterministic: take the deterministic action, or sample actions as in training.
 
     Attributes:
@@ -47,8 +47,8 @@ class Evaluator:
         """Returns of `episodes` episodes, ``[episodes]`` float64. Seeds the global generators.
 
         Args:
-            episodes: how many; all are played side by side.
-            seed: decides start states and whatever is random.
+            episodes: number of episodes, played in parallel.
+            seed: of start states and of all randomness.
 
         Raises:
             RLError: if an episode does not end.

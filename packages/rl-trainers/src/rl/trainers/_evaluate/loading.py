@@ -74,7 +74,7 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
     Args:
         run: the run folder.
         checkpoint: ``best`` or ``last``; a run that was stopped before its first evaluation has only the last one, and
-            the result's ``checkpoint`` says so.
+            the result's ``checkpoint`` names it.
         device: instead of the one that it was trained on.
 
     Raises:
@@ -135,9 +135,9 @@ def evaluate(
 
     Args:
         run: the run folder, or what `load_run` made of it.
-        episodes: how many.
+        episodes: number of episodes.
         seed: of the environments; one that training has not used if None.
-        deterministic: act for good, or draw actions as in training.
+        deterministic: take the deterministic action (exploration off); else sample actions as in training.
 
     Raises:
         CheckpointError: if there is no run in the folder, or its checkpoint is damaged.

@@ -19,22 +19,22 @@ DisplayMode = Literal["auto", "rich", "plain", "none"]
 
 
 class Display(Protocol):
-    """What a run tells about itself while it goes on."""
+    """Progress of a run on the screen."""
 
     def start(self, title: str, total: int, done: int) -> None:
-        """A run of `total` frames begins, or goes on after `done` of them."""
+        """Start a run of `total` frames, or resume it after `done` frames."""
         ...
 
     def update(self, frames: int, values: Mapping[str, float], times: Mapping[str, float]) -> None:
-        """An iteration has ended: the latest figures, and seconds by what they were spent on."""
+        """Show the latest figures, and the seconds of each phase, after an iteration."""
         ...
 
     def note(self, text: str) -> None:
-        """One line that stays."""
+        """Print a line that stays."""
         ...
 
     def stop(self) -> None:
-        """The run is over. May be called twice."""
+        """End the display. May be called twice."""
         ...
 
 
@@ -65,7 +65,7 @@ def make_display(mode: DisplayMode = "auto", stream: TextIO | None = None) -> Di
 
 
 class QuietDisplay:
-    """Says nothing."""
+    """Display that prints nothing."""
 
     def start(self, title: str, total: int, done: int) -> None: ...
     def update(self, frames: int, values: Mapping[str, float], times: Mapping[str, float]) -> None: ...
@@ -123,7 +123,7 @@ class PlainDisplay:
 
 
 class RichDisplay:
-    """A panel that is redrawn in place: progress, figures, and where the time goes.
+    """Panel that is redrawn in place: progress, figures, share of time of each phase.
 
     Args:
         stream: the terminal.

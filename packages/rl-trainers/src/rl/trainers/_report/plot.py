@@ -16,7 +16,7 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
     """Draw returns over frames from a ``metrics.csv``.
 
     Args:
-        metrics: the file; its columns ``return_mean`` and ``eval_return_mean`` are drawn.
+        metrics: the file; its columns ``return_mean`` and ``eval_return_mean`` are plotted.
         out: the PNG file to write.
         title: above the picture.
 

@@ -1,4 +1,4 @@
-"""Videos of a policy at work; needs the extra ``video``."""
+"""Videos of a policy; needs the extra ``video``."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def record_video(
         run: what to show.
         out: the file, ``.mp4`` or ``.gif``; it must not exist.
         seed: of the environment.
-        deterministic: act for good, or draw actions as in training.
-        max_steps: the video ends after so many steps at the latest.
+        deterministic: take the deterministic action (exploration off); else sample actions as in training.
+        max_steps: largest number of steps.
 
     Returns:
         The number of pictures.
@@ -89,7 +89,7 @@ def record_video(
             td = _going_on(step_mdp(td))
     fps = _fps(env)
     env.close()
-    # Even sides are all that the codec asks for; by default imageio stretches pictures to multiples of 16.
+    # The codec needs even sides; by default imageio scales frames to multiples of 16.
     options = {"duration": 1000 / fps, "loop": 0} if Path(out).suffix == ".gif" else {"fps": fps, "macro_block_size": 2}
     try:
         with atomic_path(Path(out)) as path:

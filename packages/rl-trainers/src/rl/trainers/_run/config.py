@@ -39,8 +39,8 @@ class RunConfig:
         eval_episodes: episodes of each of these evaluations.
         final_eval_episodes: fresh episodes on which the best policy is evaluated at the end; this is the
             result in summary.json.
-        max_episode_steps: end episodes as truncated after so many steps; 0 for the environment's
-            own limit, if it has one.
+        max_episode_steps: number of steps after which episodes are truncated; 0 for the environment's own
+            limit, if it has one.
         observation_indices: entries of a vector observation that the policy may see, as in [0,2], which hides the
             velocities of CartPole-v1; an empty list for all.
         log_every: frames between two rows of metrics.

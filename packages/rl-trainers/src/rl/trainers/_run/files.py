@@ -1,4 +1,4 @@
-"""Files that are either complete or not there."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["atomic_path", "remove_temporary", "write_atomic"]
 
 @contextmanager
 def atomic_path(path: Path) -> Generator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends without an error.
+    """A temporary path next to `path` that replaces it when the block ends without an error.
 
     What was at `path` before stays as it is until then, and for good if the block raises.
     """

@@ -1,4 +1,4 @@
-"""The folder of one run: where everything is, and that nothing in it is overwritten."""
+"""The folder of one run; existing files are never overwritten."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RunFolder:
             lock.release()
 
     def check_present(self) -> None:
-        """Raise if the folder was deleted or renamed while its run goes on.
+        """Raise if the folder was deleted or renamed during its run.
 
         Raises:
             CheckpointError: if so.
@@ -81,7 +81,7 @@ class RunFolder:
 
         Args:
             path: where; ``runs/RECIPE-ENV-SEED-COUNTER`` if None.
-            recipe: what is run.
+            recipe: the recipe.
             config: its settings.
 
         Raises:

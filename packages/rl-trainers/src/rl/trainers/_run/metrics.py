@@ -16,10 +16,8 @@ __all__ = ["EpisodeStats"]
 class EpisodeStats:
     """Returns and lengths of finished episodes, from rewards and done flags alone.
 
-    Works for every environment, whatever it reports about itself.
-
     Args:
-        num_envs: environments that run side by side.
+        num_envs: number of environments.
         window: episodes over which means are taken.
 
     Example:

@@ -1,4 +1,4 @@
-"""What may change when a run is resumed."""
+"""Settings that may change when a run is resumed."""
 
 from __future__ import annotations
 

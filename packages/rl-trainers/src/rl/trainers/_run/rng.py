@@ -1,4 +1,4 @@
-"""The global random generators: seeding, saving, and leaving them alone."""
+"""Global random generators: seed, save and restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training run: its folder, clock, metrics, evaluations, checkpoints, and its end."""
+"""One training run: folder, clock, metrics, evaluations, checkpoints, result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from rl.trainers.recipes._base import Recipe
 
 __all__ = ["Run", "Stateful", "TrainResult"]
 
-#: steps of each environment without the end of an episode after which a note says so
+#: steps of each environment without the end of an episode before a note reports it
 ENDLESS_STEPS = 10_000
 
 
@@ -70,13 +70,13 @@ class TrainResult:
 
 
 class Run:
-    """What all recipes share. A recipe builds its parts, then loops while `going` says so.
+    """A training run, shared by all recipes. A recipe builds its parts, then loops while `going`.
 
     Creating a run seeds everything and checks that it can begin; it writes nothing. `training` creates the
     folder or restores the checkpoint.
 
     Args:
-        recipe: what is run.
+        recipe: the recipe.
         config: its settings.
         out: the run folder, which must not exist; the next free one under ``runs/`` if None.
         resume: the folder of an earlier run, which is continued.
@@ -100,7 +100,7 @@ class Run:
         should_stop: Callable[[int], bool] | None = None,
     ) -> None:
         if out is not None and resume is not None:
-            raise RLError("out and resume exclude each other: a resumed run goes on in its own folder")
+            raise RLError("out and resume exclude each other: a resumed run continues in its own folder")
         check_device(config.device)
         _check_threads(config.threads)
         self.recipe, self.config = recipe, config
@@ -183,9 +183,9 @@ class Run:
             return
         path = self.folder.path
         resume = f"rl train {self.recipe.name} --resume {path}"
-        left = f"no checkpoint to go on from was saved yet in {path}"
+        left = f"no checkpoint was saved yet in {path}"
         if self._saved_at is not None:
-            left = f"{self._saved_at} frames are saved; to go on from there: {resume}"
+            left = f"{self._saved_at} frames are saved; to continue: {resume}"
         with suppress(OSError):  # the screen may be what failed
             self._display.note(left)
         if issubclass(kind, KeyboardInterrupt) and self._saved_at is not None:
@@ -317,7 +317,7 @@ class Run:
         return self._seconds + time.perf_counter() - self._since
 
     def _finite_figures(self) -> Mapping[str, float]:
-        """The latest figures, unless a loss says that the weights are lost."""
+        """The latest figures; raises if a loss is not finite."""
         values = self._figures()
         for name, value in values.items():
             if name.startswith("loss") and not math.isfinite(value):
@@ -363,8 +363,8 @@ class Run:
     def _save_last(self) -> None:
         assert self.folder is not None
         self.folder.check_present()
-        self._finite_figures()  # what is saved can be resumed
-        with warnings.catch_warnings(record=True) as caught:  # what cannot be continued exactly, said once
+        self._finite_figures()  # never save a run that cannot be resumed
+        with warnings.catch_warnings(record=True) as caught:  # parts that cannot be restored exactly, reported once
             warnings.simplefilter("always")
             state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
         for warning in caught:

@@ -1,4 +1,4 @@
-"""When something is due that happens every so many frames."""
+"""Schedule of what happens every `n` frames."""
 
 from __future__ import annotations
 

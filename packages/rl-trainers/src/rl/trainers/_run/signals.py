@@ -1,4 +1,4 @@
-"""Ctrl-C and the stop signal as a flag that a loop looks at."""
+"""SIGINT and SIGTERM as a flag that the training loop reads."""
 
 from __future__ import annotations
 

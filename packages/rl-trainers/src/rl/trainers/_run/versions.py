@@ -1,4 +1,4 @@
-"""Which versions made a run."""
+"""Versions of the packages that a run used."""
 
 from __future__ import annotations
 

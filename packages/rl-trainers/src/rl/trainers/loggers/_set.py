@@ -30,7 +30,7 @@ class LoggerSet:
 
         Args:
             folder: the run folder.
-            resume_step: frames at which a resumed run goes on; None for a new one.
+            resume_step: frames from which a resumed run continues; None for a new run.
         """
         self._loggers = [kind(folder, resume_step=resume_step) for kind in self._kinds]
 

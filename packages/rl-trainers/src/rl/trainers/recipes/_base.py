@@ -1,4 +1,4 @@
-"""What ``rl train`` needs to know about a recipe. Imports no torch."""
+"""`Recipe`: the description of a recipe for ``rl train``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Recipe:
     A plugin offers one as a component of kind ``recipe`` whose target is such an object.
 
     Args:
-        name: what is typed after ``rl train``.
+        name: the argument of ``rl train``.
         config: a frozen dataclass on top of `RunConfig`, each field documented in its docstring.
         train: ``"module:function"``; called as ``train(config, out=, resume=, display=)``.
         policy: ``"module:function"``; called as ``policy(config, env)``, returns the untrained policy.

@@ -43,10 +43,10 @@ class DQNConfig(RunConfig):
         policy: mlp, or with a memory lstm or gru: for environments that hide a part of their state.
         recurrent_size: width of that memory.
         recurrent_layers: its layers, one on the other.
-        recurrent_horizon: steps that it reaches back over at first, unit by unit up to so many; above 1 for what has
-            to be recalled after long.
+        recurrent_horizon: largest initial memory span of a unit, in steps; the units are spread between 1 and this
+            number. Above 1 for tasks with long delays.
         sequence_length: steps of a sampled sequence that a recurrent policy learns from.
-        burn_in: steps in front of these, on which its stored state is only brought up to date.
+        burn_in: steps before these, used only to update the stored recurrent state.
         td_lambda: weight of longer returns in the targets of a recurrent policy; 0 looks one step ahead, 1 to the end
             of the sequence.
 

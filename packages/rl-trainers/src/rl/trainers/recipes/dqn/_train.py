@@ -48,7 +48,7 @@ def train_dqn(
     Args:
         config: what to train, and how.
         out: the run folder, which must not exist; the next free one under ``runs/`` if None.
-        resume: the folder of an earlier run, which goes on where its last checkpoint was saved.
+        resume: the folder of an earlier run, which continues from its last checkpoint.
         display: ``rich``, ``plain``, ``none``, or ``auto`` for what fits the standard output.
         should_stop: called with the frames so far after each round; true ends the run as Ctrl-C does.
 
@@ -122,10 +122,10 @@ METRICS = ("loss", "q_value", "gradient_norm", "epsilon", "learning_rate")
 
 
 def q_loss(config: DQNConfig, policy: QValueActor) -> DQNLoss:
-    """Targets of one step; for a policy that remembers lambda returns, since it learns from steps in their order.
+    """DQN loss with one-step targets, or with lambda returns for a recurrent policy, whose samples are sequences.
 
     Actions that were not greedy are not corrected for, as in Kapturowski et al.; Kozuno et al., "Revisiting Peng's
-    Q(lambda) for modern reinforcement learning", 2021, say why that does well.
+    Q(lambda) for modern reinforcement learning", 2021, explain why this works.
     """
     loss = DQNLoss(policy, loss_function="smooth_l1", delay_value=True, double_dqn=config.double, gamma=config.gamma)
     if config.policy != "mlp":
@@ -134,10 +134,10 @@ def q_loss(config: DQNConfig, policy: QValueActor) -> DQNLoss:
 
 
 def replay_buffer(config: DQNConfig, policy: QValueActor) -> ReplayBuffer:
-    """Transitions; for a recurrent policy, sequences ``[slices, sequence_length]`` with a warm state.
+    """Transitions; for a recurrent policy, sequences ``[slices, sequence_length]`` with burned-in states.
 
-    Sequences run on over the ends of episodes: ``is_init`` says where the next one begins, and the state with it. So
-    every step is drawn as often as any other, also those of episodes that are shorter than a sequence.
+    Sequences continue over the ends of episodes; the state is reset where ``is_init`` is true. Every step is therefore
+    sampled with the same probability, also in episodes shorter than a sequence.
     """
     size, device = config.buffer_size, config.device
     if config.policy == "mlp":
@@ -145,12 +145,12 @@ def replay_buffer(config: DQNConfig, policy: QValueActor) -> ReplayBuffer:
         storage = LazyTensorStorage(size, device=device)
         return kind(storage=storage, sampler=_sampler(config), batch_size=config.minibatch_size)
     length = config.burn_in + config.sequence_length
-    values: Any = policy[0]  # what chooses the action is behind it
+    values: Any = policy[0]  # the network before the choice of the action
     return ReplayBuffer(
         storage=LazyTensorStorage(size - size % config.frames_per_batch, device=device, ndim=2),  # whole batches
         sampler=SliceSampler(slice_len=length, end_key=BREAK, pad_output=True),
         batch_size=config.minibatch_size // config.sequence_length * length,
-        transform=BurnInTransform(values[:-1], config.burn_in),  # without the network behind the memory
+        transform=BurnInTransform(values[:-1], config.burn_in),  # without the layers after the recurrent ones
     )
 
 

@@ -40,8 +40,8 @@ class PPOConfig(RunConfig):
             have one each.
         recurrent_size: width of that memory.
         recurrent_layers: its layers, one on the other.
-        recurrent_horizon: steps that it reaches back over at first, unit by unit up to so many; above 1 for what has
-            to be recalled after long.
+        recurrent_horizon: largest initial memory span of a unit, in steps; the units are spread between 1 and this
+            number. Above 1 for tasks with long delays.
         sequence_length: steps through which gradients of a recurrent policy flow; minibatches are made of such
             sequences, each from the state on that was stored with its first step. Divides the steps of an environment
             in a batch, frames_per_batch / num_envs.

@@ -46,7 +46,7 @@ def train_ppo(
     Args:
         config: what to train, and how.
         out: the run folder, which must not exist; the next free one under ``runs/`` if None.
-        resume: the folder of an earlier run, which goes on where its last checkpoint was saved.
+        resume: the folder of an earlier run, which continues from its last checkpoint.
         display: ``rich``, ``plain``, ``none``, or ``auto`` for what fits the standard output.
         should_stop: called with the frames so far after each update; true ends the run as Ctrl-C does.
 
@@ -76,15 +76,15 @@ def train_ppo(
         "normalize_advantage": config.normalize_advantage,
     }
     loss = ClipPPOLoss(actor, critic, diagnostics=False, **settings)
-    told = ClipPPOLoss(actor, critic, **settings)  # the same, and says how it goes: in the last epoch only
-    remembers = config.policy != "mlp"  # then the critic has to follow the episodes, too
-    acting = TensorDictSequential(actor, critic) if remembers else actor
-    check_pipeline(env, acting, estimate, told)
+    loss_with_diagnostics = ClipPPOLoss(actor, critic, **settings)  # called in the last epoch only
+    recurrent = config.policy != "mlp"  # the critic then has a recurrent state as well
+    acting = TensorDictSequential(actor, critic) if recurrent else actor
+    check_pipeline(env, acting, estimate, loss_with_diagnostics)
     optimizer = adam(loss.parameters(), config.learning_rate)
     collector = Collector(
         env, acting, frames_per_batch=config.frames_per_batch, storing_device=storing_device(config.device)
     )
-    learn = _Learner(config, loss, told, optimizer)
+    learn = _Learner(config, loss, loss_with_diagnostics, optimizer)
     parts = {"policy": actor, "critic": critic, "optimizer": optimizer, "collector": collector}
     evaluator = Evaluator(run.make_env, actor)
     with (
@@ -127,14 +127,17 @@ _OUTPUTS = {
 
 
 class _Learner:
-    """Epochs of minibatches over one batch: of single steps, or of sequences if the policy remembers."""
+    """Epochs of minibatches over one batch: of single steps, or of sequences for a recurrent policy."""
 
     def __init__(
-        self, config: PPOConfig, loss: ClipPPOLoss, told: ClipPPOLoss, optimizer: torch.optim.Optimizer
+        self, config: PPOConfig, loss: ClipPPOLoss, loss_with_diagnostics: ClipPPOLoss, optimizer: torch.optim.Optimizer
     ) -> None:
-        self._config, self._loss, self._told, self._optimizer = config, loss, told, optimizer
+        self._config, self._optimizer = config, optimizer
+        self._loss, self._loss_with_diagnostics = loss, loss_with_diagnostics
         self._parameters = [p for p in loss.parameters() if p.requires_grad]
-        self._row = () if config.policy == "mlp" else (config.sequence_length,)  # what is never torn apart
+        self._row = (
+            () if config.policy == "mlp" else (config.sequence_length,)
+        )  # dimensions of a sequence, which stays whole
         self._size = config.minibatch_size // prod(self._row)
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
@@ -143,7 +146,7 @@ class _Learner:
         seen: list[tuple[TensorDictBase, Tensor]] = []
         for epoch in range(1, self._config.epochs + 1):
             last = epoch == self._config.epochs
-            loss = self._told if last else self._loss
+            loss = self._loss_with_diagnostics if last else self._loss
             for minibatch in self._minibatches(rows):
                 out = loss(minibatch)
                 total = out.get("loss_objective") + self._config.value_weight * out.get("loss_critic")
