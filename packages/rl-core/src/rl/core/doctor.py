@@ -9,14 +9,22 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from rl.core.__about__ import __version__
+from rl.core._command.hooks import (
+    Finding,
+    commands_of,
+    cuda_state,
+    examine_answers,
+    examine_hooks,
+    examine_notes,
+)
 from rl.core._command.output import diverted_stdout
 from rl.core._command.parser import Parser
 from rl.core._command.table import table
 from rl.core._plugins import namespace
-from rl.core._plugins.record import Answer, PluginRecord, brief
+from rl.core._plugins.record import PluginRecord, brief
 from rl.core._plugins.validation import did_you_mean
 from rl.core._plugins.versions import installed_version, requirements, satisfies
 from rl.core.component import Command
@@ -26,25 +34,6 @@ from rl.core.settings import normalized, settings
 from rl.core.targets import check_target, import_target
 
 __all__ = ["Finding", "examine", "examine_hooks", "examine_plugin", "main"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report.
-
-    Args:
-        section: heading.
-        name: what was looked at.
-        value: what was found.
-        state: ``ok``; ``note``: works, could be better; ``problem``: broken.
-        remedy: what to do, where there is something to do.
-    """
-
-    section: str
-    name: str
-    value: str
-    state: Literal["ok", "note", "problem"] = "ok"
-    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,10 +119,10 @@ def examine(*, quick: bool = False, registry: Registry | None = None) -> list[Fi
     """
     registry = discovered() if registry is None else registry
     findings = [*_system(), *_libraries(), *_namespace()]
-    commands = _commands(registry)
+    commands = commands_of(registry)
     if not quick:
-        findings += [*_imports(registry), *_devices(), *_answers(registry)]
-    findings += _notes(registry)
+        findings += [*_imports(registry), *_devices(), *examine_answers(registry)]
+    findings += examine_notes(registry)
     if not quick:
         findings += _targets(registry, commands)
     # Last, since asking the hooks may have brought up problems.
@@ -215,21 +204,13 @@ def _namespace() -> Iterator[Finding]:
         yield Finding("namespace", "rl", found.problem, "problem", found.remedy)
 
 
-def _cuda() -> tuple[bool, str]:
-    """Whether there is a usable CUDA device, and what torch warns of (a driver that is too old)."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        available = sys.modules["torch"].cuda.is_available()
-    return available, "; ".join(str(warning.message) for warning in said)
-
-
 def _devices() -> Iterator[Finding]:
     torch = sys.modules.get("torch")
     if torch is None:
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield Finding("devices", "cpu", f"{cores} cores to use, torch uses {torch.get_num_threads()} threads")
-    available, heard = _cuda()
+    available, heard = cuda_state()
     if not available:
         why = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no usable CUDA device"
         yield Finding("devices", "cuda", f"none: {why}{f' ({heard})' if heard else ''}")
@@ -242,93 +223,6 @@ def _devices() -> Iterator[Finding]:
             f"cuda:{index}",
             f"{properties.name}, {memory}, compute capability {properties.major}.{properties.minor}",
         )
-
-
-def examine_hooks(registry: Registry) -> list[Finding]:
-    """Call the commands hook, the back-end hooks and the notes hook; failures are recorded with the plugins.
-
-    Args:
-        registry: the plugins to call.
-    """
-    _commands(registry)
-    return [*_answers(registry), *_notes(registry)]
-
-
-def _answers(registry: Registry) -> Iterator[Finding]:
-    """Who computes what, where."""
-    if sys.modules.get("torch") is None or sys.modules.get("tensordict") is None:
-        return  # reported already: they do not import
-    import torch
-
-    kinds = ["cpu", *(["cuda"] if _cuda()[0] else [])]
-    for device in map(torch.device, kinds):
-        asked: list[tuple[str, str, dict[str, Any]]] = [
-            ("priority tree", "rl_priority_tree", {"capacity": 8, "device": device, "dtype": torch.float32}),
-            ("linear recurrence", "rl_linear_recurrence", {"device": device, "dtype": torch.float32}),
-        ]
-        if device.type == "cpu":  # elsewhere the tensors to ask with would have to be made there first
-            asked.append(("row gather", "rl_row_gather", {"tensors": [torch.zeros(1, device=device)]}))
-        asked += [
-            (f"recurrent {cell}", "rl_recurrent_backend", {"cell": cell, "name": None, "device": device})
-            for cell in ("lstm", "gru")
-        ]
-        for what, hook, arguments in asked:
-            yield _answer(registry, f"{what} on {device.type}", hook, arguments)
-
-
-def _answer(registry: Registry, what: str, hook: str, arguments: dict[str, Any]) -> Finding:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # failures are listed with the plugins
-        try:
-            found = registry.answer(hook, **arguments)
-        except RLError as error:
-            return Finding("back ends", what, str(error), "problem", "the message says what to do")
-    if found is None:
-        return Finding("back ends", what, "nobody answers; no installed plugin offers one", "note")
-    name = getattr(found.value, "name", None) or getattr(found.value, "__name__", None) or type(found.value).__name__
-    why = getattr(found.value, "why", "")
-    order = _order(hook, registry.candidates(hook), found)
-    return Finding("back ends", what, f"{name} of {found.plugin.distribution}{f': {why}' if why else ''} ({order})")
-
-
-def _order(hook: str, candidates: list[tuple[PluginRecord, str]], found: Answer) -> str:
-    """Each plugin that implements a hook, in the order of calls, and what became of the call."""
-    if len(candidates) == 1:
-        return "the only candidate"
-    shown: list[str] = []
-    for record, mark in candidates:
-        if record is found.plugin:
-            outcome = "selected, the first answer"
-        else:
-            outcome = _outcome(hook, record) if record.id in found.passed else "not called"
-        shown.append(f"{record.id}{f' [{mark}]' if mark else ''}: {outcome}")
-    return f"in order of calls: {'; '.join(shown)}"
-
-
-def _outcome(hook: str, record: PluginRecord) -> str:
-    """What became of a call that gave no answer to use."""
-    if any(problem.startswith(f"{hook} gave ") for problem in record.problems):
-        return "its answer was refused"
-    return (
-        "it raised" if any(problem.startswith(f"{hook} raised ") for problem in record.problems) else "no answer here"
-    )
-
-
-def _commands(registry: Registry) -> dict[str, tuple[Command, PluginRecord]]:
-    """Subcommands; what is wrong with them is noted with their plugins."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return registry.commands()
-
-
-def _notes(registry: Registry) -> Iterator[Finding]:
-    """What plugins say about themselves."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # failures are listed with the plugins
-        answers = registry.answers("rl_notes")
-    for answer in answers:
-        for text in [answer.value] if isinstance(answer.value, str) else answer.value:
-            yield Finding("back ends", answer.plugin.distribution, text, "note")
 
 
 def _targets(registry: Registry, commands: dict[str, tuple[Command, PluginRecord]]) -> Iterator[Finding]:

@@ -32,7 +32,7 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
         return None
     if device.type != "cuda" and (device.type != "cpu" or name is None):
         return None
-    from rl.recurrent_triton._device.choice import backend_for
+    from rl.recurrent_triton._choice import backend_for
 
     return backend_for(device, by_name=name is not None)
 

@@ -12,9 +12,8 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.keys import TRUNCATED, as_tuple, key_str, next_key, unwrap
 from rl.objectives._batch.mask import fitted
-from rl.objectives.functional._shared import ended
 
-__all__ = ["end_flags"]
+__all__ = ["end_flags", "ended"]
 
 
 def end_flags(
@@ -58,3 +57,11 @@ def end_flags(
                 f" {key_str(next_key(keys['done']))} is false. Write done = terminated | truncated"
             )
     return whole, terminated
+
+
+def ended(done: Tensor, terminated: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Both flags as bool; `terminated` is `done` where it is absent."""
+    done = done if done.dtype is torch.bool else done.bool()
+    if terminated is None:
+        return done, done
+    return done, terminated if terminated.dtype is torch.bool else terminated.bool()

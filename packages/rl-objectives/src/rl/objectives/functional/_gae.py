@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from rl.objectives._batch.done_flags import ended
 from rl.objectives.functional._out import Pair, write
 from rl.objectives.functional._recurrence import fused_form, linear_recurrence
-from rl.objectives.functional._shared import (
-    Coefficient,
-    Recurrence,
-    check_shapes,
-    ended,
-    loop,
-    time_index,
-    weight,
-)
+from rl.objectives.functional._shared import Coefficient, Recurrence, check_shapes, loop, time_index, weight
 
 __all__ = ["generalized_advantage_estimate", "vec_generalized_advantage_estimate"]
 

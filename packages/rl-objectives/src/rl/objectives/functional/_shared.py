@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl.core.errors import ShapeError
 
-__all__ = ["Coefficient", "Recurrence", "check_shapes", "ended", "loop", "time_index", "weight"]
+__all__ = ["Coefficient", "Recurrence", "check_shapes", "loop", "time_index", "weight"]
 
 Recurrence = Callable[[Tensor, Tensor, int], Tensor]
 Coefficient = float | Tensor
@@ -43,13 +43,6 @@ def check_shapes(reward: Tensor, **others: Tensor | float | None) -> None:
             f"{name} has shape {tuple(other.shape)} and reward {tuple(reward.shape)}: they would broadcast; values,"
             " rewards and flags all are [*B, T, F], F = 1 included"
         )
-
-
-def ended(done: Tensor, terminated: Tensor | None) -> tuple[Tensor, Tensor]:
-    done = done if done.dtype is torch.bool else done.bool()
-    if terminated is None:
-        return done, done
-    return done, terminated if terminated.dtype is torch.bool else terminated.bool()
 
 
 def weight(value: Coefficient, like: Tensor, cut: Tensor) -> Tensor:

@@ -9,17 +9,10 @@ from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.objectives import _foreign
+from rl.objectives._batch.done_flags import ended
 from rl.objectives.functional._out import write
 from rl.objectives.functional._recurrence import fused_form, linear_recurrence
-from rl.objectives.functional._shared import (
-    Coefficient,
-    Recurrence,
-    check_shapes,
-    ended,
-    loop,
-    time_index,
-    weight,
-)
+from rl.objectives.functional._shared import Coefficient, Recurrence, check_shapes, loop, time_index, weight
 
 __all__ = [
     "reward2go",

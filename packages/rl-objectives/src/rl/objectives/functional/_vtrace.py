@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
+from rl.objectives._batch.done_flags import ended
 from rl.objectives.functional._out import Pair, write
 from rl.objectives.functional._recurrence import fused_form, linear_recurrence
-from rl.objectives.functional._shared import Coefficient, check_shapes, ended, time_index, weight
+from rl.objectives.functional._shared import Coefficient, check_shapes, time_index, weight
 
 __all__ = ["vtrace_advantage_estimate"]
 

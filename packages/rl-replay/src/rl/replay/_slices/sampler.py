@@ -23,6 +23,7 @@ from rl.replay._arguments import refuse_empty, refuse_priority, whole
 from rl.replay._slices.table import BASE, FROM, ROW, STRIDE, TO, IndexSet, Longs, SegmentTable
 from rl.replay._slices.trajectories import Trajectories
 from rl.replay._state import Apply
+from rl.replay._untraced import untraced
 from rl.replay.storages._rows import TensorRows
 
 __all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices", "rows_of_runs", "rows_of_slices"]
@@ -266,7 +267,7 @@ class SlicesBase:
             info[RUNS] = runs
         return rows.view(count, length) if self._pad else rows, info
 
-    @torch.compiler.disable  # flags of slices come from arrays and lists
+    @untraced
     def postprocess(self, data: Any, info: dict[Any, Any]) -> Any:
         """Set the flags of slices in a sampled batch, and add them to `info`; see `SliceSampler`.
 

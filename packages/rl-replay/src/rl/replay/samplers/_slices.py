@@ -12,6 +12,7 @@ from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
 from rl.replay import _foreign
 from rl.replay._arguments import refuse_without_replacement
 from rl.replay._slices.sampler import SlicesBase
+from rl.replay._untraced import untraced
 
 __all__ = ["SliceSampler"]
 
@@ -91,7 +92,7 @@ class SliceSampler(SlicesBase):
             num_slices, slice_len, keys=keys, strict_length=strict_length, pad_output=pad_output, span=span
         )
 
-    @torch.compiler.disable  # a compiled graph would separate arrays from the tensors whose memory they share
+    @untraced
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[Any, Any]]:

@@ -17,6 +17,7 @@ from rl.replay import _foreign
 from rl.replay._slices.sampler import SlicesBase
 from rl.replay._slices.table import FROM, TO, Longs, SegmentTable
 from rl.replay._state import Apply, Fields
+from rl.replay._untraced import untraced
 
 __all__ = ["SliceSamplerWithoutReplacement"]
 
@@ -72,7 +73,7 @@ class SliceSamplerWithoutReplacement(SlicesBase):
         self.shuffle: Final = shuffle
         self.restart()
 
-    @torch.compiler.disable  # see `SliceSampler.sample`
+    @untraced
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[Any, Any]]:

@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from rl.core._command.hooks import examine_hooks
 from rl.core._plugins.record import SLOW_IMPORT
 from rl.core.component import Component
-from rl.core.doctor import examine_hooks
 from rl.core.errors import BackendError, CheckError, RLError
 from rl.core.registry import GROUP, Registry
 from rl.core.targets import check_target

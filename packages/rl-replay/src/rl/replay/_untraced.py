@@ -1,0 +1,18 @@
+"""Methods that `torch.compile` leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+import torch
+
+__all__ = ["untraced"]
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def untraced(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """`method` as a graph break: its arrays share memory with tensors, which a compiled graph would copy."""
+    return cast("Callable[Arguments, Result]", torch.compiler.disable(method))
