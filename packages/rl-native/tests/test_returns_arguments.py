@@ -279,9 +279,10 @@ def test_autograd_detects_that_the_recurrence_was_overwritten():
 
 def test_the_first_call_may_be_inside_a_transform():
     code = (
-        "import torch; from rl.core.registry import default; ask = default().linear_recurrence;"
-        "torch.func.grad(lambda x: (ask(torch.device('cpu'), torch.float32), x.sum())[1])(torch.ones(2));"
-        "print(ask(torch.device('cpu'), torch.float32).name)"
+        "import torch; from rl.core.registry import default;"
+        "ask = lambda: default().answer('rl_linear_recurrence', device=torch.device('cpu'), dtype=torch.float32).value;"
+        "torch.func.grad(lambda x: (ask(), x.sum())[1])(torch.ones(2));"
+        "print(ask().name)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (found.stdout.strip(), found.stderr) == ("native", "")

@@ -15,7 +15,7 @@ from rl.envs import GymEnv, InitTracker, TransformedEnv
 from rl.modules import Categorical, GRUModule, LSTMModule, ProbabilisticActor, QValueActor
 from rl.objectives import ClipPPOLoss, DQNLoss
 from rl.objectives.value import GAE
-from rl.replay import BurnInTransform, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
+from rl.replay import BurnInTransform, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer, check_slices
 
 WIDTH, ENVS, STEPS, BATCHES = 5, 4, 14, 3
 GAMMA, LAMBDA = 0.9, 0.8
@@ -396,7 +396,7 @@ def test_a_recurrent_state_that_was_removed_is_named(place):
 
 
 @pytest.mark.parametrize("ndim", [1, 2])
-def test_slices_over_two_environments_are_refused_by_what_the_rows_show(ndim):
+def test_check_slices_finds_rows_of_two_environments_in_one_trajectory(ndim):
     """Rollouts without trajectory ids, in a storage of one dimension: no flag says where an environment ends."""
     torch.manual_seed(0)
     memory = GRUModule(4, WIDTH, in_key="observation", out_key="features")
@@ -422,5 +422,5 @@ def test_slices_over_two_environments_are_refused_by_what_the_rows_show(ndim):
         for _ in range(20):
             loss(buffer.sample())["loss"].backward()
         return
-    with pytest.raises(ContractError, match=r"SliceSampler: .* of row \d*9 is not .* of row .*ndim=2"):
-        [buffer.sample() for _ in range(20)]
+    with pytest.raises(ContractError, match="observation"):
+        check_slices(buffer)

@@ -94,7 +94,8 @@ def select(
         BackendError: if none answers, or not the one that was asked for; with the command that installs it.
 
     Example:
-        >>> cpu = {"device": "cpu", "dtype": "int7"}
+        >>> import torch
+        >>> cpu = {"device": torch.device("cpu"), "dtype": torch.int8}
         >>> select("GAE", "rl_linear_recurrence", cpu, where="cpu", fallback="rl-objectives", name="fpga")
         Traceback (most recent call last):
         ...

@@ -84,9 +84,7 @@ class LinearRecurrence(Protocol):
       bootstrapped where `next_state_value` is None;
     - ``vtrace(gamma, lmbda, ratio, state_value, next_state_value, reward, done, terminated, time_dim, rho_bar=,
       c_bar=)``: advantage and value target, where `ratio` is the probability of an action now over that when it was
-      taken;
-    - ``vtrace_from_log_probs(gamma, lmbda, log_pi, log_mu, state_value, next_state_value, reward, done, terminated,
-      time_dim, rho_bar=, c_bar=)``: the same, where the ratio is ``exp(log_pi - log_mu)``; is asked before ``vtrace``.
+      taken.
 
     Arguments come as the user gave them, unchecked: coefficients are numbers or tensors, `terminated` may be None and
     stands for `done` then. A method that does not serve them (other types, shapes that differ, a gradient that it

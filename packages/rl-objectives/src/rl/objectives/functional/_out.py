@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl.core.errors import ShapeError, SpecError
 
-__all__ = ["Pair", "write"]
+__all__ = ["Pair", "check_apart", "write"]
 
 Pair = tuple[Tensor, Tensor]
 
@@ -38,14 +38,20 @@ def write(out: Sequence[Tensor], found: Sequence[Tensor], inputs: Sequence[objec
             )
         if one.requires_grad or result.requires_grad:
             raise SpecError("out takes no gradient: call this under torch.no_grad(), or leave out away")
-        if not torch.compiler.is_compiling():
-            _refuse_shared(one, tensors)
-            tensors.append(one)
+        check_apart(one, tensors)
+        tensors.append(one)
     for one, result in zip(out, found, strict=True):
         one.copy_(result)
 
 
-def _refuse_shared(out: Tensor, others: Sequence[Tensor]) -> None:
+def check_apart(out: Tensor, others: Sequence[Tensor]) -> None:
+    """Raise if `out` shares memory with itself or another tensor; not checked in compiled code, which has no addresses.
+
+    Raises:
+        SpecError: if it does.
+    """
+    if torch.compiler.is_compiling():
+        return
     if any(step == 0 and size > 1 for size, step in zip(out.shape, out.stride(), strict=True)):
         raise SpecError("several elements of out share memory; give it memory of its own")
     first, end = _span(out)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.objectives._batch.done_flags import ended
-from rl.objectives.functional._out import Pair, write
+from rl.objectives.functional._out import Pair, check_apart, write
 from rl.objectives.functional._recurrence import fused_form, linear_recurrence
 from rl.objectives.functional._shared import Coefficient, check_shapes, time_index, weight
 
@@ -77,10 +77,8 @@ def vtrace_advantage_estimate(  # noqa: PLR0913 - the terms of the formula
     more: dict[str, Any] = {"rho_bar": rho_thresh, "c_bar": c_thresh}
     if out is not None:
         more["out"] = out
-    fused = fused_form("vtrace_from_log_probs", reward)
-    found = None if fused is None else fused(gamma, lmbda, log_pi, log_mu, *rest, **more)
-    if found is not None:
-        return found
+        for one in out:
+            check_apart(one, (log_pi, log_mu))  # the kernel sees their ratio only
     ratio = log_pi - log_mu
     ratio = ratio.exp_() if ratio.is_floating_point() else ratio.exp()  # new memory would cost more than exp does
     fused = fused_form("vtrace", reward)
