@@ -59,10 +59,12 @@ def test_an_unchanged_copy_passes(copy):
         pytest.param("checks.py", "same_shape", "one_shape", "same_shape", id="function"),
         pytest.param("__init__.py", '    "explain",\n', "", "explain", id="name-of-the-root"),
         pytest.param(
-            "interfaces.py", "    def close(", "    def render(self): ...\n\n    def close(", "render", id="member"
+            "interfaces/_env.py", "    def close(", "    def render(self): ...\n\n    def close(", "render", id="member"
         ),
-        pytest.param("interfaces.py", "seed: int) -> int", "seed: int) -> str", "Env.set_seed", id="return-type"),
-        pytest.param("interfaces.py", "self, seed: int", "self, seed: int, *, deep: bool = False", "deep", id="option"),
+        pytest.param("interfaces/_env.py", "seed: int) -> int", "seed: int) -> str", "Env.set_seed", id="return-type"),
+        pytest.param(
+            "interfaces/_env.py", "self, seed: int", "self, seed: int, *, deep: bool = False", "deep", id="option"
+        ),
         pytest.param("hookspecs.py", "RowGather | None:", "list[RowGather]:", "hook rl_row_gather", id="hook-answer"),
         pytest.param(
             "hookspecs.py", "def rl_row_gather(tensors", "def rl_row_gather(rows", "tensors", id="hook-argument"

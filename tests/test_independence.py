@@ -54,7 +54,8 @@ assert advantage.flatten().tolist() == [1.75, 1.5, 1.0]
 import torch
 from rl.core.registry import discovered
 from rl.native import NativePriorityTree, why_not
-tree = discovered().priority_tree(100, "cpu", torch.float32) if not why_not() else None
+cpu = {"capacity": 100, "device": torch.device("cpu"), "dtype": torch.float32}
+tree = discovered().answer("rl_priority_tree", **cpu).value if not why_not() else None
 if tree is not None:
     tree.update(torch.tensor([3, 5]), torch.tensor([1.0, 0.0]))
     assert isinstance(tree, NativePriorityTree) and tree.sample(4)[0].tolist() == [3, 3, 3, 3]
@@ -63,19 +64,15 @@ else:
 """,
     "prio_cuda": """
 import torch
-from rl.core.errors import BackendError
 from rl.core.registry import discovered
 from rl.prio_cuda import CudaPriorityTree, why_not
+found = discovered().answer("rl_priority_tree", capacity=100, device=torch.device("cuda"), dtype=torch.float32)
 if torch.cuda.is_available() and not why_not(torch.cuda.current_device()):
-    tree = discovered().priority_tree(100, "cuda", torch.float32)
+    tree = found.value
     tree.update(torch.tensor([3, 5], device="cuda"), torch.tensor([1.0, 0.0], device="cuda"))
     assert isinstance(tree, CudaPriorityTree) and tree.sample(4)[0].tolist() == [3, 3, 3, 3]
 elif not torch.cuda.is_available():
-    try:
-        tree = discovered().priority_tree(100, "cuda", torch.float32)
-    except BackendError:
-        tree = None
-    assert tree is None and "rl-prio-cuda" in why_not()
+    assert found is None and "rl-prio-cuda" in why_not()
 """,
     "recurrent_triton": """
 import os
@@ -86,7 +83,8 @@ from rl.core.registry import discovered
 from rl.recurrent_triton import TritonBackend, why_not
 if not why_not("cpu"):
     gru, x, mask = nn.GRU(3, 4, batch_first=True), torch.randn(2, 3, 3), torch.zeros(2, 3, dtype=torch.bool)
-    backend = discovered().recurrent_backend("gru", "triton", "cpu")
+    asked = {"cell": "gru", "name": "triton", "device": torch.device("cpu")}
+    backend = discovered().answer("rl_recurrent_backend", **asked).value
     out, _ = backend(gru, x, (torch.zeros(2, 1, 4),), mask)
     assert isinstance(backend, TritonBackend) and torch.allclose(out, gru(x)[0], atol=1e-6)
 else:

@@ -43,7 +43,7 @@ def promises(package: Path, module: griffe.Module) -> Promises:
     """
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     found: Promises = {
-        "protocols": {kind.path: members(kind) for kind in protocols(module)},
+        "protocols": {path: members(kind) for path, kind in protocols(module)},
         "bounds": bounds(project),
         "components": components(package, project),
     }
@@ -55,15 +55,21 @@ def promises(package: Path, module: griffe.Module) -> Promises:
     return found
 
 
-def protocols(module: griffe.Object) -> Iterator[griffe.Class]:
-    """The protocols in the public modules of a package."""
+def protocols(module: griffe.Object) -> Iterator[tuple[str, griffe.Class]]:
+    """The protocols of the public modules of a package, by the path that their users import."""
+    exported = set(map(str, module.exports or ()))
     for name, member in module.members.items():
-        if name.startswith("_") or member.is_alias:
-            continue
-        if isinstance(member, griffe.Module):
-            yield from protocols(member)
-        elif isinstance(member, griffe.Class) and any(str(base).startswith("Protocol") for base in member.bases):
-            yield member
+        if name.startswith("_") or (member.is_alias and (name not in exported or module.path.count(".") < 2)):
+            continue  # the package root repeats names of its modules
+        found: Any = member
+        if isinstance(member, griffe.Alias):
+            if not member.target_path.startswith(f"{'.'.join(module.path.split('.')[:2])}."):
+                continue  # of another package
+            found = member.final_target
+        if isinstance(found, griffe.Module):
+            yield from protocols(found)
+        elif isinstance(found, griffe.Class) and any(str(base).startswith("Protocol") for base in found.bases):
+            yield f"{module.path}.{name}", found
 
 
 def members(kind: griffe.Class) -> dict[str, str]:
