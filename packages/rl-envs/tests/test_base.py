@@ -578,3 +578,9 @@ def test_an_action_outside_of_its_spec_is_refused_at_the_first_step_and_with_deb
             env.rollout(2)
         with pytest.raises(SpecError, match=r"Flagged\.step was given 'action' that is not in its spec"):
             env.step(env.reset().set("action", action))
+
+
+@pytest.mark.parametrize("steps", [0, 2.5, True, "8", None])
+def test_a_number_of_steps_that_is_none_is_refused_before_the_reset(steps):
+    with pytest.raises(SpecError, match="rollout: max_steps must be"):
+        PendulumEnv().rollout(steps)

@@ -1,5 +1,8 @@
 """States continue exactly, and damaged ones change nothing."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
@@ -169,3 +172,32 @@ def test_objects_that_need_pickle_are_refused_with_their_key(storage):
     buffer.extend(TensorDict({"x": torch.zeros(2), "o": NonTensorStack(object(), object())}, [2]))
     with pytest.raises(CheckpointError, match="holds a object"):
         buffer.state_dict()
+
+
+WRITER = """
+import sys
+import torch
+from tensordict import TensorDict
+from rl.replay import LazyTensorStorage, TensorDictReplayBuffer
+folder, value = sys.argv[1:]
+buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(2000), batch_size=8)
+buffer.extend(TensorDict(x=torch.full((2000, 20), float(value)), batch_size=[2000]))
+for _ in range(40):
+    buffer.dumps(folder)
+"""
+
+
+def test_two_processes_write_one_checkpoint_while_a_third_reads(tmp_path):
+    folder, loads = tmp_path / "checkpoint", 0
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(folder), value]) for value in "12"]
+    while any(writer.poll() is None for writer in writers):
+        if not (folder / "state.safetensors").is_file():
+            continue
+        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(2000), batch_size=8)
+        buffer.loads(folder)
+        rows = buffer[:]["x"]
+        assert (rows == rows[0, 0]).all()
+        loads += 1
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert loads
+    assert [path.name for path in folder.iterdir()] == ["state.safetensors"]

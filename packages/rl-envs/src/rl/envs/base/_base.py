@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.core.checks import as_integer
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import LeafEnv
 from rl.core.keys import NestedKey, unwrap
@@ -310,6 +311,7 @@ class EnvBase(SpecNames):
             RLError: if there is nothing to start from, or no flag for `set_truncated`.
         """
         mode = "all" if break_when_all_done else "any" if break_when_any_done else "never"
+        max_steps = as_integer(max_steps, "rollout", "max_steps", 1)
         if not auto_reset and tensordict is None:
             raise RLError("rollout(auto_reset=False) has nothing to start from: pass tensordict=env.reset()")
         if auto_reset or tensordict is None:

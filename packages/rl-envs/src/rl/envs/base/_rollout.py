@@ -46,8 +46,6 @@ def rollout(
     Returns:
         ``[*B, T]``, the last dimension named ``time``.
     """
-    if max_steps < 1:
-        raise RLError(f"rollout needs max_steps of at least 1, got {max_steps}")
     steps: list[TensorDictBase] = []
     td = start.copy()
     for count in range(1, max_steps + 1):
