@@ -153,10 +153,9 @@ def test_thresholds_out_of_order_are_refused(rho, c):
         vtrace_advantage_estimate(0.9, **make(1, 2), rho_thresh=rho, c_thresh=c)
 
 
-@pytest.mark.parametrize("takes", [(), ("vtrace",), ("vtrace_from_log_probs",)], ids=str)
-@pytest.mark.parametrize("has", [("vtrace",), ("vtrace_from_log_probs",), ("vtrace_from_log_probs", "vtrace")], ids=str)
-def test_forms_of_a_back_end_are_asked_in_turn(monkeypatch, has, takes):
-    asked, answer = [], (torch.zeros(1), torch.ones(1))
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_back_end_is_given_the_importance_ratio(monkeypatch, answers):
+    calls, result = [], (torch.zeros(1), torch.ones(1))
 
     class Picky:
         @hookimpl
@@ -166,34 +165,25 @@ def test_forms_of_a_back_end_are_asked_in_turn(monkeypatch, has, takes):
         def __call__(self, d, c, time_dim):
             return _recurrence.torch_recurrence(d, c, time_dim)
 
-    def form(name):
-        def asks(self, gamma, lmbda, *args, **kwargs):
-            asked.append((name, args, kwargs))
-            return answer if name in takes else None
+        def vtrace(self, gamma, lmbda, *args, **kwargs):
+            calls.append((args, kwargs))
+            return result if answers else None
 
-        return asks
-
-    for name in has:
-        setattr(Picky, name, form(name))
     registry = Registry()
     registry.register(Picky(), "picky")
     monkeypatch.setattr("rl.core.registry.default", lambda: registry)
     _recurrence.forget_back_ends()
     batch = make(2, 5)
     found = vtrace_advantage_estimate(0.9, **batch, rho_thresh=2.0)
-    first = next((i for i, name in enumerate(has) if name in takes), None)
-    assert [name for name, *_ in asked] == list(has if first is None else has[: first + 1])
-    assert all(kwargs == {"rho_bar": 2.0, "c_bar": 1.0} for *_, kwargs in asked)
+    (((ratio, *rest), options),) = calls
+    assert options == {"rho_bar": 2.0, "c_bar": 1.0}
+    torch.testing.assert_close(ratio, (batch["log_pi"] - batch["log_mu"]).exp())
     names = ("state_value", "next_state_value", "reward", "done", "terminated")
-    for name, args, _ in asked:
-        rest = (*(batch[n] for n in names), -2)
-        assert all(one is other for one, other in zip(args[-6:], rest, strict=True))
-        given = (batch["log_pi"], batch["log_mu"])
-        torch.testing.assert_close(args[:-6], given if "log" in name else ((given[0] - given[1]).exp(),))
-    if first is None:
-        torch.testing.assert_close(found, expected(batch, 0.9, 1.0, 2.0, 1.0))
+    assert all(one is other for one, other in zip(rest, (*(batch[name] for name in names), -2), strict=True))
+    if answers:
+        assert found is result
     else:
-        assert found is answer
+        torch.testing.assert_close(found, expected(batch, 0.9, 1.0, 2.0, 1.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
