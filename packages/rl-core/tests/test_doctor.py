@@ -70,7 +70,7 @@ def test_who_answers_which_hook():
     found = {f.name: f for f in of(doctor.examine(registry=registry(Trees())), "back ends")}
     assert found["priority tree on cpu"].value == "ToyPriorityTree of this program (the only candidate)"
     assert found["linear recurrence on cpu"].state == "note"
-    assert "nobody answers" in found["recurrent gru on cpu"].value
+    assert "no installed plugin answers" in found["recurrent gru on cpu"].value
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_gpu_is_shown_and_asked_for(gpu):
     assert found["linear recurrence on cuda"] == (
         "fast-scan of this program: the library for this GPU loads (the only candidate)"
     )
-    assert "nobody answers" in found["linear recurrence on cpu"]
+    assert "no installed plugin answers" in found["linear recurrence on cpu"]
 
 
 def test_what_torch_says_about_a_driver_is_repeated(monkeypatch):

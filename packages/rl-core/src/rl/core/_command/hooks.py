@@ -54,7 +54,7 @@ def examine_hooks(registry: Registry) -> list[Finding]:
 
 
 def examine_answers(registry: Registry) -> Iterator[Finding]:
-    """Who computes what, where."""
+    """The back end that is selected for each hook and device."""
     if sys.modules.get("torch") is None or sys.modules.get("tensordict") is None:
         return  # reported already: they do not import
     import torch
@@ -83,7 +83,7 @@ def _answer(registry: Registry, what: str, hook: str, arguments: dict[str, Any])
         except RLError as error:
             return Finding("back ends", what, str(error), "problem", "the message says what to do")
     if found is None:
-        return Finding("back ends", what, "nobody answers; no installed plugin offers one", "note")
+        return Finding("back ends", what, "no installed plugin answers", "note")
     name = getattr(found.value, "name", None) or getattr(found.value, "__name__", None) or type(found.value).__name__
     why = getattr(found.value, "why", "")
     order = _order(hook, registry.candidates(hook), found)

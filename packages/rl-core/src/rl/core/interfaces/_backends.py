@@ -89,7 +89,7 @@ class LinearRecurrence(Protocol):
     Arguments come as the user gave them, unchecked: coefficients are numbers or tensors, `terminated` may be None and
     stands for `done` then. A method that does not serve them (other types, shapes that differ, a gradient that it
     cannot give) returns None before it computes anything; the caller then checks them and composes the return from the
-    recurrence. Results are the same either way. All take a keyword ``out``, given only if somebody wants the results
+    recurrence. Results are the same either way. All take a keyword ``out``, given only if the caller wants the results
     there: tensors in the shape of the result, to be written and returned.
 
     While `torch.compile` traces, a back end is called only if it has an attribute ``traceable`` that is true: it
