@@ -2,15 +2,12 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "tree_guide.h"
 #include "tree_layout.h"
 #include "tree_scalar.h"
 #if RL_X86
 #include "tree_avx2.h"
-#include "tree_avx512.h"
 #endif
 
 #if defined(__clang__)
@@ -49,6 +46,8 @@ _Static_assert((RL_LEVELS + 1) * 8 <= OTHERS && CHUNK % 8 == 0, "rows on their w
 /* Of draws: those side by side between two looks ahead, in a step of one level, from one level to the next, between
  * asking and reading, at the top or made into weights at once, and on their way at most. */
 enum { UNIT = 8, STEP = 32, LAG = 64, AHEAD = 32, GROUP = 64, RING = 2048 };
+
+enum { NEAR = 1 << 14 }; /* bytes of a level that the first cache holds */
 
 /* Where draws lie: given, or made from a seed; in equal parts of the total, or in all of it; in steps of `unit`. */
 typedef struct {
@@ -126,41 +125,15 @@ static int64_t shared(const rl_span *span) {
 #undef SET
 #undef LANES
 #undef TARGET
-#define SET avx512
-#define TARGET RL_AVX512
-#define LANES 8
-#define T f32
-#define REAL float
-#define BITS int32_t
-#include "tree_walk.h"
-#undef T
-#undef REAL
-#undef BITS
-#define T f64
-#define REAL double
-#define BITS int64_t
-#include "tree_walk.h"
-#undef T
-#undef REAL
-#undef BITS
-#undef LANES
-#undef SET
-#undef TARGET
 #endif
 
 /* Call the walk for this tree's leaves and this processor. */
 #if RL_X86
-/* For a few leaves the widest vectors do not make good what they cost: processors run slower for some time after. */
-static int set_for(int64_t n) { return rl_isa() == RL_ISA_AVX512 && n < 128 ? RL_ISA_AVX2 : rl_isa(); }
-
-#define RUN(n, name, in32, in64)                                                   \
-    switch (set_for(n)) {                                                            \
-        case RL_ISA_AVX512: return wide ? name##_avx512_f64 in64 : name##_avx512_f32 in32; \
-        case RL_ISA_AVX2: return wide ? name##_avx2_f64 in64 : name##_avx2_f32 in32;       \
-        default: return wide ? name##_scalar_f64 in64 : name##_scalar_f32 in32;            \
-    }
+#define RUN(name, in32, in64)                                                         \
+    if (rl_isa() >= RL_ISA_AVX2) return wide ? name##_avx2_f64 in64 : name##_avx2_f32 in32; \
+    return wide ? name##_scalar_f64 in64 : name##_scalar_f32 in32;
 #else
-#define RUN(n, name, in32, in64) return wide ? name##_scalar_f64 in64 : name##_scalar_f32 in32;
+#define RUN(name, in32, in64) return wide ? name##_scalar_f64 in64 : name##_scalar_f32 in32;
 #endif
 
 /* The view of a buffer; 0 if it holds no tree. */
@@ -218,7 +191,7 @@ RL_API int rl_tree_open(const void *buffer, int64_t bytes, int64_t *capacity, in
 RL_API int64_t rl_tree_set(void *buffer, const int64_t *index, const void *priority, int64_t n, int64_t step) {
     VIEW(buffer)
     NEED(n, index && priority)
-    RUN(n, set, (&t, index, (const float *)priority, n, step), (&t, index, (const double *)priority, n, step))
+    RUN(set, (&t, index, (const float *)priority, n, step), (&t, index, (const double *)priority, n, step))
 }
 
 /* A word of a struct of arguments as a pointer. */
@@ -228,7 +201,7 @@ RL_API int64_t rl_tree_set_errors(const rl_errors *a) {
     VIEW(POINTER(void, a->tree))
     NEED(a->n, a->index && a->error)
     const int64_t *index = POINTER(const int64_t, a->index);
-    RUN(a->n, set_errors,
+    RUN(set_errors,
         (&t, index, POINTER(const float, a->error), a->n, a->step, a->eps, a->alpha, a->rows, POINTER(float, a->raw),
          POINTER(float, a->largest)),
         (&t, index, POINTER(const double, a->error), a->n, a->step, a->eps, a->alpha, a->rows, POINTER(double, a->raw),
@@ -242,7 +215,7 @@ RL_API int64_t rl_tree_sample(const rl_draws *a) {
     const double *u = POINTER(const double, a->u);
     int64_t *index = POINTER(int64_t, a->index);
     const int stratified = a->stratified != 0;
-    RUN(a->n, sample,
+    RUN(sample,
         (&t, a->n, seed, u, stratified, a->beta, index, POINTER(float, a->priority), POINTER(float, a->weight)),
         (&t, a->n, seed, u, stratified, a->beta, index, POINTER(double, a->priority), POINTER(double, a->weight)))
 }
@@ -250,10 +223,10 @@ RL_API int64_t rl_tree_sample(const rl_draws *a) {
 RL_API int64_t rl_tree_get(const void *buffer, const int64_t *index, void *priority, int64_t n) {
     VIEW(buffer)
     NEED(n, index && priority)
-    RUN(n, get, (&t, index, (float *)priority, n), (&t, index, (double *)priority, n))
+    RUN(get, (&t, index, (float *)priority, n), (&t, index, (double *)priority, n))
 }
 
 RL_API int64_t rl_tree_rebuild(void *buffer) {
     VIEW(buffer)
-    RUN(t.capacity, rebuild, (&t), (&t))
+    RUN(rebuild, (&t), (&t))
 }

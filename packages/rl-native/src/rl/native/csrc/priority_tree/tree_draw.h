@@ -1,20 +1,5 @@
 /* Draws. Part of tree_walk.h: once for each type of leaf and instruction set. */
 
-/* The level whose children a short way down leads to, if there are so many draws that it pays; else all levels. */
-TARGET static int FN(guided)(const rl_tree *t, int64_t n, double total) {
-    int level = 0;
-    const int64_t most = n / RL_GUIDE_DRAWS < RL_GUIDE_CHILDREN ? n / RL_GUIDE_DRAWS : RL_GUIDE_CHILDREN;
-    while (level < t->levels && t->children[level] > most) level++;
-    return total < 0x1p-900 || total > 0x1p900 ? t->levels : level;
-}
-
-/* That way, in memory that is there. */
-TARGET static void FN(guide)(const rl_tree *t, rl_guide *guide, int level, double total) {
-    for (int64_t i = 0; i < t->children[level]; i++)
-        guide->end[i + 1] = LEVEL(level)[i >> RL_FAN_BITS].sum[i & (RL_FAN - 1)];
-    rl_guide_make(guide, level, t->children[level], total);
-}
-
 /* Uniforms in [0, 1): splitmix64 of seed and place (Steele, Lea and Flood, 2014), 52 bits of it. */
 TARGET static void FN(uniform)(double *u, int64_t from, int64_t n, uint64_t seed) {
     for (int64_t i = 0; i < n; i++) {
@@ -74,18 +59,12 @@ TARGET RL_INLINE void FN(arrive)(const REAL *leaves, const int64_t *node, const 
     for (i = 0; i < g; i++) priority[i] = leaves[index[i]];
 }
 
-/* The points of g draws, and their way down to the children of level `far`. */
-TARGET static void FN(enter)(const rl_tree *t, const rl_guide *guide, const rl_points *points, int far, int64_t at,
-                             int64_t *node, double *r, int64_t g) {
-    int level = t->levels;
+/* The points of g samples, and their descent from the root to the children of level `far`. */
+TARGET static void FN(enter)(const rl_tree *t, const rl_points *points, int far, int64_t at, int64_t *node, double *r,
+                             int64_t g) {
     FN(points)(points, r, at, g);
-    if (guide) {
-        level = guide->level;
-        for (int64_t i = 0; i < g; i++) node[i] = rl_guide_find(guide, r + i);
-    } else {
-        for (int64_t i = 0; i < g; i++) node[i] = 0;
-    }
-    while (level-- > far) FN(descend)(LEVEL(level), node, r, g);
+    for (int64_t i = 0; i < g; i++) node[i] = 0;
+    for (int level = t->levels - 1; level >= far; level--) FN(descend)(LEVEL(level), node, r, g);
 }
 
 /* A step of one level, or to the leaves, below all levels. To ask for a few lines between some computing costs next to
@@ -141,21 +120,19 @@ TARGET static void FN(leave)(const rl_tree *t, const int64_t *node, REAL *drawn,
 
 /* All draws, in steps that follow each other down the tree. Levels that a cache near by holds are passed at once; each
  * one below is LAG draws behind the one above, and a step asks for the lines of the next: memory works all the time. */
-TARGET static void FN(flow)(const rl_tree *t, const rl_guide *guide, const rl_points *points, int64_t n, double beta,
-                            int64_t *index, REAL *priority, REAL *weight) {
-    const int64_t near = guide ? 1 << 18 : 1 << 14; /* many draws wait for the second cache side by side */
-    const int top = guide ? guide->level : t->levels;
+TARGET static void FN(flow)(const rl_tree *t, const rl_points *points, int64_t n, double beta, int64_t *index,
+                            REAL *priority, REAL *weight) {
     rl_flow flow;
     REAL drawn[GROUP];
     int far = 0;
-    while (far < top && t->children[far] * (int64_t)sizeof(NODE) > near * RL_FAN) far++;
+    while (far < t->levels && t->children[far] * (int64_t)sizeof(NODE) > NEAR * RL_FAN) far++;
     const int64_t lag = n > STEP ? LAG : 0, all = (far + 1) * lag;
     for (flow.mask = 4 * GROUP - 1; flow.mask < all + 2 * GROUP; flow.mask += flow.mask + 1) {}
     for (int64_t from = 0; from < n + all; from += STEP) {
         int64_t at = from, g = n - from < GROUP ? n - from : GROUP;
         const int64_t place = from & flow.mask;
         if (from % GROUP == 0 && from < n)
-            FN(enter)(t, guide, points, far, from, flow.node + place, flow.rest + place, g);
+            FN(enter)(t, points, far, from, flow.node + place, flow.rest + place, g);
         for (int level = far - 1; level >= 0; level--)
             if ((at -= lag) >= 0 && at < n) FN(step)(t, level, &flow, at, n, 0, 0);
         if ((at -= lag) < 0) continue;
@@ -179,22 +156,6 @@ TARGET static int64_t FN(sample)(const rl_tree *t, int64_t n, const int64_t *see
             if (!(u[i] >= 0 && u[i] < 1)) return AT(RL_TREE_UNIFORM, i);
     if (n <= 0) return RL_TREE_OK;
     const rl_points points = {u, u ? 0 : (uint64_t)*seed, stratified, all, part, unit};
-    const int level = FN(guided)(t, n, total);
-    const int64_t children = level < t->levels ? t->children[level] : 0;
-    double ends[RL_GUIDE_NEAR + 1];
-    uint16_t cells[RL_GUIDE_FINE * RL_GUIDE_NEAR + 1];
-    const int near = children <= RL_GUIDE_NEAR;
-    rl_guide guide = {.end = ends, .first = cells}, *way = children ? &guide : 0;
-    if (!near) {
-        const size_t bytes = (size_t)(children + 1) * sizeof *guide.end;
-        guide.end = malloc(bytes + (RL_GUIDE_CELLS + 1) * sizeof *guide.first);
-        if (guide.end)
-            guide.first = (uint16_t *)(guide.end + children + 1);
-        else
-            way = 0; /* without memory all go the long way */
-    }
-    if (way) FN(guide)(t, way, level, total);
-    FN(flow)(t, way, &points, n, beta, index, priority, weight);
-    if (!near) free(guide.end);
+    FN(flow)(t, &points, n, beta, index, priority, weight);
     return RL_TREE_OK;
 }

@@ -9,7 +9,7 @@
 #include "returns_places.h"
 
 /* Of each lane at once: long enough to be fetched ahead, and short enough that what a group of lanes works on stays in
- * a second cache of 256 KiB; processors with AVX-512 have larger ones. */
+ * a second cache of 256 KiB. */
 #define CHUNK_BYTES 2048
 
 #define AHEAD_BYTES 1024    /* is asked of memory so far ahead where the processor would not do it */
@@ -70,23 +70,6 @@
 #include "returns_all.h"
 #undef TARGET
 
-#undef CHUNK_BYTES
-#define CHUNK_BYTES 4096
-#include "returns_avx512.h"
-#define TARGET RL_AVX512
-#define REAL float
-#define LANES 16
-#define TILE 4
-#define FN(name) name##_f32_avx512
-#define V(name) name##_f32_avx512
-#include "returns_all.h"
-#define REAL double
-#define LANES 8
-#define TILE 2
-#define FN(name) name##_f64_avx512
-#define V(name) name##_f64_avx512
-#include "returns_all.h"
-#undef TARGET
 #endif
 
 static void dense(rl_returns_job *job) {
@@ -123,9 +106,7 @@ static int scans(const rl_returns_job *job, const rl_places *places) {
 
 static void scan(const rl_returns_job *job, rl_places places) {
 #if RL_X86
-  if (rl_isa() == RL_ISA_AVX512)
-    RUN(_avx512, scan);
-  else if (rl_isa() == RL_ISA_AVX2)
+  if (rl_isa() >= RL_ISA_AVX2)
     RUN(_avx2, scan);
   else
 #endif
@@ -141,17 +122,8 @@ static void run(const rl_returns_job *job) {
     return;
   }
 #if RL_X86
-  const int isa = rl_isa();
-  const int64_t rows = job->outer * job->inner, in_64_bytes = 4 * in_16_bytes, in_32_bytes = 2 * in_16_bytes;
-  if (isa == RL_ISA_AVX512 && lanes >= in_64_bytes) {
-    RUN(_avx512, across);
-    return;
-  }
-  if (isa == RL_ISA_AVX512 && lanes < in_32_bytes && rows > in_32_bytes && job->steps >= in_64_bytes) {
-    RUN(_avx512, rows);
-    return;
-  }
-  if (isa >= RL_ISA_AVX2) {
+  const int64_t in_32_bytes = 2 * in_16_bytes;
+  if (rl_isa() >= RL_ISA_AVX2) {
     if (lanes >= in_32_bytes)
       RUN(_avx2, across);
     else
