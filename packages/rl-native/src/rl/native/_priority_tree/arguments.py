@@ -64,7 +64,9 @@ def prepare_batch(operation: str, index: Tensor, value: Tensor, dtype: torch.dty
                 f"NativePriorityTree.{operation}: values are real numbers, got {value.dtype}; give their sizes"
             )
         value = value.to(dtype)
-    return index.contiguous(), value.contiguous().resolve_neg()
+    if value.is_neg():
+        value = value.resolve_neg()
+    return index.contiguous(), value.contiguous()
 
 
 def prepare_uniforms(u: Tensor, n: int) -> Tensor:

@@ -95,11 +95,13 @@ def is_supported(inputs: Slots, *, traced: bool) -> bool:
     for slot, tensor in enumerate(inputs):
         if tensor is None:
             continue
-        if not isinstance(tensor, Tensor) if traced else type(tensor) not in _PLAIN_TYPES or not has_memory(tensor):
+        if not isinstance(tensor, Tensor) if traced else type(tensor) not in _PLAIN_TYPES:
             return False
         if tensor.dtype is not (dtype if slot < _FLAGS else torch.bool) or not tensor.is_cpu:
             return False
-        if (grad and tensor.requires_grad) or tensor.shape != shape:
+        if (grad and tensor.requires_grad) or (tensor is not first and tensor.shape != shape):
+            return False
+        if not traced and not has_memory(tensor):
             return False
     return True
 
