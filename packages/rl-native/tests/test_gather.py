@@ -29,7 +29,7 @@ def test_it_conforms():
     check_row_gather(NativeRowGather)
 
 
-def test_rows_longer_than_what_is_asked_for_ahead():
+def test_rows_longer_than_the_prefetched_bytes():
     tensors = [torch.randint(0, 255, (90, size), dtype=torch.uint8) for size in (255, 256, 257, 5000)]
     index = torch.randint(90, (77,))
     for found, tensor in zip(NativeRowGather(tensors).rows(90, index), tensors, strict=True):

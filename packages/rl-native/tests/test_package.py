@@ -164,6 +164,6 @@ def test_a_library_that_is_cut_off_is_not_loaded(absent, tmp_path, kept):
     assert COMMAND in why_not()
 
 
-def test_a_library_that_was_built_and_is_gone_is_said_to_be_gone(absent, tmp_path):
+def test_a_removed_library_is_reported_as_removed(absent, tmp_path):
     absent.setattr(_library, "record", lambda: {"state": "ok"})
-    assert f"{tmp_path / 'none.so'} was built and is gone" in why_not()
+    assert f"{tmp_path / 'none.so'} was built and removed since" in why_not()

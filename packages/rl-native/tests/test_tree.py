@@ -41,12 +41,12 @@ def _rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_it_conforms(isa):
+def test_the_tree_conforms_to_the_protocol(isa):
     check_priority_tree(lambda capacity, dtype: NativePriorityTree(capacity, dtype=dtype))
 
 
 @each_dtype
-def test_every_instruction_set_makes_the_same_bytes_and_draws(dtype):
+def test_every_instruction_set_gives_the_same_bytes_and_samples(dtype):
     seen = []
     for name in ISAS:
         use_isa(name)
@@ -65,7 +65,7 @@ def test_every_instruction_set_makes_the_same_bytes_and_draws(dtype):
 
 @each_dtype
 @pytest.mark.parametrize("rows", [2000, 100_003, 300_001])
-def test_small_batches_leave_the_bytes_of_a_tree_that_is_made_as_a_whole(isa, dtype, rows):
+def test_small_batches_give_the_bytes_of_a_rebuilt_tree(isa, dtype, rows):
     tree = _tree(torch.rand(rows, generator=_rng(), dtype=dtype))
     for seed in range(60):
         n = (1, 3, 31, 32, 300, 700)[seed % 6]
@@ -108,7 +108,7 @@ def test_any_sequence_of_updates_equals_a_plain_array(capacity, dtype, isa, batc
 
 
 @each_dtype
-def test_draws_by_a_given_u_are_those_of_the_inverse_distribution(isa, dtype):
+def test_samples_from_given_u_follow_the_inverse_distribution(isa, dtype):
     priority = torch.rand(3000, generator=_rng(), dtype=dtype)
     u = torch.rand(20000, generator=_rng(1), dtype=torch.float64)
     ends = priority.double().cumsum(0)
@@ -120,8 +120,8 @@ def test_draws_by_a_given_u_are_those_of_the_inverse_distribution(isa, dtype):
     assert (mass >= ends[index] - priority[index] - slack).all()
 
 
-def test_zero_is_never_drawn_at_the_boundaries_of_cells(isa):
-    # Whole numbers: every boundary is met exactly.
+def test_zero_is_never_sampled_at_the_boundaries_of_leaves(isa):
+    # Sums of integers are exact: every boundary is hit.
     priority = torch.randint(0, 3, (4096,), generator=_rng()).double()
     priority[[0, 1, 2, 15, 16, 127, 128, -1, -2, -17]] = 0
     tree = _tree(priority)
@@ -136,27 +136,8 @@ def test_zero_is_never_drawn_at_the_boundaries_of_cells(isa):
 
 
 @each_dtype
-def test_many_draws_at_once_are_those_of_a_few_at_a_time(isa, dtype):
-    # Many take a short way down. Skewed, so that most children share one cell of it, and with long empty stretches.
-    priority = torch.rand(20_000, generator=_rng(), dtype=dtype) ** 30
-    priority[torch.rand(20_000, generator=_rng(1)) < 0.3] = 0
-    priority[3000:9000] = 0
-    tree, ends = _tree(priority), priority.double().cumsum(0)
-    u = torch.cat([torch.rand(30_000, generator=_rng(2), dtype=torch.float64), ends[:-1] / ends[-1]])
-    u = u[u < 1]
-    many, drawn = tree.sample(len(u), u=u)
-    few = torch.cat([tree.sample(len(part), u=part)[0] for part in u.split(100)])
-    assert (drawn > 0).all()
-    assert torch.equal(drawn, priority[many])
-    inside = (u * ends[-1] - ends[few]).abs() > 1e-13 * ends[-1]  # not at an end, where rounding decides
-    inside &= (u * ends[-1] - (ends[few] - priority[few])).abs() > 1e-13 * ends[-1]
-    assert inside.sum() > 25_000
-    assert torch.equal(many[inside], few[inside])
-
-
-@each_dtype
-def test_a_batch_of_any_size_draws_what_its_parts_do(isa, dtype):
-    # So many rows that the lower levels follow the upper ones in steps. Whole numbers, whose sums are exact.
+def test_a_batch_of_any_size_equals_its_parts(isa, dtype):
+    # Large enough for the pipelined levels; integers, whose sums are exact.
     priority = torch.randint(0, 3, (300_000,), generator=_rng()).to(dtype)
     tree, u = _tree(priority), torch.rand(3000, generator=_rng(1), dtype=torch.float64)
     parts = torch.cat([tree.sample(5, u=part)[0] for part in u.split(5)])
@@ -169,7 +150,7 @@ def test_a_batch_of_any_size_draws_what_its_parts_do(isa, dtype):
 
 
 @each_dtype
-def test_totals_at_the_ends_of_what_float64_holds_can_be_drawn_from(isa, dtype):
+def test_totals_near_the_limits_of_the_dtype_can_be_sampled(isa, dtype):
     for scale in (1e-38, 1e37) if dtype is torch.float32 else (1e-300, 1e300):
         tree = _tree(torch.full((1000,), scale, dtype=dtype))
         index, weight = tree.sample_weighted(20_000, 1.0, generator=_rng())

@@ -57,7 +57,7 @@ def test_calls_are_ordered_on_the_current_stream(gpu):
     torch.cuda.synchronize(gpu)
     for value in range(1, 6):
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(20_000_000)  # whoever does not wait for it is early
+            torch.cuda._sleep(20_000_000)  # a reader that does not wait sees old values
             tree.update(rows, torch.full((10_000,), float(value), device=gpu))
             total = tree.total()
             index, priority = tree.sample(500)

@@ -15,7 +15,7 @@ from rl.prio_cuda._signatures import declare
 NVCC = _build.compiler()
 pytestmark = pytest.mark.skipif(NVCC is None, reason="no nvcc: $NVCC, $CUDA_HOME/bin/nvcc or nvcc on the PATH")
 
-HERE, STREAM = 1 << 20, 77  # an address that nobody reads, and a stream
+HERE, STREAM = 1 << 20, 77  # an address that is never read, and a stream
 MOST = 2**31 - 2  # entries of a batch
 CAPACITIES = [1, 16, 10**4, 32768, 32769, 10**6, 10**8, 2**31 + 5, 2**46]
 BATCHES = [1, 7, 1024, 1025, 65_536, MOST]

@@ -39,7 +39,7 @@ def _tree(make, rows=10, dtype=torch.float32):
         (lambda t, d: _beside(t, raw=torch.ones(10, device=d).double()), SpecError, "raw"),
         (lambda t, d: _beside(t, largest=torch.ones(1, device=d)), ShapeError, "largest"),
         (lambda t, d: t.sample_weighted(3, -1.0), SpecError, "beta"),
-        (lambda t, d: t.sample(-1), SpecError, "-1 draws"),
+        (lambda t, d: t.sample(-1), SpecError, "n is -1"),
         (lambda t, d: t.sample(2, u=torch.tensor([0.5], device=d)), ShapeError, r"\(2,\)"),
         (lambda t, d: CudaPriorityTree(0, device=d), SpecError, "at least 1"),
         (lambda t, d: CudaPriorityTree(2**47, device=d), SpecError, "2\\^46"),
@@ -60,8 +60,8 @@ def _tree(make, rows=10, dtype=torch.float32):
         (lambda t, d: _beside(t, raw=[1.0] * 10), SpecError, "raw is a list"),
         (lambda t, d: _beside(t, largest=1.0), SpecError, "largest is a float"),
         (lambda t, d: _beside(t, rows=2.5), SpecError, "rows is 2.5"),
-        (lambda t, d: t.sample(2.5), SpecError, "2.5 draws"),
-        (lambda t, d: t.sample(None), SpecError, "None draws"),
+        (lambda t, d: t.sample(2.5), SpecError, "n is 2.5"),
+        (lambda t, d: t.sample(None), SpecError, "n is None"),
         (lambda t, d: t.sample(2, u=[0.1, 0.2]), SpecError, "a list"),
         (lambda t, d: t.load_state_dict(None), CheckpointError, "NoneType"),
     ],
@@ -229,7 +229,7 @@ def test_an_error_whose_power_is_too_large_is_told_as_that(make, n):
         tree.check()
 
 
-def test_whole_numbers_of_numpy_will_do(make):
+def test_integers_of_numpy_are_accepted(make):
     np = pytest.importorskip("numpy")
     tree = make(np.int64(5))
     assert type(tree.capacity) is int

@@ -118,8 +118,8 @@ def test_draws_by_a_given_u_are_those_of_the_inverse_distribution(make, dtype):
     assert (mass >= ends[index] - priority[index] - slack).all()
 
 
-def test_zero_is_never_drawn_at_the_boundaries_of_cells(make):
-    priority = torch.randint(0, 3, (4096,), generator=_rng()).double()  # whole numbers: every boundary is met exactly
+def test_zero_is_never_sampled_at_the_boundaries_of_leaves(make):
+    priority = torch.randint(0, 3, (4096,), generator=_rng()).double()  # sums of integers are exact
     priority[[0, 1, 2, 15, 16, 127, 128, -1, -2, -17]] = 0
     tree = _tree(make, priority)
     u = priority.cumsum(0)[:-1] / priority.sum()

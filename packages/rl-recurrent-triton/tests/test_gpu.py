@@ -32,7 +32,7 @@ EXACT = RecurrentOptions(matmul_precision="ieee")
 
 
 def problem(device, cell, batch, time, hidden, *, width=None, layers=1, share=0.05, dtype=torch.float32, seed=0):
-    """Module, inputs, states, mask, states given anew."""
+    """Module, inputs, states, mask, reset states."""
     torch.manual_seed(seed)
     module = CELLS[cell](width or hidden, hidden, layers, batch_first=True, device=device, dtype=dtype)
     parts = 2 if cell == "lstm" else 1
@@ -138,7 +138,7 @@ def torch_set_to(precision):
         products.fp32_precision, layers.fp32_precision = before
 
 
-def test_the_precision_is_that_of_torchs_layers_where_none_is_asked_for(gpu):
+def test_the_default_precision_is_that_of_torchs_layers(gpu):
     given = problem(gpu, "lstm", 64, 16, 128)
     exact = in_float64(*given)
     with torch_set_to("ieee"):

@@ -47,7 +47,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_several_programs(monkeypatch, cell, seed, ahead):
-    """Weights are read anew in each step if nothing is read ahead, and stay otherwise."""
+    """Weights are read again in each step if nothing is read ahead, and kept otherwise."""
     case = naive.make(cell, 19, 3, 33)
     launch = Launch("group", rows=16, columns=16, depth=16, ahead=ahead)
     side = _load("side_by_side")

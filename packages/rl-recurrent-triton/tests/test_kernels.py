@@ -268,7 +268,7 @@ def test_states_before(device, hidden, mask, steps):
 
 @each_cell
 @each_shape
-def test_the_plan_serves_a_shape_that_is_asked_for(device, cell, shape):
+def test_a_requested_shape_is_planned(device, cell, shape):
     _run(Runner(naive.make(cell, 3, 2, 17), device, _real(device), shape))
 
 

@@ -17,7 +17,7 @@ FULL = RecurrentOptions(recompute="full")
 
 
 def problem(cell, batch=3, time=7, width=4, hidden=5, layers=2, dtype=torch.float64, bias=True, seed=0):
-    """Module, inputs, states, mask, states given anew."""
+    """Module, inputs, states, mask, reset states."""
     torch.manual_seed(seed)
     module = CELLS[cell](width, hidden, layers, bias=bias, batch_first=True, dtype=dtype)
     parts = 2 if cell == "lstm" else 1
@@ -177,7 +177,7 @@ def test_a_module_of_a_half_type_gets_its_type_back(backend, cell):
     assert {grad.dtype for grad in grads} == {torch.bfloat16}
 
 
-# ------------------------------------------------------------------ only what is asked for
+# ------------------------------------------------------------------ only needed gradients
 
 
 @each_cell

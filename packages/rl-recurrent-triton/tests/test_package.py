@@ -69,18 +69,18 @@ def pretend(monkeypatch):
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("name", [None, "triton"])
-def test_on_cuda_it_answers_for_both_cells(pretend, cell, name):
+def test_on_cuda_it_is_selected_for_both_cells(pretend, cell, name):
     found = plugin.rl_recurrent_backend(cell, name, CUDA)
     assert (found.name, type(found).__name__) == ("triton", "TritonBackend")
     assert found.why.startswith("Triton ")
 
 
 @pytest.mark.parametrize(("cell", "name"), [("lstm", "scan"), ("gru", "pad"), ("rnn", None)])
-def test_what_is_not_asked_of_it_it_leaves_to_others(pretend, cell, name):
+def test_other_names_and_cells_give_none(pretend, cell, name):
     assert plugin.rl_recurrent_backend(cell, name, CUDA) is None
 
 
-def test_it_is_asked_before_all_others(pretend):
+def test_it_is_selected_before_other_back_ends(pretend):
     found = registry.default().answer("rl_recurrent_backend", cell="lstm", name=None, device=CUDA)
     assert (found.value.name, found.plugin.distribution) == ("triton", "rl-recurrent-triton")
     assert not found.passed
@@ -88,11 +88,11 @@ def test_it_is_asked_before_all_others(pretend):
 
 @not_interpreted
 @pytest.mark.parametrize("name", [None, "triton"])
-def test_on_a_cpu_it_never_answers(name):
+def test_on_a_cpu_it_is_never_selected(name):
     assert plugin.rl_recurrent_backend("lstm", name, CPU) is None
 
 
-def test_without_a_gpu_it_passes_in_silence_unless_it_is_asked_for(pretend):
+def test_without_a_gpu_it_warns_only_if_named(pretend):
     pretend.setattr(torch.cuda, "is_available", lambda: False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -138,7 +138,7 @@ def test_what_is_required_is_not_replaced(pretend):
         plugin.rl_recurrent_backend("lstm", None, CUDA)
 
 
-def test_off_switches_it_off_without_a_word_and_by_name_with_one(pretend):
+def test_off_gives_none_and_by_name_an_error(pretend):
     pretend.setenv("RL_NATIVE", "off")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

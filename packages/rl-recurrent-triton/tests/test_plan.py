@@ -56,5 +56,5 @@ def test_weights_that_do_not_fit_cannot_be_resident():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_shape_that_is_asked_for_is_taken(shape):
+def test_a_requested_shape_is_used(shape):
     assert plan("gru", "backward", 4, 48, *MODES[1], H200, shape).shape == shape

@@ -89,7 +89,7 @@ def test_without_triton_it_says_what_to_install(monkeypatch):
 
 
 def fitting(parts=2):
-    """Arguments that fit an LSTM of 2 layers: module, inputs, state, mask, states given anew."""
+    """Arguments that fit an LSTM of 2 layers: module, inputs, state, mask, reset states."""
     module = nn.LSTM(3, 4, 2, batch_first=True) if parts == 2 else nn.GRU(3, 4, 2, batch_first=True)
     state = tuple(torch.zeros(5, 2, 4) for _ in range(parts))
     resets = tuple(torch.zeros(5, 6, 2, 4) for _ in range(parts))
@@ -136,7 +136,7 @@ def test_shapes_that_do_not_agree_are_named(backend, in_torch, parts, misfit):
 KINDS = {
     "mask of numbers": (3, lambda x: x.float(), r"is_init is torch\.float32, expected torch\.bool: use .bool"),
     "no mask": (3, lambda _: None, "is_init is a tensor, got None"),
-    "states of whole numbers": (2, lambda x: x.long(), r"state 0 is torch\.int64, expected a floating type"),
+    "states of integers": (2, lambda x: x.long(), r"state 0 is torch\.int64, expected a floating type"),
     "resets of bool": (4, lambda x: x.bool(), r"reset_state 0 is torch\.bool, expected a floating type"),
     "nested inputs": (
         1,

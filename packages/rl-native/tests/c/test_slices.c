@@ -19,7 +19,7 @@ typedef struct {
   rl_slices_job job;
 } ring;
 
-/* Line 1 is of nobody. */
+/* Row 1 of the table belongs to no member. */
 static ring make(int64_t base, int64_t length, int64_t steps, int64_t written) {
   ring r = {.lines = calloc(RL_LINE * LINES, 8), .members = malloc(8 * MEMBERS), .begin = malloc(8 * COUNT),
             .index = malloc((size_t)(8 * COUNT * steps)), .where = malloc(8 * COUNT), .which = malloc(8 * COUNT)};
@@ -81,7 +81,7 @@ static int is_refused(int what) {
   case 7: r.members[0] = LINES; break; /* the last slice takes member 0 */
   case 8: r.members[0] = -1; break;
   case 9: r.members[0] = INT64_MAX; break;
-  case 10: r.members[0] = 1; break; /* the line of nobody */
+  case 10: r.members[0] = 1; break; /* the row of no member */
   case 11: r.lines[RL_LINE * 3] = -1; break;
   case 12: r.lines[RL_LINE * 3] = INT64_MAX; break;
   case 13: r.lines[RL_LINE * 3 + 2] = INT64_MIN; break;

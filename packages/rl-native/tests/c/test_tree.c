@@ -132,7 +132,7 @@ static void refused(int64_t capacity, int64_t bits) {
     free(tree), free(before), free(raw);
 }
 
-/* So many draws that they take the short way down, by as many children as it takes at most, and one more. */
+/* Large batches. */
 static void many(int64_t capacity, int64_t bits) {
     enum { N = 65536 };
     const int64_t bytes = rl_tree_bytes(capacity, bits);

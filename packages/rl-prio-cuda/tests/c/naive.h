@@ -1,4 +1,4 @@
-/* A tree as an array of priorities, and its buffer made anew from the definition: the truth that kernels are held to. */
+/* A tree as an array of priorities, and its buffer computed from the definition: the reference of the kernels. */
 #ifndef NAIVE_H
 #define NAIVE_H
 

@@ -27,7 +27,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     """The library, or the reason why there is none; independent of the settings."""
     if not LIBRARY.is_file():
         state = record().get("state") or "it was never built"
-        return None, f"{LIBRARY} was built and is gone" if state == "ok" else state
+        return None, f"{LIBRARY} was built and removed since" if state == "ok" else state
     try:
         size, whole = LIBRARY.stat().st_size, _mapped(LIBRARY)
         if size < whole:  # the loader of Linux does not check, and the process would crash
@@ -123,7 +123,7 @@ def warn_absent(what: str) -> None:
 
 
 def isa() -> str:
-    """The instruction set in use: ``AVX-512``, ``AVX2`` or ``scalar``."""
+    """The widest instruction set in use: ``AVX-512`` (recurrent loops only), ``AVX2`` or ``scalar``."""
     return ISAS[require().rl_isa()]
 
 

@@ -1,4 +1,4 @@
-"""Which tree answers for a CUDA device: `CudaPriorityTree`, or none with a warning."""
+"""Selection of the tree for a CUDA device: `CudaPriorityTree`, or None with a warning."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["notes", "tree_for"]
 
 
 def tree_for(capacity: int, device: torch.device, dtype: torch.dtype) -> CudaPriorityTree | None:
-    """The best tree for a CUDA device; None, with a warning, if something is missing.
+    """A tree on a CUDA device; None, with a warning, if something is missing.
 
-    Without a word where torch sees no GPU, for another dtype, and with ``RL_NATIVE=off``.
+    There is no warning if torch sees no GPU, for another dtype, and with ``RL_NATIVE=off``.
 
     Raises:
         RLError: if ``RL_NATIVE`` is ``require`` and the library cannot be used, on this device or at all.

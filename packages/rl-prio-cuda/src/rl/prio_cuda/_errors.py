@@ -7,23 +7,23 @@ from typing import NoReturn
 
 from rl.core.errors import CheckpointError, SpecError
 
-__all__ = ["DAMAGED", "EMPTY", "INDEX", "OVERFLOW", "PRIORITY", "UNIFORM", "refuse"]
+__all__ = ["DAMAGED", "EMPTY", "INDEX", "OVERFLOW", "PRIORITY", "UNIFORM", "raise_recorded"]
 
 INDEX, PRIORITY, EMPTY, OVERFLOW, UNIFORM, DAMAGED = 1, 2, 3, 4, 5, 6
 
 
-def refuse(code: int, place: int, bits: int, *, capacity: int) -> NoReturn:
-    """Raise what the kernels left behind.
+def raise_recorded(code: int, place: int, bits: int, *, capacity: int) -> NoReturn:
+    """Raise the error that a kernel recorded.
 
     Args:
-        code: of the first call that was refused.
-        place: of the entry in its batch.
-        bits: of the entry, a float64.
+        code: error code of the first rejected call.
+        place: position in its batch.
+        bits: the rejected value, as the bits of a float64.
         capacity: of the tree.
 
     Raises:
         IndexError: for an index.
-        SpecError: for a priority, a `u`, or a total that nothing can be drawn from.
+        SpecError: for a priority, a `u`, or a total that nothing can be sampled from.
         CheckpointError: if the buffer is damaged.
     """
     value = struct.unpack("<d", struct.pack("<q", bits))[0]
@@ -39,7 +39,7 @@ def refuse(code: int, place: int, bits: int, *, capacity: int) -> NoReturn:
             " that an error makes too. That call wrote nothing"
         )
     if code == EMPTY:
-        raise SpecError("priority tree: nothing can be drawn, all priorities are zero; update some first")
+        raise SpecError("priority tree: nothing can be sampled, all priorities are zero; update some first")
     if code == OVERFLOW:
         raise SpecError("priority tree: the sum of the priorities is infinite; scale them down")
     if code == UNIFORM:

@@ -13,16 +13,16 @@ from rl.core.errors import CheckpointError, SpecError
 from rl.prio_cuda import _calls as calls
 from rl.prio_cuda import _ops as ops
 from rl.prio_cuda._arguments import (
-    as_batch,
-    as_index,
-    came,
+    as_integer,
     check_apart,
-    check_beside,
-    check_exponents,
-    uniforms,
-    whole,
+    check_finite,
+    check_target,
+    described,
+    prepare_batch,
+    prepare_index,
+    prepare_uniforms,
 )
-from rl.prio_cuda._errors import refuse
+from rl.prio_cuda._errors import raise_recorded
 from rl.prio_cuda._layout import ERROR_WORDS, HEAD, layout, read_head
 from rl.prio_cuda._library import why
 
@@ -75,9 +75,9 @@ class CudaPriorityTree:
     ) -> None:
         if dtype not in _BITS:
             raise SpecError(f"{type(self).__name__}: the dtype is {dtype}; it is torch.float32 or torch.float64")
-        asked, capacity = capacity, whole(capacity)
+        asked, capacity = capacity, as_integer(capacity)
         if capacity < 1:
-            raise SpecError(f"{type(self).__name__}: the capacity is {asked!r}; it is a whole number of at least 1")
+            raise SpecError(f"{type(self).__name__}: the capacity is {asked!r}; it must be an integer of at least 1")
         plan = layout(capacity, _BITS[dtype])
         if buffer is None:
             calls.ready(torch.device(device))
@@ -87,18 +87,18 @@ class CudaPriorityTree:
 
     def _attach(self, buffer: Tensor, capacity: int | None, bits: int | None) -> None:
         """Use a buffer that holds a tree, of this capacity and type if they are known."""
-        who = type(self).__name__
+        owner = type(self).__name__
         if not isinstance(buffer, Tensor) or buffer.dtype != torch.uint8 or buffer.ndim != 1:
-            raise SpecError(f"{who}: a buffer is uint8 [bytes]; this one is {came(buffer)}")
+            raise SpecError(f"{owner}: a buffer is uint8 [bytes]; this one is {described(buffer)}")
         if not buffer.is_contiguous():
-            raise SpecError(f"{who}: a buffer is contiguous; give a clone of this one")
+            raise SpecError(f"{owner}: a buffer is contiguous; give a clone of this one")
         if buffer.data_ptr() % 64:
-            raise SpecError(f"{who}: a buffer begins at a multiple of 64 bytes; give a clone of this one")
+            raise SpecError(f"{owner}: a buffer begins at a multiple of 64 bytes; give a clone of this one")
         head = bytes(buffer[:HEAD].cpu().tolist())  # waits: once, when a tree is made
         found = read_head(head, buffer.numel())
         if capacity is not None and found != (capacity, bits):
             raise CheckpointError(
-                f"{who}: the buffer holds {found[0]} leaves of {found[1]} bits; asked for were {capacity} of {bits}"
+                f"{owner}: the buffer holds {found[0]} leaves of {found[1]} bits; asked for were {capacity} of {bits}"
             )
         self.capacity, self._bits = found
         self.dtype, self.device = calls.DTYPES[self._bits], buffer.device
@@ -141,12 +141,12 @@ class CudaPriorityTree:
             SpecError: if an index is not int64, or one of the two is on another device, or shares memory with the tree.
             ShapeError: if there is not one priority for each index. Nothing is written then.
         """
-        who = f"{type(self).__name__}.update"
-        index, priority = as_batch(who, index, priority, self.device, self.dtype)
+        owner = f"{type(self).__name__}.update"
+        index, priority = prepare_batch(owner, index, priority, self.device, self.dtype)
         if _compiling():
             ops.tree_set(self._buffer, self._work, self.capacity, self._bits, index, priority, self.capacity)
         else:
-            check_apart(who, self._buffer, index, priority)
+            check_apart(owner, self._buffer, index, priority)
             calls.update(self._buffer, self._work, self.capacity, self._bits, index, priority, self.capacity)
 
     def update_from_errors(
@@ -179,20 +179,20 @@ class CudaPriorityTree:
                 written (the tree, `raw`, `largest`) shares memory with another tensor of the call.
             ShapeError: if there is not one error for each index, or `raw` or `largest` has another shape.
         """
-        who = f"{type(self).__name__}.update_from_errors"
-        check_exponents(who, eps=eps, alpha=alpha)
-        limit = self.capacity if rows is None else whole(rows)
+        owner = f"{type(self).__name__}.update_from_errors"
+        check_finite(owner, eps=eps, alpha=alpha)
+        limit = self.capacity if rows is None else as_integer(rows)
         if not 0 <= limit <= self.capacity:
-            raise SpecError(f"{who}: rows is {rows}; it is a whole number of at least 0, at most {self.capacity}")
-        index, error = as_batch(who, index, error, self.device, self.dtype)
-        check_beside(f"{who}: raw", raw, (self.capacity,), self._leaves)
-        check_beside(f"{who}: largest", largest, (), self._leaves)
+            raise SpecError(f"{owner}: rows is {rows}; it must be an integer from 0 to {self.capacity}")
+        index, error = prepare_batch(owner, index, error, self.device, self.dtype)
+        check_target(f"{owner}: raw", raw, (self.capacity,), self._leaves)
+        check_target(f"{owner}: largest", largest, (), self._leaves)
         eps, alpha = float(eps), float(alpha)
         places = self._buffer, self._work, self.capacity, self._bits
         if _compiling():
             ops.tree_set_errors(*places, index, error, eps, alpha, raw, largest, limit)
         else:
-            check_apart(who, self._buffer, index, error, raw, largest)
+            check_apart(owner, self._buffer, index, error, raw, largest)
             calls.update_from_errors(*places, index, error, eps, alpha, raw, largest, limit)
 
     def sample(
@@ -234,7 +234,7 @@ class CudaPriorityTree:
         The weights of Schaul et al. 2016, section 3.4, over the largest weight that any row could have: the number
         of rows and the total cancel. Arguments as for `sample`.
         """
-        check_exponents(f"{type(self).__name__}.sample_weighted", beta=beta)
+        check_finite(f"{type(self).__name__}.sample_weighted", beta=beta)
         return self._sample(n, generator, stratified, u, float(beta))
 
     def _sample(
@@ -245,7 +245,10 @@ class CudaPriorityTree:
         u: Tensor | None,
         beta: float | None,
     ) -> tuple[Tensor, Tensor]:
-        u, stratified = uniforms(f"{type(self).__name__}.sample", n, u, generator, self.device), bool(stratified)
+        u, stratified = (
+            prepare_uniforms(f"{type(self).__name__}.sample", n, u, generator, self.device),
+            bool(stratified),
+        )
         places = self._buffer, self._work, self.capacity, self._bits
         if _compiling():
             return ops.tree_sample(*places, u, stratified, beta)
@@ -253,7 +256,7 @@ class CudaPriorityTree:
 
     def get(self, index: Tensor) -> Tensor:
         """Priorities ``[n]`` at ``[n]`` int64; 0 at an index outside ``[0, capacity)``, which `check` then raises."""
-        index = as_index(f"{type(self).__name__}.get", index, self.device)
+        index = prepare_index(f"{type(self).__name__}.get", index, self.device)
         places = self._buffer, self._work, self.capacity, self._bits
         return ops.tree_get(*places, index) if _compiling() else calls.get(*places, index)
 
@@ -287,7 +290,7 @@ class CudaPriorityTree:
         code, place, bits = self._error.tolist()
         if code:
             self._error.zero_()
-            refuse(code, place, bits, capacity=self.capacity)
+            raise_recorded(code, place, bits, capacity=self.capacity)
 
     def rebuild(self) -> None:
         """Check all leaves, and recompute everything above them: after they were written by other means.
@@ -306,14 +309,14 @@ class CudaPriorityTree:
         Raises:
             CheckpointError: if they do not fit, or are no priorities. Nothing is written then.
         """
-        leaves, who = state.get("priority") if isinstance(state, Mapping) else state, type(self).__name__
+        leaves, owner = state.get("priority") if isinstance(state, Mapping) else state, type(self).__name__
         if not isinstance(leaves, Tensor) or leaves.shape != (self.capacity,) or leaves.dtype != self.dtype:
             came = f"{tuple(leaves.shape)} of {leaves.dtype}" if isinstance(leaves, Tensor) else type(leaves).__name__
             raise CheckpointError(
-                f"{who}: the state holds {came} as priority; this tree takes ({self.capacity},) of {self.dtype}"
+                f"{owner}: the state holds {came} as priority; this tree takes ({self.capacity},) of {self.dtype}"
             )
         if not bool((leaves >= 0).all() and leaves.isfinite().all()):
-            raise CheckpointError(f"{who}: the state holds priorities that are negative or not finite")
+            raise CheckpointError(f"{owner}: the state holds priorities that are negative or not finite")
         self._leaves.copy_(leaves)
         self.rebuild()
 

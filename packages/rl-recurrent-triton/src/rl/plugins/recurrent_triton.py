@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
-    """The recurrent back end."""
+    """Declare the recurrent back end."""
     yield Component(
         kind="recurrent_backend",
         name="triton",
@@ -27,7 +27,7 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl
 def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
-    """``triton``, on CUDA devices before all others; on a CPU where Triton interprets, for whoever asks by name."""
+    """The back end ``triton``: the first choice on CUDA devices; on the CPU by name, if Triton interprets."""
     if cell not in ("lstm", "gru") or name not in (None, "triton"):
         return None
     if device.type != "cuda" and (device.type != "cpu" or name is None):
@@ -39,7 +39,7 @@ def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> R
 
 @hookimpl
 def rl_notes() -> list[str]:
-    """Version of Triton and devices, or what is missing."""
+    """Report the version of Triton and the devices, or what is missing."""
     from rl.recurrent_triton._device.support import notes
 
     return notes()

@@ -54,12 +54,12 @@ def require_fitting(
         weights: by layer.
         each: weights of a layer.
         state: before the first step.
-        is_init: where states are given anew.
-        resets: what is given there.
+        is_init: mask of the resets.
+        resets: the reset states.
 
     Raises:
         ShapeError: if shapes do not agree.
-        SpecError: for something else than tensors, for a mask that is not bool, for states of whole numbers.
+        SpecError: if an argument is not a tensor, the mask is not bool, or states are integers.
     """
     layers, hidden = len(weights) // each, weights[1].shape[-1]
     _require_tensors(cell, inputs, state, is_init, resets)

@@ -1,4 +1,4 @@
-"""Whether the kernels answer for a device, never without a word."""
+"""Selection of the Triton back end for a device, with a warning if it cannot be used."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["backend_for"]
 
 
 def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
-    """The back end, if its kernels run on `device`. None, with a warning, if something is missing on a CUDA device.
+    """The back end if its kernels run on `device`; else None, with a warning for a CUDA device.
 
-    Without a word where torch sees no GPU, for a CPU, and with ``RL_NATIVE=off``.
+    There is no warning if torch sees no GPU, for a CPU, and with ``RL_NATIVE=off``.
 
     Args:
-        device: where weights and data live.
-        by_name: whether it was asked for.
+        device: device of weights and data.
+        by_name: whether the caller named this back end.
 
     Raises:
-        BackendError: if it was asked for, for a CUDA device, or for a CPU where Triton interprets.
+        BackendError: if named, and unusable on a CUDA device, or on a CPU under Triton's interpreter.
         RLError: if ``RL_NATIVE`` is ``require``.
     """
     import torch
@@ -39,5 +39,5 @@ def backend_for(device: torch.device, *, by_name: bool) -> TritonBackend | None:
     if by_name and (device.type == "cuda" or interpreted()):
         raise BackendError(f"the recurrent back end 'triton': {reason}")
     if device.type == "cuda" and torch.cuda.is_available():
-        report_missing(reason, "Another back end answers, much slower")
+        report_missing(reason, "Another back end is used instead, which is much slower")
     return None

@@ -55,7 +55,7 @@ class Given:
 
     @staticmethod
     def of(how: How, x: Tensor, weights: Sequence[Tensor], rest: Sequence[Any]) -> Given:
-        """From the states before the first step, the mask, and the states given anew, in this order."""
+        """From the states before the first step, the mask, and the reset states, in this order."""
         parts = how.kind.parts
         return Given(x, weights, rest[:parts], rest[parts], rest[parts + 1 :])
 
@@ -102,7 +102,7 @@ def differentiate(
         states: that it gave.
         gates: that it gave.
         grads: of the states; None is zero.
-        wanted: which gradients: of inputs, of first states, of states given anew, of weights.
+        wanted: which gradients: of inputs, of first states, of reset states, of weights.
     """
     asked = _asked(wanted, how.kind.parts, how.each)
     if not given.mask.numel():

@@ -22,7 +22,7 @@ def run(how: How, x: Tensor, weights: list[Tensor], rest: tuple[Any, ...], *, di
         how: see `How`.
         x: see `rl.recurrent_triton._ops`, as the following.
         weights: of all layers.
-        rest: states before the first step, mask, states given anew.
+        rest: states before the first step, mask, reset states.
         differentiated: whether there will be a gradient.
     """
     if not differentiated:
@@ -70,7 +70,7 @@ class _Sequence(Function):
 
 
 class _Gradient(Function):
-    """The backward pass where it is itself recorded, so that who wants its gradient is told."""
+    """Backward pass as an autograd function, so that a second derivative raises."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, ...]:

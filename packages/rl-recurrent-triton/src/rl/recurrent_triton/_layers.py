@@ -28,7 +28,7 @@ class Shared:
     """What the layers of one call have in common.
 
     Args:
-        mask: bool ``[B, T]``, where states are given anew.
+        mask: bool ``[B, T]``, true at resets.
         dtype: of products and gates.
         precision: of products in kernels.
     """
@@ -44,8 +44,8 @@ class Gradients:
 
     Args:
         of_states: ``[B, n, H]`` each, of the states after each step; None is zero.
-        carry: whether the gradient of the states before the first of these steps is wanted.
-        of_resets: ``[B, n, H]`` each, of states given anew, written; None if they are not wanted.
+        carry: whether the gradient of the states before the first of these steps is needed.
+        of_resets: ``[B, n, H]`` each, of reset states, written; None to skip them.
     """
 
     of_states: tuple[Tensor | None, ...]
@@ -59,7 +59,7 @@ class Layer(ABC):
     Args:
         weights: ``weight_ih``, ``weight_hh`` and, if there are any, ``bias_ih``, ``bias_hh``, as torch lays them out.
         first: before the first step, ``[B, H]`` each.
-        resets: given anew where the mask says so, ``[B, T, H]`` each; None is zero.
+        resets: reset states where the mask is true, ``[B, T, H]`` each; None is zero.
         states: after each step, ``[B, T, H]`` each.
         shared: what all layers have in common.
     """
@@ -132,9 +132,9 @@ class Layer(ABC):
         return grad.flatten(0, 1)[:, -self.fed * self.hidden :]
 
     def _through_weights(self, grad: Tensor, own: Gradients, start: int) -> Tensor | None:
-        """Gradient of the state before step `start`, zero where it was given anew; None if nobody wants it.
+        """Gradient of the state before step `start`, zero at resets; None if it is not needed.
 
-        That of the states given anew is added to what `own` holds.
+        That of the reset states is added to what `own` holds.
         """
         of_resets = own.of_resets[0]
         if of_resets is None and not own.carry:

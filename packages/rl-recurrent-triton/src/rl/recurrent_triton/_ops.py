@@ -8,8 +8,8 @@ They are registered when this module is imported, and differentiate once.
 | `x` | `[B, T, I]` | any floating type, as all that follow |
 | `weights` | | by layer: `weight_ih`, `weight_hh`, and with `biased` `bias_ih`, `bias_hh` |
 | `h0`, `c0` | `[B, layers, H]` | before the first step |
-| `mask` | `[B, T]`, bool | where the state before the step is given anew |
-| `reset_h`, `reset_c` | `[B, T, layers, H]` | what is given there; zero if None |
+| `mask` | `[B, T]`, bool | true at resets of the state before the step |
+| `reset_h`, `reset_c` | `[B, T, layers, H]` | reset states; zero if None |
 | `dtype` | | of products and gates |
 | `keep` | | whether gates are kept for the gradient, instead of being computed again |
 | `precision` | | of products, see `rl.core.RecurrentOptions` |

@@ -22,12 +22,12 @@ Steps = tuple[int, int]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which gradients are asked for.
+    """Which gradients are needed.
 
     Args:
         inputs: that of the inputs.
         first: those of the states before the first step.
-        resets: that of each state given anew.
+        resets: that of each reset state.
         weights: by layer, in the order of its weights.
     """
 
@@ -65,7 +65,7 @@ def run_forward(layers: Sequence[Layer], x: Tensor, gates: Tensor | None) -> Non
 
 
 class _Work:
-    """A buffer that each piece of time uses anew."""
+    """Scratch buffer shared by the pieces of time."""
 
     def __init__(self, x: Tensor, layer: Layer, cuts: list[Steps], slots: int) -> None:
         self._like, self._dtype = x, layer.shared.dtype
@@ -92,7 +92,7 @@ class _Results:
 def run_backward(
     layers: Sequence[Layer], x: Tensor, grads: Sequence[Tensor | None], gates: Tensor | None, wanted: Wanted
 ) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
-    """Gradients of inputs and of states given anew, those that are wanted; the layers hold the others.
+    """Gradients of inputs and of reset states, the needed ones; the layers hold the others.
 
     Args:
         layers: with their states.

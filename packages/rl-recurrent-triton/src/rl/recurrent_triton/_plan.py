@@ -5,9 +5,9 @@ The shapes:
 - ``resident``: one program has a tile of the batch, all columns and all steps; weights stay in shared memory, states in
   registers. Taken wherever the weights fit: H <= 64 for float32, H <= 128 for half types (less where shared memory is
   small).
-- ``group``: H / columns programs share a tile of the batch, and each hands its part of the state over after each step.
-  It keeps its columns of the weights in shared memory, or reads them anew in each step. All must run at once, so what
-  does not fit onto the device goes in several launches, at most `WAVES`.
+- ``group``: H / columns programs share a tile of the batch, and they exchange parts of the state after each step.
+  It keeps its columns of the weights in shared memory, or reads them again in each step. All must run at once, so
+  that larger problems take several launches, at most `WAVES`.
 - ``loop``: one program has a tile of the batch and all steps, and reads all weights in each step.
 - ``step``: one launch a step, over tiles of the batch and of the columns.
 
@@ -57,7 +57,7 @@ _SPARE = 24 * 1024  # bytes of shared memory for what is not weights: gates and 
 
 
 class Properties(Protocol):
-    """What is asked of a device; `torch.cuda.get_device_properties` has it."""
+    """Properties of a device, a part of `torch.cuda.get_device_properties`."""
 
     @property
     def multi_processor_count(self) -> int: ...
@@ -102,7 +102,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class _Task:
-    """What is asked for.
+    """Problem for which a launch is planned.
 
     Args:
         direction: "forward" or "backward".
@@ -158,7 +158,7 @@ def plan(
         shape: this one; chosen if None.
 
     Raises:
-        BackendError: if the device has no room for the shape that is asked for.
+        BackendError: if the requested shape does not fit the device.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Priority tree on the CPU: priorities by index in one buffer, sampled in proportion, in C."""
+"""Priority tree in C, for the CPU."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ _OPS = torch.ops.rl_native
 
 
 class NativePriorityTree:
-    """Priorities by index; draws in proportion to them in O(log n), about 10 ns to 40 ns each.
+    """Priority tree on the CPU, in C: a `rl.core.interfaces.PriorityTree` that samples in O(log n).
 
-    A `rl.core.interfaces.PriorityTree` on the CPU. Everything lies in one uint8 tensor, `buffer`, without pointers:
-    it can be saved, mapped into memory, and shared between processes. Sums are float64, whatever the leaves are, and
-    always recomputed from below, so that they do not drift. One thread or process may update at a time; until it is
-    done, others draw rows that there are, but in no certain proportions and with weights of no certain size.
+    The tree is one uint8 tensor, `buffer`, without pointers: it can be saved, memory-mapped, and shared between
+    processes. Sums are float64 and always recomputed from the children, so that they do not drift.
+
+    One thread or process may update at a time. Samples that other threads take during an update are valid indices, but
+    their proportions and weights are not defined.
 
     Args:
-        capacity: number of leaves; all are zero at first.
-        dtype: of the leaves, `torch.float32` or `torch.float64`.
+        capacity: number of leaves, which are zero at first; at least 1.
+        dtype: dtype of the leaves, `torch.float32` or `torch.float64`.
 
     Raises:
-        SpecError: if there cannot be such a tree.
-        RLError: if rl-native has no compiled library; the message says what to do.
+        SpecError: if the capacity or the dtype is invalid.
+        RLError: if rl-native has no compiled library.
 
     Example:
         >>> tree = NativePriorityTree(4)
@@ -80,7 +81,7 @@ class NativePriorityTree:
 
     @property
     def buffer(self) -> Tensor:
-        """All of the tree, uint8 ``[bytes]``; not a copy."""
+        """The memory of the tree, uint8 ``[bytes]``; not a copy."""
         return self._buffer
 
     @property
@@ -90,12 +91,12 @@ class NativePriorityTree:
 
     @classmethod
     def from_buffer(cls, buffer: Tensor, *, rebuild: bool = False) -> NativePriorityTree:
-        """A tree that lives in `buffer`, without copying it.
+        """A tree on existing memory, without a copy.
 
         Args:
             buffer: the `buffer` of a tree, or a copy of it.
-            rebuild: check the leaves, and recompute everything above them, as `rebuild` does. Without it what lies
-                behind the head is believed: ask for it where the bytes may be damaged.
+            rebuild: validate the leaves and recompute all nodes. If False, only the head of the buffer is validated;
+                set it if the bytes may be damaged.
 
         Raises:
             CheckpointError: if it holds no tree.
@@ -108,13 +109,17 @@ class NativePriorityTree:
         return tree
 
     def update(self, index: Tensor, priority: Tensor) -> None:
-        """Set priorities ``[n]``, or one for all ``[]``, at ``[n]`` int64; of a repeated index the last one counts.
+        """Set priorities. If an error is raised, nothing is written.
+
+        Args:
+            index: ``[n]`` int64; the last value of a repeated index wins.
+            priority: ``[n]``, or ``[]`` for all indices.
 
         Raises:
             IndexError: if an index is outside ``[0, capacity)``.
-            SpecError: if a priority is negative, infinite in the tree's dtype or not a number, an index not int64, or
-                either shares memory with the tree.
-            ShapeError: if there is not one priority for each index. Nothing is written then.
+            SpecError: if a priority is negative, NaN or infinite in the tree's dtype, an index is not int64, or a
+                tensor shares memory with the tree.
+            ShapeError: if there is not one priority for each index.
         """
         if _compiling():
             _OPS.tree_set(self._buffer, index, priority.detach())
@@ -134,22 +139,23 @@ class NativePriorityTree:
     ) -> None:
         """Set priorities to ``(|error| + eps) ** alpha`` [Schaul et al. 2016, eq. 1 and section 3.3].
 
-        The power is exact to within 1e-9 for float32 and 1e-12 for float64.
+        The relative error of the power is below 1e-9 for float32 and 1e-12 for float64. If an error is raised, nothing
+        is written.
 
         Args:
-            index: ``[n]`` int64; of a repeated one the last counts.
-            error: ``[n]``, of any sign, or one for all ``[]``.
+            index: ``[n]`` int64; the last value of a repeated index wins.
+            error: TD errors of any sign, ``[n]``, or ``[]`` for all indices.
             eps: at least 0.
             alpha: at least 0.
-            raw: ``[capacity]``, of the tree's dtype; gets the errors as they are, at `index`.
-            largest: ``[]``, of the tree's dtype; becomes the largest ``|error|`` where that is larger.
-            rows: an index must be below it; the capacity if None.
+            raw: ``[capacity]`` of the tree's dtype; receives the errors at `index`.
+            largest: ``[]`` of the tree's dtype; becomes the maximum of itself and the largest ``|error|``.
+            rows: exclusive upper bound of the indices; None for the capacity.
 
         Raises:
             IndexError: if an index is outside ``[0, rows)``.
-            SpecError: if a priority would be infinite or not a number, `eps` or `alpha` is negative, `raw` or
-                `largest` is another tensor than that, or one that is written shares memory with another one.
-            ShapeError: if there is not one error for each index. Nothing is written then, into none of the three.
+            SpecError: if a priority would be infinite or NaN, `eps` or `alpha` is negative, `raw` or `largest` has
+                another shape or dtype, or a written tensor shares memory with another one.
+            ShapeError: if there is not one error for each index.
 
         Example:
             >>> tree, raw, largest = NativePriorityTree(4), torch.zeros(4), torch.ones(())
@@ -173,16 +179,16 @@ class NativePriorityTree:
         stratified: bool = False,
         u: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Draw indices ``[n]`` in proportion to priority, and those priorities ``[n]``.
+        """Sample indices ``[n]`` in proportion to priority, and their priorities ``[n]``.
 
         Args:
-            n: number of draws, with replacement; none from an empty tree either, so that 0 is refused there too.
-            generator: of the randomness; the global one if None.
-            stratified: draw the i-th from the i-th of n equal parts of the total, for less variance.
-            u: the randomness itself, ``[n]`` in ``[0, 1)``, instead of a generator.
+            n: number of samples, with replacement.
+            generator: random generator; None for the global one.
+            stratified: take sample i from the i-th of n equal parts of the total, for less variance.
+            u: uniform numbers ``[n]`` in ``[0, 1)`` in place of a generator.
 
         Raises:
-            SpecError: if the total is zero, or a `u` is outside ``[0, 1)``.
+            SpecError: if the total is zero (also if `n` is 0), or a `u` is outside ``[0, 1)``.
         """
         return self._sample(n, generator, stratified, u, None)
 
@@ -195,9 +201,9 @@ class NativePriorityTree:
         stratified: bool = False,
         u: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Draw indices ``[n]``, and their importance weights ``(priority / min) ** -beta``, ``[n]``, at most 1.
+        """Sample indices ``[n]``, and their importance weights ``(priority / min) ** -beta``, ``[n]``, at most 1.
 
-        The weights of Schaul et al. 2016, section 3.4, over the largest weight that any row could have: the number
+        The weights of Schaul et al. 2016, section 3.4, divided by the largest weight that a row can have: the number
         of rows and the total cancel. Arguments as for `sample`.
         """
         check_beta(beta)
@@ -229,12 +235,12 @@ class NativePriorityTree:
         return ops.get(self._buffer, self.capacity, self.dtype, index)
 
     def _figure(self, place: int) -> Tensor:
-        """A view of the head; under the compiler a new one, as it tracks views of the buffer."""
+        """A number of the head; under the compiler by a new view, as the compiler tracks views of the buffer."""
         head = self._buffer[24:48].view(_FLOAT64) if _compiling() else self._head
         return head[place]
 
     def total(self) -> Tensor:
-        """Sum of all, float64 scalar."""
+        """Sum of the priorities, float64 ``[]``."""
         return self._figure(0).clone()
 
     def min(self) -> Tensor:
@@ -242,14 +248,14 @@ class NativePriorityTree:
         return self._figure(1).to(self.dtype, copy=True)
 
     def max(self) -> Tensor:
-        """Largest priority; zero if empty."""
+        """Largest priority; zero for an empty tree."""
         return self._figure(2).to(self.dtype, copy=True)
 
     def rebuild(self) -> None:
-        """Check all leaves, and recompute everything above them: after they were written by other means.
+        """Validate all leaves and recompute all nodes, after the buffer was written by other means.
 
         Raises:
-            SpecError: if a leaf is no priority.
+            SpecError: if a leaf is negative, infinite or NaN.
         """
         if _compiling():
             _OPS.tree_rebuild(self._buffer, self.dtype)
@@ -257,14 +263,14 @@ class NativePriorityTree:
             ops.rebuild(self._buffer, self.capacity, self.dtype)
 
     def state_dict(self) -> dict[str, Any]:
-        """The leaves, a copy; what lies above them follows from them."""
+        """A copy of the leaves, from which the nodes are recomputed."""
         return {"priority": self._leaves.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the leaves of another tree of this capacity and dtype.
+        """Load the leaves of another tree of this capacity and dtype.
 
         Raises:
-            CheckpointError: if they do not fit, or are no priorities. Nothing is written then.
+            CheckpointError: if shape or dtype differ, or a leaf is not a valid priority. Nothing is written then.
         """
         leaves = check_leaves(state.get("priority"), self.capacity, self.dtype)
         self._leaves.copy_(leaves)
@@ -273,7 +279,7 @@ class NativePriorityTree:
     def save(self, path: str | Path) -> None:
         """Write the buffer to a file, byte for byte; an older file stays until the new one is complete.
 
-        Nothing is left to do for the file that this tree is mapped from: it holds every update.
+        Saving to the file that this tree is mapped from does nothing: that file holds every update.
         """
         if self._file is None or self._file != file_id(Path(path)):
             save(self._buffer, Path(path))
@@ -284,12 +290,12 @@ class NativePriorityTree:
     ) -> NativePriorityTree:
         """A tree in a file: updates reach the file, and every process that maps it.
 
-        What the file holds is believed; call `rebuild` before the first draw where it may be damaged.
+        Only the head of an existing file is validated; call `rebuild` before sampling if the file may be damaged.
 
         Args:
-            path: what `save` wrote, or where a new tree is to be.
-            capacity: make a new, empty tree of so many leaves; the file must not exist.
-            dtype: of the new tree.
+            path: a file that `save` wrote, or the path of a new tree.
+            capacity: number of leaves of a new, empty tree, whose file must not exist; None opens an existing file.
+            dtype: dtype of a new tree.
 
         Raises:
             CheckpointError: if the file is missing, exists already, or holds no tree.
@@ -303,7 +309,7 @@ class NativePriorityTree:
         return tree
 
     def share_memory(self) -> NativePriorityTree:
-        """Move the buffer to shared memory: trees that other processes receive are then this one. Returns self."""
+        """Move the buffer to shared memory, so that processes that receive this tree share it. Returns self."""
         self._attach(self._buffer.share_memory_())
         return self
 

@@ -24,15 +24,15 @@ LSTM_FORWARD, LSTM_BACKWARD, GRU_FORWARD, GRU_BACKWARD = range(4)
 _JOB = Struct("=27q")
 _BAD_RESETS = 2
 _WORTH_A_THREAD = 20_000_000
-"""Products of one call, below which starting threads costs more than they give."""
+"""Multiplications of one call below which threads do not pay."""
 
 
 class Resets(Protocol):
-    """Where the state before a step is not the one after the step before; T steps, B rows, H hidden."""
+    """Resets of the recurrent state inside of the sequences; T steps, B rows, H hidden."""
 
     @property
     def starts(self) -> list[int]:
-        """T + 1 places: those from ``starts[t]`` to ``starts[t + 1]`` belong to step t."""
+        """T + 1 offsets: resets ``starts[t]`` to ``starts[t + 1] - 1`` belong to step t."""
         ...
 
     @property
@@ -42,12 +42,12 @@ class Resets(Protocol):
 
     @property
     def h(self) -> Tensor:
-        """``[n, H]``: the states that replace the others."""
+        """``[n, H]``: the states before those steps."""
         ...
 
     @property
     def c(self) -> Tensor | None:
-        """The same of c; None for a GRU."""
+        """``[n, H]``: the cell states before those steps; None for a GRU."""
         ...
 
 
@@ -69,9 +69,9 @@ def _functions() -> tuple[
 class NativeKernels:
     """Loops over time of one LSTM or GRU layer in C, forward and backward, for float32 and float64 on the CPU.
 
-    Products with the recurrent weights, activations and resets of all steps are one call, which lets other threads of
-    Python run. Rows are shared out among as many threads as torch uses, where there is enough to do; results depend on
-    neither the threads nor the other rows. Tensors are contiguous and time-major.
+    One call computes the products with the recurrent weights, activations and resets of all steps, with the GIL
+    released. Large batches are split between as many threads as torch uses; the result of a row depends on neither the
+    threads nor the other rows. Tensors are contiguous and time-major.
 
     Example:
         >>> kernels = NativeKernels()
@@ -88,7 +88,7 @@ class NativeKernels:
         self.why = why()
 
     def serves(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Whether these loops compute for such tensors."""
+        """Whether these loops support tensors of this dtype and device."""
         return device.type == "cpu" and dtype in BITS and library() is not None
 
     def lstm_forward(
@@ -97,8 +97,8 @@ class NativeKernels:
         """Write the states after each step; T steps, B rows, H hidden.
 
         Args:
-            gates: ``[T, B, 4H]``, slots i, f, g, o: what comes from inputs and biases; replaced by the activated gates.
-            weight: ``[4H, H]``, of the state.
+            gates: ``[T, B, 4H]``, slots i, f, g, o: inputs and biases; overwritten by the activated gates.
+            weight: ``[4H, H]``, the recurrent weights.
             h0: ``[B, H]``, before the first step.
             c0: ``[B, H]``.
             resets: None if there are none.
@@ -110,10 +110,10 @@ class NativeKernels:
             SpecError: if a type differs, a tensor is not contiguous or not on the CPU, or resets are out of order.
         """
         job = _Job(LSTM_FORWARD, gates, weight, resets)
-        job.see("h0", h0, 2)
-        job.see("c0", c0, 2)
-        job.see("h", h)
-        job.see("c", c)
+        job.add("h0", h0, 2)
+        job.add("c0", c0, 2)
+        job.add("h", h)
+        job.add("c", c)
         job.run()
 
     def lstm_backward(  # noqa: PLR0913, PLR0917  one buffer each
@@ -131,10 +131,10 @@ class NativeKernels:
         grad_reset_h: Tensor | None,
         grad_reset_c: Tensor | None,
     ) -> None:
-        """Write the gradients of gates before their activation, and of the states that were given.
+        """Write the gradients of the gates before activation, and of the given states.
 
         Args:
-            gates: ``[T, B, 4H]``, as `lstm_forward` left them.
+            gates: ``[T, B, 4H]``, as `lstm_forward` wrote them.
             weight: ``[4H, H]``.
             c0: ``[B, H]``.
             c: ``[T, B, H]``, after each step.
@@ -144,21 +144,21 @@ class NativeKernels:
             grad_gates: ``[T, B, 4H]``, written.
             grad_h0: ``[B, H]``, written.
             grad_c0: ``[B, H]``, written.
-            grad_reset_h: ``[n, H]``, written; None if it is not wanted.
-            grad_reset_c: the same.
+            grad_reset_h: ``[n, H]``, written; None to skip it.
+            grad_reset_c: ``[n, H]``, written; None to skip it.
 
         Raises:
             ShapeError: as `lstm_forward`.
-            SpecError: likewise.
+            SpecError: as `lstm_forward`.
         """
         job = _Job(LSTM_BACKWARD, gates, weight, resets)
-        job.see("c0", c0, 2)
-        job.see("c", c)
-        job.see("grad_h", grad_h)
-        job.see("grad_c", grad_c)
-        job.see_gradients(grad_gates, grad_h0, grad_reset_h)
-        job.see("grad_c0", grad_c0, 2)
-        job.see("grad_reset_c", grad_reset_c, 1)
+        job.add("c0", c0, 2)
+        job.add("c", c)
+        job.add("grad_h", grad_h)
+        job.add("grad_c", grad_c)
+        job.add_gradients(grad_gates, grad_h0, grad_reset_h)
+        job.add("grad_c0", grad_c0, 2)
+        job.add("grad_reset_c", grad_reset_c, 1)
         job.run()
 
     def gru_forward(self, gates: Tensor, weight: Tensor, h0: Tensor, resets: Resets | None, h: Tensor) -> None:
@@ -167,18 +167,18 @@ class NativeKernels:
         Args:
             gates: ``[T, B, 4H]``, slots n, r, z, m: n, r, z from inputs and biases, m the bias of the recurrent part of
                 n; replaced by n, r, z activated, and the whole recurrent part of n.
-            weight: ``[3H, H]``, of the state, for r, z, m.
+            weight: ``[3H, H]``, the recurrent weights of r, z, m.
             h0: ``[B, H]``, before the first step.
             resets: None if there are none.
             h: ``[T, B, H]``, written.
 
         Raises:
             ShapeError: as `lstm_forward`.
-            SpecError: likewise.
+            SpecError: as `lstm_forward`.
         """
         job = _Job(GRU_FORWARD, gates, weight, resets)
-        job.see("h0", h0, 2)
-        job.see("h", h)
+        job.add("h0", h0, 2)
+        job.add("h", h)
         job.run()
 
     def gru_backward(
@@ -193,10 +193,10 @@ class NativeKernels:
         grad_h0: Tensor,
         grad_reset_h: Tensor | None,
     ) -> None:
-        """Write the gradients of the slots before their activation, and of the states that were given.
+        """Write the gradients of the slots before activation, and of the given states.
 
         Args:
-            gates: ``[T, B, 4H]``, as `gru_forward` left them.
+            gates: ``[T, B, 4H]``, as `gru_forward` wrote them.
             weight: ``[3H, H]``.
             h0: ``[B, H]``.
             h: ``[T, B, H]``, after each step.
@@ -204,17 +204,17 @@ class NativeKernels:
             grad_h: ``[T, B, H]``.
             grad_gates: ``[T, B, 4H]``, written: slots n, r, z, m.
             grad_h0: ``[B, H]``, written.
-            grad_reset_h: ``[n, H]``, written; None if it is not wanted.
+            grad_reset_h: ``[n, H]``, written; None to skip it.
 
         Raises:
             ShapeError: as `lstm_forward`.
-            SpecError: likewise.
+            SpecError: as `lstm_forward`.
         """
         job = _Job(GRU_BACKWARD, gates, weight, resets)
-        job.see("h0", h0, 2)
-        job.see("h", h)
-        job.see("grad_h", grad_h)
-        job.see_gradients(grad_gates, grad_h0, grad_reset_h)
+        job.add("h0", h0, 2)
+        job.add("h", h)
+        job.add("grad_h", grad_h)
+        job.add_gradients(grad_gates, grad_h0, grad_reset_h)
         job.run()
 
 
@@ -222,12 +222,12 @@ _FIELDS = (
     *("gates", "weight", "h0", "c0", "h", "c", "resets", "reset_starts", "reset_rows", "reset_h", "reset_c"),
     *("grad_h", "grad_c", "grad_gates", "grad_h0", "grad_c0", "grad_reset_h", "grad_reset_c"),
 )
-"""Of ``rl_recurrent_job``, what stands behind the sizes."""
+"""Fields of ``rl_recurrent_job`` after the sizes."""
 _PLACES = {name: place for place, name in enumerate(_FIELDS)}
 
 
 class _Job:
-    """What one call works on: every tensor is checked before anything runs, since C trusts the addresses."""
+    """Arguments of one call: every tensor is checked before the call, since C trusts the addresses."""
 
     def __init__(self, kind: int, gates: Tensor, weight: Tensor, resets: Resets | None) -> None:
         if gates.ndim != 3 or gates.shape[2] % 4:
@@ -242,24 +242,24 @@ class _Job:
         self._shapes = ((self._resets, hidden), (rows, hidden), (steps, rows, hidden))
         self._addresses = [0] * len(_PLACES)
         self._kept: list[object] = []
-        self._see("gates", gates, gates.shape)
-        self._see("weight", weight, (slots * hidden, hidden))
+        self._add("gates", gates, gates.shape)
+        self._add("weight", weight, (slots * hidden, hidden))
         if resets is not None:
-            self._see_resets(resets)
+            self._add_resets(resets)
 
-    def see(self, name: str, tensor: Tensor | None, dims: int = 3) -> None:
-        """Note where a tensor is: 3 dimensions for one state a step, 2 for one a row, 1 for one a reset."""
+    def add(self, name: str, tensor: Tensor | None, dims: int = 3) -> None:
+        """Check a tensor of states and store its address: 3 dimensions for steps, 2 for rows, 1 for resets."""
         if tensor is not None:
-            self._see(name, tensor, self._shapes[dims - 1])
+            self._add(name, tensor, self._shapes[dims - 1])
 
-    def see_gradients(self, grad_gates: Tensor, grad_h0: Tensor, grad_reset_h: Tensor | None) -> None:
-        self._see("grad_gates", grad_gates, (*self._sizes[:2], 4 * self._sizes[2]))
+    def add_gradients(self, grad_gates: Tensor, grad_h0: Tensor, grad_reset_h: Tensor | None) -> None:
+        self._add("grad_gates", grad_gates, (*self._sizes[:2], 4 * self._sizes[2]))
         if self._addresses[_PLACES["grad_gates"]] == self._addresses[_PLACES["gates"]] and grad_gates.numel():
             raise SpecError("grad_gates and gates are one memory; give the gradients memory of their own")
-        self.see("grad_h0", grad_h0, 2)
-        self.see("grad_reset_h", grad_reset_h, 1)
+        self.add("grad_h0", grad_h0, 2)
+        self.add("grad_reset_h", grad_reset_h, 1)
 
-    def _see(self, name: str, tensor: Tensor, shape: Iterable[int]) -> None:
+    def _add(self, name: str, tensor: Tensor, shape: Iterable[int]) -> None:
         if tensor.shape != (expected := tuple(shape)):
             raise ShapeError(f"{name} has the shape {tuple(tensor.shape)}; it must be {expected}, as gates is")
         if tensor.dtype is not self._dtype or not tensor.is_cpu:
@@ -270,7 +270,7 @@ class _Job:
             raise SpecError(f"{name} is not contiguous (strides {tensor.stride()}); call contiguous()")
         self._addresses[_PLACES[name]] = tensor.data_ptr()
 
-    def _see_resets(self, resets: Resets) -> None:
+    def _add_resets(self, resets: Resets) -> None:
         steps, _, hidden = self._sizes
         rows, count = resets.rows, self._resets
         if len(resets.starts) != steps + 1:
@@ -288,7 +288,7 @@ class _Job:
             states["reset_c"] = resets.c
         for name, state in states.items():
             dense = state.contiguous()
-            self._see(name, dense, (count, hidden))
+            self._add(name, dense, (count, hidden))
             self._kept.append(dense)
         starts, dense = array("q", resets.starts), rows.contiguous()
         self._kept += [starts, dense]
@@ -297,10 +297,10 @@ class _Job:
         self._addresses[_PLACES["reset_rows"]] = dense.data_ptr()
 
     def run(self) -> None:
-        """Compute.
+        """Run the job.
 
         Raises:
-            SpecError: if resets are out of order or name rows that there are not; nothing is written then.
+            SpecError: if resets are out of order or their rows out of bounds; nothing is written then.
         """
         room, prepare, run, isa = _functions()
         steps, rows, hidden = self._sizes
@@ -311,10 +311,10 @@ class _Job:
         def packed(first: int, end: int) -> bytes:
             return _JOB.pack(self._kind, bits, steps, rows, hidden, first, end, level, aligned, *self._addresses)
 
-        _expect(prepare(packed(0, rows)))
+        _check_status(prepare(packed(0, rows)))
         threads = min(torch.get_num_threads(), 1 + steps * rows * hidden * hidden * 4 // _WORTH_A_THREAD, rows)
         if threads <= 1:
-            _expect(run(packed(0, rows)))
+            _check_status(run(packed(0, rows)))
             return
         ends = [rows * part // threads for part in range(threads + 1)]
         jobs = [packed(first, end) for first, end in pairwise(ends)]
@@ -325,12 +325,12 @@ class _Job:
                 thread.start()
                 started.append(thread)
             run(jobs[0])
-        finally:  # the memory is in use until all have ended
+        finally:  # the threads use the memory until they end
             for thread in started:
                 thread.join()
 
 
-def _expect(status: int) -> None:
+def _check_status(status: int) -> None:
     if status == _BAD_RESETS:
         raise SpecError(
             "resets are out of order: starts must ascend from 0 to the number of rows, and the rows of each step must"
@@ -338,5 +338,5 @@ def _expect(status: int) -> None:
         )
     if status:
         raise SpecError(
-            "the library refused a recurrent job: it is older than the Python part of rl-native; build it anew"
+            "the library refused a recurrent job: it is older than the Python part of rl-native; rebuild it"
         )

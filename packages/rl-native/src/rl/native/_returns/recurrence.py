@@ -45,11 +45,10 @@ _NOT_INTO_OUT = (
 class NativeRecurrence:
     """``x_t = d_t + c_t * x_{t+1}`` in C, and the returns that are built on it in one pass over memory.
 
-    For float32 and float64 on the CPU. Memory need not be dense: ``[*B, T, F]``, ``[T, *B, F]`` and transposed views
-    of either are read and written where they lie.
+    For float32 and float64 on the CPU, without copies of ``[*B, T, F]``, ``[T, *B, F]`` and transposed views of either.
 
-    The recurrence is differentiable any number of times. `gae`, `td_lambda` and `vtrace` are not: they return None, and
-    compute nothing, where a gradient is needed or the kernels do not support the arguments.
+    The recurrence is differentiable any number of times. `gae`, `td_lambda` and `vtrace` are not: they return None if a
+    gradient is needed or the kernels do not support the arguments.
 
     Raises:
         RLError: if there is no compiled library.
@@ -62,7 +61,7 @@ class NativeRecurrence:
 
     name = "native"
     traceable = True
-    """Everything here can be traced by `torch.compile`."""
+    """All methods can be traced by `torch.compile`."""
 
     def __init__(self) -> None:
         require()
@@ -82,18 +81,18 @@ class NativeRecurrence:
         """The recurrence, with ``x_T = 0``.
 
         Args:
-            d: what each step adds, ``[*B, T, F]``, float32 or float64.
-            c: weight of the step that follows, same shape and type; the last one is never read.
-            time_dim: where time is.
-            out: is written and returned, if given; overlaps neither argument. No gradient then.
+            d: addend of each step, ``[*B, T, F]``, float32 or float64.
+            c: weight of the following step, same shape and dtype; the last one is not read.
+            time_dim: dimension of time.
+            out: written and returned, if given; must overlap neither argument, and carries no gradient.
 
         Returns:
-            Same shape.
+            x, of the same shape.
 
         Raises:
-            ShapeError: if shapes differ, or there is no such dimension.
-            SpecError: if a type is not taken, `out` cannot be written, or a tensor has a forward-mode tangent
-                (`torch.func.jvp`).
+            ShapeError: if shapes differ, or the dimension does not exist.
+            SpecError: if a dtype is not supported, `out` cannot be written, or forward-mode AD (`torch.func.jvp`) is
+                active for a tensor.
 
         Example:
             >>> recurrence, memory = NativeRecurrence(), torch.empty(3)
@@ -150,19 +149,19 @@ class NativeRecurrence:
         Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016, eq. 16.
 
         Args:
-            gamma: discount: a number, or a tensor of no dimensions or of the reward's shape.
-            lmbda: weight of longer returns, likewise.
+            gamma: discount; a number, or a tensor ``[]`` or of the reward's shape.
+            lmbda: weight of longer returns; a number or tensor as `gamma`.
             state_value: value of each state, ``[*B, T, F]``, float32 or float64.
-            next_state_value: value of the state that each step reached.
+            next_state_value: value of the next state.
             reward: of each step.
             done: whether the episode ended with the step, bool.
-            terminated: whether it ended in a state without a future; `done` if None.
-            time_dim: where time is.
-            out: both results are written there, if given.
+            terminated: whether it ended in a terminal state; `done` if None.
+            time_dim: dimension of time.
+            out: two tensors that receive the results.
 
         Returns:
-            The advantage, and the advantage plus `state_value`; None if this is not a case for the kernel: nothing is
-            written then.
+            The advantage, and the advantage plus `state_value`; None, without writing, if the kernel does not
+            support the arguments.
 
         Raises:
             ShapeError: if there is no such dimension, or `out` has another shape.
@@ -190,23 +189,22 @@ class NativeRecurrence:
         *,
         out: Tensor | None = None,
     ) -> Tensor | None:
-        """The lambda return; with `lmbda` 1 all rewards to the end, and the value of what comes behind.
+        """Lambda return; with `lmbda` 1 the discounted sum of all rewards, bootstrapped after the last step.
 
         Sutton and Barto, "Reinforcement learning: an introduction", 2018, eq. 12.20.
 
         Args:
             gamma: as for `gae`.
             lmbda: as for `gae`.
-            next_state_value: value of the state that each step reached, ``[*B, T, F]``; None bootstraps nothing.
+            next_state_value: value of the next state, ``[*B, T, F]``; None for no bootstrapping.
             reward: as for `gae`.
             done: as for `gae`.
             terminated: as for `gae`.
-            time_dim: where time is.
-            out: is written and returned, if given.
+            time_dim: dimension of time.
+            out: written and returned, if given.
 
         Returns:
-            The return of each step; None if this is not a case for the kernel: nothing is
-            written then.
+            The return of each step; None, without writing, if the kernel does not support the arguments.
 
         Raises:
             ShapeError: if there is no such dimension, or `out` has another shape.
@@ -244,20 +242,19 @@ class NativeRecurrence:
         Args:
             gamma: as for `gae`.
             lmbda: as for `gae`.
-            ratio: probability of the action now over that when it was taken, ``[*B, T, F]``.
+            ratio: importance ratio of the action, current over behaviour policy, ``[*B, T, F]``.
             state_value: as for `gae`.
             next_state_value: as for `gae`.
             reward: as for `gae`.
             done: as for `gae`.
             terminated: as for `gae`.
-            time_dim: where time is.
-            rho_bar: largest weight of a temporal difference.
-            c_bar: largest weight of what follows.
-            out: both results are written there, if given.
+            time_dim: dimension of time.
+            rho_bar: clipping threshold of the importance weight of the temporal difference.
+            c_bar: clipping threshold of the trace.
+            out: two tensors that receive the results.
 
         Returns:
-            The advantage and the value target; None if this is not a case for the kernel: nothing is
-            written then.
+            The advantage and the value target; None, without writing, if the kernel does not support the arguments.
 
         Raises:
             ShapeError: if there is no such dimension, or `out` has another shape.

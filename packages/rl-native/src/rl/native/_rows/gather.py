@@ -18,12 +18,12 @@ __all__ = ["NativeRowGather"]
 _empty = torch.empty
 _INT64, _FLOAT64 = torch.int64, torch.float64
 _DISPATCH = getattr(Tensor, "__torch_dispatch__", None)
-_HEAD = 5  # numbers of ``rl_gather_job``
-_LINE = 5  # numbers of a line
+_HEAD = 5  # fields of ``rl_gather_job``
+_LINE = 5  # columns of the trajectory table
 _pack_slices = Struct("=12q").pack  # ``rl_slices_job``
-_NOT_ALONG_ONE = {torch.uint16, torch.uint32, torch.uint64}  # torch picks these out of matrices only
+_NOT_ALONG_ONE = {torch.uint16, torch.uint32, torch.uint64}  # index_select supports these for matrices only
 _LARGE, _THREADS = 2**20, 3
-"""Bytes of a sample from which on this many threads of torch copy faster."""
+"""Bytes of a sample above which this many threads of torch are faster."""
 
 
 @cache
@@ -68,13 +68,13 @@ def _select(tensor: Tensor, index: Tensor) -> Tensor:
 
 @final
 class NativeRowGather:
-    """Copies of rows of tensors ``[capacity, ...]`` on the CPU, in one call of C, which prefetches them.
+    """Row gather of tensors ``[capacity, ...]`` on the CPU, in one call of C.
 
     Selected by the hook `rl_row_gather`. Traced calls, indices that are not contiguous int64, and large samples with
     more than two threads of torch use `index_select`.
 
     Args:
-        tensors: of one length; each row in one piece of memory, rows any number of bytes apart.
+        tensors: of one length, with contiguous rows of any stride.
 
     Raises:
         RLError: if there is no compiled library.
@@ -105,12 +105,12 @@ class NativeRowGather:
 
     @staticmethod
     def takes(tensors: Sequence[Tensor]) -> bool:
-        """Whether such tensors can be read.
+        """Whether this class supports the tensors.
 
         Example:
             >>> NativeRowGather.takes([torch.zeros(3), torch.zeros(4, 2)[::2]])
             True
-            >>> NativeRowGather.takes([torch.zeros(3, 2).t()])  # the numbers of a row are apart
+            >>> NativeRowGather.takes([torch.zeros(3, 2).t()])  # the rows are not contiguous
             False
         """
         return bool(tensors) and all(map(_is_plain, tensors))
@@ -127,23 +127,23 @@ class NativeRowGather:
         return f"NativeRowGather({len(self._tensors)} tensors, {self._row} bytes a row)"
 
     def rows(self, written: int, index: Tensor) -> list[Tensor]:
-        """Of each tensor's first `written` rows those under `index` ``[n]``, as copies ``[n, ...]``.
+        """Copies ``[n, ...]`` of the rows `index` ``[n]`` of each tensor.
 
         Raises:
-            IndexError: if an index is outside of them. Nothing is copied then.
+            IndexError: if an index is outside ``[0, written)``; nothing is copied then.
         """
         large = index.numel() * self._row > _LARGE
-        if self._is_for_torch(index) or (large and torch.get_num_threads() >= _THREADS):
+        if self._needs_torch(index) or (large and torch.get_num_threads() >= _THREADS):
             return [_select(tensor[:written], index) for tensor in self._tensors]
         return self._copy(index, min(written, self._capacity), 1)
 
     def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
-        """The `steps` rows from each of `begin` ``[n]`` on, one run behind the other: copies ``[n * steps, ...]``.
+        """Copies ``[n * steps, ...]`` of the runs of `steps` rows that start at `begin` ``[n]``.
 
         Raises:
-            IndexError: if a run is outside of the first `written` rows. Nothing is copied then.
+            IndexError: if a run is outside of the first `written` rows; nothing is copied then.
         """
-        if self._is_for_torch(begin):
+        if self._needs_torch(begin):
             index = (begin.unsqueeze(1) + torch.arange(steps, device=begin.device)).reshape(-1)
             return [_select(tensor[:written], index) for tensor in self._tensors]
         return self._copy(begin, min(written, self._capacity) - steps + 1, steps)
@@ -158,10 +158,10 @@ class NativeRowGather:
         capacity: int,
         written: int,
     ) -> tuple[Tensor, Tensor | None] | None:
-        """Rows of slices of trajectories in a ring, see `rl.core.interfaces.RowGather`; None for others to find them.
+        """Rows of slices of trajectories in a ring, see `rl.core.interfaces.RowGather`; None if unsupported.
 
         Raises:
-            IndexError: as told there. Nothing is returned then.
+            IndexError: if a slice is invalid, as documented there.
 
         Example:
             >>> lines, members = torch.tensor([[98, 0, 10, 0, 0]]), torch.tensor([0])
@@ -199,7 +199,7 @@ class NativeRowGather:
         return index, None if over else begin
 
     @staticmethod
-    def _is_for_torch(index: Tensor) -> bool:
+    def _needs_torch(index: Tensor) -> bool:
         return (
             is_traced()
             or type(index) is not Tensor

@@ -1,4 +1,4 @@
-/* The C functions, for either executor: it brings rl_launch and rl_load, and what it knows of drivers and devices. */
+/* The C functions of prio.h; the executor (GPU or host) provides rl_launch, rl_load and the queries of drivers. */
 #ifndef RL_ENTRY_H
 #define RL_ENTRY_H
 
@@ -18,7 +18,7 @@ static constexpr int64_t RL_GRID = 1024;
 /* The largest batch of the single block; only tests and benchmarks change it. */
 static int64_t rl_single = RL_PRIO_SINGLE;
 
-/* Blocks for so many threads. */
+/* Number of blocks of `each` threads for `threads` threads. */
 static inline int64_t rl_blocks(int64_t threads, int64_t each) { return (threads + each - 1) / each; }
 
 static inline int64_t rl_grid(int64_t threads, int64_t each) {
@@ -26,12 +26,12 @@ static inline int64_t rl_grid(int64_t threads, int64_t each) {
     return blocks < RL_GRID ? blocks : RL_GRID;
 }
 
-/* Whether there can be such a tree, and it is where 16 bytes can be read at once. */
+/* Whether capacity and dtype are valid, and the buffer is aligned to 16 bytes. */
 static inline bool rl_possible(const void *tree, const void *work, int64_t capacity, int64_t bits) {
     return rl_prio_bytes(capacity, bits) >= 0 && tree && work && !((uintptr_t)tree & 15) && !((uintptr_t)work & 15);
 }
 
-/* Places of a batch fit into a stamp. */
+/* Whether positions in a batch fit into a stamp. */
 static inline bool rl_countable(int64_t n) { return n >= 0 && n < INT32_MAX; }
 
 /* call(float()) or call(double()). */

@@ -1,4 +1,4 @@
-/* The kernels run by this computer: a library with the same C functions, for tests. */
+/* Execution of the kernels on the CPU: a library with the same C functions, for tests. */
 #include "on_host.h"
 
 #include <stdio.h>

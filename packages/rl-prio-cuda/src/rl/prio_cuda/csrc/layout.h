@@ -1,4 +1,4 @@
-/* How a tree and its workspace lie in memory.
+/* Memory layout of a tree and its workspace.
  *
  *   head | root | ... | lowest nodes | leaves
  *
@@ -34,7 +34,7 @@ struct rl_tree {
 };
 
 struct rl_work {
-    int64_t code, place; /* the first refusal that nobody has read yet */
+    int64_t code, place; /* the first error that was not read yet */
     double value;
     uint64_t refused; /* by the update that is under way, see `rl_refusal`; zero between updates */
     int64_t spare[4];
@@ -49,7 +49,7 @@ RL_EVERYWHERE int64_t rl_padded(int64_t blocks) {
 }
 
 /* Children of each level in `children`, offset of each level in `at`, that of the leaves in *leaves, all bytes in
- * *bytes; returns the number of levels, or 0 if there cannot be such a tree. */
+ * *bytes; returns the number of levels, or 0 if the arguments are invalid. */
 static inline int rl_layout(int64_t capacity, int64_t bits, int64_t *children, int64_t *at, int64_t *leaves,
                             int64_t *bytes) {
     if (capacity < 1 || capacity > ((int64_t)1 << 46) || (bits != 32 && bits != 64)) return 0;

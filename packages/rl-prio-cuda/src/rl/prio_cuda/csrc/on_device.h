@@ -1,4 +1,4 @@
-/* What the kernels need of the machine that runs them: a GPU. Its twin is on_host.h. */
+/* Threads, atomics and memory operations of the kernels on a GPU; on_host.h has the same interface. */
 #ifndef RL_ON_DEVICE_H
 #define RL_ON_DEVICE_H
 
@@ -68,7 +68,7 @@ RL_DEVICE void rl_put_same(T *p, T x) {
     *p = x;
 }
 
-/* 64 or 128 bytes of a tree that nobody writes while the kernel runs, 16 bytes a load. */
+/* Read 64 or 128 bytes of a tree that is not written while the kernel runs, 16 bytes per load. */
 RL_DEVICE void rl_read8(const double *p, double *x) {
     RL_UNROLL for (int i = 0; i < 4; i++) {
         const double2 v = __ldg((const double2 *)p + i);

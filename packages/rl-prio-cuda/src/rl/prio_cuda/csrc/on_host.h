@@ -1,4 +1,4 @@
-/* What the kernels need of the machine that runs them: this computer, for tests. Its twin is on_device.h.
+/* Threads, atomics and memory operations of the kernels on the CPU, for tests; on_device.h has the same interface.
  *
  * A phase runs for all threads of a block, one after another, in an order that the tests choose: whatever depends on the
  * order of threads shows. Or several real threads share the GPU's, so that a race detector sees what is not ordered by

@@ -1,4 +1,4 @@
-/* The kernels run by a GPU. */
+/* Launches of the kernels on a GPU. */
 #include "on_device.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ __global__ void __launch_bounds__(BODY::THREADS) rl_kernel(const __grid_constant
     BODY::run(rl_block(), args, shared);
 }
 
-/* The status is that of this launch alone; an earlier error of somebody else is not taken for it. */
+/* Returns the status of this launch only, not an earlier CUDA error. */
 template <class BODY>
 static int rl_launch(int64_t blocks, int64_t threads, const typename BODY::Args &args, void *stream) {
     cudaLaunchConfig_t config = {};

@@ -48,20 +48,20 @@ enum { RL_PRIO_SINGLE = 1024 };
 /* Of this interface. */
 RL_API int rl_prio_version(void);
 
-/* Bytes of a tree of `capacity` leaves of `bits` (32, 64) bits each; -1 if there cannot be one. */
+/* Bytes of a tree of `capacity` leaves of `bits` (32, 64) bits each; -1 if the arguments are invalid. */
 RL_API int64_t rl_prio_bytes(int64_t capacity, int64_t bits);
 
-/* Where in the buffer the leaves begin; -1 likewise. */
+/* Offset of the leaves in the buffer; -1 if the arguments are invalid. */
 RL_API int64_t rl_prio_leaves_at(int64_t capacity, int64_t bits);
 
-/* Bytes of the workspace; -1 likewise. */
+/* Bytes of the workspace; -1 if the arguments are invalid. */
 RL_API int64_t rl_prio_workspace_bytes(int64_t capacity);
 
 /* Load the kernels for leaves of `bits` bits onto the current device, which otherwise happens at the first launch of
  * each: too late if a graph is being captured then. An error if the library does not contain code for the device. */
 RL_API int rl_prio_load(int64_t bits);
 
-/* Make an empty tree of a buffer that is full of zeros. Loads the kernels, too. */
+/* Initialize an empty tree in a zeroed buffer, and load the kernels. */
 RL_API int rl_prio_init(void *tree, int64_t capacity, int64_t bits, void *stream);
 
 /* Set priorities `[n]`, or one for all (`step` 0, else 1); of a repeated index the last one counts. An index is refused
@@ -75,9 +75,9 @@ RL_API int rl_prio_set_errors(void *tree, void *work, int64_t capacity, int64_t 
                               const void *error, int64_t n, int64_t step, double eps, double alpha, void *raw,
                               void *largest, int64_t rows, void *stream);
 
-/* Draw n leaves by u in [0, 1); stratified: the i-th lies in the i-th of n equal parts of the total. `priority` and
- * `weight` may be NULL; a weight is (priority / smallest priority)^-beta. Where nothing can be drawn, index, priority
- * and weight are 0. */
+/* Sample n leaves with u in [0, 1); stratified: sample i is from the i-th of n equal parts of the total. `priority` and
+ * `weight` may be NULL; a weight is (priority / smallest priority)^-beta. Index, priority and weight of a rejected sample
+ * are 0. */
 RL_API int rl_prio_sample(const void *tree, void *work, int64_t capacity, int64_t bits, const double *u, int64_t n,
                           int stratified, double beta, int64_t *index, void *priority, void *weight, void *stream);
 
@@ -85,7 +85,7 @@ RL_API int rl_prio_sample(const void *tree, void *work, int64_t capacity, int64_
 RL_API int rl_prio_get(const void *tree, void *work, int64_t capacity, int64_t bits, const int64_t *index,
                        void *priority, int64_t n, void *stream);
 
-/* Check all leaves, then recompute everything above them. */
+/* Validate all leaves, then recompute all nodes. */
 RL_API int rl_prio_rebuild(void *tree, void *work, int64_t capacity, int64_t bits, void *stream);
 
 /* For tests and benchmarks: update batches of up to `most` in one block (at most RL_PRIO_SINGLE, which -1 means too),

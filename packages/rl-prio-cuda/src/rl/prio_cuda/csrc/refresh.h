@@ -1,4 +1,4 @@
-/* Recomputing what lies above the leaves: eight lanes for each child, one level after another. */
+/* Recomputation of the nodes: eight lanes for each child, one level after another. */
 #ifndef RL_REFRESH_H
 #define RL_REFRESH_H
 

@@ -1,11 +1,11 @@
-/* Drawing: one thread walks from the root to a leaf for each query. */
+/* Sampling: one thread per sample follows the search path from the root to a leaf. */
 #ifndef RL_SEARCH_H
 #define RL_SEARCH_H
 
 #include "arithmetic.h"
 #include "prio.h"
 
-/* The first refusal stays until somebody has read it: only who finds no code writes the rest. */
+/* Record an error unless an earlier one is still unread: only the thread that replaces code 0 writes the rest. */
 RL_DEVICE void rl_report(rl_work *work, int64_t code, int64_t place, double value) {
     if (rl_swap_if(&work->code, 0, code) == 0) work->place = place, work->value = value;
 }

@@ -1,4 +1,4 @@
-/* Writing priorities, and recomputing what lies above them.
+/* Writes of priorities, and recomputation of the nodes above.
  *
  * Of a repeated index the last place in the batch wins, whatever the order in which threads run: each place offers
  * itself for its leaf, the highest is kept (elect), and only the winner writes. A batch of up to 1024 does all of it in
@@ -102,7 +102,7 @@ struct rl_update_single {
             const int64_t code = rl_verdict(a, s.index[at.thread], s.value[at.thread]);
             size = rl_size(s.value[at.thread]);
             if (code) rl_raise(&s.refused, rl_refusal(code, at.thread));
-            elect(s, at.thread); /* of a refused batch, nobody asks who won */
+            elect(s, at.thread); /* a rejected batch has no winners */
         }
         if (a.largest && rl_most_of_warp(&size)) rl_raise(&s.largest, size);
     }
@@ -167,7 +167,7 @@ struct rl_write {
         if (!refused) rl_set_leaf(a, index, a.value[i * a.step]);
     }
 
-    /* Nobody writes `refused` during this launch: all threads of all blocks go the same way. */
+    /* `refused` is constant during this launch: all threads of all blocks take the same branch. */
     static RL_DEVICE void run(const rl_block &block, const Args &a, Shared &s) {
         const bool refused = a.work->refused != 0, sizes = a.largest && !refused;
         if (sizes)

@@ -1,1 +1,1 @@
-"""Which devices the kernels serve, and the answer to the recurrent back-end hook."""
+"""Devices and drivers that the kernels support."""

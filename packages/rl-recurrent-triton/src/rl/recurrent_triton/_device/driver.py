@@ -1,4 +1,4 @@
-"""CUDA devices as the driver lists them, without torch: for what is to import nothing heavy."""
+"""CUDA devices as the driver lists them, without importing torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the kernels run, and why not elsewhere. Importing this imports neither torch nor Triton."""
+"""Support of devices, and the reason if one is not supported. Imports neither torch nor Triton."""
 
 from __future__ import annotations
 

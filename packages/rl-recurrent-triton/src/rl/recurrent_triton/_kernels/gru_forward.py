@@ -189,7 +189,7 @@ def gru_forward_group(
         gates_at = gates + ((b * span + (t - first)) * (SLOTS * H))[:, None] + n[None, :]
         new, r, z, m = _load_sums(gates_at, bias_n, n, exist, tile, H, h.dtype.element_ty)
         h_now = reset_to(h_now, h_reset, n, restart, tile)
-        # All that is this program's own is read by now; the first step needs nobody (the count is 0).
+        # This program's own values are read by now; the first step waits for no other program (the count is 0).
         await_others(counter, (t - start) * programs)
         if AHEAD:
             for q0 in tl.static_range(0, TILES, AHEAD):

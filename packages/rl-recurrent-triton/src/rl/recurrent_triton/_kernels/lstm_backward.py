@@ -4,9 +4,9 @@ It has one function that finishes a tile of one step (`_tile`), and three kernel
 weights and states stay between the steps:
 
 - ``walk``: nothing stays. One program for all columns and steps (loop), or one for each tile of one step (step).
-- ``group``: the programs of a batch tile hand over after each step; each keeps its part of the weights (AHEAD > 0:
-  how many pieces of the state are read at once), or reads it anew in each step (AHEAD = 0).
-- ``resident``: one program has all columns; weights and states stay with it.
+- ``group``: the programs of a batch tile exchange their states after each step; each keeps its part of the weights
+  (AHEAD > 0: number of pieces of the state read at once), or reads it again in each step (AHEAD = 0).
+- ``resident``: one program has all columns, and keeps weights and states.
 """
 # mypy: ignore-errors
 # pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false, reportInvalidTypeForm=false

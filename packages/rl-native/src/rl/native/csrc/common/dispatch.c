@@ -1,6 +1,6 @@
 #include "dispatch.h"
 
-/* Writes of the same value from several threads are harmless; -1 is "not asked yet". */
+/* Instruction set in use, -1 before the first call; several threads may write the same value. */
 static _Atomic int chosen = -1;
 
 RL_API int rl_isa_best(void) {

@@ -1,4 +1,4 @@
-/* Which instruction set the library uses, chosen when it is first asked. */
+/* Instruction set of the library, selected at the first call. */
 #ifndef RL_DISPATCH_H
 #define RL_DISPATCH_H
 
@@ -20,10 +20,10 @@ enum { RL_ISA_SCALAR = 0, RL_ISA_AVX2 = 1, RL_ISA_AVX512 = 2 };
 /* The set in use. */
 RL_API int rl_isa(void);
 
-/* The widest set that this processor has. */
+/* The widest set of this processor. */
 RL_API int rl_isa_best(void);
 
-/* Use `level`, or the widest one below it that is there; -1 for the widest. For tests. Returns the set in use. */
+/* Use `level`, or the widest available one below it; -1 for the widest. For tests. Returns the set in use. */
 RL_API int rl_isa_use(int level);
 
 #endif

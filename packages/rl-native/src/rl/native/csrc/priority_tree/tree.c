@@ -16,7 +16,7 @@
 #define UNROLL_16 _Pragma("GCC unroll 16")
 #endif
 
-/* 1 / (2 j + 1), of artanh, and 1 / j!, of exp. */
+/* Coefficients of the series of artanh, 1 / (2 j + 1), and of exp, 1 / j!. */
 static const double LOG_SERIES[] = {1.0,      1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9, 1.0 / 11,
                                     1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21};
 static const double EXP_SERIES[] = {
@@ -24,7 +24,7 @@ static const double EXP_SERIES[] = {
     1.0 / 120,     1.0 / 720,     1.0 / 5040.0,   1.0 / 40320.0,   1.0 / 362880.0,
     1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
 
-/* The sum of c[j] x^j up to j = last. Even and odd powers are apart: two chains of half the length. */
+/* The sum of c[j] x^j up to j = last. Even and odd powers are summed separately: two shorter dependency chains. */
 RL_INLINE double series(const double *c, int last, double x) {
     const double square = x * x;
     double even = c[last & ~1], odd = c[(last - 1) | 1];
@@ -33,23 +33,23 @@ RL_INLINE double series(const double *c, int last, double x) {
     return even + odd * x;
 }
 
-enum { CHUNK = 256 }; /* so many numbers are made at a time, in the first cache */
+enum { CHUNK = 256 }; /* rows of a batch that are processed at a time */
 
 RL_INLINE int64_t at_most(int64_t most, int64_t x) { return x < most ? x : most; }
 
-/* Of updates, a mask: whether the child that was made last for a row has other extremes than before, for rows on their
- * way. */
+/* Index mask of the ring of flags of an update: whether the child recomputed last for a row changed its extremes. */
 enum { OTHERS = 255 };
 
-_Static_assert((RL_LEVELS + 1) * 8 <= OTHERS && CHUNK % 8 == 0, "rows on their way have places of their own");
+_Static_assert((RL_LEVELS + 1) * 8 <= OTHERS && CHUNK % 8 == 0, "rows in flight have entries of their own");
 
-/* Of draws: those side by side between two looks ahead, in a step of one level, from one level to the next, between
- * asking and reading, at the top or made into weights at once, and on their way at most. */
+/* Samples are pipelined down the levels. Numbers of samples: processed between two prefetches (UNIT), per step of one
+ * level (STEP), between a level and the next (LAG), between prefetch and read (AHEAD), started or finished together
+ * (GROUP), and in flight at most (RING). */
 enum { UNIT = 8, STEP = 32, LAG = 64, AHEAD = 32, GROUP = 64, RING = 2048 };
 
-enum { NEAR = 1 << 14 }; /* bytes of a level that the first cache holds */
+enum { NEAR = 1 << 14 }; /* bytes of a level that the L1 cache holds */
 
-/* Where draws lie: given, or made from a seed; in equal parts of the total, or in all of it; in steps of `unit`. */
+/* Points of the samples in [0, total): from given uniform numbers or a seed, stratified or not, multiples of `unit`. */
 typedef struct {
     const double *u;
     uint64_t seed;
@@ -57,11 +57,11 @@ typedef struct {
     double all, part, unit;
 } rl_points;
 
-_Static_assert(AHEAD + STEP <= LAG, "what a step asks for is known");
-_Static_assert((RL_LEVELS + 1) * LAG + 2 * GROUP < RING, "draws that are on their way have places of their own");
+_Static_assert(AHEAD + STEP <= LAG, "a step prefetches nodes that are known");
+_Static_assert((RL_LEVELS + 1) * LAG + 2 * GROUP < RING, "samples in flight have entries of their own");
 
-/* Draws on their way, the i-th at i & mask: the node or block that each has come to, and what is left in it. Half a page
- * apart: processors take a read for one of what was written before if both lie at the same place of a page. */
+/* Samples in flight, the i-th at i & mask: its current node or block, and its remaining mass there. The arrays are half
+ * a page apart: equal page offsets of a load and an earlier store cause false dependencies (4K aliasing). */
 typedef struct {
     _Alignas(64) int64_t node[RING];
     int64_t mask, apart[255];
@@ -75,8 +75,8 @@ typedef struct {
     int64_t bytes;
 } rl_span;
 
-/* Refuse a call in which what is written, the first three spans, shares memory with another one of the five: it would
- * read what it has just written, and an index is checked only before that. Spans that are not there are 0. */
+/* Reject a call in which a written span (the first three) overlaps another one of the five: it would read its own
+ * writes after the indices were checked. Absent spans are 0. */
 static int64_t shared(const rl_span *span) {
     for (int64_t i = 0; i < 3; i++)
         for (int64_t j = i + 1; j < 5; j++)
@@ -127,7 +127,7 @@ static int64_t shared(const rl_span *span) {
 #undef TARGET
 #endif
 
-/* Call the walk for this tree's leaves and this processor. */
+/* Call the function for the dtype of the leaves and the instruction set in use. */
 #if RL_X86
 #define RUN(name, in32, in64)                                                         \
     if (rl_isa() >= RL_ISA_AVX2) return wide ? name##_avx2_f64 in64 : name##_avx2_f32 in32; \
@@ -136,7 +136,7 @@ static int64_t shared(const rl_span *span) {
 #define RUN(name, in32, in64) return wide ? name##_scalar_f64 in64 : name##_scalar_f32 in32;
 #endif
 
-/* The view of a buffer; 0 if it holds no tree. */
+/* Fill *t from a buffer; returns 1 for float32 leaves, 2 for float64, 0 if the buffer holds no tree. */
 static int view(void *buffer, rl_tree *t) {
     rl_head *head = buffer;
     int64_t at[RL_LEVELS], leaves;
@@ -156,7 +156,7 @@ static int view(void *buffer, rl_tree *t) {
     const int wide = kind == 2;                      \
     if (kind == 0) return RL_TREE_DAMAGED;
 
-/* For a batch that is not empty. */
+/* Reject null addresses unless the batch is empty. */
 #define NEED(n, addresses) \
     if ((n) > 0 && !(addresses)) return RL_TREE_NOWHERE;
 

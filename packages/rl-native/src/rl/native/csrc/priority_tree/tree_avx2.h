@@ -1,4 +1,4 @@
-/* The same as tree_scalar.h, four doubles at a time. */
+/* Functions of tree_scalar.h, and vector primitives of tree_lanes.h, for vectors of four doubles (AVX2). */
 #include <immintrin.h>
 
 RL_AVX2 RL_INLINE double sum8_avx2(__m256d low, __m256d high) {
@@ -9,7 +9,7 @@ RL_AVX2 RL_INLINE double sum8_avx2(__m256d low, __m256d high) {
 
 RL_AVX2 RL_INLINE double sum_avx2(const double *a) { return sum8_avx2(_mm256_loadu_pd(a), _mm256_loadu_pd(a + 4)); }
 
-/* c[j] holds the j-th double of 4 rows, which lie `size` bytes apart from `base` on; j < 4. */
+/* Transpose: c[j] becomes the j-th double of 4 rows of `size` bytes, starting at `base`; j < 4. */
 RL_AVX2 RL_INLINE void columns_avx2(const char *base, int64_t size, const int64_t *row, __m256d *c) {
     const double *r0 = (const double *)(base + row[0] * size), *r1 = (const double *)(base + row[1] * size);
     const double *r2 = (const double *)(base + row[2] * size), *r3 = (const double *)(base + row[3] * size);
@@ -29,12 +29,12 @@ OP __m256d at_least_avx2(__m256d a, __m256d b) { return _mm256_cmp_pd(a, b, _CMP
 OP __m256d minus_avx2(__m256d a, __m256d where, __m256d b) { return _mm256_sub_pd(a, _mm256_and_pd(where, b)); }
 OP __m256d either_avx2(__m256d second, __m256d a, __m256d b) { return _mm256_blendv_pd(a, b, second); }
 
-/* Which lanes among those are not above zero, as bits. */
+/* Bit mask of the lanes of `among` that are not above zero. */
 OP unsigned none_avx2(__m256d among, __m256d a) {
     return (unsigned)_mm256_movemask_pd(_mm256_and_pd(among, _mm256_cmp_pd(a, _mm256_setzero_pd(), _CMP_NGT_UQ)));
 }
 
-/* Whole numbers: loaded and moved up, a bit set where the mask is. */
+/* Integers: load and shift left, set a bit under a mask, store. */
 OP __m256i places_avx2(const int64_t *x, int bits) {
     return _mm256_slli_epi64(_mm256_loadu_si256((const __m256i *)x), bits);
 }
@@ -43,7 +43,7 @@ OP __m256i place_avx2(__m256i a, __m256d where, int64_t bit) {
 }
 OP void store_places_avx2(int64_t *x, __m256i a) { _mm256_storeu_si256((__m256i *)x, a); }
 
-/* One of the two floats in each lane, its bits where those of a double are; without a sign, for there is -0. */
+/* One of the two floats in each lane, its bits moved to where a double has them; the sign is cleared, as of -0. */
 OP __m256d low_float_avx2(__m256d a) {
     const __m256i bits = _mm256_and_si256(_mm256_castpd_si256(a), _mm256_set1_epi64x(0x7fffffff));
     return _mm256_castsi256_pd(_mm256_slli_epi64(bits, 29));
@@ -53,7 +53,7 @@ OP __m256d high_float_avx2(__m256d a) {
     return _mm256_castsi256_pd(_mm256_and_si256(bits, _mm256_set1_epi64x(0x0fffffffe0000000)));
 }
 
-/* In each lane the smallest above zero of `low`, and the largest of `high`. */
+/* In each lane: the smallest value of `low` above zero, and the largest value of `high`. */
 OP __m256 positive_avx2_f32(__m256 x) {
     return _mm256_blendv_ps(_mm256_set1_ps(INFINITY), x, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ));
 }

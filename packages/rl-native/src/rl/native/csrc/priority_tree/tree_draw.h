@@ -1,6 +1,6 @@
-/* Draws. Part of tree_walk.h: once for each type of leaf and instruction set. */
+/* Sampling. Part of tree_walk.h: once for each dtype of the leaves and instruction set. */
 
-/* Uniforms in [0, 1): splitmix64 of seed and place (Steele, Lea and Flood, 2014), 52 bits of it. */
+/* Uniform numbers in [0, 1): 52 bits of splitmix64 of seed and position (Steele, Lea and Flood, 2014). */
 TARGET static void FN(uniform)(double *u, int64_t from, int64_t n, uint64_t seed) {
     for (int64_t i = 0; i < n; i++) {
         uint64_t z = seed + 0x9e3779b97f4a7c15u * (uint64_t)(from + i + 1);
@@ -12,7 +12,7 @@ TARGET static void FN(uniform)(double *u, int64_t from, int64_t n, uint64_t seed
     }
 }
 
-/* The points of n draws on the line from 0 to the total. */
+/* The points of n samples in [0, total). */
 TARGET static void FN(points)(const rl_points *p, double *mass, int64_t at, int64_t n) {
     if (p->u)
         memcpy(mass, p->u + at, (size_t)n * sizeof(double));
@@ -26,8 +26,8 @@ TARGET static void FN(points)(const rl_points *p, double *mass, int64_t at, int6
         for (int64_t i = 0; i < n; i++) mass[i] = floor(mass[i]) * p->unit;
 }
 
-/* Ask for the line with the sums of a node of this level, or for the leaves of a block, below all levels. */
-RL_INLINE void FN(ask_for)(const rl_tree *t, int level, int64_t node) {
+/* Prefetch the cache line of the sums of a node, or of the leaves of a block if `level` is -1. */
+RL_INLINE void FN(prefetch)(const rl_tree *t, int level, int64_t node) {
     if (level >= 0) {
         __builtin_prefetch(LEVEL(level) + node);
     } else {
@@ -36,7 +36,7 @@ RL_INLINE void FN(ask_for)(const rl_tree *t, int level, int64_t node) {
     }
 }
 
-/* One level down for g draws: node becomes the picked child, r what is left in it. */
+/* Descend one level for g samples: node becomes the selected child, r the remainder within it. */
 TARGET RL_INLINE void FN(descend)(const NODE *level, int64_t *node, double *r, int64_t g) {
     int64_t i = 0;
 #ifdef LANES
@@ -45,7 +45,7 @@ TARGET RL_INLINE void FN(descend)(const NODE *level, int64_t *node, double *r, i
     for (; i < g; i++) node[i] = (node[i] << RL_FAN_BITS) + pick8_scalar(level[node[i]].sum, r + i);
 }
 
-/* From the blocks to the leaves; some of these may be empty. */
+/* Select the leaves of g samples in their blocks; some of the leaves may be empty. */
 TARGET RL_INLINE void FN(arrive)(const REAL *leaves, const int64_t *node, const double *r, int64_t *index,
                                  REAL *priority, int64_t g) {
     int64_t i = 0;
@@ -67,22 +67,22 @@ TARGET static void FN(enter)(const rl_tree *t, const rl_points *points, int far,
     for (int level = t->levels - 1; level >= far; level--) FN(descend)(LEVEL(level), node, r, g);
 }
 
-/* A step of one level, or to the leaves, below all levels. To ask for a few lines between some computing costs next to
- * nothing; a burst of more than the processor can wait for at once holds up what follows. */
+/* One step of one level, or to the leaves if `level` is -1. Prefetches are spread between computations: a burst of
+ * more than the line-fill buffers of the core stalls it. */
 TARGET RL_INLINE void FN(step)(const rl_tree *t, int level, rl_flow *flow, int64_t at, int64_t n, int64_t *index,
                                REAL *drawn) {
     const int64_t end = n - at < STEP ? n : at + STEP;
     if (at == 0)
-        for (int64_t i = 0; i < n && i < AHEAD; i++) FN(ask_for)(t, level, flow->node[i]);
+        for (int64_t i = 0; i < n && i < AHEAD; i++) FN(prefetch)(t, level, flow->node[i]);
     for (int64_t i = at; i < end; i += UNIT) {
         const int64_t g = end - i < UNIT ? end - i : UNIT, more = n - i - AHEAD;
         const int64_t *later = flow->node + ((i + AHEAD) & flow->mask);
         int64_t *node = flow->node + (i & flow->mask);
         double *r = flow->rest + (i & flow->mask);
         if (more >= UNIT)
-            for (int j = 0; j < UNIT; j++) FN(ask_for)(t, level, later[j]);
+            for (int j = 0; j < UNIT; j++) FN(prefetch)(t, level, later[j]);
         else
-            for (int j = 0; j < more; j++) FN(ask_for)(t, level, later[j]);
+            for (int j = 0; j < more; j++) FN(prefetch)(t, level, later[j]);
         if (level >= 0)
             FN(descend)(LEVEL(level), node, r, g);
         else
@@ -90,7 +90,7 @@ TARGET RL_INLINE void FN(step)(const rl_tree *t, int level, rl_flow *flow, int64
     }
 }
 
-/* Whoever came to an empty leaf takes the nearest one of its block that is not. */
+/* Replace an empty leaf, which rounding can select, by the nearest nonempty one of its block. */
 TARGET RL_INLINE void FN(mend)(const REAL *leaves, const int64_t *node, int64_t *index, REAL *priority, int64_t g) {
     int lost = 0;
     for (int64_t i = 0; i < g; i++) lost |= !(priority[i] > 0);
@@ -103,7 +103,7 @@ TARGET RL_INLINE void FN(mend)(const REAL *leaves, const int64_t *node, int64_t 
         }
 }
 
-/* What is left to do for g draws that have arrived. */
+/* Write priorities or weights of g samples that have reached their leaves. */
 TARGET static void FN(leave)(const rl_tree *t, const int64_t *node, REAL *drawn, int64_t g, double beta,
                              int64_t *index, REAL *priority, REAL *weight) {
     const double least = t->head->min;
@@ -113,13 +113,13 @@ TARGET static void FN(leave)(const rl_tree *t, const int64_t *node, REAL *drawn,
     if (!weight) return;
     if (sizeof(REAL) > 4)
         for (int64_t i = 0; i < g; i++) x[i] = (double)drawn[i] / least;
-    else /* what a float cannot tell from that */
+    else /* equal to the division in float precision */
         for (int64_t i = 0; i < g; i++) x[i] = (double)drawn[i] * (1 / least);
     FN(power)(x, weight, g, -beta);
 }
 
-/* All draws, in steps that follow each other down the tree. Levels that a cache near by holds are passed at once; each
- * one below is LAG draws behind the one above, and a step asks for the lines of the next: memory works all the time. */
+/* All samples, pipelined down the levels. Levels that fit into the L1 cache are passed at once; each level below runs
+ * LAG samples after the one above, and a step prefetches the cache lines of the next step. */
 TARGET static void FN(flow)(const rl_tree *t, const rl_points *points, int64_t n, double beta, int64_t *index,
                             REAL *priority, REAL *weight) {
     rl_flow flow;
@@ -147,7 +147,7 @@ TARGET static void FN(flow)(const rl_tree *t, const rl_points *points, int64_t n
 TARGET static int64_t FN(sample)(const rl_tree *t, int64_t n, const int64_t *seed, const double *u, int stratified,
                                  double beta, int64_t *index, REAL *priority, REAL *weight) {
     const double total = t->head->total;
-    /* So near to zero a mass is a few steps of what a double can hold, and sums are exact: a whole number is drawn. */
+    /* Totals that are close to the smallest double are exact multiples of it: sample an integer multiple. */
     const double unit = total < 0x1p-1020 ? 0x1p-1074 : 1, all = total / unit, part = all / (double)(n > 0 ? n : 1);
     if (!(total > 0)) return RL_TREE_EMPTY;
     if (!(total <= DBL_MAX)) return RL_TREE_OVERFLOW;

@@ -1,7 +1,6 @@
-/* LANES queries side by side, each in a lane of its own: from nodes to children, and from blocks to leaves. LANES
- * blocks side by side: their sums and extremes. Included once for each instruction set, with SET, TARGET, LANES, MASK,
- * VECTOR (of doubles) and WORDS (of int64_t) defined, and the functions on vectors of tree_avx512.h. Does what
- * tree_scalar.h does, with the same additions. */
+/* Vectorized steps of the tree, one query or block in each of LANES vector lanes: from nodes to children, from blocks
+ * to leaves, and sums and extremes of blocks. SET, TARGET, LANES, MASK, VECTOR (of doubles) and WORDS (of int64_t) are
+ * defined, and the vector primitives of tree_avx2.h. Adds in the order of tree_scalar.h. */
 
 #define GLUE2(a, b) a##_##b
 #define JOIN2(a, b) GLUE2(a, b)
@@ -9,7 +8,7 @@
 #define JOIN3(a, b, c) GLUE3(a, b, c)
 #define ON(name) JOIN2(name, SET)
 
-/* Whoever came to an empty child, by rounding or because r is the very end: as in pick8_scalar. */
+/* Move the lanes that reached an empty child, by rounding or because r is the end, as pick8_scalar does. */
 __attribute__((noinline, cold)) static void ON(repair)(const char *level, int64_t size, int64_t *node, double *r,
                                                        unsigned lost) {
     for (int i = 0; i < LANES; i++) {
@@ -20,7 +19,7 @@ __attribute__((noinline, cold)) static void ON(repair)(const char *level, int64_
     }
 }
 
-/* Each node becomes the picked child, each r what is left in it. Nodes lie `size` bytes apart from `level` on. */
+/* Replace each node by the child that contains r, and each r by the remainder. Nodes have `size` bytes. */
 TARGET RL_INLINE void ON(pick_children)(const char *level, int64_t size, int64_t *node, double *r) {
     VECTOR c[8], rest = ON(load)(r);
     ON(columns)(level, size, node, c), ON(columns)(level + 32, size, node, c + 4);
@@ -41,7 +40,7 @@ TARGET RL_INLINE void ON(pick_children)(const char *level, int64_t size, int64_t
     if (__builtin_expect(lost != 0, 0)) ON(repair)(level, size, node, r, lost);
 }
 
-/* The picked leaf of each block: q are sums of pairs, x the first leaves of these. */
+/* The leaf of each block that contains r: q are sums of pairs of leaves, x the first leaf of each pair. */
 TARGET RL_INLINE void ON(pick_of_pairs)(const VECTOR *q, const VECTOR *x, VECTOR rest, const int64_t *node,
                                         int64_t *index) {
     const VECTOR s01 = ON(add)(q[0], q[1]), left = ON(add)(s01, ON(add)(q[2], q[3]));
@@ -69,7 +68,7 @@ TARGET RL_INLINE void JOIN3(pick_leaves, SET, f64)(const double *leaves, const i
     ON(pick_of_pairs)(q, x, ON(load)(r), node, index);
 }
 
-/* A column holds two floats in each lane. Their bits, moved to where a double has them, are 2^-896 of their value. */
+/* A column holds two floats in each lane. Their bits, moved to where a double has them, are value * 2^-896. */
 TARGET RL_INLINE void JOIN3(pick_leaves, SET, f32)(const float *leaves, const int64_t *node, const double *r,
                                                     int64_t *index) {
     VECTOR c[8], q[8], x[8];
@@ -78,13 +77,13 @@ TARGET RL_INLINE void JOIN3(pick_leaves, SET, f32)(const float *leaves, const in
     ON(pick_of_pairs)(q, x, ON(times)(ON(load)(r), 0x1p-896), node, index);
 }
 
-/* Sums of LANES blocks that lie side by side, from the sums of leaves that are 8 apart. */
+/* Sums of LANES blocks, from the sums of leaves that are 8 apart. */
 TARGET RL_INLINE VECTOR ON(sums8)(const VECTOR *a) {
     const VECTOR even = ON(add)(ON(add)(a[0], a[4]), ON(add)(a[2], a[6]));
     return ON(add)(even, ON(add)(ON(add)(a[1], a[5]), ON(add)(a[3], a[7])));
 }
 
-/* Sums and extremes of LANES blocks of leaves, and of LANES nodes that lie above `from`. */
+/* Sums and extremes of LANES blocks of leaves, and of LANES nodes of the level `from`. */
 TARGET RL_INLINE void JOIN3(blocks, SET, f64)(const double *leaves, const int64_t *block, double *sum, double *min,
                                               double *max) {
     VECTOR c[16], a[8];

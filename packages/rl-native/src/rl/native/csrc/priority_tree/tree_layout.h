@@ -1,4 +1,4 @@
-/* How a tree lies in its buffer; see tree.h. */
+/* Layout of a tree in its buffer; see tree.h. */
 #ifndef RL_TREE_LAYOUT_H
 #define RL_TREE_LAYOUT_H
 
@@ -6,7 +6,7 @@
 
 enum { RL_BLOCK_BITS = 4, RL_BLOCK = 16, RL_FAN_BITS = 3, RL_FAN = 8, RL_LEVELS = 16, RL_HEAD = 128 };
 
-enum { RL_NEAR = 1 << 20 }; /* bytes of a tree that a second cache holds beside other things */
+enum { RL_NEAR = 1 << 20 }; /* bytes of a tree that the L2 cache holds */
 
 typedef struct {
     char magic[8];
@@ -29,12 +29,12 @@ typedef struct {
     void *leaf;
     void *level[RL_LEVELS];     /* level 0 is above the blocks, the last one is the root */
     int64_t children[RL_LEVELS]; /* blocks or nodes below each level */
-    int64_t capacity, bytes; /* leaves, all of the buffer */
+    int64_t capacity, bytes; /* number of leaves, size of the buffer */
     int levels;
 } rl_tree;
 
-/* Children of each level in `children`, offset of each level in `at`, that of the leaves in *leaves, all bytes in
- * *bytes; returns the number of levels, or 0 if there cannot be such a tree. */
+/* Compute the children and offset of each level, the offset of the leaves and the size in bytes; returns the number of
+ * levels, or 0 if the arguments are invalid. */
 static inline int rl_layout(int64_t capacity, int64_t bits, int64_t *children, int64_t *at, int64_t *leaves,
                             int64_t *bytes) {
     if (capacity < 1 || capacity > ((int64_t)1 << 46) || (bits != 32 && bits != 64)) return 0;

@@ -1,14 +1,14 @@
-/* Writing leaves, and making what lies above them. Part of tree_walk.h: once for each type of leaf and instruction
- * set. */
+/* Writes of leaves, and recomputation of the nodes above. Part of tree_walk.h: once for each dtype of the leaves and
+ * instruction set. */
 
-/* Rows of a batch that climb together. Blocks of doubles do so one by one: side by side they take as long. */
+/* Rows of a batch that are propagated together. Blocks of doubles are not vectorized: it takes as long. */
 #ifdef LANES
 #define ROWS ((int64_t)(sizeof(REAL) == 4 ? LANES : 4))
 #else
 #define ROWS ((int64_t)4)
 #endif
 
-/* Make a child of a level; whether its extremes are others now. */
+/* Recompute a child of a level; returns whether its extremes changed. */
 TARGET RL_INLINE int FN(refresh_child)(const rl_tree *t, int level, int64_t child) {
     NODE *node = LEVEL(level) + (child >> RL_FAN_BITS);
     const int j = child & (RL_FAN - 1);
@@ -26,7 +26,7 @@ TARGET RL_INLINE void FN(refresh_sum)(const rl_tree *t, int level, int64_t child
     LEVEL(level)[child >> RL_FAN_BITS].sum[child & (RL_FAN - 1)] = ON(sum)(LEVEL(level - 1)[child].sum);
 }
 
-/* Make all children of a level. */
+/* Recompute all children of a level. */
 TARGET static void FN(refresh_level)(const rl_tree *t, int level) {
     int64_t child = 0;
 #ifdef LANES
@@ -52,9 +52,8 @@ TARGET static void FN(refresh_above)(const rl_tree *t, int level) {
     t->head->total = total, t->head->min = min, t->head->max = max;
 }
 
-/* From which level on a batch of n changes so many children that all are made, side by side, in less time: half of them
- * where the second cache holds the tree, else as many. What lies above no written leaf has other bytes before it is
- * first made: rl-prio-cuda counts the same way. */
+/* First level at which recomputing all children is faster than those of a batch of n: if 2 n (n, if the L2 cache does
+ * not hold the tree) is at least their number. rl-prio-cuda uses the same rule, so that bytes are equal. */
 RL_INLINE int FN(crowded)(const rl_tree *t, int64_t n) {
     const int64_t most = t->bytes <= RL_NEAR ? 2 * n : n;
     int level = 0;
@@ -62,8 +61,8 @@ RL_INLINE int FN(crowded)(const rl_tree *t, int64_t n) {
     return level;
 }
 
-/* Ask for the lines that leaves are written into, and the sums above them. */
-RL_INLINE void FN(ask)(const rl_tree *t, const int64_t *index, int64_t from, int64_t to, const REAL *raw) {
+/* Prefetch the cache lines of the leaves to be written, and of the nodes above them. */
+RL_INLINE void FN(prefetch_rows)(const rl_tree *t, const int64_t *index, int64_t from, int64_t to, const REAL *raw) {
     for (int64_t i = from; i < to; i++) {
         const int64_t block = index[i] >> RL_BLOCK_BITS;
         const char *leaves = (const char *)(LEAF + (block << RL_BLOCK_BITS));
@@ -74,8 +73,8 @@ RL_INLINE void FN(ask)(const rl_tree *t, const int64_t *index, int64_t from, int
     }
 }
 
-/* Make the blocks of a group of rows side by side, unless neighbours share one; whether it did. */
-TARGET RL_INLINE int FN(raise_aside)(const rl_tree *t, const int64_t *index, uint8_t *other) {
+/* Recompute the blocks of a group of rows in vector lanes; returns 0 without doing so if neighbours share a block. */
+TARGET RL_INLINE int FN(raise_lanes)(const rl_tree *t, const int64_t *index, uint8_t *other) {
 #ifdef LANES
     int64_t block[LANES];
     double sum[LANES];
@@ -98,21 +97,20 @@ TARGET RL_INLINE int FN(raise_aside)(const rl_tree *t, const int64_t *index, uin
 #endif
 }
 
-/* Make the blocks of the rows of a batch of n from `row` to `end`; `others` become whether their extremes are others
- * than before. */
+/* Recompute the blocks of the rows from `row` to `end` of a batch of n; `others` become whether extremes changed. */
 TARGET RL_INLINE void FN(raise_blocks)(const rl_tree *t, const int64_t *index, uint8_t *others, int64_t row,
                                        int64_t end, int64_t n) {
-    if (sizeof(REAL) == 4 && end - row == ROWS && FN(raise_aside)(t, index + row, others + (row & OTHERS))) return;
+    if (sizeof(REAL) == 4 && end - row == ROWS && FN(raise_lanes)(t, index + row, others + (row & OTHERS))) return;
     for (; row < end; row++) {
         const int64_t block = index[row] >> RL_BLOCK_BITS;
-        if (row + 1 < n && index[row + 1] >> RL_BLOCK_BITS == block) /* made in one with the next row */
+        if (row + 1 < n && index[row + 1] >> RL_BLOCK_BITS == block) /* recomputed with the next row */
             others[row & OTHERS] = 1;
         else
             others[row & OTHERS] = (uint8_t)FN(refresh_child)(t, 0, block);
     }
 }
 
-/* Make the children of a level above. Extremes are made only where one below has become another. */
+/* Recompute the children of a level above the blocks; extremes only if an extreme below changed. */
 TARGET RL_INLINE void FN(raise)(const rl_tree *t, int level, const int64_t *index, uint8_t *others, int64_t row,
                                 int64_t end, int64_t n) {
     const int shift = RL_BLOCK_BITS + level * RL_FAN_BITS;
@@ -128,32 +126,31 @@ TARGET RL_INLINE void FN(raise)(const rl_tree *t, int level, const int64_t *inde
     }
 }
 
-/* Write a few leaves, of the rows of a batch from `at` on, and make what lies above them below the level `crowded`.
- * Each level is a group of rows behind the one under it, also from one part of the batch to the next, and lines are
- * asked for AHEAD rows before, those of half a group at a time: while some are on their way, others are added up, and
- * nothing is read that was written just now. */
+/* Write the leaves of the rows of a batch from `at` on, and recompute the levels below `crowded`. Each level runs one
+ * group of rows after the level below it, across chunks too. Cache lines are prefetched AHEAD rows before, half a group
+ * at a time, and no value is read right after it was written. */
 TARGET static void FN(climb)(const rl_tree *t, int crowded, const int64_t *index, int64_t at, int64_t n,
                              const REAL *value, int64_t step, REAL *raw, const REAL *error, int64_t error_step,
                              uint8_t *others) {
     enum { AHEAD = 16, HALF = ROWS / 2 };
     const int64_t end = n - at <= CHUNK ? n + crowded * ROWS : at + CHUNK;
-    if (at == 0) FN(ask)(t, index, 0, at_most(n, AHEAD), raw);
+    if (at == 0) FN(prefetch_rows)(t, index, 0, at_most(n, AHEAD), raw);
     for (int64_t i = at; i < end; i += ROWS) {
         const int64_t later = i + AHEAD;
         int64_t row = i - ROWS;
         for (int64_t j = i; j < at_most(n, i + ROWS); j++) {
-            LEAF[index[j]] = value[(j - at) * step] + 0; /* of -0 that makes 0 */
+            LEAF[index[j]] = value[(j - at) * step] + 0; /* turns -0 into 0 */
             if (raw) raw[index[j]] = error[(j - at) * error_step];
         }
-        FN(ask)(t, index, later, at_most(n, later + HALF), raw);
+        FN(prefetch_rows)(t, index, later, at_most(n, later + HALF), raw);
         if (row >= 0) FN(raise_blocks)(t, index, others, row, at_most(n, row + ROWS), n);
-        FN(ask)(t, index, later + HALF, at_most(n, later + ROWS), raw);
+        FN(prefetch_rows)(t, index, later + HALF, at_most(n, later + ROWS), raw);
         for (int level = 1; level < crowded && (row -= ROWS) >= 0; level++)
             FN(raise)(t, level, index, others, row, at_most(n, row + ROWS), n);
     }
 }
 
-/* Write many leaves; everything above is made afterwards. */
+/* Write many leaves; the caller recomputes all nodes afterwards. */
 TARGET static void FN(fill)(const rl_tree *t, const int64_t *index, const REAL *value, int64_t step, REAL *raw,
                             const REAL *error, int64_t error_step, int64_t n) {
     enum { AHEAD = 16 };
@@ -166,8 +163,8 @@ TARGET static void FN(fill)(const rl_tree *t, const int64_t *index, const REAL *
     }
 }
 
-/* A part of a batch of n, of at most CHUNK rows from `at` on: leaves, what lies above them below the level `crowded`,
- * and if `raw` is given the errors at the same places there. `others` is kept from part to part. */
+/* Write a chunk of at most CHUNK rows from `at` on of a batch of n: leaves, levels below `crowded`, and the errors into
+ * `raw` if given. `others` is kept between chunks. */
 TARGET static void FN(write)(const rl_tree *t, int crowded, const int64_t *index, int64_t at, int64_t n,
                              const REAL *value, int64_t step, REAL *raw, const REAL *error, int64_t error_step,
                              uint8_t *others) {

@@ -1,8 +1,8 @@
-/* What a node and a block of leaves can be asked, in plain C. The other instruction sets add in the same order. */
+/* Sums, extremes and child selection of nodes and blocks in plain C. AVX2 adds in the same order. */
 #include <math.h>
 
-/* Children up to `k` have no room for `r`, or child `k` is empty: rounding, or r is the very end. The last child above
- * zero among them, else the first one after; r becomes that child's end. */
+/* Nearest nonempty child where rounding led past the last child or to an empty one: the last nonempty child up to `k`,
+ * else the first one after it; r becomes the sum of that child. */
 __attribute__((noinline, cold)) static int nearest8(const double *sum, int k, double *r) {
     if (k > 7) k = 7;
     int j = k;
@@ -33,8 +33,8 @@ RL_INLINE double sum8_scalar(const double *a) {
 
 RL_INLINE double sum_scalar(const double *a) { return sum8_scalar(a); }
 
-/* The child in which r lies, by halves: to the right where r is at least what is on the left, less that. To the left
- * there is always something above zero. r becomes what is left in the child. */
+/* The child that contains r, by bisection: if r is at least the sum of the left half, subtract it and go right. The
+ * left half always has a child above zero. r becomes the remainder within the child. */
 RL_INLINE int pick8_scalar(const double *sum, double *r) {
     const double left = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     const int right = *r >= left ? 4 : 0;
@@ -69,8 +69,8 @@ RL_INLINE int pick8_scalar(const double *sum, double *r) {
         extremes_scalar_##T(c->min, c->max, 8, min, max);                                           \
     }
 
-/* The leaf of a block, in the same way; it may be empty. For floats vectors compute with 2^-896 of everything, which
- * rounds r where it is below 2^-126; so do we. */
+/* The leaf of a block that contains r, by bisection; it may be empty. For float leaves the vector code scales by
+ * 2^-896, which rounds r below 2^-126; this code rounds the same way. */
 #define PICK_16(REAL, T, SCALE)                                                                     \
     RL_INLINE int pick16_scalar_##T(const REAL *x, double r) {                                      \
         double q[8];                                                                                \

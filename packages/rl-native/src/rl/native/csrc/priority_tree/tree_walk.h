@@ -1,5 +1,5 @@
-/* The walks over a tree, for one type of leaf and one instruction set. Included once for each pair, with
- * REAL, T (f32, f64), SET (scalar, ...) and TARGET defined, and LANES where so many queries can go down at once. */
+/* Operations on a tree for one dtype of the leaves and one instruction set. Included once for each pair, with REAL,
+ * T (f32, f64), SET (scalar, avx2) and TARGET defined, and LANES if the set is vectorized. */
 
 #define GLUE2(a, b) a##_##b
 #define GLUE3(a, b, c) a##_##b##_##c
@@ -11,19 +11,19 @@
 #define LEAF ((REAL *)t->leaf)
 #define LEVEL(l) ((NODE *)t->level[l])
 
-/* SOUND: whether a priority is one; written so that what is not a number fails. */
+/* SOUND: whether a priority is valid; NaN fails both comparisons. */
 #define AT(code, place) ((int64_t)(code) | (int64_t)(place) << 8)
 #define SOUND(x) ((x) >= 0 && (x) <= REAL_MAX)
 #define REAL_MAX (sizeof(REAL) == 4 ? (REAL)FLT_MAX : (REAL)DBL_MAX)
 
-/* Of `power`: terms of the two series, and bits of 1e-290 and 1e290, between which it can work. */
+/* Terms of the two series of `power`, and the bits of 1e-290 and 1e290, its smallest and largest argument. */
 #define LOG_TERMS (sizeof(REAL) == 4 ? 5 : 10)
 #define EXP_TERMS (sizeof(REAL) == 4 ? 8 : 13)
 #define LEAST 0x03b8f2b061aea072u
 #define MOST 0x7c2485ce9e7a065fu
 
 TARGET static int64_t FN(bad_index)(const int64_t *index, int64_t n, int64_t capacity) {
-    uint64_t bad = 0; /* the sign bit of either is set where an index is outside */
+    uint64_t bad = 0; /* the sign bit of either term is set if an index is outside */
     for (int64_t i = 0; i < n; i++) bad |= (uint64_t)index[i] | ((uint64_t)(capacity - 1) - (uint64_t)index[i]);
     if (!(bad >> 63)) return -1;
     for (int64_t i = 0; i < n; i++)
@@ -41,15 +41,15 @@ TARGET static int64_t FN(bad_priority)(const REAL *x, int64_t n) {
 }
 
 /* y = x^e for n <= CHUNK numbers x >= 0, to within 1e-9 for float and 1e-13 for double. x = 2^k m with m in
- * [sqrt(1/2), sqrt(2)), log2(m) from the series of artanh, and 2^f for |f| <= 1/2 from that of exp. Without -march, and
- * with whole numbers made from the bits of doubles, so that every instruction set can do it in lanes. A
- * parabola and Newton's steps divide by m + 1: a division takes as long as two dozen products. Three loops, because one
- * is a chain so long that the processor cannot begin the next before its end. */
+ * [sqrt(1/2), sqrt(2)), log2(m) from the series of artanh, and 2^f for |f| <= 1/2 from that of exp. Integers are
+ * taken from the bits of doubles, so that the compiler vectorizes the loops for every instruction set. A parabola and
+ * Newton steps compute 1 / (m + 1): a division takes as long as two dozen products. Three loops, because the dependency
+ * chain of a single loop is too long for the processor to overlap iterations. */
 TARGET static void FN(power)(const double *restrict x, REAL *restrict y, int64_t n, double e) {
     const uint64_t root = 0x3fe6a09e667f3bcdu, one = 0x3ff0000000000000u, whole = 0x4330000000000000u;
     const uint64_t magic = 0x4338000000000000u; /* of 1.5 * 2^52 */
     double a[CHUNK], k[CHUNK];
-    uint64_t odd = 0; /* the sign bit is set where something is outside of what the series can do */
+    uint64_t odd = 0; /* the sign bit is set if an argument is outside of the range of the series */
     if (e == 1) {
         for (int64_t i = 0; i < n; i++) y[i] = (REAL)x[i];
         return;
@@ -115,9 +115,9 @@ TARGET static int64_t FN(set)(const rl_tree *t, const int64_t *index, const REAL
     return RL_TREE_OK;
 }
 
-/* The place of the first error that gives no priority, or -1; *most is the largest size of an error. */
+/* Position of the first error whose priority is invalid, or -1; *most becomes the largest |error|. */
 TARGET static int64_t FN(bad_error)(const REAL *error, int64_t n, double eps, double alpha, REAL *most) {
-    BITS largest = 0; /* without the sign, bits grow with the number, and beyond all numbers where it is none */
+    BITS largest = 0; /* without the sign, bits are ordered as the values are, with NaN above all of them */
     for (int64_t i = 0; i < n; i++) {
         BITS size;
         memcpy(&size, error + i, sizeof size);
@@ -125,7 +125,7 @@ TARGET static int64_t FN(bad_error)(const REAL *error, int64_t n, double eps, do
         largest = size > largest ? size : largest;
     }
     memcpy(most, &largest, sizeof *most);
-    /* The power grows with its base: if that of the largest fits, all do. */
+    /* The power is monotonic: if that of the largest error is finite, all are. */
     if (*most <= REAL_MAX && pow((double)*most + eps, alpha) <= REAL_MAX * 0.999999) return -1;
     for (int64_t i = 0; i < n; i++)
         if (!(pow(fabs((double)error[i]) + eps, alpha) <= REAL_MAX * 0.999999) || !(fabs(error[i]) <= REAL_MAX))
@@ -174,8 +174,8 @@ TARGET static int64_t FN(rebuild)(const rl_tree *t) {
     for (int64_t i = t->capacity; i < padded; i++)
         if (LEAF[i] != 0) return RL_TREE_DAMAGED;
     for (int64_t i = 0; i < padded; i++)
-        if (signbit(LEAF[i])) LEAF[i] = 0; /* -0; only there, because to write takes memory for what was never written */
-    /* In places that no child has: a draw that goes there leaves the buffer. */
+        if (signbit(LEAF[i])) LEAF[i] = 0; /* replace -0 only: a write to an untouched page would allocate it */
+    /* Clear entries without a child: a sample that selected one would leave the buffer. */
     for (int level = 0; level < t->levels; level++)
         for (int64_t child = t->children[level]; child & (RL_FAN - 1); child++) {
             NODE *node = LEVEL(level) + (child >> RL_FAN_BITS);

@@ -1,4 +1,4 @@
-/* Which kernel runs a job; see recurrent.h for what a job is and recurrent_kernel.h for the kernels. */
+/* Selection of the kernel of a job; see recurrent.h for jobs and recurrent_kernel.h for kernels. */
 
 #include "recurrent.h"
 
@@ -99,7 +99,7 @@ static int is_job(const rl_recurrent_job *job) {
          job->first_row <= job->end_row && job->end_row <= job->rows;
 }
 
-/* Each step's resets follow those of the step before, and name rows that there are, in order. */
+/* Whether resets are sorted by step, then row, and their rows are within bounds. */
 static int are_resets(const rl_recurrent_job *job) {
   const int64_t *starts = (const int64_t *)(intptr_t)job->reset_starts;
   const int64_t *rows = (const int64_t *)(intptr_t)job->reset_rows;
@@ -138,8 +138,7 @@ RL_API int32_t rl_recurrent_prepare(const void *bytes) {
   return RL_RECURRENT_OK;
 }
 
-/* Run the job at `bytes`, which was prepared. Nothing is checked that the caller can know better: addresses are to be
- * those of memory that exists and does not overlap. */
+/* Run the prepared job at `bytes`. Addresses are trusted. */
 RL_API int32_t rl_recurrent_run(const void *bytes) {
   static const work kernels[][2] = ALL(run);
   rl_recurrent_job job;

@@ -2,7 +2,7 @@
  *
  * All tensors are dense and time-major, of one type. Callers pass one block of bytes in the layout of rl_recurrent_job:
  * first to rl_recurrent_prepare, then to rl_recurrent_run, once for all rows or once for each of some ranges of rows,
- * which may run side by side: a row never depends on another one. */
+ * which may run in parallel: rows are independent. */
 #ifndef RL_RECURRENT_H
 #define RL_RECURRENT_H
 

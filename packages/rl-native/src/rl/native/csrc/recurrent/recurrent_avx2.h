@@ -1,5 +1,5 @@
 /* Vectors of 32 bytes; see recurrent_kernel.h for what each name means. Masked accesses are slow on some processors, so
- * that whole vectors go without. A bound that is compared comes first: what is not a number stays so. */
+ * that whole vectors go without. Bounds are the first operand of a comparison, so that NaN stays NaN. */
 #include <immintrin.h>
 
 #define AVX2_VECTORS(TYPE, WHOLE, VECTOR, LANES_OF_IT, MASKS, ps, name)                                                \

@@ -7,9 +7,9 @@
  *             get(p, part), put(p, x, part)   load and store, nothing is touched outside of the part
  *             all(x)               x in all lanes
  *             times(a, b, c)       a * b + c, rounded once where the set can
- *             at_most(x, bar), at_least(x, bar)   what is not a number stays so
+ *             at_most(x, bar), at_least(x, bar)   NaN stays NaN
  *   C(name)   constant of recurrent_math.h
- *   TARGET    attribute that chooses the instruction set
+ *   TARGET    attribute that selects the instruction set
  *   LANES     of a vector
  *   TILE      rows that a product computes at once, see recurrent_product.h */
 

@@ -1,4 +1,4 @@
-/* Which kernel runs a job; see returns.h for what a job is and returns_kernel.h for the kernels. */
+/* Selection of the kernel of a job; see returns.h for jobs and returns_kernel.h for kernels. */
 
 #include "returns.h"
 
@@ -8,19 +8,19 @@
 #include "../common/dispatch.h"
 #include "returns_places.h"
 
-/* Of each lane at once: long enough to be fetched ahead, and short enough that what a group of lanes works on stays in
- * a second cache of 256 KiB. */
+/* Bytes of a chunk of a lane: long enough for the hardware prefetcher, short enough that the chunks of a group of lanes
+ * stay in an L2 cache of 256 KiB. */
 #define CHUNK_BYTES 2048
 
-#define AHEAD_BYTES 1024    /* is asked of memory so far ahead where the processor would not do it */
-#define BLOCK_BYTES 8192    /* of lanes that go back together, where lanes are neighbours: what follows stays near */
-#define FAR_BYTES (1 << 20) /* of one tensor: with more, a job does not fit into a cache of the core's own */
+#define AHEAD_BYTES 1024    /* prefetch distance where the hardware prefetcher does not follow */
+#define BLOCK_BYTES 8192    /* of contiguous lanes that are processed together: values stay in the cache */
+#define FAR_BYTES (1 << 20) /* of one tensor: larger jobs do not fit into the private caches of a core */
 
-/* Bytes of a block of returns_scan.h, and the largest weight of a step: a product of one block's weights is finite. */
+/* Bytes of a block of returns_scan.h, and the largest weight of a step: products within a block are finite. */
 #define JOINED_BYTES 64
 #define MOST_WEIGHT 128
 
-/* From lane to lane of scratch memory: a power of two would map all of them to the same sets of a cache. */
+/* Distance of lanes in scratch memory: a power of two would map all lanes to the same cache sets. */
 #define PITCH_OF(type) ((int64_t)((CHUNK_BYTES + 17 * 64) / sizeof(type)))
 
 #define ALIGNED __attribute__((aligned(64)))
@@ -33,7 +33,7 @@
 #define UNROLL
 #endif
 
-/* ROWS: where steps are neighbours, so many lanes run their chains at once. */
+/* ROWS: lanes whose chains run together where the steps of a lane are contiguous. */
 #include "returns_plain.h"
 #define ROWS 8
 #define TARGET
@@ -80,7 +80,7 @@ static void dense(rl_returns_job *job) {
   }
 }
 
-/* Let `inner` be the dimension besides time that has more than one element, if only one has. */
+/* Make `inner` the only dimension besides time that has more than one element, if there is one such. */
 static void put_lanes_inside(rl_returns_job *job) {
   if (job->inner != 1)
     return;
@@ -93,7 +93,7 @@ static void put_lanes_inside(rl_returns_job *job) {
   }
 }
 
-/* Whether rows are scanned, on any instruction set: not where a product of weights could be infinite. */
+/* Whether the scan is used, the same on every instruction set: not if a product of weights could be infinite. */
 static int scans(const rl_returns_job *job, const rl_places *places) {
   const int ratios = job->kind == RL_VTRACE, by_step = job->data[RL_GAMMA] || job->data[RL_LAMBDA];
   const double weight = job->gamma * job->lambda;
@@ -113,7 +113,7 @@ static void scan(const rl_returns_job *job, rl_places places) {
     RUN(, scan);
 }
 
-/* The widest vectors that the processor has and the job can fill. */
+/* Run a job with the kernel for its memory order and the instruction set in use. */
 static void run(const rl_returns_job *job) {
   rl_places places = places_of(job);
   const int64_t in_16_bytes = 128 / job->bits, lanes = places.along_inner ? job->inner : 0;
@@ -143,8 +143,8 @@ static double number_at(const rl_returns_job *job, int slot, int64_t address, do
   return job->bits == 64 ? *(const double *)(intptr_t)address : *(const float *)(intptr_t)address;
 }
 
-/* Whether nothing that follows a step, at `at`, has a weight in it. In V-trace the advantage sees what the trace does
- * not, so that a zero of lambda is no end. */
+/* Whether the steps after `at` have weight zero there. In V-trace the advantage also depends on the next value, so that
+ * a lambda of zero is not an end. */
 static int is_end(const rl_returns_job *job, const rl_slots *at) {
   const double gamma = number_at(job, RL_GAMMA, at->of[RL_GAMMA], job->kind == RL_PLAIN ? 1 : job->gamma);
   if (gamma == 0 || job->kind == RL_PLAIN)
@@ -154,7 +154,7 @@ static int is_end(const rl_returns_job *job, const rl_slots *at) {
   return *(const uint8_t *)(intptr_t)at->of[RL_DONE] != 0;
 }
 
-/* One lane again, each episode as a job of its own. */
+/* Recompute one lane with each episode as a job of its own. */
 static void select_in(const rl_returns_job *job, int64_t outer, int64_t inner) {
   const rl_places places = places_of(job);
   rl_slots at = place_of(&places, outer, 0, inner);
@@ -173,8 +173,9 @@ static void select_in(const rl_returns_job *job, int64_t outer, int64_t inner) {
   }
 }
 
-/* Select at the ends of episodes: the kernels multiply by zero there, which keeps a NaN or an infinity. Whatever is not
- * finite in a lane reaches its first step that way, so that only lanes whose first result is not finite run again. */
+/* Stop NaN and infinity at the ends of episodes: the kernels multiply by zero there, which keeps them. A value that is
+ * not finite then reaches the first step of its lane, so that only lanes whose first result is not finite are
+ * recomputed. */
 static void select_ends(const rl_returns_job *job) {
   const int result = job->kind == RL_VTRACE ? RL_OUT2 : RL_OUT; /* holds x, or x and a value */
   const int64_t *const step = job->stride[result], width = job->bits / 8;
@@ -186,8 +187,7 @@ static void select_ends(const rl_returns_job *job) {
     }
 }
 
-/* Run the job at `bytes`. Returns 0, or 1 if it cannot be one. Nothing is checked that the caller can know better:
- * addresses, strides and sizes are to describe memory that exists. */
+/* Run the job at `bytes`. Returns 0, or 1 if its kind or dtype is invalid. Addresses, strides and sizes are trusted. */
 RL_API int32_t rl_returns(const void *bytes) {
   rl_returns_job job;
   memcpy(&job, bytes, offsetof(rl_returns_job, stride));

@@ -1,6 +1,6 @@
-/* Returns over time: the reverse linear recurrence x_t = d_t + c_t x_{t+1}, and what goes in front of it.
+/* Returns over time: the reverse linear recurrence x_t = d_t + c_t x_{t+1}, and the returns built on it.
  *
- * Every tensor is seen as [outer, steps, inner] with strides in elements, so that [B, T, F], [T, B, F] and transposed
+ * Every tensor is read as [outer, steps, inner] with strides in elements, so that [B, T, F], [T, B, F] and transposed
  * views of either need no copy. Callers pass one block of bytes in the layout of rl_returns_job. */
 #ifndef RL_RETURNS_H
 #define RL_RETURNS_H

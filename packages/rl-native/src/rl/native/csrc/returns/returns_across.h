@@ -1,6 +1,6 @@
-/* Lanes side by side in memory, at least LANES of them: vectors across lanes, one pass backward through time. */
+/* At least LANES contiguous lanes: vectors across lanes, one pass backward through time. */
 
-#define BLOCK ((int64_t)(BLOCK_BYTES / sizeof(REAL))) /* lanes that go back together: what follows them stays near */
+#define BLOCK ((int64_t)(BLOCK_BYTES / sizeof(REAL))) /* lanes processed together */
 
 typedef struct {
   ALIGNED REAL first[BLOCK + LANES], second[BLOCK + LANES], spread[BLOCK + LANES];

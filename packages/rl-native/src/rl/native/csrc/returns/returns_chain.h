@@ -1,5 +1,5 @@
-/* The chains x_t = d_t + c_t x_{t+1} of lanes whose steps lie side by side in scratch memory, [ROWS][PITCH]. One chain
- * alone would wait for each of its products, so that many run at once. Each x takes the place of its c. `a` holds what
+/* The chains x_t = d_t + c_t x_{t+1} of lanes with contiguous steps in scratch memory, [ROWS][PITCH]. Several chains
+ * run at once, to hide the latency of the products. Each x overwrites its c. `a` holds what
  * follows the last step of each lane, and afterwards its first step. */
 
 #define CHUNK ((int64_t)(CHUNK_BYTES / sizeof(REAL))) /* steps of a lane at once */
@@ -17,7 +17,7 @@
 /* How many chains run for `lanes` lanes: one, or 8 at a time. */
 static int64_t FN(chains_of)(int64_t lanes) { return lanes == 1 ? 1 : (lanes + 7) / 8 * 8; }
 
-/* With a copy of what follows, which no store can change: it stays in registers. */
+/* The following values are copied, so that the compiler keeps them in registers. */
 static void FN(eight)(const REAL *d, REAL *x, int64_t m, REAL *ends) {
   REAL a[8];
   memcpy(a, ends, sizeof a);
@@ -34,8 +34,8 @@ TARGET static void FN(chains)(int64_t chains, const REAL *d, REAL *x, int64_t m,
 
 #else
 
-/* A vector holds the same step of LANES lanes: TILE steps of each are loaded, turned in registers, worked on, turned
- * back and stored. With several groups of LANES, one goes on while another one waits. */
+/* A vector holds the same step of LANES lanes: TILE steps of each are loaded, transposed in registers, computed,
+ * transposed back and stored. Several groups of LANES hide each other's latency. */
 TARGET RL_INLINE void FN(groups)(int groups, const REAL *d, REAL *x, int64_t m, REAL *a) {
   const int64_t whole = m & ~(int64_t)(TILE - 1);
   CHAIN_STEPS(groups * LANES, whole, m)

@@ -1,12 +1,12 @@
-/* What each estimator makes of one vector of elements, written once. returns_all.h includes this for each type and
+/* Formulas of the estimators for one vector of elements. returns_all.h includes this for each type and
  * instruction set with these macros set:
  *   REAL      float or double
- *   LANES     how many of them a vector holds
- *   TILE      how many steps are turned at once, see returns_chain.h
+ *   LANES     elements of a vector
+ *   TILE      steps that are transposed at once, see returns_chain.h
  *   FN(name)  name with a suffix of its own
- *   V(name)   name of what is known of vectors: vector, get, put, all, unless, at_most; load and store if TILE > 1;
+ *   V(name)   name of a vector primitive: vector, get, put, all, unless, at_most; load and store if TILE > 1;
  *             later and fused for returns_scan.h
- *   TARGET    attribute that chooses the instruction set
+ *   TARGET    attribute that selects the instruction set
  * The order is the same for all sets, and no product is fused with a sum but by V(fused), so that they give the same
  * numbers; plain C, where rows are scanned, all but the last digits. */
 
@@ -23,7 +23,7 @@ typedef struct {
   VECTOR d, c;
 } FN(terms);
 
-/* What outputs take besides x: the advantage of V-trace is d + e x_{t+1}, a target of a value is x + value. */
+/* Terms of the outputs besides x: the advantage of V-trace is d + e x_{t+1}, a target of a value is x + value. */
 typedef struct {
   VECTOR e, value;
 } FN(extras);
@@ -32,7 +32,7 @@ typedef struct {
 #define WRITE(slot, x) V(put)((REAL *)(intptr_t)at->of[slot] + i, x)
 #define UNLESS(slot, x) V(unless)((const uint8_t *)(intptr_t)at->of[slot] + i, x)
 
-/* `kind` and `by_step` are constants wherever these are called: for each formula a loop of its own comes out. */
+/* `kind` and `by_step` are constants at every call, so that the compiler makes one loop for each formula. */
 TARGET RL_INLINE FN(terms) FN(terms_at)(int kind, int by_step, const FN(numbers) * same, const rl_slots *at,
                                         int64_t i) {
   const VECTOR reward = READ(RL_REWARD), gamma = by_step ? READ(RL_GAMMA) : V(all)(same->gamma);
@@ -51,8 +51,8 @@ TARGET RL_INLINE FN(terms) FN(terms_at)(int kind, int by_step, const FN(numbers)
   const VECTOR delta = reward + gamma * next - READ(RL_VALUE);
   if (kind == RL_GAE)
     return (FN(terms)){delta, gamma * follow};
-  /* Espeholt et al. 2018, eq. 1. A ratio that is not a number stays so; one that is infinite, and may be if nothing
-   * bounds it, would make no number of a zero. */
+  /* Espeholt et al. 2018, eq. 1. A NaN ratio stays NaN; an infinite ratio, possible without
+   * thresholds, would give NaN for a delta of zero. */
   const VECTOR ratio = READ(RL_RATIO), rho = V(at_most)(ratio, same->rho_bar);
   if (kind == RL_EVEN)
     return (FN(terms)){rho * delta, UNLESS(RL_DONE, gamma * rho)};
@@ -89,7 +89,7 @@ TARGET RL_INLINE void FN(emit)(int kind, VECTOR x, VECTOR following, VECTOR d, F
 #define EXPECT(slot, ahead)                                                                                            \
   __builtin_prefetch((const char *)(intptr_t)(at->of[slot] + i * (int64_t)sizeof(REAL) - (ahead)))
 
-/* What a `far` job reads a moment later, and writes soon: the processor itself does not look far enough ahead. */
+/* Prefetch the inputs and outputs of a `far` job: the hardware prefetcher is not far enough ahead. */
 TARGET RL_INLINE void FN(expect)(int kind, int by_step, const rl_slots *at, int64_t i) {
   EXPECT(RL_REWARD, AHEAD_BYTES);
   if (by_step)
@@ -105,7 +105,7 @@ TARGET RL_INLINE void FN(expect)(int kind, int by_step, const rl_slots *at, int6
     EXPECT(RL_OUT2, 0);
 }
 
-/* In front of the chains. `slots` is copied so that no store can change it. */
+/* Compute d and c before the chains. `slots` is copied so that no store can change it. */
 TARGET RL_INLINE void FN(any_before)(int kind, int by_step, const FN(numbers) * same, const rl_slots *slots, int64_t n,
                                      int far, REAL *d, REAL *c) {
   const rl_slots here = *slots, *at = &here;
@@ -118,7 +118,7 @@ TARGET RL_INLINE void FN(any_before)(int kind, int by_step, const FN(numbers) * 
   }
 }
 
-/* Behind the chains. Inputs are read again: they are still in a cache, where a copy of them would need room as well. */
+/* Compute the outputs after the chains. Inputs are read again, from the cache, in place of copies. */
 TARGET RL_INLINE void FN(any_after)(int kind, int by_step, const FN(numbers) * same, const rl_slots *slots, int64_t n,
                                     const REAL *d, const REAL *x) {
   const rl_slots here = *slots, *at = &here;
@@ -128,7 +128,7 @@ TARGET RL_INLINE void FN(any_after)(int kind, int by_step, const FN(numbers) * s
   }
 }
 
-/* One step of n lanes that are neighbours. */
+/* One step of n contiguous lanes. */
 TARGET RL_INLINE void FN(any_across)(int kind, int by_step, const FN(numbers) * same, const rl_slots *slots, int64_t n,
                                      const REAL *following, REAL *x) {
   const rl_slots here = *slots, *at = &here;

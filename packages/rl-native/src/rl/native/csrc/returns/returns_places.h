@@ -1,4 +1,4 @@
-/* Where the elements of a job are: addresses and distances in bytes, so that numbers and flags are counted alike. */
+/* Addresses and strides of the elements of a job, in bytes, for numbers and flags. */
 #ifndef RL_RETURNS_PLACES_H
 #define RL_RETURNS_PLACES_H
 
@@ -12,7 +12,7 @@ typedef struct {
 
 typedef struct {
   rl_slots start, outer, time, inner; /* of the first element, and from one element to the next */
-  int along_time, along_inner;        /* whether elements are neighbours there, in every tensor */
+  int along_time, along_inner;        /* whether elements are contiguous there, in every tensor */
 } rl_places;
 
 RL_INLINE int is_flag(int slot) { return slot == RL_DONE || slot == RL_TERMINATED; }
@@ -37,7 +37,7 @@ RL_INLINE int has_value(int kind) { return kind == RL_GAE || has_ratio(kind); }
  * which may not be there, or share it between what follows and the bootstrapped value. */
 RL_INLINE int ends_itself(int kind) { return !has_value(kind); }
 
-/* Whether outputs take the slot besides x and d. */
+/* Whether outputs need the slot besides x and d. */
 RL_INLINE int read_again(int kind, int slot) {
   if (slot == RL_VALUE)
     return has_value(kind);

@@ -1,11 +1,10 @@
-/* Where returns_scan.h does not serve. Steps side by side in memory, or nothing: vectors along time in front and
- * behind, in between the chains of ROWS lanes. Everything goes backward, lanes too, so that memory is read as one
- * stream and fetched in that direction. */
+/* Jobs that neither returns_scan.h nor returns_across.h supports: d, c and outputs in vectors along time, between them
+ * the chains of ROWS lanes. Steps and lanes run backward, so that memory is read as one stream. */
 
 /* Scratch memory of a group of lanes, of CHUNK steps each. */
 typedef struct {
   ALIGNED REAL d[ROWS * PITCH], c[ROWS * PITCH];
-  ALIGNED REAL reals[RL_SLOTS][CHUNK]; /* of one lane, where its elements are no neighbours or too few for a vector */
+  ALIGNED REAL reals[RL_SLOTS][CHUNK]; /* of one lane whose elements are not contiguous or too few for a vector */
   uint8_t flags[2][CHUNK];
   REAL spread[CHUNK];
   REAL a[ROWS];      /* what follows the chunk */
@@ -13,13 +12,13 @@ typedef struct {
   int64_t n;         /* lanes */
 } FN(group);
 
-/* What of a job is needed again and again. */
+/* Constants of a job. */
 typedef struct {
   const rl_returns_job *job;
   const rl_places *places;
   const FN(formula) *formula;
   FN(numbers) same;
-  int far; /* one long stream of memory, too long for a cache of this processor */
+  int far; /* one long stream of memory, too long for the caches */
 } FN(plan);
 
 /* A copy of n elements of a slot, from address `from` on; zeros fill it up to a vector. */
@@ -38,7 +37,7 @@ static int64_t FN(copy)(int slot, int64_t from, int64_t step, int64_t n, FN(grou
   return (int64_t)(intptr_t)to;
 }
 
-/* Inputs of m steps as neighbours: all, or those that outputs take `again`. */
+/* Contiguous inputs of m steps: all, or those that the outputs need (`again`). */
 static rl_slots FN(gathered)(const FN(plan) * plan, rl_slots at, int64_t m, int last, int again, FN(group) * g) {
   const int kind = plan->formula->kind;
   for (int slot = 0; slot < RL_OUT; slot++) {
@@ -77,7 +76,7 @@ TARGET static void FN(terms_of)(const FN(plan) * plan, int64_t m, int last, FN(g
         at = FN(last_along)(plan->formula->kind, at, m, g);
       plan->formula->before(&plan->same, &at, m < LANES ? LANES : m, direct && plan->far, d, c);
     }
-    c[m] = g->a[q]; /* where the last x looks for what follows it */
+    c[m] = g->a[q]; /* the value that follows the last x */
   }
 }
 

@@ -1,7 +1,5 @@
-/* Copies of rows of several tensors under one index.
- *
- * Rows at random lie in as many places of memory. A processor waits for each, unless it is told early: while a row is
- * copied, those that follow are on their way already. */
+/* Row gather: copies of the rows of several tensors at the same indices. Random rows miss the cache, so that the next
+ * rows are prefetched while one is copied. */
 
 #include "gather.h"
 
@@ -10,48 +8,48 @@
 #include "../common/dispatch.h"
 
 enum {
-  AHEAD = 16,   /* rows on their way */
-  LINE = 64,    /* bytes that come together */
-  NOTICED = 256 /* bytes of a long row that are asked for; then the processor sees by itself where it goes on */
+  AHEAD = 16,   /* rows that are prefetched */
+  LINE = 64,    /* bytes of a cache line */
+  NOTICED = 256 /* bytes of a long row that are prefetched; the hardware prefetcher follows */
 };
 
-RL_INLINE void ask_for(const char *row, int64_t bytes) {
+RL_INLINE void prefetch(const char *row, int64_t bytes) {
   const int64_t asked = bytes < NOTICED ? bytes : NOTICED;
   for (int64_t at = 0; at < asked; at += LINE)
     __builtin_prefetch(row + at, 0, 3);
   __builtin_prefetch(row + asked - 1, 0, 3);
 }
 
-/* `bytes` again, which may be known when this is compiled: copies of one number are one instruction then. */
+/* `bytes` may be a compile-time constant: the copy of one number is then one instruction. */
 RL_INLINE void copy_rows(const rl_gather_column *column, const int64_t *index, int64_t count, int64_t steps,
                          int64_t bytes) {
   const char *from = (const char *)(intptr_t)column->from;
   char *to = (char *)(intptr_t)column->to;
   const int64_t stride = column->stride, span = (steps - 1) * stride + bytes;
   for (int64_t i = 0; i < count && i < AHEAD; i++)
-    ask_for(from + index[i] * stride, span);
+    prefetch(from + index[i] * stride, span);
   for (int64_t i = 0; i < count; i++) {
     if (i + AHEAD < count)
-      ask_for(from + index[i + AHEAD] * stride, span);
+      prefetch(from + index[i + AHEAD] * stride, span);
     const char *row = from + index[i] * stride;
     for (int64_t step = 0; step < steps; step++, row += stride, to += bytes)
       memcpy(to, row, (size_t)bytes);
   }
 }
 
-/* Rows that lie one behind the other are one long row: its bytes are copied at once. */
+/* Copy runs of contiguous rows as one long row each. */
 static void copy_dense_runs(const rl_gather_column *column, const int64_t *index, int64_t count, int64_t steps) {
   const char *from = (const char *)(intptr_t)column->from;
   char *to = (char *)(intptr_t)column->to;
   const int64_t bytes = steps * column->bytes;
   for (int64_t i = 0; i < count; i++, to += bytes) {
     if (i + 1 < count)
-      ask_for(from + index[i + 1] * column->stride, bytes);
+      prefetch(from + index[i + 1] * column->stride, bytes);
     memcpy(to, from + index[i] * column->stride, (size_t)bytes);
   }
 }
 
-/* Returns the place of the first index outside of the limit, having copied nothing; -1 if there is none. */
+/* Returns -1, or the position of the first index out of bounds; nothing is copied then. */
 RL_API int64_t rl_gather(const void *bytes) {
   const rl_gather_job *job = bytes;
   const rl_gather_column *column = (const rl_gather_column *)(job + 1);

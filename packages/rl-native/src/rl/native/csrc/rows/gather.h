@@ -1,6 +1,4 @@
-/* Copies of rows of several tensors under one index.
- *
- * Callers pass one block of bytes: rl_gather_job, and behind it as many rl_gather_column as it says. */
+/* Row gather. The argument is one block of bytes: an rl_gather_job, followed by `columns` rl_gather_column. */
 #ifndef RL_GATHER_H
 #define RL_GATHER_H
 
@@ -18,7 +16,7 @@ typedef struct {
   int64_t bytes;  /* of a row */
   int64_t stride; /* bytes from a row to the next one */
   int64_t from;   /* address of row 0 */
-  int64_t to;     /* address of count * steps rows, one behind the other, which overlap nothing */
+  int64_t to;     /* address of count * steps rows, contiguous, which overlap nothing */
 } rl_gather_column;
 
 #endif

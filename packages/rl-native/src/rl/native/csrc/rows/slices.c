@@ -1,16 +1,15 @@
-/* Rows of slices of trajectories in a ring.
- *
- * Members and lines at random lie in as many places of memory, so that each pass asks for what the next one reads. */
+/* Rows of slices of trajectories in a ring buffer. Random table rows miss the cache, so that each pass prefetches what
+ * the next one reads. */
 
 #include "slices.h"
 
 #include "../common/dispatch.h"
 
-static const int64_t MOST = INT64_C(1) << 60; /* rows and steps, more than anybody writes: no sum of them is too large */
+static const int64_t MOST = INT64_C(1) << 60; /* largest number of rows or steps: sums do not overflow */
 
 RL_INLINE const void *at(int64_t address) { return (const void *)(intptr_t)address; }
 
-/* The members of all slices into `chosen`; returns how many there are before the first that is none. */
+/* Write the member of each slice to `chosen`; returns the number of slices before the first invalid one. */
 static int64_t choose(const rl_slices_job *job, int64_t *chosen) {
   const int64_t *members = at(job->members);
   const double *which = at(job->which);
@@ -25,7 +24,7 @@ static int64_t choose(const rl_slices_job *job, int64_t *chosen) {
   return job->count;
 }
 
-/* Their lines in place of them. */
+/* Replace members by rows of the trajectory table; returns as `choose` does. */
 static int64_t find_lines(const rl_slices_job *job, int64_t *chosen) {
   const int64_t *members = at(job->members), *lines = at(job->lines);
   for (int64_t i = 0; i < job->count; i++) {
@@ -37,7 +36,7 @@ static int64_t find_lines(const rl_slices_job *job, int64_t *chosen) {
   return job->count;
 }
 
-/* Their first rows in place of those; `over`: how many slices go on at the front of the ring. */
+/* Replace them by the first row of each slice; `over` becomes the number of slices that wrap around the ring. */
 static int64_t place(const rl_slices_job *job, int64_t *chosen, int64_t *over) {
   const int64_t *lines = at(job->lines), steps = job->steps, capacity = job->capacity;
   const double *where = at(job->where);
@@ -50,7 +49,7 @@ static int64_t place(const rl_slices_job *job, int64_t *chosen, int64_t *over) {
       return i;
     int64_t row = base + from + (int64_t)(where[i] * (double)choices);
     if (row >= capacity)
-      row %= capacity; /* which takes longer than all the rest, where nothing was overwritten */
+      row %= capacity; /* a slow division, needed only after the ring has wrapped */
     const int goes_over = row > capacity - steps;
     if (goes_over ? job->written < capacity : row > job->written - steps)
       return i;
@@ -60,9 +59,8 @@ static int64_t place(const rl_slices_job *job, int64_t *chosen, int64_t *over) {
   return job->count;
 }
 
-/* Writes `begin` and `index`; returns how many slices go over the end of the ring.
- *
- * If a number is outside of its range, -1 less the place of the first such slice; `index` is as it was then. */
+/* Write `begin` and `index`; returns the number of slices that wrap around the ring, or -1 minus the position of the
+ * first invalid slice, in which case `index` is unchanged. */
 RL_API int64_t rl_slices(const void *bytes) {
   const rl_slices_job *job = bytes;
   int64_t *begin = (int64_t *)(intptr_t)job->begin, *index = (int64_t *)(intptr_t)job->index;
