@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -100,7 +99,7 @@ def interleave(place: Place, calls: Mapping[str, Call], *, rounds: int, seconds:
 
 
 def machine(place: Place, *, seconds: float) -> dict[str, float]:
-    """Copy bandwidth in GB/s, and microseconds: between kernels in a stream and in a graph, and of a load from L2."""
+    """Copy bandwidth in GB/s, and microseconds: between kernels in a stream and in a graph."""
     if not place.is_gpu:
         return {}
     small, large = torch.zeros(1, device=place.device), torch.zeros(2**28, device=place.device)
@@ -114,25 +113,8 @@ def machine(place: Place, *, seconds: float) -> dict[str, float]:
     calls: dict[str, Call] = {"copy": lambda: other.copy_(large), "stream": many}
     calls |= {"graph": replay} if replay else {}
     times = interleave(place, calls, rounds=5, seconds=seconds)
-    found = {
+    return {
         "copy, GB/s": 2 * 4 * large.numel() / times["copy"] / 1e6,
         "launch in a stream, us": times["stream"],  # a thousand of them in milliseconds
         "launch in a graph, us": times["graph"],
     }
-    return found | _latency(place, seconds)
-
-
-def _latency(place: Place, seconds: float) -> dict[str, float]:
-    """Of a load that waits for the one before, from the L2 cache."""
-    from recurrent_chase import follow
-
-    lines = 2**20 // 128 * 8  # 8 MiB
-    order = torch.randperm(lines, device=place.device)
-    ring = torch.zeros(16 * lines, dtype=torch.int64, device=place.device)
-    ring[16 * order] = 16 * order.roll(-1)
-    out = torch.zeros(1, dtype=torch.int64, device=place.device)
-    launch: Any = follow
-    few, many = 1000, 11000
-    calls = {str(n): lambda n=n: launch[(1,)](ring, out, n, num_warps=1) for n in (few, many)}
-    times = interleave(place, calls, rounds=5, seconds=seconds)
-    return {"load from L2, us": (times[str(many)] - times[str(few)]) / (many - few) * 1e3}
