@@ -1,4 +1,4 @@
-"""Who takes part in `returns.py`, by estimator: each is a call without arguments."""
+"""Implementations that `returns.py` compares, by estimator: each is a call without arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part in `tree.py`: each is made for a number of rows, and answers `update` and `sample`."""
+"""Implementations that `tree.py` compares, each with `update` and `sample`."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_late_build_that_fails_keeps_the_library_that_is_there(elsewhere, monk
     assert _build.record() == {"state": "ok"}
 
 
-def test_a_late_build_where_nothing_can_be_written_says_so(monkeypatch, tmp_path, capsys):
+def test_a_late_build_into_a_read_only_folder_is_reported(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(_build, "LIBRARY", tmp_path / "file" / "_lib" / "rl_native.so")
     assert _build.main() == 1
@@ -120,7 +120,7 @@ def test_a_late_build_with_require_fails_in_one_line(elsewhere, monkeypatch, cap
 
 
 @pytest.mark.parametrize("content", ["", "[]", "no json"])
-def test_a_damaged_record_counts_as_none(elsewhere, content):
+def test_a_damaged_record_is_ignored(elsewhere, content):
     elsewhere.mkdir()
     (elsewhere / "build.json").write_text(content)
     assert _build.record() == {}
@@ -143,14 +143,14 @@ def copied(tmp_path):
     "name",
     ["__about__.py", *sorted(f"csrc/{path.relative_to(_build.SOURCES)}" for path in _build.SOURCES.rglob("*.[ch]"))],
 )
-def test_the_stamp_is_another_one_if_a_source_changes(copied, name):
+def test_the_stamp_changes_with_a_source(copied, name):
     folder, stamp = copied
     assert stamp() == _build.stamp()
     (folder / name).write_text((folder / name).read_text() + "\n")
     assert stamp() != _build.stamp()
 
 
-def test_the_stamp_is_another_one_if_a_source_comes_goes_or_is_renamed(copied):
+def test_the_stamp_changes_if_a_source_is_added_removed_or_renamed(copied):
     folder, stamp = copied
     seen = [stamp()]
     for change in (
@@ -163,7 +163,7 @@ def test_the_stamp_is_another_one_if_a_source_comes_goes_or_is_renamed(copied):
         seen.append(stamp())
 
 
-def test_the_stamp_is_another_one_if_the_flags_change(monkeypatch):
+def test_the_stamp_changes_with_the_flags(monkeypatch):
     before = _build.stamp()
     monkeypatch.setattr(_build, "FLAGS", (*_build.FLAGS, "-O1"))
     assert _build.stamp() != before

@@ -1,4 +1,4 @@
-"""The package as a whole: names, hooks, what ``rl doctor`` says, and what happens without the library."""
+"""Public names, hooks, ``rl doctor``, and behaviour without the library."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def test_importing_the_root_and_the_plugin_imports_no_torch():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
 
-def test_the_hook_answers_for_the_cpu_alone():
+def test_the_hook_is_for_the_cpu_only():
     for dtype in (torch.float32, torch.float64):
         tree = plugin.rl_priority_tree(10, torch.device("cpu"), dtype)
         assert isinstance(tree, NativePriorityTree)
@@ -66,7 +66,7 @@ def test_an_unmarked_tree_of_a_third_party_is_selected_before_ours():
     )
 
 
-def test_doctor_says_what_is_compiled():
+def test_doctor_reports_the_instruction_set():
     said = [finding for finding in examine() if finding.name == "priority tree on cpu"]
     assert [finding.state for finding in said] == ["ok"]
     assert "native of rl-native" in said[0].value
@@ -88,7 +88,7 @@ def absent(monkeypatch, tmp_path):
     _library._load.cache_clear()
 
 
-def test_without_the_library_the_hooks_pass_and_the_class_says_what_to_do(absent):
+def test_without_the_library_hooks_give_none_and_the_class_names_the_remedy(absent):
     assert plugin.rl_priority_tree(10, torch.device("cpu"), torch.float32) is None
     assert plugin.rl_linear_recurrence(torch.device("cpu"), torch.float32) is None
     assert COMMAND in why_not()
@@ -99,7 +99,7 @@ def test_without_the_library_the_hooks_pass_and_the_class_says_what_to_do(absent
     assert COMMAND in said[0].value
 
 
-def test_without_the_library_returns_say_so_once(absent, recwarn):
+def test_without_the_library_returns_warn_once(absent, recwarn):
     for _ in range(2):
         assert plugin.rl_linear_recurrence(torch.device("cpu"), torch.float32) is None
     assert plugin.rl_linear_recurrence(torch.device("cpu"), torch.float16) is None
@@ -108,7 +108,7 @@ def test_without_the_library_returns_say_so_once(absent, recwarn):
     assert COMMAND in str(recwarn.list[0].message)
 
 
-def test_switched_off_it_says_nothing(absent, recwarn):
+def test_switched_off_there_is_no_warning(absent, recwarn):
     absent.setenv("RL_NATIVE", "off")
     assert plugin.rl_linear_recurrence(torch.device("cpu"), torch.float32) is None
     assert not recwarn.list

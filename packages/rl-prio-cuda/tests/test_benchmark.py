@@ -21,7 +21,7 @@ def test_every_implementation_is_measured(tree_script, on_host):
         assert min(times.values()) > 0
 
 
-def test_without_a_gpu_it_says_so(tree_script, monkeypatch, capsys):
+def test_without_a_gpu_it_is_reported(tree_script, monkeypatch, capsys):
     monkeypatch.setattr(tree_script, "why_not", lambda: "no driver")
     assert tree_script.main([]) == 1
     assert capsys.readouterr().out == "no driver\n"

@@ -97,7 +97,7 @@ def test_the_library_needs_neither_cuda_nor_torch_nor_python(everything):
 
 
 @with_nvcc
-def test_the_library_loads_and_answers_where_there_is_no_driver(everything):
+def test_the_library_loads_without_a_driver(everything):
     code = (
         "import ctypes, sys\n"
         "library = ctypes.CDLL(sys.argv[1])\n"
@@ -149,7 +149,7 @@ def copied(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["__about__.py", *sorted(path.name for path in _build.SOURCES.iterdir())])
-def test_the_stamp_tells_whether_any_source_was_changed(copied, name):
+def test_the_stamp_changes_with_any_source(copied, name):
     stamp = copied["stamp"]
     assert stamp() == _build.stamp()
     changed = copied["SOURCES"] / name if (copied["SOURCES"] / name).exists() else copied["SOURCES"].parent / name
@@ -157,7 +157,7 @@ def test_the_stamp_tells_whether_any_source_was_changed(copied, name):
     assert stamp() != _build.stamp()
 
 
-def test_the_stamp_tells_whether_sources_were_renamed_or_added(copied):
+def test_the_stamp_changes_if_sources_are_renamed_or_added(copied):
     sources, stamp = copied["SOURCES"], copied["stamp"]
     (sources / "notes.txt").write_text("nothing that is compiled")
     assert stamp() == _build.stamp()
@@ -229,7 +229,7 @@ def test_a_late_build_that_fails_keeps_the_library_that_is_there(elsewhere, monk
     assert not (elsewhere / "rl_prio_cuda.so").exists()
 
 
-def test_a_late_build_where_nothing_can_be_written_says_so(monkeypatch, tmp_path, capsys):
+def test_a_late_build_into_a_read_only_folder_is_reported(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(_build, "LIBRARY", tmp_path / "file" / "_lib" / "rl_prio_cuda.so")
     assert _build.main() == 1
@@ -237,13 +237,13 @@ def test_a_late_build_where_nothing_can_be_written_says_so(monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize("content", ["", "[]", "no json"])
-def test_a_damaged_record_counts_as_none(elsewhere, content):
+def test_a_damaged_record_is_ignored(elsewhere, content):
     elsewhere.mkdir()
     (elsewhere / "build.json").write_text(content)
     assert _build.record() == {}
 
 
-def test_without_a_compiler_the_host_library_says_so(monkeypatch, tmp_path):
+def test_without_a_compiler_the_host_library_names_the_reason(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "'unclosed")
     with pytest.raises(RuntimeError, match=r"no C\+\+ compiler"):
         _build.build_host(tmp_path)

@@ -125,7 +125,7 @@ def test_the_layout_goes_beyond_32_bits(host_library, bits):
 
 
 @pytest.mark.parametrize(("capacity", "bits"), [(0, 32), (-1, 32), (2**46 + 1, 32), (10, 16), (2**63 - 1, 64)])
-def test_a_tree_that_cannot_be_has_no_size(host_library, capacity, bits):
+def test_an_invalid_tree_has_no_size(host_library, capacity, bits):
     assert host_library.rl_prio_bytes(capacity, bits) == -1
     assert host_library.rl_prio_leaves_at(capacity, bits) == -1
     assert bits == 16 or host_library.rl_prio_workspace_bytes(capacity) == -1

@@ -1,4 +1,4 @@
-"""What only a GPU can show: streams, graphs, several devices, copies, and very many draws and updates."""
+"""Tests that need a GPU: streams, graphs, several devices, copies, and many samples and updates."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def _tree(device, rows=10_000, dtype=torch.float32):
     return tree
 
 
-def test_very_many_draws_are_in_proportion(gpu):
+def test_many_samples_are_in_proportion(gpu):
     # A grid of 24 bits, as a float32 uniform has, fails this by tens of standard deviations.
     rows, draws = 10**7, 10**7
     for priority in (torch.ones(rows, device=gpu), torch.rand(rows, device=gpu) ** 8 * 1000):
@@ -34,7 +34,7 @@ def test_very_many_draws_are_in_proportion(gpu):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_very_many_updates_do_not_drift(gpu, dtype):
+def test_many_updates_do_not_drift(gpu, dtype):
     rows, batch = 10**6, 65_536
     tree, leaves = CudaPriorityTree(rows, dtype=dtype, device=gpu), torch.zeros(rows, dtype=dtype, device=gpu)
     rounds = -(-(10**8) // batch)

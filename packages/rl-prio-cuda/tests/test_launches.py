@@ -1,4 +1,4 @@
-"""What the compiled library launches, without a GPU: the code that decides it, as nvcc compiled it, runs for real."""
+"""Launches of the library compiled by nvcc, recorded without a GPU."""
 
 import re
 import shutil
@@ -112,7 +112,7 @@ def test_a_rebuild_takes_all_levels(library, capacity):
 
 
 @pytest.mark.parametrize("n", BATCHES)
-def test_a_draw_and_a_look_take_one_launch_with_a_thread_for_each(library, n):
+def test_sample_and_get_take_one_launch_with_a_thread_per_entry(library, n):
     calls = {
         "rl_sample": lambda: library.rl_prio_sample(HERE, HERE, 10**6, 32, HERE, n, 1, 0.4, HERE, None, HERE, STREAM),
         "rl_get": lambda: library.rl_prio_get(HERE, HERE, 10**6, 32, HERE, HERE, n, STREAM),
@@ -124,7 +124,7 @@ def test_a_draw_and_a_look_take_one_launch_with_a_thread_for_each(library, n):
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_a_launch_that_fails_is_told_and_is_the_last(library, at):
+def test_a_failed_launch_is_reported_and_ends_the_call(library, at):
     status, found = _launches(library, _set(library, 10**6, 32, 5000), fails_at=at)
     assert status == 719
     assert len(found) == at + 1

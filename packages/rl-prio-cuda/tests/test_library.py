@@ -105,7 +105,7 @@ def test_the_device_must_be_among_the_architectures(found, capability, built, us
     assert _library.library() is not None  # another device may do
 
 
-def test_a_device_that_is_not_there_is_named(found):
+def test_a_missing_device_is_named(found):
     found(Library())
     assert "CUDA device 3: CUDA error 101" in _library.why_not(3)
 
@@ -129,7 +129,7 @@ def load(monkeypatch, tmp_path):
     return _library._load.__wrapped__
 
 
-def test_loading_says_what_is_wrong(load, tmp_path):
+def test_load_errors_name_the_reason(load, tmp_path):
     assert load() == (None, "it was never built")
     (tmp_path / "rl_prio_cuda.so").write_text("no library")
     assert load()[1].startswith("it does not load: ")

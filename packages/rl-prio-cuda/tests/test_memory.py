@@ -176,6 +176,6 @@ def test_the_operators_are_as_they_declare(make):
     check("tree_sample", torch.rand(5, dtype=torch.float64, device=tree.device), True, None)
 
 
-def test_a_cpu_is_refused_with_what_to_take_instead():
+def test_a_cpu_raises_with_the_alternative():
     with pytest.raises(ValueError, match="NativePriorityTree"):
         CudaPriorityTree(10, device="cpu")

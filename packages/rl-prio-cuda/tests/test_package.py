@@ -1,4 +1,4 @@
-"""The package as a whole: names, hooks, what ``rl doctor`` says, and what happens without library or driver."""
+"""Public names, hooks, ``rl doctor``, and behaviour without library or driver."""
 
 import subprocess
 import sys
@@ -64,13 +64,13 @@ def _library_is(monkeypatch, reason):
     monkeypatch.setattr(_choice, "why_not", lambda index=None: reason)
 
 
-def test_the_hook_passes_where_torch_sees_no_gpu(monkeypatch):
+def test_the_hook_gives_none_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert plugin.rl_priority_tree(10, torch.device("cpu"), torch.float32) is None
     assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
 
 
-def test_the_hook_answers_for_cuda_alone(pretend):
+def test_the_hook_is_for_cuda_only(pretend):
     _library_is(pretend, "")
     tree = plugin.rl_priority_tree(10, CUDA, torch.float64)
     assert (tree.kind, tree.capacity) == ("Cuda", 10)
@@ -79,7 +79,7 @@ def test_the_hook_answers_for_cuda_alone(pretend):
     assert plugin.rl_priority_tree(10, CUDA, torch.float16) is None
 
 
-def test_a_library_that_does_not_serve_the_device_is_passed_over(pretend):
+def test_a_library_without_code_for_the_device_gives_none(pretend):
     pretend.setattr(_choice, "library", object)
     pretend.setattr(_choice, "why_not", lambda index=None: "" if index is None else f"built for others than {index}")
     with pytest.warns(SlowBackendWarning, match="others than 0"):
@@ -94,7 +94,7 @@ def test_required_but_not_for_this_device_is_an_error(pretend):
         plugin.rl_priority_tree(10, CUDA, torch.float32)
 
 
-def test_without_the_library_the_hook_warns_once_and_passes(absent, pretend):
+def test_without_the_library_the_hook_warns_once(absent, pretend):
     with pytest.warns(SlowBackendWarning, match=rf"`{COMMAND}`\. Plain torch is used instead"):
         assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
     with warnings.catch_warnings():
@@ -102,7 +102,7 @@ def test_without_the_library_the_hook_warns_once_and_passes(absent, pretend):
         assert plugin.rl_priority_tree(10, CUDA, torch.float32) is None
 
 
-def test_off_switches_it_off_without_a_word(pretend):
+def test_off_gives_none_without_a_warning(pretend):
     pretend.setenv("RL_NATIVE", "off")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -129,7 +129,7 @@ def absent(monkeypatch, tmp_path):
         cached.cache_clear()
 
 
-def test_without_the_library_the_class_says_what_to_do(absent):
+def test_without_the_library_the_class_names_the_remedy(absent):
     from rl.prio_cuda._platform import PLATFORMS, Platform
 
     absent.setitem(PLATFORMS, "cpu", Platform(PLATFORMS["cuda"].functions, lambda _: 0, PLATFORMS["cuda"].guard))
@@ -139,7 +139,7 @@ def test_without_the_library_the_class_says_what_to_do(absent):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
-def test_without_a_gpu_the_class_says_so():
+def test_without_a_gpu_the_class_raises():
     with pytest.raises(BackendError, match=r"cuda.*torch sees no GPU.*native"):
         CudaPriorityTree(10)
     with pytest.raises(SpecError, match="CUDA device, not on mps"):
@@ -147,7 +147,7 @@ def test_without_a_gpu_the_class_says_so():
 
 
 @pytest.mark.parametrize("mode", ["auto", "require"])
-def test_a_stale_library_is_not_called_and_said(monkeypatch, tmp_path, pretend, mode):
+def test_a_stale_library_is_not_called_and_reported(monkeypatch, tmp_path, pretend, mode):
     """A library of other sources is refused."""
     library = tmp_path / "rl_prio_cuda.so"
     library.write_bytes(b"")
@@ -175,7 +175,7 @@ def test_without_the_library_require_is_an_error(absent, pretend):
         plugin.rl_priority_tree(10, CUDA, torch.float32)
 
 
-def test_doctor_says_what_is_missing(absent):
+def test_doctor_reports_what_is_missing(absent):
     said = [finding for finding in examine() if finding.name == "rl-prio-cuda"]
     assert [finding.state for finding in said] == ["note"]
     assert COMMAND in said[0].value

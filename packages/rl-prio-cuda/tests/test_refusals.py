@@ -1,4 +1,4 @@
-"""What is wrong: what raises at once, what `check` raises, and that neither writes."""
+"""Invalid arguments: errors at the call, errors of `check`, and that neither writes."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def _tree(make, rows=10, dtype=torch.float32):
         (lambda t, d: t.load_state_dict(None), CheckpointError, "NoneType"),
     ],
 )
-def test_what_raises_at_once(make, call, error, says):
+def test_invalid_arguments_raise_at_once(make, call, error, says):
     tree = _tree(make)
     before = tree.buffer.clone()
     with pytest.raises(error, match=says):
@@ -115,7 +115,7 @@ SHARED = {
 
 @pytest.mark.parametrize(("n", "compiled"), [(6, False), (1025, False), (1025, True)], ids=str)
 @pytest.mark.parametrize("what", SHARED)
-def test_what_is_written_and_what_is_read_may_not_share_memory(make, what, n, compiled):
+def test_written_and_read_arguments_may_not_share_memory(make, what, n, compiled):
     """Threads would read what others have written: which, would be a matter of luck."""
     tree, raw = make(4000, torch.float64), torch.rand(4000, dtype=torch.float64)
     tree.update(torch.arange(4000, device=tree.device), raw.to(tree.device))
@@ -133,7 +133,7 @@ def test_what_is_written_and_what_is_read_may_not_share_memory(make, what, n, co
     assert torch.equal(raw, before[1])
 
 
-def test_compiled_calls_look_each_time_they_run(make):
+def test_compiled_calls_check_memory_each_time(make):
     tree, raw = make(4000), torch.rand(4000).to(make(1).device)
     compiled = torch.compile(_from_errors, fullgraph=True, backend="eager")
     compiled(tree, 3000, raw=raw, error=torch.rand(3000, device=tree.device))
@@ -145,7 +145,7 @@ def test_compiled_calls_look_each_time_they_run(make):
 
 
 @pytest.mark.parametrize("n", [6, 2000])
-def test_neighbours_share_no_memory_and_what_is_copied_does_not_either(make, n):
+def test_adjacent_and_copied_arguments_are_accepted(make, n):
     tree, plain = make(4000), make(4000)
     room = torch.rand(8000).to(tree.device)
     raw, error = room[:4000], room[4000 : 4000 + n]
@@ -164,7 +164,7 @@ def test_neighbours_share_no_memory_and_what_is_copied_does_not_either(make, n):
 
 @pytest.mark.parametrize("n", [20, 1024, 1025, 5000])
 @pytest.mark.parametrize("bad", [-1, 10, 2**40, -(2**62)])
-def test_a_bad_index_is_left_on_the_device(make, n, bad):
+def test_a_bad_index_is_recorded_on_the_device(make, n, bad):
     tree = _tree(make)
     before = tree.buffer.clone()
     index = torch.zeros(n, dtype=torch.int64)
@@ -181,7 +181,7 @@ def test_a_bad_index_is_left_on_the_device(make, n, bad):
 
 @pytest.mark.parametrize("n", [20, 1025])
 @pytest.mark.parametrize("bad", [-1.0, -1e-45, NAN, INF, -INF])
-def test_a_bad_priority_is_left_on_the_device(make, n, bad):
+def test_a_bad_priority_is_recorded_on_the_device(make, n, bad):
     tree = _tree(make)
     before = tree.buffer.clone()
     priority = torch.full((n,), 9.0)
@@ -220,7 +220,7 @@ def test_rows_bound_the_indices(make, n):
 
 
 @pytest.mark.parametrize("n", [2, 1100])
-def test_an_error_whose_power_is_too_large_is_told_as_that(make, n):
+def test_an_error_with_an_infinite_power_is_reported(make, n):
     tree = _tree(make)
     error = torch.full((n,), 0.5, device=tree.device)
     error[1] = 2
@@ -250,7 +250,7 @@ def test_the_first_error_is_kept_and_does_not_block(make):
     tree.check()
 
 
-def test_an_empty_tree_draws_nothing(make):
+def test_sampling_from_an_empty_tree_is_recorded(make):
     tree = make(100)
     index, weight = tree.sample_weighted(50, 0.4)
     assert not index.any()
@@ -259,7 +259,7 @@ def test_an_empty_tree_draws_nothing(make):
         tree.check()
 
 
-def test_a_total_beyond_float64_is_refused_when_drawing(make):
+def test_sampling_from_an_infinite_total_raises(make):
     tree = make(20, torch.float64)
     tree.update(torch.arange(20, device=tree.device), torch.full((20,), 1e308, dtype=torch.float64, device=tree.device))
     tree.check()

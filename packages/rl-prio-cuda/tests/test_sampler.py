@@ -1,4 +1,4 @@
-"""rl-replay's sampler on this tree: what it draws, what it refuses, and that the host reads no value of a tensor."""
+"""rl-replay's sampler on this tree: samples, errors, and no reads of device memory by the host."""
 
 import pytest
 import torch

@@ -143,7 +143,7 @@ class Case:
     st.sampled_from([torch.float32, torch.float64]),
     st.lists(_call, min_size=1, max_size=10),
 )
-def test_any_sequence_of_calls_does_to_a_tree_what_it_does_to_plain_arrays(make, tmp_path, capacity, dtype, calls):
+def test_any_sequence_of_calls_equals_plain_arrays(make, tmp_path, capacity, dtype, calls):
     case = Case(make, capacity, dtype, tmp_path)
     for name, what in calls:
         case.call(name, what)

@@ -55,7 +55,7 @@ def launches(request, device):
     library.rl_prio_single(-1)
 
 
-def test_it_conforms(make, order, launches):
+def test_it_conforms_to_the_protocol(make, order, launches):
     check_priority_tree(make)
 
 
@@ -90,7 +90,7 @@ def test_any_sequence_of_updates_equals_a_plain_array(make, launches, capacity, 
 @each_dtype
 @pytest.mark.parametrize("n", [1, 100, 1024, 1025, 20_000])
 @pytest.mark.parametrize("capacity", [1, 50, 4096, 30_000])
-def test_the_last_of_a_repeated_index_counts(make, order, dtype, n, capacity):
+def test_the_last_value_of_a_repeated_index_wins(make, order, dtype, n, capacity):
     index = torch.randint(0, capacity, (n,), generator=_rng())
     error = torch.randn(n, generator=_rng(1), dtype=dtype)
     last = _last(index, error.abs(), torch.zeros(capacity, dtype=dtype))
@@ -105,7 +105,7 @@ def test_the_last_of_a_repeated_index_counts(make, order, dtype, n, capacity):
 
 
 @each_dtype
-def test_draws_by_a_given_u_are_those_of_the_inverse_distribution(make, dtype):
+def test_samples_from_given_u_follow_the_inverse_distribution(make, dtype):
     priority = torch.rand(3000, generator=_rng(), dtype=dtype)
     u = torch.rand(20000, generator=_rng(1), dtype=torch.float64)
     ends = priority.double().cumsum(0)
@@ -134,7 +134,7 @@ def test_zero_is_never_sampled_at_the_boundaries_of_leaves(make):
 @pytest.mark.parametrize(
     ("rows", "draws"), [(1000, 10**6), (10**5, 10**6), pytest.param(10**6, 10**7, marks=pytest.mark.slow)]
 )
-def test_draws_are_uniform_where_priorities_are(make, rows, draws):
+def test_equal_priorities_are_sampled_uniformly(make, rows, draws):
     tree = _tree(make, torch.ones(rows))
     generator = torch.Generator(tree.device).manual_seed(5)
     counts = torch.bincount(tree.sample(draws, generator=generator)[0], minlength=rows).double()
@@ -142,7 +142,7 @@ def test_draws_are_uniform_where_priorities_are(make, rows, draws):
     assert abs(statistic - (rows - 1)) / (2 * (rows - 1)) ** 0.5 < 5
 
 
-def test_stratified_draws_take_one_of_each_part(make):
+def test_stratified_samples_take_one_of_each_part(make):
     tree = _tree(make, torch.ones(1000))
     assert tree.sample(1000, stratified=True)[0].tolist() == list(range(1000))
 
@@ -214,7 +214,7 @@ def test_priorities_from_errors(make, launches, dtype, alpha):
 
 @each_dtype
 @pytest.mark.parametrize("n", [0, 700, 5000])
-def test_raw_errors_and_the_largest_are_kept_beside(make, order, dtype, n):
+def test_raw_errors_and_the_largest_are_written(make, order, dtype, n):
     tree = make(3000, dtype)
     index = torch.randint(0, 2000, (n,), generator=_rng())
     error = torch.randn(n, generator=_rng(1), dtype=dtype)
@@ -253,7 +253,7 @@ def test_a_generator_of_the_cpu_serves_every_device(make):
     assert torch.equal(first, second)
 
 
-def test_no_draws_and_empty_updates(make):
+def test_empty_samples_and_updates(make):
     tree = _tree(make, torch.ones(10))
     nothing = torch.empty(0, device=tree.device)
     tree.update(nothing.long(), nothing)

@@ -1,4 +1,4 @@
-"""The operators with their kernels exchanged for loops in torch, on the CPU; and marks that skip."""
+"""Fixtures: operators with loops in torch in place of the kernels, on the CPU; skips without Triton or a GPU."""
 
 import sys
 from pathlib import Path

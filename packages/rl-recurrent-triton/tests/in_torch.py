@@ -1,4 +1,4 @@
-"""What `rl.recurrent_triton._launch` promises, in plain torch, one step after the other: a double of the kernels."""
+"""Test double of `rl.recurrent_triton._launch`: the same functions as loops over time in plain torch."""
 
 from collections import namedtuple
 

@@ -1,4 +1,4 @@
-"""The truth for the kernels: one step after the other in plain torch, in float64, differentiated by autograd."""
+"""Reference of the kernels: a loop over time in plain torch, in float64, differentiated by autograd."""
 
 from dataclasses import dataclass, field
 

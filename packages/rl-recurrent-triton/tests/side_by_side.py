@@ -1,4 +1,4 @@
-"""Triton's interpreter with the programs of a grid side by side, so that they can wait for each other.
+"""Triton's interpreter with the programs of a grid in concurrent threads, so that they can wait for each other.
 
 One runs at a time. It hands over, to one drawn at random, where it reads or raises a counter; so programs are met in
 many orders, and where one waits for what never comes, that is found instead of hanging.

@@ -1,4 +1,4 @@
-"""The benchmark: that it says where it cannot measure, and that it runs."""
+"""The benchmark runs in the interpreter, and reports what it cannot measure."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def benchmark(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it would measure")
-def test_without_a_gpu_it_says_so(benchmark, capsys):
+def test_without_a_gpu_it_is_reported(benchmark, capsys):
     assert benchmark.main([]) == 0
     assert "torch sees none" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""What the plan launches is compiled for real GPUs, without one: no stack (nothing spills), shared memory that fits.
+"""Kernels compile for real GPUs, without one: no stack (nothing spills), shared memory that fits.
 
 The launch functions are called with tensors of no content, and what they would launch is compiled instead.
 """

@@ -1,4 +1,4 @@
-"""What only a GPU can show: real execution, precision, large shapes, graphs, streams, memory, first calls."""
+"""Tests that need a GPU: execution, precision, large shapes, graphs, streams, memory, first calls."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Groups of several programs in Triton's interpreter, which run side by side and hand over to each other."""
+"""Groups of several concurrent programs that exchange states, in Triton's interpreter."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The back end with its own kernels, on the CPU: in a process of its own, where Triton interprets them."""
+"""The back end with its kernels on the CPU, in a process in which Triton interprets them."""
 
 import os
 import subprocess
@@ -102,7 +102,7 @@ def outcome(found, leaves, grads):
 
 
 @each_cell
-def test_whatever_fits_gives_what_the_reference_gives(inside, cell):
+def test_random_problems_equal_the_reference(inside, cell):
     @given(st.data(), st.sampled_from([1, 4, 4096]))
     @settings(max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     def check(data, rows):
@@ -145,12 +145,12 @@ def test_gradients_are_those_of_finite_differences(inside, monkeypatch, cell, re
     assert torch.autograd.gradcheck(run, (x, *state, *resets), fast_mode=True)
 
 
-def test_it_says_that_it_is_interpreted(inside):
+def test_the_reason_names_the_interpreter(inside):
     assert TritonBackend().why.endswith("interpreted")
 
 
 @each_cell
-def test_the_hook_answers_on_a_cpu_by_name_alone(inside, cell):
+def test_the_hook_selects_it_on_a_cpu_by_name_only(inside, cell):
     found = registry.default().answer("rl_recurrent_backend", cell=cell, name="triton", device=CPU)
     assert found.value.name == "triton"
     found = registry.default().answer("rl_recurrent_backend", cell=cell, name=None, device=CPU)

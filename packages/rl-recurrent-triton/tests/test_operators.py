@@ -1,4 +1,4 @@
-"""The operators over a double of the kernels in plain torch: what they ask of the kernels, and all that is around."""
+"""The operators and autograd functions over a test double of the kernels in plain torch."""
 
 import pytest
 import torch
@@ -317,7 +317,7 @@ def test_a_second_derivative_is_refused(backend, cell):
 
 @each_cell
 @pytest.mark.parametrize(("batch", "time"), [(0, 3), (2, 0)])
-def test_nothing_gives_nothing(backend, cell, batch, time):
+def test_empty_inputs_give_empty_outputs(backend, cell, batch, time):
     module, x, state, _, resets = problem(cell)
     mask = torch.zeros(batch, time, dtype=torch.bool)
     out, after = backend(
@@ -356,7 +356,7 @@ def test_the_precision_reaches_the_kernels(backend, in_torch):
         ("tf32x3", "tf32", "tf32", "tf32x3"),
     ],
 )
-def test_without_a_precision_that_of_torchs_layers_counts(asked, layers, products, expected):
+def test_the_default_precision_is_that_of_torchs_layers(asked, layers, products, expected):
     of_layers, of_products = torch.backends.cudnn.rnn, torch.backends.cuda.matmul
     before = of_layers.fp32_precision, of_products.fp32_precision
     of_layers.fp32_precision, of_products.fp32_precision = layers, products

@@ -1,4 +1,4 @@
-"""The package as a whole: names, hooks, what ``rl doctor`` says, and what happens without Triton, driver or GPU."""
+"""Public names, hooks, ``rl doctor``, and behaviour without Triton, driver or GPU."""
 
 import subprocess
 import sys
@@ -124,7 +124,7 @@ def test_without_triton_the_warning_says_what_to_install(pretend):
         assert plugin.rl_recurrent_backend("lstm", None, CUDA) is None
 
 
-def test_where_triton_has_no_wheels_it_says_so(monkeypatch):
+def test_a_platform_without_wheels_of_triton_is_reported(monkeypatch):
     monkeypatch.setattr(support, "has_triton", lambda: False)
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "no wheels for darwin" in why_not()
@@ -176,7 +176,7 @@ def test_the_note_names_what_is_missing(monkeypatch, devices, what):
     assert "Triton" in note
 
 
-def test_the_doctor_shows_it():
+def test_the_doctor_reports_the_back_end():
     shown = [finding for finding in examine(quick=True) if (finding.section, finding.name) == OURS]
     assert len(shown) == 1
 
@@ -216,7 +216,7 @@ def test_a_driver_that_fails_shows_no_devices(monkeypatch):
 
 
 @not_interpreted
-def test_a_module_on_a_cpu_says_what_is_needed():
+def test_a_module_on_a_cpu_names_the_required_device():
     modules = pytest.importorskip("rl.modules", reason="modules are of rl-modules")
     module = modules.LSTMModule(3, 4, in_key="observation", out_key="features", recurrent_backend="triton")
     needed = "does not answer for lstm on cpu .*needs a device of type 'cuda'"

@@ -1,4 +1,4 @@
-"""The table of launches: what is chosen where, and that it fits the device."""
+"""Launch plans: the selected shapes, and that they fit the device."""
 
 import itertools
 
@@ -25,7 +25,7 @@ MODES = [(torch.float32, mode) for mode in ("ieee", "tf32", "tf32x3")] + [(torch
         (8192, 256, 0, "loop", False),
     ],
 )
-def test_what_is_chosen_on_an_h200(batch, hidden, mode, shape, kept):
+def test_the_selected_shape_on_an_h200(batch, hidden, mode, shape, kept):
     for direction in ("forward", "backward"):
         found = plan("lstm", direction, batch, hidden, *MODES[mode], H200)
         assert found.shape == shape

@@ -1,4 +1,4 @@
-"""What the back end refuses, instead of computing something else; and what it says."""
+"""Errors of the back end for unsupported or invalid arguments."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def run(backend, module, dtype=torch.float32, device="cpu", **options):
     ],
     ids=["bidirectional lstm", "bidirectional gru", "projection", "dropout", "time first", "rnn"],
 )
-def test_what_it_does_not_compute_is_named_with_the_remedy(backend, in_torch, module, what):
+def test_unsupported_modules_raise_with_the_remedy(backend, in_torch, module, what):
     with pytest.raises(BackendError, match=what):
         run(backend, module)
     assert in_torch.calls == []
@@ -72,14 +72,14 @@ def test_tensors_of_the_cpu_are_refused():
         run(TritonBackend(), nn.LSTM(3, 4, batch_first=True))
 
 
-def test_switched_off_it_is_not_made_by_hand_either(monkeypatch):
+def test_switched_off_it_cannot_be_constructed(monkeypatch):
     monkeypatch.setattr(support, "has_triton", lambda: True)
     monkeypatch.setenv("RL_NATIVE", "off")
     with pytest.raises(BackendError, match="RL_NATIVE=off; unset it"):
         TritonBackend()
 
 
-def test_without_triton_it_says_what_to_install(monkeypatch):
+def test_without_triton_the_error_names_the_package_to_install(monkeypatch):
     monkeypatch.setattr(support, "has_triton", lambda: False)
     with pytest.raises(BackendError, match=r"needs Triton, which is not installed: `pip install triton`"):
         TritonBackend()
@@ -148,7 +148,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_such_tensor_is_named(backend, in_torch, kind):
+def test_arguments_of_another_type_are_named(backend, in_torch, kind):
     place, change, what = KINDS[kind]
     given = fitting()
     each_of(place, change)(given)
@@ -168,7 +168,7 @@ def test_too_few_or_too_many_states_are_named(backend, place, name):
         backend(fitting(1)[0], *fitting(2)[1:])
 
 
-def test_weights_that_were_exchanged_for_others_are_named(backend):
+def test_replaced_weights_are_named(backend):
     given = fitting()
     given[0].weight_hh_l1 = nn.Parameter(torch.zeros(16, 5))
     with pytest.raises(ShapeError, match=r"weight_hh_l1 has the shape \[16, 5\], expected \[16, 4\]"):
@@ -182,7 +182,7 @@ def test_weights_that_were_exchanged_for_others_are_named(backend):
         ({"recompute": "half"}, "recompute is 'half'; it is one of 'none', 'full'"),
     ],
 )
-def test_options_that_stand_for_nothing_are_named(backend, options, what):
+def test_invalid_options_are_named(backend, options, what):
     with pytest.raises(BackendError, match=what):
         backend(*fitting(), RecurrentOptions(**options))
 

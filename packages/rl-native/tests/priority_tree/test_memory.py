@@ -162,7 +162,7 @@ def test_two_processes_share_one_tree():
 
 
 @pytest.mark.parametrize("capacity", [2**31, 2**31 + 5, 2**33 + 1])
-def test_more_leaves_than_32_bits_count(tmp_path, capacity):
+def test_more_leaves_than_2_to_the_31(tmp_path, capacity):
     # In a sparse file: only touched pages take room, because a tree full of zeros is all zeros.
     tree = NativePriorityTree.memory_map(tmp_path / "tree", capacity)
     index = torch.tensor([0, 2**31 - 1, capacity // 2, capacity - 1])
@@ -239,7 +239,7 @@ def test_the_operators_are_as_they_declare():
 
 @pytest.mark.parametrize("capacity", [100, 1_000_000])
 @pytest.mark.parametrize("way", ["sent", "shared"])
-def test_a_tree_whose_memory_moves_goes_on_there(capacity, way):
+def test_a_tree_continues_after_its_memory_moved(capacity, way):
     """To send a tensor to another process moves it to shared memory, and frees where it was."""
     tree = NativePriorityTree(capacity)
     tree.update(torch.arange(10), torch.ones(10))

@@ -1,4 +1,4 @@
-"""What a call writes shares no memory with what it reads: refused before anything is written, compiled or not."""
+"""Arguments that share memory raise before anything is written, compiled or not."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def _made(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("call", [_errors, _operator])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_call_that_would_read_what_it_writes_is_refused(pair, call, dtype):
+def test_arguments_that_share_memory_raise(pair, call, dtype):
     tree, raw = _made(dtype)
     before = tree.buffer.clone()
     with pytest.raises(SpecError, match=r"share memory.*clone.*nothing was written"):
@@ -73,7 +73,7 @@ def test_a_call_that_would_read_what_it_writes_is_refused(pair, call, dtype):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_compiled_calls_refuse_it_too(pair, backend):
+def test_compiled_calls_raise_too(pair, backend):
     tree, raw = _made(torch.float64)
     before = tree.buffer.clone()
     torch.compiler.reset()
@@ -117,7 +117,7 @@ def test_priorities_and_indices_inside_of_the_tree_are_refused(call):
     assert torch.equal(tree.buffer, before)
 
 
-def test_what_is_copied_empty_or_beside_is_taken():
+def test_copied_empty_or_adjacent_arguments_are_accepted():
     tree, _ = _made(torch.float32)
     room = torch.ones(2 + ROWS + N)
     raw, largest, error = room[1 : ROWS + 1], room[0], room[ROWS + 1 : ROWS + 1 + N]

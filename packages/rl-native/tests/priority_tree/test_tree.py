@@ -181,7 +181,7 @@ def test_minus_zero_leaves_the_same_bytes_as_zero(isa):
 
 @pytest.mark.parametrize("stratified", [False, True])
 @pytest.mark.parametrize("rows", [10, 3000])
-def test_the_smallest_numbers_of_float64_are_drawn_in_proportion(isa, rows, stratified):
+def test_the_smallest_numbers_of_float64_are_sampled_in_proportion(isa, rows, stratified):
     step = 5e-324
     priority = (torch.arange(rows) % 4).double() * step
     count = _tree(priority).sample(200_000, generator=_rng(), stratified=stratified)[0].bincount(minlength=rows)
@@ -206,12 +206,12 @@ def _chi_square(rows, draws, dtype=torch.float32):
     "rows",
     [10**5, pytest.param(10**6, marks=pytest.mark.slow), pytest.param(4 * 10**6, marks=pytest.mark.slow)],
 )
-def test_draws_are_uniform_where_priorities_are(rows):
+def test_equal_priorities_are_sampled_uniformly(rows):
     # A grid of 24 bits, as a float32 uniform has, fails this by 8 and 60 standard deviations for the larger ones.
     assert abs(_chi_square(rows, 4 * 10**6 if rows == 10**5 else 2 * 10**7)) < 5
 
 
-def test_stratified_draws_take_one_of_each_part():
+def test_stratified_samples_take_one_of_each_part():
     tree = _tree(torch.ones(1000))
     assert torch.equal(tree.sample(1000, generator=_rng(), stratified=True)[0], torch.arange(1000))
 
@@ -261,7 +261,7 @@ def test_priorities_from_errors(isa, dtype, alpha):
 
 
 @each_dtype
-def test_the_last_of_a_repeated_index_counts(isa, dtype):
+def test_the_last_value_of_a_repeated_index_wins(isa, dtype):
     index = torch.randint(0, 50, (3000,), generator=_rng())
     error = torch.randn(3000, generator=_rng(1), dtype=dtype)
     raw, fused = NativePriorityTree(50, dtype=dtype), NativePriorityTree(50, dtype=dtype)
@@ -399,7 +399,7 @@ def _op_errors(tree, raw=None, rows=10, index=10):
         (lambda t: NativePriorityTree(5, dtype=torch.float16), ValueError, "float16"),
     ],
 )
-def test_what_is_refused(call, error, says):
+def test_invalid_arguments_raise(call, error, says):
     tree = _tree(torch.ones(10))
     before = tree.buffer.clone()
     with pytest.raises(error, match=says):
@@ -418,7 +418,7 @@ def test_a_refused_index_says_that_nothing_was_written():
         NativePriorityTree(4).update(torch.tensor([9]), torch.ones(1))
 
 
-def test_a_total_beyond_float64_is_refused_when_drawing():
+def test_sampling_from_an_infinite_total_raises():
     tree = _tree(torch.full((20,), 1e308, dtype=torch.float64))
     with pytest.raises(ValueError, match="infinite"):
         tree.sample(1)
@@ -448,14 +448,14 @@ def test_another_default_device_changes_nothing():
             assert found.device.type == "cpu"
 
 
-def test_no_draws_and_empty_updates():
+def test_empty_samples_and_updates():
     tree = _tree(torch.ones(10))
     tree.update(torch.empty(0, dtype=torch.int64), torch.empty(0))
     assert tree.sample(0)[0].shape == (0,)
     assert tree.total().item() == 10
 
 
-def test_threads_draw_what_one_thread_draws():
+def test_threads_sample_the_same_as_one_thread():
     tree = _tree(torch.rand(1000, generator=_rng()))
     alone = [tree.sample(5000, generator=_rng(seed))[0] for seed in range(16)]
     with ThreadPoolExecutor(4) as pool:
@@ -488,7 +488,7 @@ def test_a_tensor_without_memory_is_refused(isa, kind, which):
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer")
-def test_tensors_that_a_tracer_made_up_are_refused():
+def test_fake_tensors_are_rejected():
     tree = _tree(torch.ones(10))
     before = tree.buffer.clone()
 
@@ -511,7 +511,7 @@ def test_tensors_that_a_tracer_made_up_are_refused():
     assert tree.sample(2)[0].shape == (2,)
 
 
-def test_a_turned_sign_of_one_element_is_seen():
+def test_the_negative_bit_of_one_element_is_resolved():
     tree, raw = _tree(torch.ones(3)), torch.zeros(3)
     turned = torch.tensor([1 - 3j]).conj().imag  # dense, and its memory holds the other sign
     tree.update(torch.tensor([1]), turned)
@@ -565,7 +565,7 @@ def test_the_first_use_may_be_inside_of_any_mode(kind):
     subprocess.run([sys.executable, "-c", _FIRST, kind], check=True)
 
 
-def test_the_first_draw_of_a_thread_may_be_inside_of_inference_mode():
+def test_the_first_sample_of_a_thread_may_be_in_inference_mode():
     tree = _tree(torch.ones(4))
 
     def draws():
@@ -593,5 +593,5 @@ for n in (4, 256, 65_536):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how small a stack may be differs")
-def test_draws_fit_into_a_thread_of_little_stack():
+def test_sampling_fits_into_a_small_stack():
     subprocess.run([sys.executable, "-c", _LITTLE_STACK], check=True)

@@ -214,7 +214,7 @@ def test_a_long_sequence_with_resets_first_and_last(cell):
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize(("steps", "rows", "hidden"), [(0, 3, 4), (3, 0, 4), (3, 2, 0)])
-def test_nothing_to_do(cell, steps, rows, hidden):
+def test_empty_problems(cell, steps, rows, hidden):
     case = make(cell, steps, rows, hidden, 0.0, torch.float32)
     after, gates = forward(case)
     _, grad_first, _ = backward(case, after, gates, [torch.zeros_like(state) for state in after])
@@ -222,7 +222,7 @@ def test_nothing_to_do(cell, steps, rows, hidden):
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_gradients_of_given_states_may_be_unwanted(cell):
+def test_gradients_of_given_states_may_be_skipped(cell):
     case = make(cell, 4, 3, 5, 0.5, torch.float64)
     after, gates = forward(case)
     grads = [torch.ones_like(state) for state in after]
@@ -327,7 +327,7 @@ def test_several_threads_of_python_at_once():
         pytest.param({"first": (torch.zeros(2, 5), torch.zeros(3, 5))}, ShapeError, "h0", id="rows"),
     ],
 )
-def test_what_does_not_fit_is_refused(change, error, match):
+def test_wrong_shapes_and_dtypes_raise(change, error, match):
     case = replace(make("lstm", 4, 3, 5, 0.0, torch.float32), **change)
     after = torch.full((2, 4, 3, 5), 7.0)
     with pytest.raises(error, match=match):
@@ -396,7 +396,7 @@ def test_the_registry_prefers_it():
 
 
 @needs_modules
-def test_other_types_are_left_to_torch():
+def test_other_dtypes_use_torch():
     backend = plugin.rl_recurrent_backend("gru", None, CPU)
     gru, x = torch.nn.GRU(3, 4, batch_first=True).bfloat16(), torch.ones(2, 5, 3, dtype=torch.bfloat16)
     h = torch.zeros(2, 1, 4, dtype=torch.bfloat16)
@@ -410,11 +410,11 @@ def test_other_types_are_left_to_torch():
 @pytest.mark.parametrize(
     ("cell", "name", "device"), [("lstm", "pad", "cpu"), ("lstm", None, "cuda"), ("rnn", None, "cpu")]
 )
-def test_the_hook_passes_what_is_not_its_own(cell, name, device):
+def test_the_hook_gives_none_for_other_names_and_devices(cell, name, device):
     assert plugin.rl_recurrent_backend(cell, name, torch.device(device)) is None
 
 
-def test_the_hook_passes_without_the_library_or_rl_modules(monkeypatch):
+def test_the_hook_gives_none_without_the_library_or_rl_modules(monkeypatch):
     with monkeypatch.context() as off:
         off.setenv("RL_NATIVE", "off")
         assert plugin.rl_recurrent_backend("lstm", None, CPU) is None

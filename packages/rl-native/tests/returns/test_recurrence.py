@@ -38,7 +38,7 @@ def tolerance(dtype):
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=str)
-def test_it_conforms(isa, dtype, bound):
+def test_it_conforms_to_the_protocol(isa, dtype, bound):
     check_linear_recurrence(recurrence, dtype=dtype, tolerance=bound)
 
 
@@ -123,7 +123,7 @@ def test_it_runs_under_vmap():
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 1), (2, 0, 1), (2, 5, 0)], ids=str)
-def test_nothing_gives_nothing(shape):
+def test_empty_inputs_give_empty_outputs(shape):
     assert recurrence(torch.zeros(shape), torch.zeros(shape), 1).shape == shape
     d = torch.zeros(shape, requires_grad=True)
     recurrence(d, torch.zeros(shape), 1).sum().backward()
@@ -135,13 +135,13 @@ def test_the_last_weight_is_never_read():
     assert recurrence(torch.ones(2), c, 0).tolist() == [1.5, 1.0]
 
 
-def test_a_negative_view_counts_with_its_sign():
+def test_the_negative_bit_is_resolved():
     d = torch.complex(torch.ones(3), torch.ones(3)).conj().imag
     assert d.is_neg()
     assert recurrence(d, torch.zeros(3), 0).tolist() == [-1.0, -1.0, -1.0]
 
 
-def test_what_is_refused():
+def test_invalid_arguments_raise():
     d = torch.ones(2, 3, 1)
     with pytest.raises(ShapeError, match="expected one shape"):
         recurrence(d, d[0], 1)
@@ -168,7 +168,7 @@ def test_an_out_that_cannot_be_written_is_refused():
     assert torch.equal(c, torch.ones(2, 3, 1))
 
 
-def test_the_hook_answers_for_the_cpu_and_its_types():
+def test_the_hook_is_for_the_cpu_and_two_dtypes():
     registry = Registry()
     registry.register(native, "native")
     found = registry.answer("rl_linear_recurrence", device=torch.device("cpu"), dtype=torch.float32)

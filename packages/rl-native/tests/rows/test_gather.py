@@ -1,4 +1,4 @@
-"""Copies of rows in C against plain indexing, and what goes to torch instead."""
+"""Row gather in C against plain indexing, and its fallbacks to torch."""
 
 import copy
 import pickle
@@ -25,7 +25,7 @@ def counted(monkeypatch):
     return calls
 
 
-def test_it_conforms():
+def test_it_conforms_to_the_protocol():
     check_row_gather(NativeRowGather)
 
 
@@ -36,7 +36,7 @@ def test_rows_longer_than_the_prefetched_bytes():
         assert torch.equal(found, tensor[index])
 
 
-def test_an_index_of_another_form_is_left_to_torch(monkeypatch):
+def test_other_index_tensors_use_torch(monkeypatch):
     calls, tensor = counted(monkeypatch), torch.arange(20)
     gather = NativeRowGather([tensor])
     assert gather.rows(20, torch.tensor([3, 1]))[0].tolist() == [3, 1]
@@ -50,14 +50,14 @@ def test_an_index_of_another_form_is_left_to_torch(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
-def test_numbers_that_torch_picks_out_of_matrices_only_are_left_to_it_too(dtype):
+def test_unsigned_dtypes_use_torch(dtype):
     tensor = torch.arange(20).to(dtype)
     gather = NativeRowGather([tensor])
     assert gather.rows(20, torch.tensor([3, 1], dtype=torch.int32))[0].tolist() == [3, 1]
     assert gather.runs(20, torch.arange(4)[::2], 2)[0].tolist() == [0, 1, 2, 3]
 
 
-def test_nothing_behind_the_tensors_is_read_however_much_is_said_to_be_written():
+def test_nothing_outside_the_tensors_is_read_if_written_is_too_large():
     gather = NativeRowGather([torch.arange(20)[:5]])
     with pytest.raises(IndexError, match=r"index 5 is outside \[0, 5\)"):
         gather.rows(20, torch.tensor([5]))
@@ -65,7 +65,7 @@ def test_nothing_behind_the_tensors_is_read_however_much_is_said_to_be_written()
         gather.runs(20, torch.tensor([4]), 2)
 
 
-def test_what_is_refused_is_named():
+def test_invalid_arguments_are_named():
     gather = NativeRowGather([torch.arange(20)])
     with pytest.raises(IndexError, match=r"index 12 is outside \[0, 12\)"):
         gather.rows(12, torch.tensor([3, 12, 90]))
@@ -78,7 +78,7 @@ MEMBERS = torch.tensor([0])
 WHERE = torch.tensor([0.5], dtype=torch.float64)
 
 
-def test_a_slice_that_is_refused_is_named():
+def test_an_invalid_slice_is_named():
     gather = NativeRowGather([torch.arange(20)])
     with pytest.raises(IndexError, match=r"slice 1 cannot be placed: .* shorter than 4 steps, .* among the first 20"):
         gather.slices(LINES, MEMBERS, WHERE.repeat(2), torch.tensor([0.0, 1.0], dtype=torch.float64), 4, 20, 20)
@@ -100,7 +100,7 @@ def test_a_slice_that_is_refused_is_named():
         (4, 0),
     ],
 )
-def test_what_c_cannot_place_is_left_to_the_caller(wrong, value):
+def test_unsupported_slices_give_none(wrong, value):
     given = [LINES, MEMBERS, WHERE, WHERE, 4, 20, 20]
     gather = NativeRowGather([torch.arange(20)])
     assert gather.slices(*given)[0].tolist() == [8, 9, 10, 11]
@@ -108,7 +108,7 @@ def test_what_c_cannot_place_is_left_to_the_caller(wrong, value):
     assert gather.slices(*given) is None
 
 
-def test_traced_calls_place_no_slices_in_c():
+def test_traced_slices_give_none():
     with FakeTensorMode(allow_non_fake_inputs=True):
         assert NativeRowGather([torch.zeros(20)]).slices(LINES, MEMBERS, WHERE, None, 4, 20, 20) is None
 
@@ -146,7 +146,7 @@ def test_copies_are_on_the_cpu_whatever_the_default_device_is():
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda gather: pickle.loads(pickle.dumps(gather))])
-def test_a_copy_of_it_holds_a_copy_of_the_rows(again):
+def test_a_copy_holds_copies_of_the_rows(again):
     tensor = torch.arange(5)
     gather = again(NativeRowGather([tensor]))
     tensor.zero_()
@@ -167,11 +167,11 @@ def test_a_copy_of_it_holds_a_copy_of_the_rows(again):
         [TwoTensor(torch.zeros(3), torch.ones(3))],  # it has no memory of its own
     ],
 )
-def test_what_c_cannot_read_is_left_to_the_next_plugin(tensors):
+def test_the_hook_gives_none_for_unsupported_tensors(tensors):
     assert plugin.rl_row_gather(tensors) is None
 
 
-def test_it_answers_the_hook():
+def test_the_hook_selects_it():
     registry = Registry()
     registry.register(plugin, "native")
     found = registry.answer("rl_row_gather", tensors=[torch.zeros(3)]).value
@@ -179,6 +179,6 @@ def test_it_answers_the_hook():
     assert "compiled C" in found.why
 
 
-def test_it_answers_nothing_without_the_library(monkeypatch):
+def test_the_hook_gives_none_without_the_library(monkeypatch):
     monkeypatch.setattr("rl.native._library.library", lambda: None)
     assert plugin.rl_row_gather([torch.zeros(3)]) is None
