@@ -24,7 +24,6 @@ from rl.replay._slices.table import BASE, FROM, ROW, STRIDE, TO, IndexSet, Longs
 from rl.replay._slices.trajectories import Trajectories
 from rl.replay._state import Apply
 from rl.replay._untraced import untraced
-from rl.replay.storages._rows import TensorRows
 
 __all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices", "rows_of_runs", "rows_of_slices"]
 
@@ -238,10 +237,6 @@ class SlicesBase:
         given = torch.from_numpy(lines) if isinstance(lines, np.ndarray) else lines.tensor
         span = self._span(length)
         if table.plain and self._strict and span == (0, 0):
-            if isinstance(storage, TensorRows) and storage.slices is not None:
-                found = storage.slices(table.tensor, given, where, which, length, table.capacity, table.rows)
-                if found is not None:
-                    return self._with_info(found[0], count, length, None, found[1])
             chosen = given if which is None else given.index_select(0, which.long())
             oldest, have = table.runs
             begin = ((have.index_select(0, chosen) - (length - 1)) * where).long()  # 1 - 2^-53 at most: not rounded up

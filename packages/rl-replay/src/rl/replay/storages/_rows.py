@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 import torch
@@ -42,8 +42,6 @@ class TensorRows:
         self._lists: list[tuple[NestedKey, list[Any]]] = []
         self._keys: list[NestedKey] = []  # of the tensors
         self._rows: RowGather = row_gather([])  # of the same
-        self.slices: Callable[..., tuple[Tensor, Tensor | None] | None] | None = None
-        """The optional method of `RowGather` that finds rows of slices, where the rows are on the CPU."""
         self.on_cpu: Final = self.device is None or self.device.type == "cpu"
         self._len = 0
         self._revision = 0
@@ -282,14 +280,13 @@ class TensorRows:
         rows = row_gather([cell for cell in cells.values() if isinstance(cell, Tensor)])  # first: a plugin may refuse
         self._cells, self._rows = cells, rows
         self._writable = False  # not known
-        self.slices = getattr(rows, "slices", None) if self.on_cpu else None
         self._tensors = [(key, cell) for key, cell in cells.items() if isinstance(cell, Tensor)]
         self._lists = [(key, cell) for key, cell in cells.items() if not isinstance(cell, Tensor)]
         self._keys = [key for key, _ in self._tensors]
 
     def __getstate__(self) -> dict[str, Any]:
         # Rebuilt by `__setstate__`: another back end may copy rows there.
-        gone = ("_rows", "slices", "_tensors", "_lists", "_keys")
+        gone = ("_rows", "_tensors", "_lists", "_keys")
         return {name: value for name, value in self.__dict__.items() if name not in gone}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
