@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rl.replay._state import Fields
 
@@ -55,7 +54,6 @@ class SegmentTable:
         self.version += 1
         self._first = np.zeros(self.capacity, np.int32)  # the line whose oldest step lies there, plus one
         self._lines = np.zeros((16, 5), np.int64)
-        self._tensors: tuple[Longs, Tensor, tuple[Tensor, Tensor]] | None = None
         self._used = 0
         self._free: list[int] = []
         self._sets: dict[int, IndexSet] = {}
@@ -65,9 +63,6 @@ class SegmentTable:
         self._shapes: list[tuple[int, int, int]] = []  # of batches: the number of the first row, lanes, steps
         self._open: Longs = np.full(1, -1, np.int64)  # the line that each lane goes on with
         self._last_id: NDArray[Any] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tensors": None}  # a copy has memory of its own
 
     def __len__(self) -> int:
         return self._used - len(self._free)
@@ -86,24 +81,6 @@ class SegmentTable:
         """Steps of each trajectory."""
         lengths = self._lines[: self._used, TO] - self._lines[: self._used, FROM]
         return lengths[lengths > 0]
-
-    @property
-    def tensor(self) -> Tensor:
-        """The memory of `lines` as a tensor."""
-        return self._seen()[1]
-
-    @property
-    def runs(self) -> tuple[Tensor, Tensor]:
-        """Of a `plain` table: the number of the oldest row of each line, and how many steps it has; the same memory."""
-        return self._seen()[2]
-
-    def _seen(self) -> tuple[Longs, Tensor, tuple[Tensor, Tensor]]:
-        known = self._tensors
-        if known is None or known[0] is not self._lines:
-            lines = torch.from_numpy(self._lines)
-            base, _, to, _, _ = lines.unbind(1)
-            self._tensors = known = self._lines, lines, (base, to)
-        return known
 
     def at_least(self, steps: int) -> IndexSet:
         """Lines of trajectories with at least `steps` steps; the first call for a length passes over the table."""
@@ -424,21 +401,9 @@ class IndexSet:
         self.members: Longs = np.zeros(16, np.int64)
         self._place: Longs = np.zeros(16, np.int64)  # of each number among the members, plus one; 0 if it is none
         self._len = 0
-        self._tensor: tuple[Longs, Tensor] | None = None
 
     def __len__(self) -> int:
         return self._len
-
-    @property
-    def tensor(self) -> Tensor:
-        """The memory of `members` as a tensor; numbers after the last member are unused."""
-        known = self._tensor
-        if known is None or known[0] is not self.members:
-            self._tensor = known = self.members, torch.from_numpy(self.members)
-        return known[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tensor": None}  # a copy has memory of its own
 
     def update(self, numbers: Longs, inside: NDArray[np.bool_]) -> None:
         """Let each of `numbers`, all different, be a member where `inside`, and none elsewhere."""

@@ -107,4 +107,4 @@ class SliceSampler(SlicesBase):
         """
         count, length = self._split(storage, batch_size)
         table, candidates = self._candidates(storage, length)
-        return self._rows(storage, table, candidates, count, length, generator)
+        return self._rows(table, candidates, count, length, generator)

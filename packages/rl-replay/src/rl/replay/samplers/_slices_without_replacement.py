@@ -98,7 +98,7 @@ class SliceSamplerWithoutReplacement(SlicesBase):
         left = self._left(order)
         self.ran_out = left == 0 or (self.drop_last and left < count)
         self._order = None if self.ran_out else order
-        return self._rows(storage, table, lines, len(lines), length, generator)
+        return self._rows(table, lines, len(lines), length, generator)
 
     def extended(self, index: Tensor, data: Any) -> None:
         """Add rows that were just written to the table of trajectories; the next sample begins a new pass."""
