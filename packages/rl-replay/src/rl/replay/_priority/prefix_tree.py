@@ -16,8 +16,8 @@ __all__ = ["PrefixTree"]
 _ONE_LEVEL = 65_536
 """Up to this capacity one cumulative sum over all priorities is as fast as two levels."""
 
-_SORTED = 512  # from so many random numbers on, a search in sorted order saves more cache misses than the sort costs
-_CHUNK = 4096  # blocks of so many random numbers fit into the cache of a core
+_SORTED = 512  # from this many random numbers sorting them costs less than the cache misses of an unsorted search
+_CHUNK = 4096  # random numbers whose blocks fit into the cache of a core
 
 
 @final

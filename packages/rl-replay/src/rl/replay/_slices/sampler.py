@@ -19,7 +19,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
-from rl.replay._arguments import refuse_empty, refuse_priority, whole
+from rl.replay._arguments import check_rows, raise_no_priority, whole
 from rl.replay._slices.table import BASE, FROM, ROW, STRIDE, TO, IndexSet, Longs, SegmentTable
 from rl.replay._slices.trajectories import Trajectories
 from rl.replay._state import Apply
@@ -112,7 +112,7 @@ class SlicesBase:
         Raises:
             ContractError: always.
         """
-        refuse_priority(self._owner)
+        raise_no_priority(self._owner)
 
     def restart(self) -> None:
         """Do nothing: there are no passes."""
@@ -168,7 +168,7 @@ class SlicesBase:
             ContractError: if the storage is empty, or `batch_size` is not a multiple of the given one.
         """
         if batch_size < 1 or not len(storage):
-            refuse_empty(self._owner, storage, batch_size)
+            check_rows(self._owner, storage, batch_size)
         given = self._num_slices or self._slice_len
         assert given is not None
         if batch_size % given:

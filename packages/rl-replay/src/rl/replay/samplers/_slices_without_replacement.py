@@ -135,9 +135,11 @@ class SliceSamplerWithoutReplacement(SlicesBase):
         Raises:
             CheckpointError: see `load_state_dict`.
         """
-        who = type(self).__name__
-        with reading(who):
-            fields = Fields(who, state, ("drop_last", "shuffle", "trajectories", "order", "position", "of", "ran_out"))
+        owner = type(self).__name__
+        with reading(owner):
+            fields = Fields(
+                owner, state, ("drop_last", "shuffle", "trajectories", "order", "position", "of", "ran_out")
+            )
             fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
             load = super().prepare_load(fields["trajectories"], rows, max_size)
             of, ran_out = fields.integers("of", low=0, high=2**63), fields.flag("ran_out")

@@ -121,6 +121,7 @@ class ToyRowGather:
             for tensor in self._tensors
         ]
 
+
 def toy_linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     """``x_t = d_t + c_t * x_{t+1}``, one step after the other.
 
