@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import isfinite
-from typing import NoReturn, ParamSpec, TypeVar, cast
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -17,14 +16,10 @@ from rl.core.interfaces import PriorityTree
 __all__ = [
     "checked_total",
     "checked_update",
-    "outside_graph",
     "uniform",
     "write_in_order",
     "zeros",
 ]
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 _OWNER = "priority tree"
 
@@ -118,17 +113,6 @@ def _raise_index(capacity: int, low: int, high: int) -> NoReturn:
 def _raise_priority(priority: Tensor) -> NoReturn:
     wrong = priority[~(priority.isfinite() & (priority >= 0))][0].item()
     raise ValueError(f"{_OWNER}: a priority is finite and not negative, got {wrong}; nothing was written")
-
-
-def outside_graph(
-    method: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
-) -> Result:
-    """Call `method` in a graph break: `torch.compile` cannot trace it.
-
-    Methods call this function themselves, because a decorator costs small batches 5 % of their time.
-    """
-    eager = cast("Callable[Arguments, Result]", torch.compiler.disable(method))
-    return eager(*arguments, **options)
 
 
 def checked_total(value: float) -> float:

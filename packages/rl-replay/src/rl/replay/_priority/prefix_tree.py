@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from rl.replay._priority.checks import checked_total, checked_update, outside_graph, uniform, write_in_order, zeros
+from rl.replay._priority.checks import checked_total, checked_update, uniform, write_in_order, zeros
+from rl.replay._untraced import untraced
 
 __all__ = ["PrefixTree"]
 
@@ -77,7 +78,7 @@ class PrefixTree:
             ValueError: if a priority is negative, infinite or NaN, or the shapes differ.
         """
         if is_dynamo_compiling():
-            outside_graph(self.update, index, priority)
+            untraced(self.update)(index, priority)
             return
         index, priority = checked_update(self, index, priority)
         if not index.numel():
@@ -96,7 +97,7 @@ class PrefixTree:
             ValueError: if the total is zero or infinite.
         """
         if is_dynamo_compiling():
-            return outside_graph(self.sample, n, generator=generator, stratified=stratified)
+            return untraced(self.sample)(n, generator=generator, stratified=stratified)
         self._add_up()
         total = checked_total(self._ends[-1].item())
         mark = uniform(n, self.device, generator, stratified=stratified)
@@ -115,14 +116,14 @@ class PrefixTree:
     def total(self) -> Tensor:
         """Sum of all priorities, float64 scalar."""
         if is_dynamo_compiling():
-            return outside_graph(self.total)
+            return untraced(self.total)()
         self._add_up()
         return self._ends[-1].clone()
 
     def min(self) -> Tensor:
         """Smallest priority above zero; infinity if there is none."""
         if is_dynamo_compiling():
-            return outside_graph(self.min)
+            return untraced(self.min)()
         if self._block == 1:
             return _least_above_zero(self._leaves.view(1, -1))[0]
         self._add_up()

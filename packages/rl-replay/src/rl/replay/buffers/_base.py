@@ -19,8 +19,8 @@ from rl.core.keys import INDEX
 from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, check_parts, row_index, whole
-from rl.replay._priority.checks import outside_graph
 from rl.replay._state import Apply, Fields, prepare_load
+from rl.replay._untraced import untraced
 from rl.replay.buffers._collate import collate
 from rl.replay.buffers._prefetch import Batch, Flight
 from rl.replay.samplers._random import RandomSampler
@@ -157,7 +157,7 @@ class ReplayBuffer:
                 storage can hold.
         """
         if torch.compiler.is_compiling():
-            return outside_graph(self._extend, data)
+            return untraced(self._extend)(data)
         return self._extend(data)
 
     def sample(self, batch_size: int | None = None, *, return_info: bool = False, include_info: bool = False) -> Any:
