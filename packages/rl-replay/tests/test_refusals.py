@@ -22,13 +22,13 @@ from rl.replay import (
 
 @pytest.mark.parametrize("size", [0, 1e6, 10.5, True, "10"])
 @pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
-def test_a_capacity_is_a_whole_number(kind, size):
+def test_a_capacity_is_an_integer(kind, size):
     with pytest.raises(ShapeError, match=rf"{kind.__name__}: max_size must be an integer of at least 1, got"):
         kind(size)
 
 
 @pytest.mark.parametrize("size", [0, 2.0, "3"])
-def test_a_batch_size_is_a_whole_number(size):
+def test_a_batch_size_is_an_integer(size):
     with pytest.raises(ContractError, match="ReplayBuffer: batch_size must be an integer of at least 1, got"):
         ReplayBuffer(batch_size=size)
 
@@ -41,7 +41,7 @@ def test_so_is_that_of_one_sample(size):
         buffer.sample(size)
 
 
-def test_whole_numbers_of_numpy_are_numbers():
+def test_integers_of_numpy_are_accepted():
     buffer = ReplayBuffer(storage=LazyTensorStorage(np.int64(10)), batch_size=np.int32(4))
     buffer.extend(torch.arange(5))
     assert buffer.sample().shape == (4,)

@@ -22,9 +22,9 @@ class Proportional:
         self.priority = torch.zeros(capacity, dtype=torch.float64)
 
     def sample(self, storage, batch_size, *, generator=None):
-        from rl.replay._arguments import refuse_empty
+        from rl.replay._arguments import check_rows
 
-        rows = refuse_empty("Proportional", storage, batch_size)
+        rows = check_rows("Proportional", storage, batch_size)
         p = self.priority[:rows]
         index = torch.multinomial(p, batch_size, replacement=True, generator=generator)
         return index, {"priority_weight": (p[index] / p[p > 0].min()).reciprocal().float()}

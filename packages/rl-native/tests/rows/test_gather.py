@@ -73,46 +73,6 @@ def test_invalid_arguments_are_named():
         gather.runs(12, torch.tensor([8, 9]), 4)
 
 
-LINES = torch.tensor([[0, 0, 20, 0, 0]])
-MEMBERS = torch.tensor([0])
-WHERE = torch.tensor([0.5], dtype=torch.float64)
-
-
-def test_an_invalid_slice_is_named():
-    gather = NativeRowGather([torch.arange(20)])
-    with pytest.raises(IndexError, match=r"slice 1 cannot be placed: .* shorter than 4 steps, .* among the first 20"):
-        gather.slices(LINES, MEMBERS, WHERE.repeat(2), torch.tensor([0.0, 1.0], dtype=torch.float64), 4, 20, 20)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "value"),
-    [
-        (0, LINES.int()),
-        (0, LINES[0]),
-        (0, LINES[:, :4].contiguous()),
-        (0, LINES.t().contiguous().t()[:, :5].repeat(2, 1).t().contiguous().t()),
-        (1, MEMBERS.int()),
-        (1, torch.arange(4)[::2]),
-        (2, WHERE.float()),
-        (3, WHERE.float()),
-        (3, WHERE.repeat(2)),
-        (3, TwoTensor(WHERE, WHERE)),
-        (4, 0),
-    ],
-)
-def test_unsupported_slices_give_none(wrong, value):
-    given = [LINES, MEMBERS, WHERE, WHERE, 4, 20, 20]
-    gather = NativeRowGather([torch.arange(20)])
-    assert gather.slices(*given)[0].tolist() == [8, 9, 10, 11]
-    given[wrong] = value
-    assert gather.slices(*given) is None
-
-
-def test_traced_slices_give_none():
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        assert NativeRowGather([torch.zeros(20)]).slices(LINES, MEMBERS, WHERE, None, 4, 20, 20) is None
-
-
 def test_threads_of_torch_copy_large_samples(monkeypatch):
     calls, before = counted(monkeypatch), torch.get_num_threads()
     gather, index = NativeRowGather([torch.zeros(100, 1000)]), torch.randint(100, (_gather._LARGE // 4000 + 1,))

@@ -65,33 +65,7 @@ class AnotherOrderOfRuns(ToyRowGather):
         return [copy.unflatten(0, size).transpose(0, 1).flatten(0, 1) for copy in copies] if begin.numel() else copies
 
 
-class LeavesSlicesToTheCaller(ToyRowGather):
-    def slices(self, *given):
-        return None
-
-
-class ForgetsTheFront(ToyRowGather):
-    def slices(self, *given):
-        index, begin = super().slices(*given)
-        return index, index[:: given[4]] if begin is None else begin
-
-
-class CountsFromTheFirstStep(ToyRowGather):
-    def slices(self, lines, *given):
-        lines = lines.clone()
-        lines[:, 1] = 0
-        return super().slices(lines, *given)
-
-
-class TakesAnyLine(ToyRowGather):
-    def slices(self, lines, members, *given):
-        return super().slices(lines, members % len(lines), *given)
-
-
 WRONG_ROWS = {
-    ForgetsTheFront: "one goes on at the front",
-    CountsFromTheFirstStep: "rows differ from those of a loop",
-    TakesAnyLine: "a line that is none must raise IndexError",
     FirstRowsOnly: "gave 1 tensors for",
     ForgetsTheType: "gave torch.float64",
     ForgetsTheShape: "gave the shape",
@@ -109,7 +83,3 @@ WRONG_ROWS = {
 def test_wrong_copies_of_rows_are_caught(rows, message):
     with pytest.raises(AssertionError, match=message):
         check_row_gather(rows)
-
-
-def test_slices_may_be_left_to_the_caller():
-    check_row_gather(LeavesSlicesToTheCaller)

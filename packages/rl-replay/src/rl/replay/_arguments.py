@@ -14,10 +14,10 @@ from rl.core.interfaces import Storage
 
 __all__ = [
     "Index",
-    "refuse_empty",
-    "refuse_parts",
-    "refuse_priority",
-    "refuse_without_replacement",
+    "check_parts",
+    "check_replacement",
+    "check_rows",
+    "raise_no_priority",
     "row_index",
     "row_numbers",
     "whole",
@@ -49,7 +49,7 @@ def whole(value: Any) -> int | None:
     return number if number >= 1 else None
 
 
-def row_index(who: str, index: Any, rows: int) -> int | slice | Tensor:
+def row_index(owner: str, index: Any, rows: int) -> int | slice | Tensor:
     """What names some of `rows` rows, with lists and masks as int64 ``[n]``.
 
     Raises:
@@ -69,17 +69,17 @@ def row_index(who: str, index: Any, rows: int) -> int | slice | Tensor:
     if not isinstance(index, Tensor) or index.is_floating_point():
         kind = f"tensor of {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
         raise IndexError(
-            f"{who} is indexed by integers, slices, lists, tensors and masks, got a {kind}; for an entry, index"
+            f"{owner} is indexed by integers, slices, lists, tensors and masks, got a {kind}; for an entry, index"
             " the rows: buffer[:][key]"
         )
     if index.dtype is torch.bool:
         if index.shape != (rows,):
-            raise IndexError(f"{who}: a mask of shape {list(index.shape)} for {rows} rows")
+            raise IndexError(f"{owner}: a mask of shape {list(index.shape)} for {rows} rows")
         index = index.nonzero().squeeze(-1)
     return index if index.ndim else int(index)
 
 
-def row_numbers(who: str, index: Any, rows: int) -> Tensor:
+def row_numbers(owner: str, index: Any, rows: int) -> Tensor:
     """Indices int64 ``[n]`` from a slice over `rows` rows, a range, list or array.
 
     Raises:
@@ -91,11 +91,11 @@ def row_numbers(who: str, index: Any, rows: int) -> Tensor:
     """
     if isinstance(index, slice):
         return torch.arange(*index.indices(rows), device="cpu")
-    found = row_index(who, index, rows)
+    found = row_index(owner, index, rows)
     return found if isinstance(found, Tensor) else torch.tensor([found], device="cpu")
 
 
-def refuse_parts(who: str, transform: Any, **parts: Any) -> None:
+def check_parts(owner: str, transform: Any, **parts: Any) -> None:
     """Refuse what cannot be that part: found out later, the others would have been changed by then.
 
     Raises:
@@ -104,39 +104,39 @@ def refuse_parts(who: str, transform: Any, **parts: Any) -> None:
     for name, part in parts.items():
         method, example = _PARTS[name]
         if part is not None and (isinstance(part, type) or not callable(getattr(part, method, None))):
-            raise ContractError(f"{who}: {name} has a method {method!r}, got {part!r}: {name}={example}, for example")
+            raise ContractError(f"{owner}: {name} has a method {method!r}, got {part!r}: {name}={example}, for example")
     if transform is not None and not callable(transform):
-        raise ContractError(f"{who}: transform is a function from TensorDict to TensorDict, got {transform!r}")
+        raise ContractError(f"{owner}: transform is a function from TensorDict to TensorDict, got {transform!r}")
 
 
-def refuse_empty(who: str, storage: Storage, batch_size: int) -> int:
+def check_rows(owner: str, storage: Storage, batch_size: int) -> int:
     """Number of rows of `storage`.
 
     Raises:
         ContractError: if there are none, or `batch_size` is below 1.
     """
     if batch_size < 1:
-        raise ContractError(f"{who}: batch_size must be at least 1, got {batch_size}")
+        raise ContractError(f"{owner}: batch_size must be at least 1, got {batch_size}")
     rows = len(storage)
     if rows == 0:
-        raise ContractError(f"{who}: the buffer is empty; write rows with `add` or `extend` before sampling")
+        raise ContractError(f"{owner}: the buffer is empty; write rows with `add` or `extend` before sampling")
     return rows
 
 
-def refuse_priority(who: str) -> None:
+def raise_no_priority(owner: str) -> None:
     """Say that a sampler has no priorities.
 
     Raises:
         ContractError: always.
     """
-    raise ContractError(f"{who} has no priorities to update: use a prioritized sampler")
+    raise ContractError(f"{owner} has no priorities to update: use a prioritized sampler")
 
 
-def refuse_without_replacement(who: str, other: str, *, replacement: bool) -> None:
+def check_replacement(owner: str, other: str, *, replacement: bool) -> None:
     """Name the sampler without replacement where `replacement` is False.
 
     Raises:
         ContractError: if it is.
     """
     if not replacement:
-        raise ContractError(f"{who}: replacement=False is another class here: use {other}(...)")
+        raise ContractError(f"{owner}: replacement=False is another class here: use {other}(...)")

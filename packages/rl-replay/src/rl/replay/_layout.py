@@ -155,19 +155,19 @@ class Layout:
             ShapeError: if the shape of a row differs.
         """
         if cells.keys() != self.columns.keys():
-            self._refuse_keys(cells, owner)
+            self._raise_keys(cells, owner)
         for key, column in self.columns.items():
             cell = cells[key]
             if column.dtype is None:
                 if isinstance(cell, Tensor):
-                    self._refuse(key, column, cell, owner)
+                    self._raise_column(key, column, cell, owner)
             elif (
                 not isinstance(cell, Tensor)
                 or cell.is_nested
                 or cell.dtype is not column.dtype
                 or cell.shape[1:] != column.shape
             ):
-                self._refuse(key, column, cell, owner)
+                self._raise_column(key, column, cell, owner)
         return len(next(iter(cells.values()))) if cells else 0
 
     def build(
@@ -220,7 +220,7 @@ class Layout:
     def __repr__(self) -> str:
         return ", ".join(f"{key_str(key) if key else 'tensor'}: {c}" for key, c in self.columns.items())
 
-    def _refuse_keys(self, cells: Cells, owner: str) -> None:
+    def _raise_keys(self, cells: Cells, owner: str) -> None:
         present, expected = list(cells), list(self.columns)
         if TENSOR in cells or TENSOR in self.columns:
             kinds = {True: "plain tensors", False: "TensorDicts"}
@@ -244,7 +244,7 @@ class Layout:
         )
 
     @staticmethod
-    def _refuse(key: NestedKey, column: Column, cell: Any, owner: str) -> None:
+    def _raise_column(key: NestedKey, column: Column, cell: Any, owner: str) -> None:
         name = key_str(key) if key else "the tensor"
         got: Any = "non-tensor data"
         if isinstance(cell, Tensor):

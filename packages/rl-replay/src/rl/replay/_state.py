@@ -102,7 +102,7 @@ class Fields:
         return values
 
     def tensor(self, name: str, dtype: torch.dtype | None, dims: int) -> Tensor:
-        """A tensor of `dtype`, or of any if None, with so many dimensions."""
+        """A tensor of `dtype`, or of any if None, with `dims` dimensions."""
         value = self._state[name]
         if not isinstance(value, Tensor) or dtype not in (None, value.dtype) or value.dim() != dims or value.is_meta:
             self.fail(
@@ -114,7 +114,7 @@ class Fields:
         """Indices in ``[low, high)``, int64 ``[n]``."""
         value = self.tensor(name, torch.int64, 1)
         if value.numel() and not (low <= int(value.min()) and int(value.max()) < high):
-            self.fail(f"{name} must be in [{low}, {high}), got numbers from {int(value.min())} to {int(value.max())}")
+            self.fail(f"{name} must be in [{low}, {high}), got values from {int(value.min())} to {int(value.max())}")
         return value
 
 

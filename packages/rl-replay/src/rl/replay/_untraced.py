@@ -1,4 +1,4 @@
-"""Methods that `torch.compile` leaves alone."""
+"""Methods that `torch.compile` does not trace."""
 
 from __future__ import annotations
 
@@ -14,5 +14,8 @@ Result = TypeVar("Result")
 
 
 def untraced(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """`method` as a graph break: its arrays share memory with tensors, which a compiled graph would copy."""
+    """Make `method` a graph break: its NumPy arrays share memory with tensors, which a compiled graph would copy.
+
+    Hot methods call ``untraced(method)(...)`` only while they are compiled: a decorator costs small batches 5 %.
+    """
     return cast("Callable[Arguments, Result]", torch.compiler.disable(method))

@@ -149,18 +149,6 @@ class RowGather(Protocol):
     """Copies of stored rows: made for the tensors ``[capacity, ...]`` of a storage, all of them in one call.
 
     It keeps the tensors, not what they hold: rows are written, and memory may be moved, between calls.
-
-    One optional method is looked up by name where rows are on the CPU; it finds what `runs` or `rows` shall copy:
-
-    - ``slices(lines, members, where, which, steps, capacity, written)``: rows of n slices of trajectories in a ring of
-      `capacity` rows, of which the first `written` are there. A line ``[base, from, to, ...]`` of `lines`, int64
-      ``[m, 5]``, is a trajectory whose step u, ``from <= u < to``, is row ``(base + u) % capacity``. Slice i is of
-      line ``members[int(which[i])]``, or of ``members[i]`` if `which` is None, and begins
-      ``int(where[i] * (to - from - steps + 1))`` steps behind the oldest one. `members` is int64; `where` and `which`
-      are float64 ``[n]``, in [0, 1) and in [0, ``len(members)``). Returns the rows, one slice behind the other, int64
-      ``[n * steps]``, and the first row of each slice, int64 ``[n]``, or None in place of these if a slice goes on at
-      the front of the ring; None in place of both leaves it to the caller. Raises IndexError if a number is out of its
-      range, a trajectory is shorter than `steps`, or a row is not written.
     """
 
     def rows(self, written: int, index: Tensor) -> list[Tensor]:

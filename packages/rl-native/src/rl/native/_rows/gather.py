@@ -16,11 +16,9 @@ from rl.native._tracing import is_traced
 __all__ = ["NativeRowGather"]
 
 _empty = torch.empty
-_INT64, _FLOAT64 = torch.int64, torch.float64
+_INT64 = torch.int64
 _DISPATCH = getattr(Tensor, "__torch_dispatch__", None)
 _HEAD = 5  # fields of ``rl_gather_job``
-_LINE = 5  # columns of the trajectory table
-_pack_slices = Struct("=12q").pack  # ``rl_slices_job``
 _NOT_ALONG_ONE = {torch.uint16, torch.uint32, torch.uint64}  # index_select supports these for matrices only
 _LARGE, _THREADS = 2**20, 3
 """Bytes of a sample above which this many threads of torch are faster."""
@@ -35,15 +33,6 @@ def _entry() -> Callable[[bytes], int]:
     return function
 
 
-@cache
-def _slices_entry() -> Callable[[bytes], int]:
-    from ctypes import c_char_p, c_int64
-
-    function = require().rl_slices
-    function.argtypes, function.restype = [c_char_p], c_int64
-    return function
-
-
 def _is_plain(tensor: Tensor) -> bool:
     """Whether the tensor is an ordinary one whose rows are contiguous."""
     return (
@@ -54,10 +43,6 @@ def _is_plain(tensor: Tensor) -> bool:
         and tensor[:1].is_contiguous()
         and not (tensor.requires_grad or tensor.is_neg() or tensor.is_conj() or tensor.is_quantized)
     )
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    return type(tensor) is Tensor and tensor.is_cpu and tensor.is_contiguous()
 
 
 def _select(tensor: Tensor, index: Tensor) -> Tensor:
@@ -147,56 +132,6 @@ class NativeRowGather:
             index = (begin.unsqueeze(1) + torch.arange(steps, device=begin.device)).reshape(-1)
             return [_select(tensor[:written], index) for tensor in self._tensors]
         return self._copy(begin, min(written, self._capacity) - steps + 1, steps)
-
-    def slices(
-        self,
-        lines: Tensor,
-        members: Tensor,
-        where: Tensor,
-        which: Tensor | None,
-        steps: int,
-        capacity: int,
-        written: int,
-    ) -> tuple[Tensor, Tensor | None] | None:
-        """Rows of slices of trajectories in a ring, see `rl.core.interfaces.RowGather`; None if unsupported.
-
-        Raises:
-            IndexError: if a slice is invalid, as documented there.
-
-        Example:
-            >>> lines, members = torch.tensor([[98, 0, 10, 0, 0]]), torch.tensor([0])
-            >>> where, which = torch.tensor([[0.6, 0.99], [0, 0]], dtype=torch.float64)
-            >>> gather = NativeRowGather([torch.arange(100)])
-            >>> gather.slices(lines, members, where, which, 4, 100, 100)
-            (tensor([2, 3, 4, 5, 4, 5, 6, 7]), tensor([2, 4]))
-            >>> gather.slices(lines, members, where * 0, which, 2, 100, 100)
-            (tensor([98, 99, 98, 99]), tensor([98, 98]))
-        """
-        count = where.numel()
-        if (
-            steps < 1
-            or is_traced()
-            or not all(map(_is_dense, (lines, members, where) if which is None else (lines, members, where, which)))
-            or not (lines.dtype is members.dtype is _INT64 and where.dtype is _FLOAT64)
-            or lines.dim() != 2
-            or lines.shape[1] != _LINE
-            or (which is not None and (which.dtype is not _FLOAT64 or which.numel() != count))
-        ):
-            return None
-        index = _empty(count * steps, dtype=_INT64, device="cpu")
-        begin = _empty(count, dtype=_INT64, device="cpu")
-        job = (
-            *(count, steps, capacity, min(written, capacity), lines.data_ptr(), len(lines)),
-            *(members.data_ptr(), members.numel(), where.data_ptr(), 0 if which is None else which.data_ptr()),
-            *(index.data_ptr(), begin.data_ptr()),
-        )
-        over = _slices_entry()(_pack_slices(*job))
-        if over < 0:
-            raise IndexError(
-                f"slice {-1 - over} cannot be placed: a random number or a line is out of its range, the trajectory is"
-                f" shorter than {steps} steps, or not all of its rows are among the first {min(written, capacity)}"
-            )
-        return index, None if over else begin
 
     @staticmethod
     def _needs_torch(index: Tensor) -> bool:

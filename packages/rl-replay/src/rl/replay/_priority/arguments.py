@@ -1,4 +1,4 @@
-"""Conversion and checks of the indices and priorities that a prioritized sampler is given."""
+"""Conversion and validation of indices, priorities and exponents of a prioritized sampler."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rl.replay._priority.checks import zeros
 __all__ = [
     "as_index",
     "as_priority",
+    "check_exponent",
+    "check_finite",
+    "check_overflow",
     "check_reduction",
+    "flat_priority",
     "large_zeros",
     "powers",
-    "refuse_bad",
-    "refuse_exponent",
-    "refuse_overflow",
-    "same_places",
 ]
 
 _REDUCTIONS = {
@@ -37,10 +37,10 @@ _HUGE = 2**21  # bytes of a large page on most processors
 
 
 def large_zeros(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`zeros`; many of them on a CPU in large pages, where the system has them: writes at random wait less.
+    """`zeros`, from 2 MiB on a CPU in huge pages if the system has them, which makes random writes faster.
 
     Raises:
-        SpecError: if there is not so much memory.
+        SpecError: if memory is short.
 
     Example:
         >>> large_zeros(2**20, torch.float32, torch.device("cpu")).count_nonzero().item()
@@ -48,7 +48,7 @@ def large_zeros(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """
     size = rows * dtype.itemsize
     if device.type == "cpu" and size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError, OverflowError):  # so much memory, or such pages, there are not
+        with suppress(OSError, OverflowError):  # no huge pages, or too little memory: `zeros` reports the latter
             pages = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             pages.madvise(mmap.MADV_HUGEPAGE)
             start = -torch.frombuffer(pages, dtype=torch.uint8).data_ptr() % _HUGE
@@ -56,24 +56,24 @@ def large_zeros(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return zeros(rows, dtype, device)
 
 
-def check_reduction(who: str, reduction: str) -> None:
-    """Refuse what is no reduction.
+def check_reduction(owner: str, reduction: str) -> None:
+    """Check the name of a reduction.
 
     Raises:
-        ContractError: naming those that there are.
+        ContractError: if there is no such reduction.
     """
     if reduction not in _REDUCTIONS:
-        raise ContractError(f"{who}: reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
+        raise ContractError(f"{owner}: reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
 
 
-def refuse_exponent(who: str, name: str, value: Any) -> float:
+def check_exponent(owner: str, name: str, value: Any) -> float:
     """`value` as a float.
 
     Raises:
-        SpecError: if it is no number, negative, infinite or NaN.
+        SpecError: if it is not a number, or negative, infinite or NaN.
 
     Example:
-        >>> refuse_exponent("Sampler", "beta", 1)
+        >>> check_exponent("Sampler", "beta", 1)
         1.0
     """
     try:
@@ -81,45 +81,45 @@ def refuse_exponent(who: str, name: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not (isfinite(number) and number >= 0):
-        raise SpecError(f"{who}: {name} must be a number, finite and not negative, got {value!r}")
+        raise SpecError(f"{owner}: {name} must be a number, finite and not negative, got {value!r}")
     return number
 
 
-def as_index(who: str, index: Any, device: torch.device) -> Tensor:
+def as_index(owner: str, index: Any, device: torch.device) -> Tensor:
     """Indices as int64 ``[n]`` on `device`.
 
     Raises:
-        SpecError: if they are no integers.
+        SpecError: if they are not integers.
 
     Example:
         >>> as_index("Sampler", 3, torch.device("cpu"))
         tensor([3])
     """
     if not isinstance(index, Tensor):
-        index = _tensor(who, "an index is an integer, or a tensor of them", index)
+        index = _tensor(owner, "an index is an integer, or a tensor of them", index)
         if not index.numel():
             index = index.long()
     if index.dtype is not torch.int64:
         if index.is_floating_point() or index.is_complex() or index.dtype is torch.bool:
-            raise SpecError(f"{who}: an index is an integer, got {index.dtype}")
+            raise SpecError(f"{owner}: an index is an integer, got {index.dtype}")
         index = index.long()
     if index.device != device:
-        index = index.to(device, non_blocking=_may_go_on(index))
+        index = index.to(device, non_blocking=_is_pageable(index))
     return index if index.dim() == 1 else index.reshape(-1)
 
 
-def _tensor(who: str, expected: str, value: Any) -> Tensor:
+def _tensor(owner: str, expected: str, value: Any) -> Tensor:
     try:
         return torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
-        raise SpecError(f"{who}: {expected}, got {value!r}; nothing was written") from error
+        raise SpecError(f"{owner}: {expected}, got {value!r}; nothing was written") from error
 
 
-def same_places(index: Any, priority: Any) -> Any:
-    """Priorities ``[n, ...]``, if they came as ``[*B, ...]`` for indices ``[*B]`` of several dimensions.
+def flat_priority(index: Any, priority: Any) -> Any:
+    """Priorities ``[n, ...]`` of priorities ``[*B, ...]`` for indices ``[*B]``.
 
     Example:
-        >>> same_places(torch.zeros(2, 3), torch.ones(2, 3, 1)).shape
+        >>> flat_priority(torch.zeros(2, 3), torch.ones(2, 3, 1)).shape
         torch.Size([6, 1])
     """
     both = isinstance(index, Tensor) and isinstance(priority, Tensor)
@@ -128,20 +128,20 @@ def same_places(index: Any, priority: Any) -> Any:
     return priority
 
 
-def _may_go_on(values: Tensor) -> bool:
-    """Whether a copy of `values` to another device need not be waited for.
+def _is_pageable(values: Tensor) -> bool:
+    """Whether `values` may be copied to another device with ``non_blocking=True``.
 
-    From pageable memory it has left when the call returns. From pinned memory it is read later, when the caller may
-    have written there; and what comes to the CPU is not there yet.
+    Pageable memory was read when the call returns. Pinned memory is read later, when the caller may have changed it,
+    and a copy to the CPU may be incomplete.
     """
     return values.is_cpu and not values.is_pinned()
 
 
-def as_priority(who: str, priority: Any, rows: int, reduction: str, like: Tensor) -> Tensor:
-    """Raw priorities ``[rows]`` of the dtype and device of `like`, without history.
+def as_priority(owner: str, priority: Any, rows: int, reduction: str, like: Tensor) -> Tensor:
+    """Raw priorities ``[rows]`` of the dtype and device of `like`, detached.
 
     Raises:
-        SpecError: if they are no real numbers.
+        SpecError: if they are not real numbers.
         ShapeError: if they are neither ``[rows, ...]`` nor one number.
 
     Example:
@@ -149,18 +149,18 @@ def as_priority(who: str, priority: Any, rows: int, reduction: str, like: Tensor
         tensor([3., 2.])
     """
     if not isinstance(priority, Tensor):
-        priority = _tensor(who, "a priority is a number, or a tensor of them", priority)
+        priority = _tensor(owner, "a priority is a number, or a tensor of them", priority)
     elif priority.requires_grad:
         priority = priority.detach()
     if priority.is_complex():
-        raise SpecError(f"{who}: a priority is a real number, got {priority.dtype}; give its absolute value")
+        raise SpecError(f"{owner}: a priority is a real number, got {priority.dtype}; give its absolute value")
     if priority.dtype is not like.dtype or priority.device != like.device:
-        priority = priority.to(like, non_blocking=_may_go_on(priority))
+        priority = priority.to(like, non_blocking=_is_pageable(priority))
     if priority.dim() == 0:
         return priority.expand(rows)
     if priority.shape[0] != rows:
         raise ShapeError(
-            f"{who}: {rows} indices and priorities of shape {list(priority.shape)}; expected [{rows}, ...], or one "
+            f"{owner}: {rows} indices and priorities of shape {list(priority.shape)}; expected [{rows}, ...], or one "
             "number for all"
         )
     if priority.dim() == 1:
@@ -168,58 +168,58 @@ def as_priority(who: str, priority: Any, rows: int, reduction: str, like: Tensor
     if not rows:
         return priority.new_empty(0)
     if not priority[0].numel():
-        raise ShapeError(f"{who}: priorities of shape {list(priority.shape)} hold nothing for a row")
+        raise ShapeError(f"{owner}: priorities of shape {list(priority.shape)} hold nothing for a row")
     priority = priority.reshape(rows, -1).abs()
     return priority[:, 0] if priority.shape[1] == 1 else _REDUCTIONS[reduction](priority)
 
 
-def powers(who: str, raw: Tensor, eps: float, alpha: float) -> Tensor:
-    """``(|raw| + eps) ** alpha``, for a tree that refuses what is infinite or not a number.
+def powers(owner: str, raw: Tensor, eps: float, alpha: float) -> Tensor:
+    """``(|raw| + eps) ** alpha``; the tree checks that it is finite.
 
     Raises:
-        SpecError: if a raw priority is, and no power tells of it: to the power of 0, all are 1.
+        SpecError: if a raw priority is infinite or NaN and alpha is 0, so that its power is 1.
 
     Example:
         >>> powers("Sampler", torch.tensor([-4.0, 0.0]), 0.0, 0.5)
         tensor([2., 0.])
     """
     if alpha == 0:
-        refuse_bad(who, raw)
+        check_finite(owner, raw)
     return raw.abs().add_(eps).pow_(alpha)
 
 
-def refuse_bad(who: str, priority: Tensor) -> None:
-    """Refuse what cannot be a raw priority.
+def check_finite(owner: str, priority: Tensor) -> None:
+    """Check that raw priorities are finite.
 
     Raises:
-        SpecError: if one is infinite or not a number.
+        SpecError: if one is infinite or NaN.
     """
     bad = ~priority.isfinite()
     if bad.any():
         raise SpecError(
-            f"{who}: a priority is a finite number, got {priority[bad][0].item()} at place "
+            f"{owner}: a priority is a finite number, got {priority[bad][0].item()} at place "
             f"{int(bad.nonzero()[0])}; nothing was written. Does the loss diverge?"
         )
 
 
-def refuse_overflow(
-    who: str, raw: Tensor, eps: float, alpha: float, dtype: torch.dtype, *, of_new_rows: bool = False
+def check_overflow(
+    owner: str, raw: Tensor, eps: float, alpha: float, dtype: torch.dtype, *, of_new_rows: bool = False
 ) -> None:
-    """Refuse a raw priority whose power is infinite.
+    """Check that no power of a raw priority is infinite.
 
-    Trees may round in another way than torch: what lies within a millionth of the largest number is refused too.
+    Trees may round differently from torch: the limit is a millionth below the largest number of `dtype`.
 
     Raises:
         SpecError: naming the raw priority and its power.
 
     Example:
-        >>> refuse_overflow("Sampler", torch.tensor([1e30]), 0.0, 1.0, torch.float32)
+        >>> check_overflow("Sampler", torch.tensor([1e30]), 0.0, 1.0, torch.float32)
     """
     raw = raw.detach().to("cpu", torch.float64).abs()
     bad = ~(raw.add(eps).pow_(alpha) <= torch.finfo(dtype).max * (1 - 1e-6))
     if bad.any():
-        new = "; it is that of new rows, the largest that was ever given, until `empty`" if of_new_rows else ""
+        new = "; new rows get the largest raw priority since `empty`" if of_new_rows else ""
         raise SpecError(
-            f"{who}: with alpha={alpha} and eps={eps}, the raw priority {raw[bad][0].item():.6g} makes "
+            f"{owner}: with alpha={alpha} and eps={eps}, the raw priority {raw[bad][0].item():.6g} makes "
             f"(|raw| + eps) ** alpha infinite in {dtype}{new}; nothing was written"
         )

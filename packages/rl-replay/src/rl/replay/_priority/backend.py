@@ -12,7 +12,7 @@ from rl.core.errors import BackendError, ContractError
 from rl.core.interfaces import PriorityTree
 from rl.replay._priority.prefix_tree import PrefixTree
 
-__all__ = ["Backend", "find_tree", "offers_more_than_torch", "refuse_device"]
+__all__ = ["Backend", "check_device", "find_tree", "offers_more_than_torch"]
 
 _HOOK = "rl_priority_tree"
 _TORCH = "torch"
@@ -23,36 +23,36 @@ _ACCELERATORS = {
 }
 
 
-def refuse_device(who: str, device: torch.device | str, *, backend: str = AUTO) -> torch.device:
-    """`device`, if this machine has it.
+def check_device(owner: str, device: torch.device | str, *, backend: str = AUTO) -> torch.device:
+    """Check that this machine has `device`, and return it.
 
     Args:
-        who: for messages.
-        device: any kind of device.
+        owner: for messages.
+        device: device or its name.
         backend: the back end that needs the device, if that is the reason.
 
     Raises:
-        ContractError: if there is no such kind of device.
+        ContractError: if it is not a device.
         BackendError: if torch is built without it, or it is absent; with the remedy.
 
     Example:
-        >>> refuse_device("Sampler", "cpu")
+        >>> check_device("Sampler", "cpu")
         device(type='cpu')
     """
     try:
         place = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ContractError(f"{who}: device must be a device such as 'cpu' or 'cuda:0', got {device!r}") from error
+        raise ContractError(f"{owner}: device must be a device such as 'cpu' or 'cuda:0', got {device!r}") from error
     if place.type in ("cpu", "meta"):
         return place
     reason = _missing_device(place)
     if reason and backend in _ACCELERATORS:
         raise BackendError(
-            f"{who}: backend {backend!r} needs a {place} device, and `{_ACCELERATORS[backend].install}`: {reason};"
+            f"{owner}: backend {backend!r} needs a {place} device, and `{_ACCELERATORS[backend].install}`: {reason};"
             " backend='auto' selects an installed one"
         )
     if reason:
-        raise BackendError(f"{who}: device {place}: {reason}; storage and sampler take device='cpu'")
+        raise BackendError(f"{owner}: device {place}: {reason}; storage and sampler take device='cpu'")
     return place
 
 
@@ -67,19 +67,19 @@ def _missing_device(device: torch.device) -> str:
             return f"the last CUDA device is cuda:{count - 1}"
     try:
         torch.empty(0, device=device)
-    except (AssertionError, RuntimeError, ImportError) as error:  # torch raises one or the other, by device
+    except (AssertionError, RuntimeError, ImportError) as error:  # the type depends on the device
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
         return f"torch cannot use it ({reason or type(error).__name__})"
     return ""
 
 
 def find_tree(
-    who: str, backend: str, capacity: int, device: torch.device, dtype: torch.dtype
+    owner: str, backend: str, capacity: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[PriorityTree, Backend]:
     """A priority tree and the reason for its selection.
 
     Args:
-        who: for messages.
+        owner: for messages.
         backend: name of the back end, or ``"auto"`` for the first that is available.
         capacity: number of priorities.
         device: of the priorities.
@@ -93,7 +93,7 @@ def find_tree(
         return tree, Backend(_TORCH, "rl-replay", f"asked for by name ({tree.why})")
     arguments: dict[str, Any] = {"capacity": capacity, "device": device, "dtype": dtype}
     tree, found, _ = select(
-        who,
+        owner,
         _HOOK,
         arguments,
         where=f"{device} and {dtype}",
@@ -106,11 +106,11 @@ def find_tree(
     if device.type != "cpu":
         reason = f"no installed plugin offers a faster tree for {device.type}"
     else:
-        reason = missing_native(who, _HOOK, install=_INSTALL_NATIVE)
+        reason = missing_native(owner, _HOOK, install=_INSTALL_NATIVE)
         if reason != "RL_NATIVE=off":
             warn_slow(
-                f"{who} samples with plain torch, about ten times slower, because {reason}. backend='torch' selects it"
-                " without this warning"
+                f"{owner} samples with plain torch, about ten times slower, because {reason}. backend='torch' selects"
+                " it without this warning"
             )
     return tree, Backend(found.name, found.distribution, f"{reason} ({tree.why})")
 

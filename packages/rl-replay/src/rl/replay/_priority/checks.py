@@ -1,10 +1,9 @@
-"""Checks of the arguments of priority trees, writes in order, and uniform random numbers."""
+"""Validation, ordered writes and random numbers of priority trees."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import isfinite
-from typing import NoReturn, ParamSpec, TypeVar, cast
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -17,26 +16,22 @@ from rl.core.interfaces import PriorityTree
 __all__ = [
     "checked_total",
     "checked_update",
-    "outside_graph",
     "uniform",
     "write_in_order",
     "zeros",
 ]
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-_WHO = "priority tree"
+_OWNER = "priority tree"
 
 _IN_ORDER = 16_384
-"""On a CPU `index_copy_` goes through so many elements in order; above 32768, torch's grain, threads take parts."""
+"""Elements that `index_copy_` writes in order on a CPU; above 32768, torch's grain size, it uses several threads."""
 
 
 def zeros(shape: int | tuple[int, int], dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """`torch.zeros`, whose untouched pages take no memory on a CPU; there, it writes them all.
+    """Zeros whose pages take no memory on a CPU before they are written; `torch.zeros` writes them.
 
     Raises:
-        SpecError: if there is not so much memory.
+        SpecError: if memory is short.
 
     Example:
         >>> zeros((1, 2), torch.float64, "cpu")
@@ -46,7 +41,7 @@ def zeros(shape: int | tuple[int, int], dtype: torch.dtype, device: torch.device
         if torch.device(device).type != "cpu":
             return torch.zeros(shape, dtype=dtype, device=device)
         return torch.from_numpy(np.zeros(shape, np.float32 if dtype is torch.float32 else np.float64))
-    except (MemoryError, ValueError, torch.OutOfMemoryError) as error:  # a ValueError if no number counts the bytes
+    except (MemoryError, ValueError, torch.OutOfMemoryError) as error:  # ValueError if the number of bytes overflows
         raise SpecError(
             f"priorities of {shape} rows and {dtype} do not fit into the memory of {device}; give the sampler or the "
             "storage the number of rows that are stored"
@@ -54,7 +49,7 @@ def zeros(shape: int | tuple[int, int], dtype: torch.dtype, device: torch.device
 
 
 def write_in_order(target: Tensor, index: Tensor, values: Tensor) -> None:
-    """``target[index] = values`` in one dimension; of a repeated index the last value counts, on every device.
+    """``target[index] = values`` in one dimension; of a repeated index the last value is kept, on every device.
 
     Example:
         >>> row = torch.zeros(4, dtype=torch.int64)
@@ -79,68 +74,57 @@ def _last_of_each(index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def checked_update(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in one dimension, in the tree's dtype and on its device.
+    """Indices and priorities ``[n]`` in the dtype and on the device of the tree.
 
     Raises:
-        IndexError: if an index is outside ``[0, capacity)``, or is no integer.
-        ValueError: if a priority is negative, infinite or not a number, or the shapes differ.
+        IndexError: if an index is outside ``[0, capacity)``, or is not an integer.
+        ValueError: if a priority is negative, infinite or NaN, or the shapes differ.
     """
     index, priority = _in_form(tree, index, priority)
     if index.numel():
         low, high = (int(bound.item()) for bound in torch.aminmax(index))
         if low < 0 or high >= tree.capacity:
-            _refuse_index(tree.capacity, low, high)
+            _raise_index(tree.capacity, low, high)
         least, most = (bound.item() for bound in torch.aminmax(priority))
         if not (least >= 0 and isfinite(most)):
-            _refuse_priority(priority)
+            _raise_priority(priority)
     return index, priority
 
 
 def _in_form(tree: PriorityTree, index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
     device = tree.device
-    if index.dim() != 1 or priority.dim() != 1 or index.numel() != priority.numel():  # quicker than shapes
+    if index.dim() != 1 or priority.dim() != 1 or index.numel() != priority.numel():  # faster than comparing shapes
         same_shape(index=index, priority=priority)
         index, priority = index.reshape(-1), priority.reshape(-1)
     if index.dtype is not torch.int64 or index.device != device:
         if index.is_floating_point() or index.dtype is torch.bool:
-            raise IndexError(f"{_WHO}: indices are int64, got {index.dtype}")
+            raise IndexError(f"{_OWNER}: indices are int64, got {index.dtype}")
         index = index.to(device, torch.int64)
     if priority.dtype is not tree.dtype or priority.device != device:
         priority = priority.to(device, tree.dtype)
     return index, priority.detach() if priority.requires_grad else priority
 
 
-def _refuse_index(capacity: int, low: int, high: int) -> NoReturn:
+def _raise_index(capacity: int, low: int, high: int) -> NoReturn:
     wrong = low if low < 0 else high
-    raise IndexError(f"{_WHO}: index {wrong} is outside [0, {capacity}); nothing was written")
+    raise IndexError(f"{_OWNER}: index {wrong} is outside [0, {capacity}); nothing was written")
 
 
-def _refuse_priority(priority: Tensor) -> NoReturn:
+def _raise_priority(priority: Tensor) -> NoReturn:
     wrong = priority[~(priority.isfinite() & (priority >= 0))][0].item()
-    raise ValueError(f"{_WHO}: a priority is finite and not negative, got {wrong}; nothing was written")
-
-
-def outside_graph(
-    method: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
-) -> Result:
-    """What `method` gives, as a break of the graph that `torch.compile` traces: arrays cannot be in one.
-
-    Methods ask for it themselves, because a wrapper around each would cost small batches a twentieth of their time.
-    """
-    eager = cast("Callable[Arguments, Result]", torch.compiler.disable(method))
-    return eager(*arguments, **options)
+    raise ValueError(f"{_OWNER}: a priority is finite and not negative, got {wrong}; nothing was written")
 
 
 def checked_total(value: float) -> float:
-    """The total, if something can be drawn.
+    """Check the sum of all priorities.
 
     Raises:
         ValueError: if it is zero or infinite.
     """
     if value == 0:
-        raise ValueError("nothing can be drawn: all priorities are zero")
+        raise ValueError("nothing can be sampled: all priorities are zero")
     if not isfinite(value):
-        raise ValueError("nothing can be drawn: the sum of all priorities is too large for float64")
+        raise ValueError("nothing can be sampled: the sum of all priorities is too large for float64")
     return value
 
 

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from rl.replay._priority.checks import checked_total, checked_update, outside_graph, uniform, write_in_order, zeros
+from rl.replay._priority.checks import checked_total, checked_update, uniform, write_in_order, zeros
+from rl.replay._untraced import untraced
 
 __all__ = ["PrefixTree"]
 
 _ONE_LEVEL = 65_536
 """Up to this capacity one cumulative sum over all priorities is as fast as two levels."""
 
-_SORTED = 512  # from so many random numbers on, a search in sorted order saves more cache misses than the sort costs
-_CHUNK = 4096  # blocks of so many random numbers fit into the cache of a core
+_SORTED = 512  # from this many random numbers sorting them costs less than the cache misses of an unsorted search
+_CHUNK = 4096  # random numbers whose blocks fit into the cache of a core
 
 
 @final
@@ -63,6 +64,7 @@ class PrefixTree:
         self._block: Final = block
         self._leaves = zeros((blocks, block), dtype, device)
         self._sums = zeros(blocks, torch.float64, device)
+        self._below = zeros(blocks, torch.float64, device)  # the largest number below the sum of each block
         self._ends = zeros(blocks + 1, torch.float64, device)  # cumulative sum of the blocks, from 0 to the total
         self._mins = torch.full((blocks,), torch.inf, dtype=dtype, device=device)  # smallest priority above zero
         self._changed = torch.zeros(blocks, dtype=torch.bool, device=device)
@@ -76,7 +78,7 @@ class PrefixTree:
             ValueError: if a priority is negative, infinite or NaN, or the shapes differ.
         """
         if is_dynamo_compiling():
-            outside_graph(self.update, index, priority)
+            untraced(self.update)(index, priority)
             return
         index, priority = checked_update(self, index, priority)
         if not index.numel():
@@ -95,7 +97,7 @@ class PrefixTree:
             ValueError: if the total is zero or infinite.
         """
         if is_dynamo_compiling():
-            return outside_graph(self.sample, n, generator=generator, stratified=stratified)
+            return untraced(self.sample)(n, generator=generator, stratified=stratified)
         self._add_up()
         total = checked_total(self._ends[-1].item())
         mark = uniform(n, self.device, generator, stratified=stratified)
@@ -114,14 +116,14 @@ class PrefixTree:
     def total(self) -> Tensor:
         """Sum of all priorities, float64 scalar."""
         if is_dynamo_compiling():
-            return outside_graph(self.total)
+            return untraced(self.total)()
         self._add_up()
         return self._ends[-1].clone()
 
     def min(self) -> Tensor:
         """Smallest priority above zero; infinity if there is none."""
         if is_dynamo_compiling():
-            return outside_graph(self.min)
+            return untraced(self.min)()
         if self._block == 1:
             return _least_above_zero(self._leaves.view(1, -1))[0]
         self._add_up()
@@ -138,12 +140,14 @@ class PrefixTree:
         if self._block == 1:
             sums = self._leaves.view(-1)
         else:
-            sums, changed = self._sums, self._changed.nonzero().squeeze(1)
+            sums, changed = self._sums, _nonzero(self._changed)
             leaves = self._leaves.index_select(0, changed)
-            sums.index_copy_(0, changed, _running(leaves)[:, -1])
+            new = _running(leaves)[:, -1]
+            sums.index_copy_(0, changed, new)
+            self._below.index_copy_(0, changed, torch.nextafter(new, new.new_zeros(())))
             self._mins.index_copy_(0, changed, _least_above_zero(leaves))
             self._changed.zero_()
-        self._ends[1:] = _running(sums)
+        _running(sums, out=self._ends[1:])
         self._stale = False
 
     def _search(self, mark: Tensor) -> Tensor:
@@ -152,22 +156,27 @@ class PrefixTree:
         if self._block == 1:
             return block
         # Rounding could lift the rest of a mark to the sum of its block.
-        largest = torch.nextafter(self._sums.index_select(0, block), self._sums.new_zeros(()))
-        rest = torch.minimum(mark - self._ends.index_select(0, block), largest)
+        rest = torch.minimum(mark - self._ends.index_select(0, block), self._below.index_select(0, block))
         inside = [
             torch.searchsorted(_running(self._leaves.index_select(0, some)), left.unsqueeze(1), right=True)
             for some, left in zip(block.split(_CHUNK), rest.split(_CHUNK), strict=True)
         ]
-        return block * self._block + torch.cat(inside).squeeze(1)
+        return torch.cat(inside).squeeze_(1).add_(block, alpha=self._block)
 
 
-def _running(values: Tensor) -> Tensor:
+def _nonzero(mask: Tensor) -> Tensor:
+    """Indices of the true elements ``[n]`` of a mask; on a CPU by NumPy, which is faster if few are true."""
+    return torch.from_numpy(mask.numpy().nonzero()[0]) if mask.is_cpu else mask.nonzero().squeeze(1)
+
+
+def _running(values: Tensor, out: Tensor | None = None) -> Tensor:
     """Cumulative sum along the last dimension, float64; a zero repeats the sum before it exactly."""
-    running = values.cumsum(-1, dtype=torch.float64)
+    running = torch.cumsum(values, -1, dtype=torch.float64, out=out)
     if values.is_cpu:
         return running  # sums in order
     # A parallel sum may be rounded differently at a zero, and even decrease.
-    return running.masked_fill_(values == 0, 0).cummax(-1).values
+    increasing = running.masked_fill_(values == 0, 0).cummax(-1).values
+    return increasing if out is None else out.copy_(increasing)
 
 
 def _least_above_zero(leaves: Tensor) -> Tensor:

@@ -19,12 +19,11 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
-from rl.replay._arguments import refuse_empty, refuse_priority, whole
+from rl.replay._arguments import check_rows, raise_no_priority, whole
 from rl.replay._slices.table import BASE, FROM, ROW, STRIDE, TO, IndexSet, Longs, SegmentTable
 from rl.replay._slices.trajectories import Trajectories
 from rl.replay._state import Apply
 from rl.replay._untraced import untraced
-from rl.replay.storages._rows import TensorRows
 
 __all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices", "rows_of_runs", "rows_of_slices"]
 
@@ -113,7 +112,7 @@ class SlicesBase:
         Raises:
             ContractError: always.
         """
-        refuse_priority(self._owner)
+        raise_no_priority(self._owner)
 
     def restart(self) -> None:
         """Do nothing: there are no passes."""
@@ -169,7 +168,7 @@ class SlicesBase:
             ContractError: if the storage is empty, or `batch_size` is not a multiple of the given one.
         """
         if batch_size < 1 or not len(storage):
-            refuse_empty(self._owner, storage, batch_size)
+            check_rows(self._owner, storage, batch_size)
         given = self._num_slices or self._slice_len
         assert given is not None
         if batch_size % given:
@@ -212,7 +211,6 @@ class SlicesBase:
 
     def _rows(
         self,
-        storage: Storage,
         table: SegmentTable,
         lines: IndexSet | Longs,
         count: int,
@@ -222,7 +220,6 @@ class SlicesBase:
         """Rows of `count` slices, each placed uniformly in its trajectory, and the info of the sample.
 
         Args:
-            storage: of the rows.
             table: of the trajectories.
             lines: the set from which each slice gets a line at random, or one line for each slice, int64 ``[count]``.
             count: number of slices.
@@ -234,22 +231,10 @@ class SlicesBase:
         random = torch.rand(numbers, count, dtype=torch.float64, generator=generator, device=device)
         if not random.is_cpu:
             random = random.cpu()
-        where, which = random[0], None if isinstance(lines, np.ndarray) else random[1].mul_(len(lines))
-        given = torch.from_numpy(lines) if isinstance(lines, np.ndarray) else lines.tensor
-        span = self._span(length)
-        if table.plain and self._strict and span == (0, 0):
-            if isinstance(storage, TensorRows) and storage.slices is not None:
-                found = storage.slices(table.tensor, given, where, which, length, table.capacity, table.rows)
-                if found is not None:
-                    return self._with_info(found[0], count, length, None, found[1])
-            chosen = given if which is None else given.index_select(0, which.long())
-            oldest, have = table.runs
-            begin = ((have.index_select(0, chosen) - (length - 1)) * where).long()  # 1 - 2^-53 at most: not rounded up
-            rows, runs = rows_of_runs(begin.add_(oldest.index_select(0, chosen)), length, table.capacity)
-            return self._with_info(rows, count, length, None, runs)
-        chosen = given.numpy() if which is None else given.numpy().take(which.numpy().astype(np.int64))
+        u: NDArray[np.float64] = random.numpy()
+        chosen = lines if isinstance(lines, np.ndarray) else lines.members.take((u[1] * len(lines)).astype(np.int64))
         line = table.lines.take(chosen, 0)
-        first, steps = place_slices(line, where.numpy(), length, span)
+        first, steps = place_slices(line, u[0], length, self._span(length))
         if table.plain and (steps == steps[0]).all() and (steps[0] == length or not self._pad):
             begin = torch.from_numpy(line[:, BASE] + first)
             rows, runs = rows_of_runs(begin, int(steps[0]), table.capacity)

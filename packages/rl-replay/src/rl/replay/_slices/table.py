@@ -1,4 +1,4 @@
-"""Which rows of a ring follow each other in time: one line for each trajectory, kept while rows are written."""
+"""Table of the trajectories in a ring of rows, updated at each write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rl.replay._state import Fields
 
@@ -18,16 +17,16 @@ __all__ = ["BASE", "ENDLESS", "FROM", "ROW", "STRIDE", "TO", "IndexSet", "Longs"
 Longs = NDArray[np.int64]
 
 BASE, FROM, TO, ROW, STRIDE = range(5)
-"""Columns of a line. Step u, ``FROM <= u < TO``, was written as number ``BASE + u // ROW * STRIDE + u % ROW``.
+"""Columns of a line. Step u, ``FROM <= u < TO``, has the global step ``BASE + u // ROW * STRIDE + u % ROW``.
 
-``FROM`` is 0 where batches count rows along one dimension: then ``BASE`` is the number of the oldest step that is left.
+In flat batches ``FROM`` is 0, and ``BASE`` is the global step of the oldest stored step.
 """
 
 ENDLESS: Final = 1 << 60
-"""Length of a row that never ends: where batches count rows along one dimension, all of them are one."""
+"""``ROW`` and ``STRIDE`` of flat batches, which have one environment."""
 
-_SETS = 4  # slice lengths that are kept at a time
-_FEW = 16  # lines that are changed one by one, which is quicker than arrays of them
+_SETS = 4  # slice lengths with a cached set of lines
+_FEW = 16  # up to this many lines a Python loop is faster than NumPy
 Flags = NDArray[np.bool_]
 
 
@@ -35,11 +34,11 @@ _STATE = ("version", "clock", "plain", "cuts", "lines", "free", "open", "last_id
 
 
 class SegmentTable:
-    """Trajectories in a ring of rows.
+    """Trajectories in a ring of rows, a line of five integers each.
 
-    Rows are numbered as they are written; number g lies at ``g % capacity``. A batch ``[lanes, steps]`` is numbered
-    lane by lane, and its lanes go on where those of the batch before ended, if that had the same shape. So a
-    trajectory is a run of steps in one lane, of which the oldest go first: a line of five numbers says it all.
+    The global step g counts rows in the order of writing; row ``g % capacity`` holds it. A batch ``[envs, steps]``
+    is written one environment after the other, and continues the trajectories of the batch before if that had the same
+    shape. A trajectory is a run of steps of one environment; the oldest steps are overwritten first.
 
     Args:
         capacity: rows of the ring.
@@ -51,62 +50,40 @@ class SegmentTable:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all trajectories."""
         self.version += 1
-        self._first = np.zeros(self.capacity, np.int32)  # the line whose oldest step lies there, plus one
+        self._first = np.zeros(self.capacity, np.int32)  # line whose oldest step is in this row, plus one
         self._lines = np.zeros((16, 5), np.int64)
-        self._tensors: tuple[Longs, Tensor, tuple[Tensor, Tensor]] | None = None
         self._used = 0
         self._free: list[int] = []
         self._sets: dict[int, IndexSet] = {}
-        self.clock = 0  # rows written so far
-        self.plain = True  # no batch had lanes side by side
-        self.cuts: list[int] = []  # numbers of rows that begin a trajectory whatever the rows before say
-        self._shapes: list[tuple[int, int, int]] = []  # of batches: the number of the first row, lanes, steps
-        self._open: Longs = np.full(1, -1, np.int64)  # the line that each lane goes on with
+        self.clock = 0  # global step of the next row
+        self.plain = True  # all batches were flat
+        self.cuts: list[int] = []  # global steps that begin a trajectory whatever the flags
+        self._shapes: list[tuple[int, int, int]] = []  # of batches: first global step, environments, steps
+        self._open: Longs = np.full(1, -1, np.int64)  # line that the next step of each environment continues
         self._last_id: NDArray[Any] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tensors": None}  # a copy has memory of its own
 
     def __len__(self) -> int:
         return self._used - len(self._free)
 
     @property
     def rows(self) -> int:
-        """Rows that are in the ring."""
+        """Number of rows in the ring."""
         return min(self.clock, self.capacity)
 
     @property
     def lines(self) -> Longs:
-        """All lines, int64 ``[n, 5]``; those that are free say that they have no steps."""
+        """All lines, int64 ``[n, 5]``; unused ones have no steps."""
         return self._lines
 
     def lengths(self) -> Longs:
-        """Steps of each trajectory."""
+        """Number of steps of each trajectory, int64 ``[n]``."""
         lengths = self._lines[: self._used, TO] - self._lines[: self._used, FROM]
         return lengths[lengths > 0]
 
-    @property
-    def tensor(self) -> Tensor:
-        """The memory of `lines` as a tensor."""
-        return self._seen()[1]
-
-    @property
-    def runs(self) -> tuple[Tensor, Tensor]:
-        """Of a `plain` table: the number of the oldest row of each line, and how many steps it has; the same memory."""
-        return self._seen()[2]
-
-    def _seen(self) -> tuple[Longs, Tensor, tuple[Tensor, Tensor]]:
-        known = self._tensors
-        if known is None or known[0] is not self._lines:
-            lines = torch.from_numpy(self._lines)
-            base, _, to, _, _ = lines.unbind(1)
-            self._tensors = known = self._lines, lines, (base, to)
-        return known
-
     def at_least(self, steps: int) -> IndexSet:
-        """Lines of trajectories with at least `steps` steps; the first call for a length passes over the table."""
+        """Lines of trajectories with at least `steps` steps; the first call for a length reads the whole table."""
         found = self._sets.pop(steps, None)
         if found is None:
             found = IndexSet(steps)
@@ -114,7 +91,7 @@ class SegmentTable:
             found.replace(np.flatnonzero(lengths >= steps))
             while len(self._sets) >= _SETS:
                 del self._sets[next(iter(self._sets))]
-        self._sets[steps] = found  # the last one is the one that was used last
+        self._sets[steps] = found  # in order of use
         return found
 
     def by_time(self, lines: Longs) -> Longs:
@@ -122,41 +99,41 @@ class SegmentTable:
         return lines[np.argsort(self._oldest(lines))]
 
     def cut(self) -> None:
-        """Let no trajectory go on with the next batch."""
+        """End all trajectories before the next batch."""
         self._open.fill(-1)
         self.cuts.append(self.clock)
 
     def follow(self, number: int) -> None:
-        """Take `number` as that of the next row; only before the first one."""
+        """Set the global step of the next row; only before the first write."""
         self.clock = number
 
     def write(self, ends: Flags, ids: NDArray[Any] | None, *, flat: bool) -> None:
         """Append rows after the last one.
 
         Args:
-            ends: where a trajectory ends, bool ``[lanes, steps]``.
-            ids: its name, same shape; where it changes, another one begins. None if there are none.
-            flat: batches count rows along one dimension; then there is one lane.
+            ends: last step of a trajectory, bool ``[envs, steps]``.
+            ids: trajectory ids, same shape; a trajectory begins where they change. None without ids.
+            flat: the batch has one dimension of rows; then there is one environment.
         """
-        lanes, steps = ends.shape
+        envs, steps = ends.shape
         self._drop(ends.size)
-        going = self._going(lanes, ENDLESS if flat else steps, ids)
+        going = self._continues(envs, ENDLESS if flat else steps, ids)
         if flat:
             self._write_flat(ends[0], None if ids is None else ids[0], going=bool(going[0]))
             return
-        begins = np.empty((lanes, steps), np.bool_)
+        begins = np.empty((envs, steps), np.bool_)
         begins[:, 0] = True
         begins[:, 1:] = ends[:, :-1] if ids is None else ends[:, :-1] | (ids[:, 1:] != ids[:, :-1])
         at = np.flatnonzero(begins)
-        lane, step = at // steps, at % steps
+        env, step = at // steps, at % steps
         lengths = np.diff(at, append=ends.size)
-        old = going[lane] & (step == 0)
+        old = going[env] & (step == 0)
         line = np.empty(at.size, np.int64)
-        line[old] = self._open[lane[old]]
+        line[old] = self._open[env[old]]
         self._lines[line[old], TO] += lengths[old]
         new = ~old
         line[new] = self._take(int(new.sum()))
-        self._fill(line[new], lane[new] * steps + self.clock, lengths[new], (step[new], steps, ends.size))
+        self._fill(line[new], env[new] * steps + self.clock, lengths[new], (step[new], steps, ends.size))
         self._first[(at[new] + self.clock) % self.capacity] = line[new] + 1
         self._open = np.where(ends[:, -1], -1, line[begins.sum(1).cumsum() - 1])
         self._last_id = None if ids is None else ids[:, -1].copy()
@@ -164,15 +141,15 @@ class SegmentTable:
         self._sort(line)
 
     def batches(self) -> Iterator[tuple[int, int, int]]:
-        """Number of the first row, lanes and steps of each batch with lanes of which rows are left, oldest first."""
+        """First global step, environments and steps of each batch ``[envs, steps]`` with stored rows, oldest first."""
         oldest = self.clock - self.rows
-        for (start, lanes, steps), (stop, _, _) in pairwise([*self._shapes, (self.clock, 0, 0)]):
-            size = lanes * steps
+        for (start, envs, steps), (stop, _, _) in pairwise([*self._shapes, (self.clock, 0, 0)]):
+            size = envs * steps
             begin = start + max(oldest - start, 0) // size * size
-            yield from ((number, lanes, steps) for number in range(begin, stop, size))
+            yield from ((number, envs, steps) for number in range(begin, stop, size))
 
     def state(self) -> dict[str, Any]:
-        """Everything, as tensors and plain containers; copies."""
+        """Copy of the table as tensors and plain containers."""
         last = self._last_id
         return {
             "version": self.version,
@@ -189,10 +166,10 @@ class SegmentTable:
 
     @classmethod
     def from_state(cls, owner: str, capacity: int, state: Any) -> SegmentTable:
-        """The table that `state` was made from.
+        """The table of a `state`.
 
         Raises:
-            CheckpointError: if `state` is damaged: every row that is in the ring must be one step of one line.
+            CheckpointError: if `state` is damaged: every row of the ring must be one step of one line.
         """
         fields = Fields(owner, state, _STATE)
         table = cls(capacity)
@@ -235,24 +212,24 @@ class SegmentTable:
         table._first[table._oldest(alive) % capacity] = alive + 1
         return table
 
-    def _going(self, lanes: int, steps: int, ids: NDArray[Any] | None) -> Flags:
-        """Which lanes go on with the trajectory of the batch before."""
+    def _continues(self, envs: int, steps: int, ids: NDArray[Any] | None) -> Flags:
+        """Which environments continue the trajectory of the batch before, bool ``[envs]``."""
         if steps == ENDLESS:
-            lanes_before = (1, ENDLESS)
+            envs_before = (1, ENDLESS)
         else:
             self.plain = False
             while len(self._shapes) > 1 and self._shapes[1][0] <= self.clock - self.capacity:
                 del self._shapes[0]
-            lanes_before = self._shapes[-1][1:] if self._shapes else (0, 0)
-            if lanes_before != (lanes, steps):
-                self._shapes.append((self.clock, lanes, steps))
-        if lanes_before != (lanes, steps):
-            return np.zeros(lanes, np.bool_)
+            envs_before = self._shapes[-1][1:] if self._shapes else (0, 0)
+            if envs_before != (envs, steps):
+                self._shapes.append((self.clock, envs, steps))
+        if envs_before != (envs, steps):
+            return np.zeros(envs, np.bool_)
         going = self._open >= 0
         return going if ids is None or self._last_id is None else going & (self._last_id == ids[:, 0])
 
     def _drop(self, count: int) -> None:
-        """Take the steps out that the next `count` rows overwrite: each the oldest one of a line by then."""
+        """Remove the steps that the next `count` rows overwrite; each is the oldest one of its line by then."""
         limit = self.clock + count - self.capacity
         if limit <= 0:
             return
@@ -267,7 +244,7 @@ class SegmentTable:
             for line in lines.tolist():
                 self._shorten(line, limit)
             return
-        if self.plain:  # in order of time, so that all but the last one are removed entirely
+        if self.plain:  # in the order of writing: all but the last one are removed entirely
             gone, last = lines[:-1], int(lines[-1])
             self._lines[gone, FROM] = self._lines[gone, TO]
             for kept in self._sets.values():
@@ -287,7 +264,7 @@ class SegmentTable:
             self._free += gone.tolist()
 
     def _shorten(self, line: int, limit: int) -> None:
-        """Take the steps out of one line that were written before number `limit`."""
+        """Remove the steps of one line before global step `limit`."""
         base, _, to, row, stride = self._lines[line].tolist()
         past = limit - base
         start = min(past // stride * row + min(past % stride, row), to)
@@ -304,7 +281,7 @@ class SegmentTable:
             self._free.append(line)
 
     def _write_flat(self, ends: Flags, ids: NDArray[Any] | None, *, going: bool) -> None:
-        """Rows along one dimension."""
+        """Write a flat batch."""
         count = ends.size
         begins = ends[:-1] if ids is None else ends[:-1] | (ids[1:] != ids[:-1])
         inner = begins.nonzero()[0]  # trajectories end here, others begin after
@@ -319,7 +296,7 @@ class SegmentTable:
         self.clock += count
 
     def _lengthen(self, begin: int, end: int, *, going: bool) -> int:
-        """The line of rows `begin` to `end` along one dimension, which go on with the open line or are a new one."""
+        """Add rows `begin` to `end` of a flat batch to the open line, or to a new one; returns the line."""
         if going:
             line = int(self._open[0])
             _, start, to, _, _ = self._lines[line].tolist()
@@ -335,7 +312,7 @@ class SegmentTable:
         return line
 
     def _append(self, begins: Longs, count: int) -> int:
-        """New lines of rows along one dimension from each of `begins` on, the last one to `count`; returns that."""
+        """New lines of a flat batch, one from each of `begins`, the last one up to `count`; returns the last line."""
         lines = self._take(begins.size)
         lengths = np.empty(begins.size, np.int64)
         np.subtract(begins[1:], begins[:-1], out=lengths[:-1])
@@ -348,7 +325,7 @@ class SegmentTable:
         return int(lines[-1])
 
     def _oldest(self, lines: Longs) -> Longs:
-        """Numbers of the rows that hold the oldest steps of `lines`."""
+        """Global steps of the oldest steps of `lines`."""
         base, start, _, row, stride = self._lines[lines].T
         return base + start // row * stride + start % row
 
@@ -361,14 +338,14 @@ class SegmentTable:
         self._lines[lines, STRIDE] = stride
 
     def _sort(self, lines: Longs) -> None:
-        """Put `lines`, all different, into the sets that they belong to by their length."""
+        """Update the cached sets for `lines`, all different."""
         if self._sets:
             lengths = self._lines[lines, TO] - self._lines[lines, FROM]
             for kept in self._sets.values():
                 kept.update(lines, lengths >= kept.least)
 
     def _take(self, count: int) -> Longs:
-        """Lines that are free."""
+        """Reserve `count` unused lines."""
         again = min(count, len(self._free))
         old = self._free[len(self._free) - again :]
         del self._free[len(self._free) - again :]
@@ -399,17 +376,17 @@ def _steps_of(lines: Longs, rows: int) -> Longs | None:
 
 
 def _shape_of(shape: Any, clock: int) -> tuple[int, int, int]:
-    start, lanes, steps = shape
-    if any(type(number) is not int for number in shape) or not 0 <= start <= clock or min(lanes, steps) < 1:
+    start, envs, steps = shape
+    if any(type(number) is not int for number in shape) or not 0 <= start <= clock or min(envs, steps) < 1:
         raise ValueError(f"no shape of batches: {shape}")
-    return start, lanes, steps
+    return start, envs, steps
 
 
 class IndexSet:
-    """Numbers from 0 on. Adding and removing n of them costs n steps, whatever the size of the set.
+    """Set of integers from 0. Adding and removing n of them takes n steps for every size of the set.
 
     Args:
-        least: number of steps that trajectories of the set have at least.
+        least: fewest steps of the trajectories in the set.
 
     Example:
         >>> few = IndexSet(1)
@@ -422,26 +399,14 @@ class IndexSet:
     def __init__(self, least: int) -> None:
         self.least: Final = least
         self.members: Longs = np.zeros(16, np.int64)
-        self._place: Longs = np.zeros(16, np.int64)  # of each number among the members, plus one; 0 if it is none
+        self._place: Longs = np.zeros(16, np.int64)  # of each integer in `members`, plus one; 0 if absent
         self._len = 0
-        self._tensor: tuple[Longs, Tensor] | None = None
 
     def __len__(self) -> int:
         return self._len
 
-    @property
-    def tensor(self) -> Tensor:
-        """The memory of `members` as a tensor; numbers after the last member are unused."""
-        known = self._tensor
-        if known is None or known[0] is not self.members:
-            self._tensor = known = self.members, torch.from_numpy(self.members)
-        return known[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tensor": None}  # a copy has memory of its own
-
     def update(self, numbers: Longs, inside: NDArray[np.bool_]) -> None:
-        """Let each of `numbers`, all different, be a member where `inside`, and none elsewhere."""
+        """Add each of `numbers`, all different, where `inside`, and remove the others."""
         if not numbers.size:
             return
         self._place = _at_least(self._place, int(numbers.max()) + 1)
@@ -452,14 +417,14 @@ class IndexSet:
             self._add(numbers[inside & ~known])
 
     def discard(self, numbers: Longs) -> None:
-        """Let none of `numbers`, all different, be a member."""
+        """Remove `numbers`, all different, if present."""
         if len(numbers) and int(numbers.max()) >= len(self._place):
             numbers = numbers[numbers < len(self._place)]
         place = self._place[numbers]
         self._remove(place[place > 0] - 1)
 
     def update_one(self, number: int, *, inside: bool) -> None:
-        """The same for one number; quicker."""
+        """`update` of one integer; faster."""
         if number >= len(self._place):
             self._place = _at_least(self._place, number + 1)
         place = int(self._place[number])
@@ -477,7 +442,7 @@ class IndexSet:
             self._place[number] = 0
 
     def replace(self, members: Longs) -> None:
-        """Let these be the members, in this order."""
+        """Replace the members, in this order."""
         self._len = 0
         self._place = np.zeros(max(int(members.max(initial=0)) + 1, 16), np.int64)
         self._add(members)
@@ -490,7 +455,7 @@ class IndexSet:
         self._len += count
 
     def _remove(self, places: Longs) -> None:
-        """Fill the holes at `places` with the last members, those of them that stay."""
+        """Remove the members at `places`; the last remaining members fill the gaps."""
         if not places.size:
             return
         left = self._len - places.size
@@ -504,7 +469,7 @@ class IndexSet:
 
 
 def _at_least(array: Longs, size: int) -> Longs:
-    """`array`, or a copy of it that is twice as long as needed, padded with zeros."""
+    """`array` if it has `size` elements, else a copy of ``2 * size`` elements, padded with zeros."""
     if size <= len(array):
         return array
     grown = np.zeros(2 * size, np.int64)

@@ -22,7 +22,7 @@ from rl.replay._state import Apply, Fields
 __all__ = ["Trajectories", "read_columns"]
 
 Marks = tuple[NDArray[np.bool_], NDArray[Any] | None]
-"""Of each row, whether it is the last of its trajectory, and the name of the trajectory; None if rows have no names."""
+"""For each row, whether it is the last of its trajectory, and its trajectory id; None if rows have no ids."""
 
 _ENDS = (next_key(DONE), next_key(TERMINATED), next_key(TRUNCATED))
 _IDS: tuple[NestedKey, ...] = (TRAJ_IDS, "episode")
@@ -30,54 +30,54 @@ _PART = 1 << 16  # rows of a storage of another package that are read at a time
 
 
 class Boundaries:
-    """Reads end flags and names of trajectories.
+    """Reader of end flags and trajectory ids.
 
     Args:
-        who: for messages.
-        end_key: flag of the last step; if None, whichever there are of ``next``: ``done``, ``terminated``,
-            ``truncated``.
-        traj_key: name of the trajectory; if None, ``("collector", "traj_ids")`` or ``"episode"`` where there is one.
+        owner: for messages.
+        end_key: flag of the last step; if None, the stored ones of ``("next", "done")``, ``("next", "terminated")``
+            and ``("next", "truncated")``.
+        traj_key: trajectory id; if None, ``("collector", "traj_ids")`` or ``"episode"`` if stored.
     """
 
-    def __init__(self, who: str, end_key: NestedKey | None, traj_key: NestedKey | None) -> None:
-        self.who: Final = who
+    def __init__(self, owner: str, end_key: NestedKey | None, traj_key: NestedKey | None) -> None:
+        self.owner: Final = owner
         self.ends: Final[tuple[NestedKey, ...]] = _ENDS if end_key is None else (unwrap(end_key),)
         self.ids: Final[tuple[NestedKey, ...]] = _IDS if traj_key is None else (unwrap(traj_key),)
         self._named: Final = [unwrap(key) for key in (end_key, traj_key) if key is not None]
 
     def of_batch(self, data: Any, lead: Sequence[int]) -> Marks:
-        """Of a batch whose first dimensions `lead` count rows, or of a list of rows.
+        """Marks of a batch whose first dimensions `lead` count rows, or of a list of rows.
 
         Raises:
-            ContractError: if it says nowhere where a trajectory ends, or lacks a key that was named.
+            ContractError: if it has neither end flags nor trajectory ids, or lacks `end_key` or `traj_key`.
         """
         if isinstance(data, TensorDictBase):
             if data.batch_dims > len(lead):
-                self._refuse_longer(f"the batch has shape {list(data.batch_size)}", lead)
+                self._raise_longer(f"the batch has shape {list(data.batch_size)}", lead)
             return self._marks(lambda key: data.get(key, None), lead, data)
         rows = data if isinstance(data, (list, tuple)) else []
         first: Any = rows[0] if rows else data
         if not rows or not all(isinstance(row, TensorDictBase) for row in rows):
             raise ContractError(
-                f"{self.who} reads where trajectories end under {self._wanted()}, and rows of type"
+                f"{self.owner} reads where trajectories end under {self._wanted()}, and rows of type"
                 f" {type(first).__name__} have no entries: store TensorDicts"
             )
         if first.batch_dims:
-            self._refuse_longer(f"a row has shape {list(first.batch_size)}", lead)
+            self._raise_longer(f"a row has shape {list(first.batch_size)}", lead)
 
         def stacked(key: NestedKey) -> Tensor | None:
             cells = [row.get(key, None) for row in rows]
             missing = sum(cell is None for cell in cells)
             if 0 < missing < len(cells):
                 raise ContractError(
-                    f"{self.who}: {missing} of {len(cells)} rows lack {key_str(key)}, the others have it"
+                    f"{self.owner}: {missing} of {len(cells)} rows lack {key_str(key)}, the others have it"
                 )
             return None if missing else torch.stack(cells)
 
         return self._marks(stacked, lead, first)
 
     def of_storage(self, storage: Storage) -> Marks:
-        """Of all rows of a storage, in the order of their indices.
+        """Marks of all rows of a storage, in the order of their indices.
 
         Raises:
             ContractError: as `of_batch`.
@@ -90,7 +90,7 @@ class Boundaries:
         ids = next(((key, value) for key in self.ids if (value := get(key)) is not None), None)
         missing = [key for key in self._named if key not in ends and (ids is None or key != ids[0])]
         if missing or not (ends or ids):
-            self._refuse(missing, source)
+            self._raise_missing(missing, source)
         count = lead[0] if len(lead) == 1 else torch.Size(lead).numel()
         last: NDArray[np.bool_] | None = None
         for key, value in ends.items():
@@ -103,35 +103,35 @@ class Boundaries:
 
     def _column(self, key: NestedKey, value: Any, lead: Sequence[int], count: int) -> NDArray[Any]:
         if type(value) is Tensor and value.dtype is torch.bool and value.is_cpu and value.numel() == count:
-            flags: NDArray[Any] = value.numpy().reshape(-1)  # nearly all are such
+            flags: NDArray[Any] = value.numpy().reshape(-1)  # the common case
             return flags
         if not isinstance(value, Tensor):
-            raise ContractError(f"{self.who}: {key_str(key)} is a {type(value).__name__}, expected a tensor")
+            raise ContractError(f"{self.owner}: {key_str(key)} is a {type(value).__name__}, expected a tensor")
         if value.numel() != count:
-            self._refuse_longer(f"{key_str(key)} has shape {list(value.shape)}", lead)
+            self._raise_longer(f"{key_str(key)} has shape {list(value.shape)}", lead)
         if value.requires_grad:
             value = value.detach()
         if value.dtype.is_floating_point:
-            value = value.double()  # numpy does not know each kind
+            value = value.double()  # NumPy lacks bfloat16
         array: NDArray[Any] = (value if value.is_cpu else value.cpu()).numpy()
         return array.reshape(-1)
 
-    def _refuse_longer(self, found: str, lead: Sequence[int]) -> NoReturn:
+    def _raise_longer(self, found: str, lead: Sequence[int]) -> NoReturn:
         raise ContractError(
-            f"{self.who}: {found} for {torch.Size(lead).numel()} rows, expected flags {list(lead)} or {[*lead, 1]}: a"
+            f"{self.owner}: {found} for {torch.Size(lead).numel()} rows, expected flags {list(lead)} or {[*lead, 1]}: a"
             " row is one step here. Store batches [environments, time] in a storage with ndim=2, or flatten them"
         )
 
-    def _refuse(self, missing: Sequence[NestedKey], source: Any) -> None:
+    def _raise_missing(self, missing: Sequence[NestedKey], source: Any) -> None:
         keys = _keys_of(source)
         if missing:
             named = " and ".join(map(key_str, missing))
             raise ContractError(
-                f"{self.who} reads {named}, and the rows have no such entry (they have: {keys}): name the one that they"
-                " have, or leave end_key and traj_key out"
+                f"{self.owner} reads {named}, and the rows do not have it (they have: {keys}): name an entry that"
+                " they have, or omit end_key and traj_key"
             )
         raise ContractError(
-            f"{self.who} reads where trajectories end under {self._wanted()}, and the rows have neither (they have:"
+            f"{self.owner} reads where trajectories end under {self._wanted()}, and the rows have neither (they have:"
             f" {keys}): keep one of them, or name another entry with end_key= or traj_key="
         )
 
@@ -140,7 +140,7 @@ class Boundaries:
 
 
 def read_columns(storage: Any, keys: Sequence[NestedKey], index: Tensor | None) -> dict[NestedKey, Tensor]:
-    """Entries of the rows under `index` ``[*n]``, or of all rows, of any storage; what is absent is left out."""
+    """Entries of the rows under `index` ``[*n]``, or of all rows, of any storage; absent entries are omitted."""
     if hasattr(storage, "columns"):
         return storage.columns(keys, index)
     wanted = torch.arange(len(storage), device="cpu") if index is None else index
@@ -169,25 +169,25 @@ def _keys_of(source: Any) -> str:
 
 
 class Trajectories:
-    """Keeps a `SegmentTable` in step with a storage.
+    """Keeper of a `SegmentTable` that follows the writes to a storage.
 
     Appending rows takes time proportional to their number. Other changes (rows that were there before, or were
     written past the buffer) change its length or `revision`; the table is then rebuilt from the stored flags, in one
     pass, before the next sample.
 
     Args:
-        who: for messages.
+        owner: for messages.
         end_key: see `Boundaries`.
         traj_key: see `Boundaries`.
     """
 
-    def __init__(self, who: str, end_key: NestedKey | None, traj_key: NestedKey | None) -> None:
-        self._who: Final = who
-        self._boundaries: Final = Boundaries(who, end_key, traj_key)
+    def __init__(self, owner: str, end_key: NestedKey | None, traj_key: NestedKey | None) -> None:
+        self._owner: Final = owner
+        self._boundaries: Final = Boundaries(owner, end_key, traj_key)
         self._storage: Storage | None = None
-        self._bound = False  # a buffer said that the storage is its own
+        self._bound = False  # the storage was attached by a buffer
         self._table: SegmentTable | None = None
-        self._waiting: list[tuple[Tensor, Any]] = []  # written before any storage was seen
+        self._waiting: list[tuple[Tensor, Any]] = []  # rows written before a storage was attached
         self._admitted: tuple[Any, Marks] | None = None
         self._forget()
 
@@ -197,10 +197,10 @@ class Trajectories:
         return f"{known}, read from {ends} or {ids}"
 
     def attach(self, storage: Storage) -> None:
-        """Take `storage` as the one that is written to; a table for its rows is made if there are some.
+        """Follow `storage`, and build the table of the rows that it has.
 
         Raises:
-            ContractError: if another one was taken before.
+            ContractError: if another storage was attached before.
         """
         if storage is not self._storage:
             self._adopt(storage)
@@ -209,7 +209,7 @@ class Trajectories:
             self.of(storage)
 
     def of(self, storage: Storage) -> SegmentTable:
-        """The table, in step with `storage`."""
+        """The table of `storage`; rebuilt if rows were written past the buffer."""
         if storage is not self._storage:
             self._adopt(storage)
         table = self._table
@@ -218,17 +218,17 @@ class Trajectories:
         if self._expected is None:
             self._expected = revision
         if self._stale or table.rows != len(storage) or self._expected != revision:
-            self._make_again(table, storage)
+            self._rebuild(table, storage)
             self._stale, self._expected = False, revision
         return table
 
     def admit(self, data: Any) -> None:
-        """Read the boundaries of a batch that is about to be written."""
+        """Validate a batch before it is written, and read its marks."""
         self._admitted = None
         self._admitted = (data, self._boundaries.of_batch(data, self._lead(data)))
 
     def extended(self, index: Tensor, data: Any) -> None:
-        """Rows `index` were written with `data`."""
+        """Add the rows `index`, which were written with `data`, to the table."""
         if self._table is None or self._storage is None:
             self._waiting.append((index, data))
             return
@@ -250,7 +250,7 @@ class Trajectories:
         table.write(ends.reshape(-1, steps), None if ids is None else ids.reshape(-1, steps), flat=len(lead) == 1)
 
     def empty(self) -> None:
-        """The storage was emptied."""
+        """Remove all rows from the table."""
         self._waiting.clear()
         self._forget()
         if not self._bound:  # the next storage may be another one
@@ -259,7 +259,7 @@ class Trajectories:
             self._table.clear()
 
     def state(self) -> dict[str, Any]:
-        """The table, in step with the storage, as tensors and plain containers."""
+        """The current table as tensors and plain containers."""
         if self._storage is not None and len(self._storage):
             self.of(self._storage)
         table = self._table
@@ -281,8 +281,8 @@ class Trajectories:
         Raises:
             CheckpointError: if `state` is damaged, or of a storage with another size.
         """
-        with reading(self._who):
-            fields = Fields(self._who, state, ("capacity", "stale", "cursor", "table"))
+        with reading(self._owner):
+            fields = Fields(self._owner, state, ("capacity", "stale", "cursor", "table"))
             stale, table, cursor = fields.flag("stale"), None, None
             if max_size is None and self._table is not None:
                 max_size = self._table.capacity
@@ -290,9 +290,9 @@ class Trajectories:
                 capacity = fields.integer("capacity", low=1)
                 if max_size not in (None, capacity):
                     raise CheckpointError(
-                        f"{self._who} samples from {max_size} rows at most, the state is of a storage of {capacity}"
+                        f"{self._owner} samples from {max_size} rows at most, the state is of a storage of {capacity}"
                     )
-                table = SegmentTable.from_state(self._who, capacity, fields["table"])
+                table = SegmentTable.from_state(self._owner, capacity, fields["table"])
                 if fields["cursor"] is not None:
                     cursor = fields.integer("cursor", high=capacity - 1)
             if (table is None and (fields["table"] is not None or fields["cursor"] is not None)) or (
@@ -314,12 +314,13 @@ class Trajectories:
         self._expected: Any = None  # revision of the storage if every write was reported; None if unknown
 
     def _adopt(self, storage: Storage) -> None:
-        """Turn to another storage."""
+        """Follow another storage.
+
+        Raises:
+            ContractError: if a buffer has attached a storage.
+        """
         if self._bound:
-            raise ContractError(
-                f"{self._who} keeps notes about the rows of one storage, that of its buffer, and was given another one:"
-                " make a sampler for each buffer"
-            )
+            raise ContractError(f"{self._owner} belongs to another buffer: use one sampler for each buffer")
         table = self._table
         if table is None or self._storage is not None or table.capacity != storage.max_size:
             self._table = SegmentTable(storage.max_size)
@@ -331,15 +332,15 @@ class Trajectories:
         self._expected = None
 
     def _lead(self, data: Any, count: int | None = None) -> tuple[int, ...]:
-        """The dimensions of a batch that count rows."""
+        """Leading dimensions of a batch that count rows."""
         dims: int = getattr(self._storage, "ndim", 1)
         shape = getattr(data, "shape", None)
         if shape is None or dims == 1:
             return (len(data) if count is None else count,)
         return tuple(shape[:dims])
 
-    def _make_again(self, table: SegmentTable, storage: Storage) -> None:
-        """Read all boundaries from the storage."""
+    def _rebuild(self, table: SegmentTable, storage: Storage) -> None:
+        """Rebuild the table from the stored flags and ids."""
         rows, size = len(storage), table.capacity
         marks = self._boundaries.of_storage(storage)
         known = not self._stale and table.rows == rows
@@ -361,18 +362,21 @@ class Trajectories:
         else:
             self._read_as_dataset(table, storage, marks, end % size if known else self._cursor or 0)
             if not self._stale:
-                table.cut()  # it is not known whether the next rows continue it
+                table.cut()  # the next rows may not continue the last trajectory
 
     def _read_as_dataset(self, table: SegmentTable, storage: Storage, marks: Marks, cursor: int) -> None:
-        """Rows of an unknown past: time goes as indices go, and stops at the last one and at `cursor`, the next row."""
+        """Rebuild the table of rows in an unknown order of writing.
+
+        Rows are taken in the order of their indices; a trajectory ends at the last row and before `cursor`.
+        """
         rows, lead, dims = len(storage), getattr(storage, "lead", ()), getattr(storage, "ndim", 1)
         table.clear()
         if len(lead) > 1 and not self._stale and rows == torch.Size(lead).numel():
             _write(table, marks, np.arange(rows), lead[-1])
         elif dims > 1 and marks[1] is None:
             raise ContractError(
-                f"{self._who}: rows of a storage with ndim={dims} were written past the buffer, so that it is unknown"
-                " which environment each is of: write with buffer.extend, or give the rows names of trajectories under"
+                f"{self._owner}: rows of a storage with ndim={dims} were written past the buffer, so that it is unknown"
+                " which environment each belongs to: write with buffer.extend, or store trajectory ids under"
                 f" {key_str(self._boundaries.ids[0])}"
             )
         elif rows == table.capacity and cursor:
@@ -391,12 +395,12 @@ def _write(table: SegmentTable, marks: Marks, rows: Any, steps: int | None = Non
 
 
 def _follows(table: SegmentTable, index: Tensor) -> bool:
-    """Whether rows follow the last one, in order."""
+    """Whether the rows `index` continue the ring after the last written row."""
     size, count, places = table.capacity, index.numel(), index.cpu().numpy()
     begin = table.clock % size
     if count > size or places[0] != begin:
         return False
     expected = np.arange(begin, begin + count)
-    if begin + count > size:  # the others are at the front of the ring
+    if begin + count > size:  # the rest is at the start of the ring
         expected %= size
     return places.astype(np.int64, copy=False).tobytes() == expected.tobytes()

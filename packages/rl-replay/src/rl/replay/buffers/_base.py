@@ -1,4 +1,4 @@
-"""The replay buffer: a storage, a sampler and a writer that work together."""
+"""Replay buffer: a storage, a sampler and a writer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX
 from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
-from rl.replay._arguments import Index, refuse_parts, row_index, whole
-from rl.replay._priority.checks import outside_graph
+from rl.replay._arguments import Index, check_parts, row_index, whole
 from rl.replay._state import Apply, Fields, prepare_load
+from rl.replay._untraced import untraced
 from rl.replay.buffers._collate import collate
 from rl.replay.buffers._prefetch import Batch, Flight
 from rl.replay.samplers._random import RandomSampler
@@ -36,23 +36,23 @@ _STATE = ("types", "storage", "sampler", "writer", "write_count", "batch_size", 
 
 @_foreign.buffer
 class ReplayBuffer:
-    """Keeps experience and hands out batches of it.
+    """Replay buffer: stores transitions and samples batches of them.
 
     Args:
-        storage: where rows are kept; ``ListStorage(1000)`` if None.
-        sampler: which rows make a batch; `RandomSampler` if None.
-        writer: where new rows go; `RoundRobinWriter` if None.
-        batch_size: rows in a batch if `sample` is called without; needed for iteration and `prefetch`.
+        storage: keeps the rows; ``ListStorage(1000)`` if None.
+        sampler: selects the rows of a batch; `RandomSampler` if None.
+        writer: selects the indices of new rows; `RoundRobinWriter` if None.
+        batch_size: rows of a batch if `sample` gets none; needed for iteration and `prefetch`.
         transform: applied to every sampled batch, any callable from TensorDict to TensorDict; with
             `prefetch` it runs in other threads.
-        collate_fn: makes a batch of what the storage returns; a list of TensorDicts or tensors is stacked if
+        collate_fn: makes a batch of the result of `storage.get`; a list of TensorDicts or tensors is stacked if
             None.
-        prefetch: how many batches are prepared ahead, in as many threads; 0 or None for none.
+        prefetch: number of batches that are prepared ahead, and of threads; 0 or None for none.
         pin_memory: put batches into page-locked memory, for copies to a CUDA device.
         generator: source of randomness; the global one if None. Its state is part of `state_dict`.
 
     Rows, keys, shapes and dtypes are fixed by the first batch. All methods may be called from several threads.
-    With `prefetch`, a batch is drawn when the one `prefetch` places before it is taken, and holds the rows as
+    With `prefetch`, a batch is sampled when the one `prefetch` positions before it is taken, and has the rows as
     they were then: `extend` waits until prefetched batches have gathered theirs.
 
     Example:
@@ -77,23 +77,23 @@ class ReplayBuffer:
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        who = type(self).__name__
+        owner = type(self).__name__
         if batch_size is not None and whole(batch_size) is None:
-            raise ContractError(f"{who}: batch_size must be an integer of at least 1, got {batch_size!r}")
+            raise ContractError(f"{owner}: batch_size must be an integer of at least 1, got {batch_size!r}")
         if prefetch and whole(prefetch) is None:
-            raise ContractError(f"{who}: prefetch must be an integer of at least 0, got {prefetch!r}")
+            raise ContractError(f"{owner}: prefetch must be an integer of at least 0, got {prefetch!r}")
         if prefetch and batch_size is None:
-            raise ContractError(f"{who}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
+            raise ContractError(f"{owner}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
         if pin_memory and not torch.cuda.is_available():
-            raise BackendError(f"{who}: pin_memory=True needs a CUDA device, and none is available; leave it out")
-        refuse_parts(who, storage=storage, sampler=sampler, writer=writer, transform=transform)
+            raise BackendError(f"{owner}: pin_memory=True needs a CUDA device, and none is available; leave it out")
+        check_parts(owner, storage=storage, sampler=sampler, writer=writer, transform=transform)
         self.storage: Final[Storage] = ListStorage() if storage is None else storage
         self.sampler: Final[Sampler] = RandomSampler() if sampler is None else sampler
         self.writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
         capacity = getattr(self.sampler, "max_capacity", None)
         if capacity is not None and capacity < self.storage.max_size:
             raise ContractError(
-                f"{who}: its storage has max_size={self.storage.max_size}, its {type(self.sampler).__name__} only "
+                f"{owner}: its storage has max_size={self.storage.max_size}, its {type(self.sampler).__name__} only "
                 f"max_capacity={capacity}; give both the same"
             )
         self.batch_size: Final = None if batch_size is None else int(batch_size)
@@ -111,22 +111,22 @@ class ReplayBuffer:
 
     @property
     def write_count(self) -> int:
-        """Number of rows written since the buffer was made or emptied; overwritten ones count."""
+        """Number of rows written since the buffer was created or emptied, overwritten rows included."""
         return self._write_count
 
     @property
     def prefetch(self) -> int:
-        """How many batches are prepared ahead."""
+        """Number of batches that are prepared ahead."""
         return self._flight.depth
 
     def __len__(self) -> int:
         return len(self.storage)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        who = type(self).__name__
+        owner = type(self).__name__
         raise TypeError(
-            f"a {who} is neither copied nor pickled, since threads may be at work in it: make another one alike, and"
-            " give it the state_dict() of this one, or write it with dumps(folder) and read that with loads(folder)"
+            f"a {owner} cannot be copied or pickled, because threads may use it. Construct another one and load the"
+            " state_dict() of this one, or use dumps(folder) and loads(folder)"
         )
 
     def __repr__(self) -> str:
@@ -157,17 +157,16 @@ class ReplayBuffer:
                 storage can hold.
         """
         if torch.compiler.is_compiling():
-            return outside_graph(self._extend, data)
+            return untraced(self._extend)(data)
         return self._extend(data)
 
     def sample(self, batch_size: int | None = None, *, return_info: bool = False, include_info: bool = False) -> Any:
-        """Draw a batch.
+        """Sample a batch.
 
         Args:
-            batch_size: number of rows; the buffer's own if None. Another than the buffer's own passes by the
-                batches that are prepared ahead.
+            batch_size: number of rows; that of the buffer if None. Another number ignores prefetched batches.
             return_info: also return a dict with ``index`` (int64 ``[n]``) and what the sampler adds.
-            include_info: the same.
+            include_info: alias of `return_info`.
 
         Returns:
             The batch ``[n, ...]``, or the pair of batch and info.
@@ -186,10 +185,10 @@ class ReplayBuffer:
         return (data, info) if return_info or include_info else data
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches of one new pass, each row exactly once; without end if the sampler draws with replacement.
+        """Batches of one new pass, each row exactly once; endless if the sampler samples with replacement.
 
-        Prefetched batches are discarded. Rows that are written meanwhile begin a new pass. One at a time: a second
-        iteration restarts the pass for both, and `sample` takes from it.
+        Prefetched batches are discarded. Writing rows begins a new pass. A second iteration restarts the pass
+        of the first, and `sample` takes batches from it.
 
         Raises:
             ContractError: if the buffer is empty or has no batch size.
@@ -204,7 +203,7 @@ class ReplayBuffer:
             yield future.result()[0]
 
     def __getitem__(self, index: Index) -> Any:
-        """Stored rows as they are, without `transform`: one for an int, a batch otherwise. A copy.
+        """Copy of stored rows, without `transform`: one row for an int, a batch otherwise.
 
         Raises:
             IndexError: if an index is outside of what is stored.
@@ -215,15 +214,15 @@ class ReplayBuffer:
         return rows if isinstance(index, int) else self._collate(rows)
 
     def __setitem__(self, index: Index, data: Any) -> None:
-        """Replace stored rows; as new rows, they get the priority of new rows and begin a new pass.
+        """Replace stored rows; they get the priority of new rows and begin a new pass.
 
         Raises:
             IndexError: if an index is outside of what is stored.
             RLError: as `extend`. In each case nothing is written.
         """
-        who = type(self).__name__
+        owner = type(self).__name__
         with self._lock:
-            rows = torch.arange(len(self), device="cpu")[row_index(who, index, len(self))].reshape(-1)
+            rows = torch.arange(len(self), device="cpu")[row_index(owner, index, len(self))].reshape(-1)
             if isinstance(index, int):
                 data = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
             self._check(data)
@@ -235,17 +234,17 @@ class ReplayBuffer:
 
     @foreign_arguments(needless={"invert": ("not available: transforms change sampled rows only", False)})
     def append_transform(self, transform: Callable[[Any], Any]) -> Self:
-        """Apply `transform` to every sampled batch, after those that there are; returns the buffer.
+        """Apply `transform` to every sampled batch, after the existing ones; returns the buffer.
 
         Raises:
             ContractError: if it is not callable, or batches are prefetched already.
         """
-        who = type(self).__name__
-        refuse_parts(who, transform=transform)
+        owner = type(self).__name__
+        check_parts(owner, transform=transform)
         with self._lock:
             if len(self._flight):
                 raise ContractError(
-                    f"{who}: {len(self._flight)} batches are prefetched without this transform; append it before the"
+                    f"{owner}: {len(self._flight)} batches are prefetched without this transform; append it before the"
                     " first sample"
                 )
             first = self._transform
@@ -266,7 +265,7 @@ class ReplayBuffer:
             self._write_count = 0
 
     def update_priority(self, index: Tensor, priority: Tensor) -> None:
-        """Tell the sampler the priorities ``[n]`` of rows ``[n]``.
+        """Set the priorities ``[n]`` of rows ``[n]``.
 
         Raises:
             ContractError: if the sampler has no priorities.
@@ -275,18 +274,18 @@ class ReplayBuffer:
             self.sampler.update_priority(index, priority)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs; tensors are copies, the rest are plain containers.
+        """State of storage, sampler, writer, generator and prefetched batches, for an exact continuation.
 
-        That is rows, cursor, order of the pass, state of the generator, and prefetched batches.
+        Tensors are copies; the rest are plain containers.
 
         Raises:
-            CheckpointError: if something stored is neither tensor nor plain data.
+            CheckpointError: if stored data are neither tensors nor plain data.
         """
         with self._lock:
             return self._state(self.storage.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken.
+        """Continue from `state`.
 
         Raises:
             CheckpointError: if `state` is damaged, or of a buffer with other parts. Nothing is changed then.
@@ -323,7 +322,7 @@ class ReplayBuffer:
         An older checkpoint there stays valid until the new one is complete.
 
         Raises:
-            CheckpointError: if something stored is neither tensor nor plain data.
+            CheckpointError: if stored data are neither tensors nor plain data.
         """
         with self._lock:
             rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
@@ -338,11 +337,11 @@ class ReplayBuffer:
         self.load_state_dict(load(Path(path) / _FILE))
 
     def save(self, path: str | Path) -> None:
-        """The same as `dumps`."""
+        """Alias of `dumps`."""
         self.dumps(path)
 
     def load(self, path: str | Path) -> None:
-        """The same as `loads`."""
+        """Alias of `loads`."""
         self.loads(path)
 
     def _described(self) -> list[tuple[str, Any]]:
@@ -361,10 +360,10 @@ class ReplayBuffer:
     def _size(self, batch_size: int | None) -> int:
         size = self.batch_size if batch_size is None else whole(batch_size)
         if size is None:
-            who = type(self).__name__
+            owner = type(self).__name__
             if batch_size is None:
-                raise ContractError(f"{who}: no batch size: call sample(n), or make the buffer with batch_size=n")
-            raise ContractError(f"{who}: batch_size must be an integer of at least 1, got {batch_size!r}")
+                raise ContractError(f"{owner}: no batch size: call sample(n), or make the buffer with batch_size=n")
+            raise ContractError(f"{owner}: batch_size must be an integer of at least 1, got {batch_size!r}")
         return size
 
     def _extend(self, data: Any) -> Tensor:
@@ -375,7 +374,7 @@ class ReplayBuffer:
                 self._admit(data)
             index = self.writer.claim(self.storage, count)
             self._flight.wait_gathered()
-            self.storage.set(index, data)  # checks everything before it writes
+            self.storage.set(index, data)  # validates before it writes
             self.writer.extended(index, data)
             self._write_count += count
             self.sampler.extended(index, data)
@@ -387,7 +386,7 @@ class ReplayBuffer:
             attach(self.storage)
 
     def _check(self, data: Any) -> None:
-        """Refuse what this kind of buffer cannot hold; the storage compares keys, shapes and dtypes."""
+        """Check the type of a batch; the storage checks keys, shapes and dtypes."""
 
     def _next(self, size: int, *, within_pass: bool) -> tuple[Future[Batch], bool]:
         with self._lock:
@@ -396,7 +395,7 @@ class ReplayBuffer:
             return self._flight.take()
 
     def _submit(self, size: int) -> None:
-        # Drawn here and not in the thread: the order of draws, hence the randomness, is the caller's.
+        # Sampled in the caller's thread, so that the order of random numbers is reproducible.
         index, info = self.sampler.sample(self.storage, size, generator=self.generator)
         self._flight.submit(
             lambda: self._read(index, info),
@@ -429,9 +428,9 @@ class ReplayBuffer:
         return data
 
     def _state(self, storage: dict[str, Any]) -> dict[str, Any]:
-        who = type(self).__name__
+        owner = type(self).__name__
         in_flight = [
-            {"data": pack(data, f"{who}: a prefetched batch"), "info": pack(info, f"{who}: its info"), "last": last}
+            {"data": pack(data, f"{owner}: a prefetched batch"), "info": pack(info, f"{owner}: its info"), "last": last}
             for (data, info), last in self._flight.results()
         ]
         return {
@@ -450,16 +449,16 @@ class ReplayBuffer:
         return {name: type(part).__name__ for name, part in parts.items()}
 
     def _fields(self, state: Mapping[str, Any]) -> Fields:
-        who = type(self).__name__
-        fields = Fields(who, state, _STATE)
-        types = Fields(who, fields["types"], tuple(self._types()))
+        owner = type(self).__name__
+        fields = Fields(owner, state, _STATE)
+        types = Fields(owner, fields["types"], tuple(self._types()))
         for name, own in self._types().items():
             if types[name] != own:
-                raise CheckpointError(f"{who}: its {name} is a {own}, the state is of a {types[name]}")
+                raise CheckpointError(f"{owner}: its {name} is a {own}, the state is of a {types[name]}")
         return fields
 
     def _prepare_rows(self, state: Any) -> tuple[int | None, Apply]:
-        """The number of rows in the state of a storage, None if not known, and what applies it."""
+        """The number of rows in the state of a storage, None if unknown, and the function that applies it."""
         prepare = getattr(self.storage, "prepare_load", None)
         if prepare is not None:
             return prepare(state)
@@ -471,27 +470,27 @@ class ReplayBuffer:
         return None, load
 
     def _prepare_rest(self, fields: Fields, rows: int | None) -> Apply:
-        """Validate what is the buffer's own; returns what applies it."""
-        who = type(self).__name__
+        """Validate the fields of the buffer; returns the function that applies them."""
+        owner = type(self).__name__
         count, random = fields.integer("write_count"), None
         if (fields["generator"] is None) != (self.generator is None):
             has, lacks = ("buffer", "state") if fields["generator"] is None else ("state", "buffer")
             raise CheckpointError(
-                f"{who}: the {has} has a generator, the {lacks} has none; the continuation would draw other batches"
+                f"{owner}: the {has} has a generator, the {lacks} has none; the continuation would sample other batches"
             )
         if self.generator is not None:
-            # A copy: torch reads the state from where its memory begins, also if the tensor begins later.
+            # A copy, because torch ignores the storage offset of the tensor.
             random = fields.tensor("generator", torch.uint8, 1).clone()
-            with reading(f"{who}: the generator on {self.generator.device}"):
+            with reading(f"{owner}: the generator on {self.generator.device}"):
                 torch.Generator(self.generator.device).set_state(random)
         size = None if fields["batch_size"] is None else fields.integer("batch_size", low=1)
         in_flight = fields.items("in_flight")
         if in_flight and size != self.batch_size:
             raise CheckpointError(
-                f"{who}: the state holds prefetched batches of {size} rows, this buffer has "
+                f"{owner}: the state holds prefetched batches of {size} rows, this buffer has "
                 f"batch_size={self.batch_size}"
             )
-        landing = [_landing(who, item, rows) for item in in_flight]
+        landing = [_landing(owner, item, rows) for item in in_flight]
 
         def apply() -> None:
             self._flight.clear()
@@ -505,7 +504,7 @@ class ReplayBuffer:
 
 
 class _Chain:
-    """Two transforms, one after the other."""
+    """Composition of two transforms."""
 
     def __init__(self, first: Callable[[Any], Any], second: Callable[[Any], Any]) -> None:
         self._first, self._second = first, second
@@ -518,10 +517,10 @@ class _Chain:
         return f"{self._first!r}, {self._second!r}"
 
 
-def _landing(who: str, item: Any, rows: int | None) -> tuple[Batch, bool]:
+def _landing(owner: str, item: Any, rows: int | None) -> tuple[Batch, bool]:
     """A prefetched batch of a state, and whether it ended a pass."""
-    fields = Fields(who, item, ("data", "info", "last"))
-    data, info = (unpack(fields[name], f"{who}: a prefetched batch") for name in ("data", "info"))
+    fields = Fields(owner, item, ("data", "info", "last"))
+    data, info = (unpack(fields[name], f"{owner}: a prefetched batch") for name in ("data", "info"))
     if not isinstance(info, dict) or INDEX not in info:
         fields.fail("the info of a prefetched batch has no index")
     index = info[INDEX]

@@ -1,4 +1,4 @@
-"""From a list of rows to a batch."""
+"""Collation of a list of rows into a batch."""
 
 from __future__ import annotations
 

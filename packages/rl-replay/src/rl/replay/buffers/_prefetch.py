@@ -1,4 +1,4 @@
-"""Prefetched batches: sampled in the caller's thread, gathered and transformed in another."""
+"""Queue of prefetched batches: sampled in the caller's thread, gathered and transformed in another."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 __all__ = ["Batch", "Flight"]
 
 Batch = tuple[Any, dict[Any, Any]]
-"""What `sample` returns: data and info."""
+"""Data and info of a sample."""
 
 
 class _InFlight:
-    """One batch on its way.
+    """A batch in preparation.
 
     Args:
-        last: whether the draw ended a pass of the sampler.
+        last: whether it ends a pass of the sampler.
     """
 
     def __init__(self, *, last: bool) -> None:
@@ -28,7 +28,7 @@ class _InFlight:
 
 
 class Flight:
-    """Batches in order of their draw, at most `depth` of them ahead of the consumer.
+    """Queue of prefetched batches in the order of sampling.
 
     Args:
         depth: number of batches that are prefetched, and of threads.
@@ -37,20 +37,20 @@ class Flight:
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self._queue: deque[_InFlight] = deque()
-        self._reading: deque[_InFlight] = deque()  # also those that were taken before they had read their rows
+        self._reading: deque[_InFlight] = deque()  # including batches that were taken before their rows were read
         self._pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def wants_more(self, *, within_pass: bool) -> bool:
-        """Whether another batch is to be drawn before one is taken."""
+        """Whether to sample another batch before one is taken."""
         if within_pass and self._queue and self._queue[-1].last:
             return False
         return len(self._queue) <= self.depth
 
     def submit(self, gather: Callable[[], Any], finish: Callable[[Any], Batch], *, last: bool) -> None:
-        """Start on a batch: `gather` reads the storage, `finish` no longer does."""
+        """Prepare a batch: `gather` reads the storage, `finish` does not."""
         item = _InFlight(last=last)
 
         def work() -> None:
@@ -60,7 +60,7 @@ class Flight:
                 finally:
                     item.gathered.set()
                 item.future.set_result(finish(rows))
-            except BaseException as error:  # noqa: BLE001  it is raised again where the batch is taken
+            except BaseException as error:  # noqa: BLE001  raised again by `take`
                 item.future.set_exception(error)
 
         if self.depth == 0:
@@ -75,7 +75,7 @@ class Flight:
         self._queue.append(item)
 
     def land(self, batch: Batch, *, last: bool) -> None:
-        """Append a batch that is ready."""
+        """Append a finished batch."""
         item = _InFlight(last=last)
         item.gathered.set()
         item.future.set_result(batch)

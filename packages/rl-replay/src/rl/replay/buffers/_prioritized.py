@@ -1,4 +1,4 @@
-"""Replay buffers that draw by priority."""
+"""Replay buffers with a prioritized sampler."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from rl.core.interfaces import Storage, Writer
 from rl.core.keys import TD_ERROR, NestedKey
 from rl.replay import _foreign
-from rl.replay._arguments import refuse_parts
-from rl.replay._priority.backend import offers_more_than_torch, refuse_device
+from rl.replay._arguments import check_parts
+from rl.replay._priority.backend import check_device, offers_more_than_torch
 from rl.replay.buffers._base import ReplayBuffer
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 from rl.replay.samplers._prioritized import PrioritizedSampler
@@ -23,9 +23,9 @@ __all__ = ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"]
 
 
 class _Prioritized(ReplayBuffer):
-    """What both buffers have in common."""
+    """Base of both prioritized buffers."""
 
-    def __init__(  # noqa: PLR0913  those of a buffer and those of its sampler
+    def __init__(  # noqa: PLR0913  arguments of buffer and sampler
         self,
         *,
         alpha: float,
@@ -47,7 +47,7 @@ class _Prioritized(ReplayBuffer):
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        refuse_parts(type(self).__name__, storage=storage, writer=writer, transform=transform)
+        check_parts(type(self).__name__, storage=storage, writer=writer, transform=transform)
         storage = ListStorage() if storage is None else storage
         if sampler_device is None and backend == "auto":
             sampler_device = _device_for(type(self).__name__, storage, dtype)
@@ -78,7 +78,7 @@ class _Prioritized(ReplayBuffer):
 
     @property
     def alpha(self) -> float:
-        """How much priority counts; may be set."""
+        """Exponent of the priorities; may be set."""
         return self._priorities.alpha
 
     @alpha.setter
@@ -88,7 +88,7 @@ class _Prioritized(ReplayBuffer):
 
     @property
     def beta(self) -> float:
-        """How much of the bias the weights correct; may be set."""
+        """Exponent of the importance weights; may be set."""
         return self._priorities.beta
 
     @beta.setter
@@ -97,11 +97,11 @@ class _Prioritized(ReplayBuffer):
             self._priorities.beta = value
 
     def update_priorities(self, index: Tensor, priority: Tensor) -> None:
-        """The same as `update_priority`."""
+        """Alias of `update_priority`."""
         self.update_priority(index, priority)
 
 
-_Prioritized.__init__.__qualname__ = "PrioritizedReplayBuffer.__init__"  # whose it is, for a wrong argument
+_Prioritized.__init__.__qualname__ = "PrioritizedReplayBuffer.__init__"  # named in errors about arguments
 
 
 @final
@@ -239,9 +239,9 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         super().update_tensordict_priority(data)
 
 
-def _device_for(who: str, storage: Storage, dtype: torch.dtype) -> torch.device | None:
+def _device_for(owner: str, storage: Storage, dtype: torch.dtype) -> torch.device | None:
     device = getattr(storage, "device", None)
     if device is None or torch.device(device).type == "cpu":
         return None
-    device = refuse_device(who, device)
+    device = check_device(owner, device)
     return device if offers_more_than_torch(device, dtype) else None

@@ -1,4 +1,4 @@
-"""The replay buffer for TensorDicts whose samples know where they came from."""
+"""Replay buffer for TensorDicts; samples have their indices and importance weights."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["TensorDictReplayBuffer"]
 
 @_foreign.buffer
 class TensorDictReplayBuffer(ReplayBuffer):
-    """A `ReplayBuffer` that writes what is known about a draw into the sampled TensorDict.
+    """A `ReplayBuffer` that writes the info of a sample into the sampled TensorDict.
 
     Args:
-        priority_key: where raw priorities ``[n, ...]`` are read, if the sampler has priorities: in batches that are
-            written, if they have it, and by `update_tensordict_priority`.
-        storage: as all that follow: see `ReplayBuffer`.
+        priority_key: entry of raw priorities ``[n, ...]``; read from written batches that have it and by
+            `update_tensordict_priority`, if the sampler has priorities.
+        storage: see `ReplayBuffer`.
         sampler: see `ReplayBuffer`.
         writer: see `ReplayBuffer`.
         batch_size: see `ReplayBuffer`.
@@ -93,25 +93,25 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return super().extend(data)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Update priorities from a sample that went through a loss.
+        """Update priorities from a sample with TD errors.
 
         Reads ``index`` ``[n]`` and `priority_key` ``[n, ...]``; of rows of several steps the priorities are reduced.
 
         Raises:
-            ContractError: if an entry is missing, `data` is no TensorDict, or the sampler has no priorities.
+            ContractError: if an entry is missing, `data` is not a TensorDict, or the sampler has no priorities.
             SpecError: if a priority, or its power, is infinite or NaN; nothing is written then.
-            ShapeError: if the shapes do not agree; nothing is written then.
+            ShapeError: if the shapes differ; nothing is written then.
         """
-        who = type(self).__name__
+        owner = type(self).__name__
         if not isinstance(data, TensorDictBase):  # pyright: ignore[reportUnnecessaryIsInstance]  callers may not check
-            raise ContractError(f"{who}: priorities are read from a TensorDict, got {type(data).__name__}")
+            raise ContractError(f"{owner}: priorities are read from a TensorDict, got {type(data).__name__}")
         index, priority = (data.get(key, None) for key in (INDEX, self.priority_key))
         if index is None:
-            raise ContractError(f"{who}: this TensorDict has no 'index'; give a sample of this buffer")
+            raise ContractError(f"{owner}: this TensorDict has no 'index'; give a sample of this buffer")
         if priority is None:
             raise ContractError(
-                f"{who}: this sample has no {key_str(self.priority_key)}, the priority_key of the buffer. A loss "
-                "writes it into the TensorDict that it is called with; has it another name there?"
+                f"{owner}: this sample has no {key_str(self.priority_key)}, the priority_key of the buffer. Call "
+                "the loss on this sample first, or set priority_key to the entry that it writes"
             )
         if index.dim() > 1:  # rows of several steps: the sample repeats the index of a row over its steps
             index = index.reshape(len(index), -1)[:, 0]
@@ -142,16 +142,16 @@ class TensorDictReplayBuffer(ReplayBuffer):
             return None
         if len(found) < len(rows) or len({row.shape for row in found}) > 1:
             raise ContractError(
-                f"{type(self).__name__}: some rows have {key_str(self.priority_key)} of one shape, others not; "
-                "give all of them one, or none"
+                f"{type(self).__name__}: {key_str(self.priority_key)} differs in shape between rows, or some "
+                "lack it; give it to all rows in one shape, or to none"
             )
         return torch.stack(found)
 
     def _check(self, data: Any) -> None:
         for rows in data if isinstance(data, list) else [data]:
-            self._refuse_other(rows)
+            self._check_type(rows)
 
-    def _refuse_other(self, data: Any) -> None:
+    def _check_type(self, data: Any) -> None:
         if not isinstance(data, TensorDictBase):
             raise ContractError(
                 f"{type(self).__name__} stores TensorDicts, got {type(data).__name__}; use ReplayBuffer for others"
@@ -159,7 +159,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         for key in (INDEX,) if self._check_priority is None else (INDEX, PRIORITY_WEIGHT):
             if key in data.keys():
                 raise ContractError(
-                    f"{type(self).__name__} writes {key!r} into its samples, and this batch has one already; drop it "
+                    f"{type(self).__name__} writes {key!r} into its samples, and this batch has one already; remove it "
                     f"with batch.exclude({key!r})"
                 )
 

@@ -1,4 +1,4 @@
-"""Sampling in proportion to priority: Schaul et al. 2016, "Prioritized Experience Replay"."""
+"""Prioritized sampler: Schaul et al. 2016, "Prioritized Experience Replay"."""
 
 from __future__ import annotations
 
@@ -12,61 +12,60 @@ from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import PriorityTree, Storage
 from rl.core.keys import PRIORITY_WEIGHT
 from rl.core.state import reading
-from rl.replay._arguments import refuse_empty, whole
+from rl.replay._arguments import check_rows, whole
 from rl.replay._priority.arguments import (
     as_index,
     as_priority,
+    check_exponent,
+    check_finite,
+    check_overflow,
     check_reduction,
+    flat_priority,
     large_zeros,
     powers,
-    refuse_bad,
-    refuse_exponent,
-    refuse_overflow,
-    same_places,
 )
-from rl.replay._priority.backend import Backend, find_tree, refuse_device
+from rl.replay._priority.backend import Backend, check_device, find_tree
 from rl.replay._priority.checks import write_in_order
 from rl.replay._state import Apply, Fields
 
 __all__ = ["PrioritizedSampler"]
 
-_FIXED = ("eps", "reduction", "max_priority_within_buffer")  # arguments that a state must agree with
+_FIXED = ("eps", "reduction", "max_priority_within_buffer")  # arguments that are compared with a state
 
-_disabled: list[Callable[..., Any]] = []  # `_draw`, not to be followed by the compiler
+_disabled: list[Callable[..., Any]] = []  # `_draw` with `torch.compiler.disable`
 
 
 @final
 class PrioritizedSampler:
-    """Each row with probability ``P(i) = p_i / sum(p)``, ``p_i = (|raw_i| + eps) ** alpha``, with replacement.
+    """Prioritized sampler with replacement.
 
-    That is eq. 1 of Schaul et al. 2016. The info of a draw has ``priority_weight``
+    Row i has the probability ``P(i) = p_i / sum(p)`` with ``p_i = (|raw_i| + eps) ** alpha``, eq. 1 of Schaul et al.
+    2016. The info of a sample has ``priority_weight``
     ``(p_i / p_min) ** -beta``: their importance weights (section 3.4) over the largest that a row of the buffer can
-    have. A raw priority of zero with ``eps=0`` is never drawn, and does not count as ``p_min``.
+    have. A raw priority of zero with ``eps=0`` is never sampled and is left out of ``p_min``.
 
-    Rows that are written get the largest raw priority that was ever given, 1.0 at least, so that each is likely to be
-    seen soon; a row that is overwritten loses its old one.
+    New rows get the largest raw priority of all updates, at least 1.0, so that each is likely to be sampled soon.
 
     Args:
-        max_capacity: number of rows at most; that of the storage.
+        max_capacity: largest number of rows; `max_size` of the storage.
         alpha: exponent of the priorities; 0 is uniform. May be set later: powers are recomputed from raw priorities.
-        beta: how much of the bias is corrected; 1 is all of it. May be set later.
+        beta: exponent of the importance weights; 1 corrects the bias fully. May be set later.
         eps: added to the absolute raw priority.
-        dtype: of priorities and weights, `torch.float32` or `torch.float64`.
-        reduction: how several raw priorities of one row become one: ``"max"``, ``"min"``, ``"mean"``, ``"median"``.
-        max_priority_within_buffer: new rows get the largest raw priority of the rows that are stored now (1.0 if there
-            is none above zero), which takes a pass over them.
+        dtype: dtype of priorities and weights, `torch.float32` or `torch.float64`.
+        reduction: reduces several raw priorities of one row to one: ``"max"``, ``"min"``, ``"mean"``, ``"median"``.
+        max_priority_within_buffer: new rows get the largest raw priority of the stored rows (1.0 if none is above
+            zero), which takes a pass over them.
         backend: name of the priority tree: ``"native"`` (package rl-native), ``"cuda"``, ``"torch"``, that of another
-            plugin; ``"auto"`` takes the first that answers.
-        device: where priorities live; the CPU if None, and for ``backend="cuda"`` the current CUDA device.
-        compilable: for a `sample` inside of a compiled function. With the torch tree, which has to read values, the
-            draw is then one break of the graph; with a tree of registered operations there is none, unless a
-            `generator` is given, which the compiler cannot hold in a graph. `update_priority` is one graph with the
-            latter; with the torch tree, call it outside of the compiled function.
-        stratified: draw one row from each of n equal parts of the total: the same probabilities, less variance.
+            plugin; ``"auto"`` selects the first that is available.
+        device: device of the priorities; if None the CPU, for ``backend="cuda"`` the current CUDA device.
+        compilable: allow `sample` in a compiled function. The torch tree reads values and is one graph break; a tree of
+            registered operations has none, unless a `generator` is given. `update_priority` can be compiled with such a
+            tree; with the torch tree, call it outside of the compiled function.
+        stratified: sample one row from each of n equal parts of the total: same probabilities, less variance.
 
     Raises:
         ContractError: if an argument is out of its range.
-        BackendError: if the named back end is absent; says how to install it.
+        BackendError: if the named back end is not installed.
 
     Example:
         >>> from rl.replay.storages import TensorStorage
@@ -95,27 +94,27 @@ class PrioritizedSampler:
         compilable: bool = False,
         stratified: bool = False,
     ) -> None:
-        who = type(self).__name__
+        owner = type(self).__name__
         capacity = whole(max_capacity)
         if capacity is None:
-            raise ContractError(f"{who}: max_capacity must be an integer of at least 1, got {max_capacity!r}")
+            raise ContractError(f"{owner}: max_capacity must be an integer of at least 1, got {max_capacity!r}")
         if dtype not in (torch.float32, torch.float64):
-            raise ContractError(f"{who}: dtype must be torch.float32 or torch.float64, got {dtype}")
-        check_reduction(who, reduction)
+            raise ContractError(f"{owner}: dtype must be torch.float32 or torch.float64, got {dtype}")
+        check_reduction(owner, reduction)
         self.max_capacity: Final = capacity
-        self.eps: Final = refuse_exponent(who, "eps", eps)
+        self.eps: Final = check_exponent(owner, "eps", eps)
         self.dtype: Final = dtype
         self.reduction: Final = reduction
         self.max_priority_within_buffer: Final = max_priority_within_buffer
         self.stratified: Final = stratified
         self.compilable: Final = compilable
-        self._alpha = refuse_exponent(who, "alpha", alpha)
-        self._beta = refuse_exponent(who, "beta", beta)
-        refuse_overflow(who, torch.ones(1, device="cpu"), self.eps, self._alpha, dtype, of_new_rows=True)
+        self._alpha = check_exponent(owner, "alpha", alpha)
+        self._beta = check_exponent(owner, "beta", beta)
+        check_overflow(owner, torch.ones(1, device="cpu"), self.eps, self._alpha, dtype, of_new_rows=True)
         by_name = device is None and backend == "cuda"
-        where = refuse_device(who, "cuda", backend=backend) if by_name else refuse_device(who, device or "cpu")
+        where = check_device(owner, "cuda", backend=backend) if by_name else check_device(owner, device or "cpu")
         with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
-            tree, self._backend = find_tree(who, backend, capacity, where, dtype)
+            tree, self._backend = find_tree(owner, backend, capacity, where, dtype)
             self._raw, self._rows = large_zeros(capacity, dtype, where), 0  # rows with a priority, always the first
             self._largest = torch.ones((), dtype=dtype, device=where)
         self._tree: Final[PriorityTree] = tree
@@ -129,57 +128,57 @@ class PrioritizedSampler:
 
     @property
     def backend(self) -> Backend:
-        """Which priority tree is used, and why."""
+        """The selected priority tree and the reason."""
         return self._backend
 
     @property
     def device(self) -> torch.device:
-        """Where priorities live."""
+        """Device of the priorities."""
         return self._tree.device
 
     @property
     def alpha(self) -> float:
-        """How much priority counts. Setting it makes everything again from raw priorities, in one pass."""
+        """Exponent of the priorities. Setting it recomputes all powers from raw priorities, in one pass."""
         return self._alpha
 
     @alpha.setter
     def alpha(self, value: float) -> None:
-        value = refuse_exponent(type(self).__name__, "alpha", value)
+        value = check_exponent(type(self).__name__, "alpha", value)
         if value != self._alpha:
             self.check()
-            self._refuse_of_new_rows(value, self._largest)
+            self._check_new_rows(value, self._largest)
             rows = torch.arange(self._rows, device=self._raw.device)
             self._write_tree(rows, self._raw[: self._rows], value)
             self._alpha = value
 
     @property
     def beta(self) -> float:
-        """How much of the bias the weights correct."""
+        """Exponent of the importance weights."""
         return self._beta
 
     @beta.setter
     def beta(self, value: float) -> None:
-        self._beta = refuse_exponent(type(self).__name__, "beta", value)
+        self._beta = check_exponent(type(self).__name__, "beta", value)
 
     def attach(self, storage: Storage) -> None:
-        """Give rows that `storage` has already, such as a dataset's, the priority of new rows; a buffer calls it."""
+        """Give the stored rows, such as a dataset, the priority of new rows; called by the buffer."""
         if len(storage) > self._rows:
             self._catch_up(len(storage))
 
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Draw indices ``[batch_size]`` int64, with ``priority_weight`` ``[batch_size]`` in (0, 1].
+        """Sample indices ``[batch_size]`` int64, with ``priority_weight`` ``[batch_size]`` in (0, 1].
 
-        Rows that were written past the sampler, such as those of a dataset, count as new.
+        Rows that were written past the buffer are new rows.
 
         Raises:
-            ContractError: if the storage is empty, lost rows, or is larger than `max_capacity`, all priorities are
-                zero, or `batch_size` is below 1.
+            ContractError: if the storage is empty, has fewer rows than before or more than `max_capacity`, if all
+                priorities are zero, or `batch_size` is below 1.
         """
         rows = len(storage)
         if rows != self._rows or batch_size < 1 or not rows:
-            self._catch_up(refuse_empty("PrioritizedSampler", storage, batch_size))
+            self._catch_up(check_rows("PrioritizedSampler", storage, batch_size))
         try:
             if self._sample_weighted is not None:
                 index, weight = self._sample_weighted(
@@ -199,45 +198,45 @@ class PrioritizedSampler:
         """Give the rows that were just written the priority of new rows.
 
         Args:
-            index: int64 ``[n]``, on the CPU as writers make it; one on another device is read, which waits for it.
+            index: int64 ``[n]``, on the CPU; one on another device makes the host wait.
             data: not used.
         """
         rows = max(self._rows, int(index.max()) + 1) if self._rows < self.max_capacity else self._rows
         if rows > self.max_capacity:
-            self._refuse_capacity(rows)
+            self._raise_capacity(rows)
         index = as_index("PrioritizedSampler", index, self._raw.device)
         if self.max_priority_within_buffer:
-            self._raw.index_fill_(0, index, 0)  # what is overwritten is no longer in the buffer
+            self._raw.index_fill_(0, index, 0)  # of overwritten rows
         self._write(index, self._of_new_rows().expand(len(index)).contiguous(), rows)
         self._rows = rows
 
     def check_priority(self, priority: Any, rows: int) -> Tensor:
-        """Raw priorities ``[rows]`` from ``[rows, ...]``; writes nothing.
+        """Validate raw priorities ``[rows, ...]`` and reduce them to ``[rows]``; writes nothing.
 
         Raises:
             ShapeError: if there is not one row of priorities for each row.
-            SpecError: if one, or its power, is infinite or not a number.
+            SpecError: if one, or its power, is infinite or NaN.
         """
         priority = as_priority("PrioritizedSampler", priority, rows, self.reduction, self._raw)
-        refuse_bad("PrioritizedSampler", priority)
-        refuse_overflow("PrioritizedSampler", priority, self.eps, self._alpha, self.dtype)
+        check_finite("PrioritizedSampler", priority)
+        check_overflow("PrioritizedSampler", priority, self.eps, self._alpha, self.dtype)
         return priority
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Set raw priorities, usually TD errors; of a repeated index the last one counts.
+        """Set raw priorities, usually TD errors; of a repeated index the last one is kept.
 
         Args:
             index: int64 ``[n]`` or ``[*B]``, or an int.
-            priority: ``[n, ...]`` or ``[*B, ...]``, or one number for all. The absolute value counts; trailing
+            priority: ``[n, ...]`` or ``[*B, ...]``, or one number for all. Its absolute value is used; trailing
                 dimensions are reduced.
 
         Raises:
-            IndexError: if an index is outside of the rows that are stored.
-            SpecError: if an index is no integer, or a priority or its power is infinite or not a number.
+            IndexError: if an index is not that of a stored row.
+            SpecError: if an index is not an integer, or a priority or its power is infinite or NaN.
             ShapeError: if there is not one row of priorities for each index. In each case nothing is written.
         """
-        if not self._in_form(index, priority):
-            priority = same_places(index, priority)
+        if not self._is_converted(index, priority):
+            priority = flat_priority(index, priority)
             index = as_index("PrioritizedSampler", index, self._raw.device)
             priority = as_priority("PrioritizedSampler", priority, len(index), self.reduction, self._raw)
             if not len(index):
@@ -245,35 +244,34 @@ class PrioritizedSampler:
         self._write(index, priority, self._rows, self._largest)
 
     def update_priorities(self, index: Any, priority: Any) -> None:
-        """The same as `update_priority`."""
+        """Alias of `update_priority`."""
         self.update_priority(index, priority)
 
     def check(self) -> None:
-        """Wait for the device, and raise for a batch that it refused since the last check.
+        """Wait for the device, and raise for an invalid update since the last check.
 
-        On an accelerator `update_priority` does not wait: what is refused writes nothing, but is known only later.
-        `state_dict`, and setting `alpha`, check too. On a CPU calls raise at once, and this does nothing.
+        On an accelerator `update_priority` does not wait: an invalid update writes nothing and is reported here, by
+        `state_dict` and when `alpha` is set. On a CPU every call raises at once, and this does nothing.
 
         Raises:
             IndexError: if an index was outside of the rows that are stored.
-            SpecError: if a priority was infinite or not a number, or nothing could be drawn.
+            SpecError: if a priority was infinite or NaN, or all were zero at a sample.
         """
         if self._check is not None:
             self._check()
 
     def restart(self) -> None:
-        """Nothing to do: there are no passes."""
+        """Do nothing: there are no passes."""
 
     def empty(self) -> None:
-        """Forget all priorities, and the largest."""
+        """Remove all priorities; new rows get 1.0."""
         self._truncate(0)
         self._largest.fill_(1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Raw priorities, those in the tree, exponents.
+        """Raw priorities, their powers, and exponents.
 
-        It fits a sampler with another back end too, whose priorities are then the same. The draws that follow are
-        the same only with the same back end.
+        A sampler with another back end loads the same priorities, but only the same back end samples the same rows.
         """
         self.check()
         rows = torch.arange(self._rows, device=self._raw.device)
@@ -287,10 +285,10 @@ class PrioritizedSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken.
+        """Continue from `state`.
 
         Raises:
-            CheckpointError: if `state` is damaged, or of a sampler with other arguments. Nothing is changed then.
+            CheckpointError: if `state` is damaged, or the arguments differ. Nothing is changed then.
         """
         self.prepare_load(state)()
 
@@ -305,11 +303,11 @@ class PrioritizedSampler:
         Raises:
             CheckpointError: see `load_state_dict`.
         """
-        who = type(self).__name__
-        with reading(who):
-            fields = Fields(who, state, ("alpha", "beta", *_FIXED, "raw", "priority", "largest"))
+        owner = type(self).__name__
+        with reading(owner):
+            fields = Fields(owner, state, ("alpha", "beta", *_FIXED, "raw", "priority", "largest"))
             fields.match(**{name: getattr(self, name) for name in _FIXED})
-            alpha, beta = (refuse_exponent(who, name, fields[name]) for name in ("alpha", "beta"))
+            alpha, beta = (check_exponent(owner, name, fields[name]) for name in ("alpha", "beta"))
             raw, priority = (fields.tensor(name, self.dtype, 1) for name in ("raw", "priority"))
             largest = fields.tensor("largest", self.dtype, 0)
             limit = self.max_capacity if max_size is None else min(self.max_capacity, max_size)
@@ -322,7 +320,7 @@ class PrioritizedSampler:
                 raw.isfinite().all() and (priority.isfinite() & (priority >= 0)).all() and 0 <= largest < torch.inf
             ):
                 fields.fail("a value of raw, priority or largest is negative, infinite or NaN")
-            self._refuse_of_new_rows(alpha, largest)
+            self._check_new_rows(alpha, largest)
 
         def apply() -> None:
             self._tree.update(torch.arange(len(raw), device=self._device), priority.to(self._device))
@@ -339,8 +337,8 @@ class PrioritizedSampler:
             f"backend={self._backend.name})"
         )
 
-    def _in_form(self, index: Any, priority: Any) -> bool:
-        """Whether both are what `_write` takes already; most are, and it is cheaper to see than to make it so."""
+    def _is_converted(self, index: Any, priority: Any) -> bool:
+        """Whether both need no conversion before `_write`, the common case."""
         return (
             type(index) is Tensor
             and type(priority) is Tensor
@@ -353,19 +351,19 @@ class PrioritizedSampler:
         )
 
     def _write(self, index: Tensor, raw: Tensor, rows: int, largest: Tensor | None = None) -> None:
-        """Raw priorities at indices below `rows`, into the tree and into `_raw`; nothing if one is refused.
+        """Write raw priorities at indices below `rows` into the tree and into `_raw`; nothing if one is invalid.
 
-        A tree that takes it all does it in one call, which reads no value on the host: on an accelerator nothing waits.
+        A tree with `update_from_errors` does all in one call, without reading values on the host.
         """
         if self._update_from_errors is not None:
             try:
                 self._update_from_errors(index, raw, self.eps, self._alpha, raw=self._raw, largest=largest, rows=rows)
             except (IndexError, ValueError) as error:
-                self._refuse(raw, self._alpha, error)
+                self._raise_update(raw, self._alpha, error)
             return
         if rows < self.max_capacity and (largest is not None) and int(index.max()) >= rows:
-            self._refuse(raw, self._alpha, IndexError(f"index {int(index.max())} is outside [0, {rows})"))
-        self._write_tree(index, raw, self._alpha)  # first, because it refuses before it writes
+            self._raise_update(raw, self._alpha, IndexError(f"index {int(index.max())} is outside [0, {rows})"))
+        self._write_tree(index, raw, self._alpha)  # first, because it validates before it writes
         write_in_order(self._raw, index, raw)
         if largest is not None:
             torch.maximum(largest, torch.linalg.vector_norm(raw, torch.inf), out=largest)
@@ -377,22 +375,22 @@ class PrioritizedSampler:
             else:
                 self._tree.update(index, powers("PrioritizedSampler", raw, self.eps, alpha))
         except (IndexError, ValueError) as error:
-            self._refuse(raw, alpha, error)
+            self._raise_update(raw, alpha, error)
 
-    def _refuse(self, raw: Tensor, alpha: float, error: Exception) -> NoReturn:
-        """What a tree refused, in the words of the sampler."""
+    def _raise_update(self, raw: Tensor, alpha: float, error: Exception) -> NoReturn:
+        """Raise the error of a tree with the names of the sampler."""
         if isinstance(error, IndexError):
-            said = str(error).removesuffix("; nothing was written")
+            reason = str(error).removesuffix("; nothing was written")
             raise IndexError(
-                f"PrioritizedSampler: {said}: not one of the {self._rows} rows that are stored; nothing was written"
+                f"PrioritizedSampler: {reason}: not one of the {self._rows} rows that are stored; nothing was written"
             ) from error
-        refuse_bad("PrioritizedSampler", raw)
+        check_finite("PrioritizedSampler", raw)
         raise SpecError(f"PrioritizedSampler: with alpha={alpha}, {error}") from error
 
-    def _refuse_of_new_rows(self, alpha: float, largest: Tensor) -> None:
-        """Refuse an alpha with which no row could be written: `extended` comes too late for that."""
+    def _check_new_rows(self, alpha: float, largest: Tensor) -> None:
+        """Check that the priority of new rows is finite with `alpha`, before rows are written."""
         largest = torch.ones_like(largest) if self.max_priority_within_buffer else largest
-        refuse_overflow("PrioritizedSampler", largest.view(1), self.eps, alpha, self.dtype, of_new_rows=True)
+        check_overflow("PrioritizedSampler", largest.view(1), self.eps, alpha, self.dtype, of_new_rows=True)
 
     def _of_new_rows(self) -> Tensor:
         if not self.max_priority_within_buffer:
@@ -401,18 +399,18 @@ class PrioritizedSampler:
         return torch.where(inside > 0, inside, torch.ones_like(inside))
 
     def _catch_up(self, rows: int) -> None:
-        """`rows` are stored, of which some may not be known yet."""
+        """Give stored rows without a priority that of new rows."""
         if rows > self.max_capacity:
-            self._refuse_capacity(rows)
+            self._raise_capacity(rows)
         if rows < self._rows:
             raise ContractError(
-                f"PrioritizedSampler: there are priorities of {self._rows} rows, and the storage has {rows}; empty or "
-                "load the buffer, not its storage alone"
+                f"PrioritizedSampler: has priorities of {self._rows} rows, and the storage has {rows} rows; empty or "
+                "load the buffer, not only its storage"
             )
         if rows > self._rows:
             self.extended(torch.arange(self._rows, rows, device="cpu"), None)
 
-    def _refuse_capacity(self, rows: int) -> None:
+    def _raise_capacity(self, rows: int) -> None:
         raise ContractError(
             f"PrioritizedSampler: made for max_capacity={self.max_capacity} rows, and the storage has {rows}; give it "
             "the max_size of the storage"

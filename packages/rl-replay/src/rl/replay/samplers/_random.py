@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl.core.interfaces import Storage
-from rl.replay._arguments import refuse_empty, refuse_priority, refuse_without_replacement
+from rl.replay._arguments import check_replacement, check_rows, raise_no_priority
 from rl.replay._state import Apply, Fields
 
 __all__ = ["RandomSampler"]
@@ -35,7 +35,7 @@ class RandomSampler:
     ran_out = False
 
     def __init__(self, *, replacement: bool = True) -> None:
-        refuse_without_replacement("RandomSampler", "SamplerWithoutReplacement", replacement=replacement)
+        check_replacement("RandomSampler", "SamplerWithoutReplacement", replacement=replacement)
 
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
@@ -45,7 +45,7 @@ class RandomSampler:
         Raises:
             ContractError: if the storage is empty or `batch_size` is below 1.
         """
-        rows = refuse_empty("RandomSampler", storage, batch_size)
+        rows = check_rows("RandomSampler", storage, batch_size)
         if generator is None:
             return torch.randint(rows, (batch_size,), device="cpu"), {}
         return torch.randint(rows, (batch_size,), generator=generator, device=generator.device), {}
@@ -59,7 +59,7 @@ class RandomSampler:
         Raises:
             ContractError: always.
         """
-        refuse_priority("RandomSampler")
+        raise_no_priority("RandomSampler")
 
     def restart(self) -> None:
         """Nothing to do: there are no passes."""

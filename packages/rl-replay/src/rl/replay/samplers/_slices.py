@@ -10,7 +10,7 @@ from torch import Tensor
 from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
 from rl.replay import _foreign
-from rl.replay._arguments import refuse_without_replacement
+from rl.replay._arguments import check_replacement
 from rl.replay._slices.sampler import SlicesBase
 from rl.replay._untraced import untraced
 
@@ -86,7 +86,7 @@ class SliceSampler(SlicesBase):
         span: bool | int | tuple[bool | int, bool | int] = False,
         replacement: bool = True,
     ) -> None:
-        refuse_without_replacement(type(self).__name__, "SliceSamplerWithoutReplacement", replacement=replacement)
+        check_replacement(type(self).__name__, "SliceSamplerWithoutReplacement", replacement=replacement)
         keys = {"end_key": end_key, "traj_key": traj_key, "truncated_key": truncated_key, "init_key": init_key}
         super().__init__(
             num_slices, slice_len, keys=keys, strict_length=strict_length, pad_output=pad_output, span=span
@@ -107,4 +107,4 @@ class SliceSampler(SlicesBase):
         """
         count, length = self._split(storage, batch_size)
         table, candidates = self._candidates(storage, length)
-        return self._rows(storage, table, candidates, count, length, generator)
+        return self._rows(table, candidates, count, length, generator)

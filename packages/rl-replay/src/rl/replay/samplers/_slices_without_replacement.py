@@ -98,7 +98,7 @@ class SliceSamplerWithoutReplacement(SlicesBase):
         left = self._left(order)
         self.ran_out = left == 0 or (self.drop_last and left < count)
         self._order = None if self.ran_out else order
-        return self._rows(storage, table, lines, len(lines), length, generator)
+        return self._rows(table, lines, len(lines), length, generator)
 
     def extended(self, index: Tensor, data: Any) -> None:
         """Add rows that were just written to the table of trajectories; the next sample begins a new pass."""
@@ -135,9 +135,11 @@ class SliceSamplerWithoutReplacement(SlicesBase):
         Raises:
             CheckpointError: see `load_state_dict`.
         """
-        who = type(self).__name__
-        with reading(who):
-            fields = Fields(who, state, ("drop_last", "shuffle", "trajectories", "order", "position", "of", "ran_out"))
+        owner = type(self).__name__
+        with reading(owner):
+            fields = Fields(
+                owner, state, ("drop_last", "shuffle", "trajectories", "order", "position", "of", "ran_out")
+            )
             fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
             load = super().prepare_load(fields["trajectories"], rows, max_size)
             of, ran_out = fields.integers("of", low=0, high=2**63), fields.flag("ran_out")

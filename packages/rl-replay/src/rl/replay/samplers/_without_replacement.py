@@ -11,7 +11,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.state import reading
-from rl.replay._arguments import refuse_empty, refuse_priority
+from rl.replay._arguments import check_rows, raise_no_priority
 from rl.replay._state import Apply, Fields
 
 __all__ = ["SamplerWithoutReplacement"]
@@ -52,7 +52,7 @@ class SamplerWithoutReplacement:
             ContractError: if the storage is empty, `batch_size` is below 1, or with `drop_last` above the
                 number of rows.
         """
-        rows = refuse_empty("SamplerWithoutReplacement", storage, batch_size)
+        rows = check_rows("SamplerWithoutReplacement", storage, batch_size)
         if self.drop_last and batch_size > rows:
             raise ContractError(
                 f"SamplerWithoutReplacement: drop_last leaves nothing of {rows} rows in batches of {batch_size}; "
@@ -81,7 +81,7 @@ class SamplerWithoutReplacement:
         Raises:
             ContractError: always.
         """
-        refuse_priority("SamplerWithoutReplacement")
+        raise_no_priority("SamplerWithoutReplacement")
 
     def restart(self) -> None:
         """Begin a new pass with the next draw."""
@@ -120,9 +120,9 @@ class SamplerWithoutReplacement:
         Raises:
             CheckpointError: see `load_state_dict`.
         """
-        who = "SamplerWithoutReplacement"
-        with reading(who):
-            fields = Fields(who, state, ("drop_last", "shuffle", "order", "position", "ran_out"))
+        owner = "SamplerWithoutReplacement"
+        with reading(owner):
+            fields = Fields(owner, state, ("drop_last", "shuffle", "order", "position", "ran_out"))
             fields.match(drop_last=self.drop_last, shuffle=self.shuffle)
             ran_out, order, count = fields.flag("ran_out"), None, 0
             if fields["order"] is not None:

@@ -1,4 +1,4 @@
-"""Copies of stored rows, one by one or a run of them at once: who makes them, and how plain torch does."""
+"""Copies of stored rows, one by one or a run of them at once; selection of the back end, and plain torch."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rl.core.registry import default
 
 __all__ = ["TorchRowGather", "flat_rows", "row_gather"]
 
-_NOT_ALONG_ONE: Final = {torch.uint16, torch.uint32, torch.uint64}  # torch picks these out of matrices only
+_NOT_ALONG_ONE: Final = {torch.uint16, torch.uint32, torch.uint64}  # index_select supports these in two dimensions only
 View = tuple[Tensor, torch.Size]
-"""A tensor in the form in which torch copies rows of it most quickly, and the shape of a row."""
+"""A tensor in the shape that `index_select` copies fastest, and the shape of a row."""
 
 
 def row_gather(tensors: Sequence[Tensor]) -> RowGather:
-    """Row copies for these tensors: the first answer to `rl_row_gather`, or plain torch without plugins."""
+    """Row copies for these tensors: the first result of `rl_row_gather`, else plain torch."""
     found = default().answer("rl_row_gather", tensors=tensors) if tensors else None
     return TorchRowGather(tensors) if found is None else found.value
 
 
 def flat_rows(tensor: Tensor) -> Tensor:
-    """`tensor` ``[n, ...]`` as torch copies its rows most quickly: ``[n]`` if a row is one number.
+    """`tensor` ``[n, ...]`` in the shape that torch copies fastest: ``[n]`` if a row has one element.
 
     Example:
         >>> flat_rows(torch.zeros(5, 1)).shape, flat_rows(torch.zeros(5, 3)).shape
@@ -38,7 +38,7 @@ def flat_rows(tensor: Tensor) -> Tensor:
 
 @final
 class TorchRowGather:
-    """Rows of some tensors ``[capacity, ...]``, by plain torch. Views of their written part are made once a length.
+    """Row gather of tensors ``[capacity, ...]`` in plain torch; views of the written part are cached.
 
     Example:
         >>> gather = TorchRowGather([torch.arange(6).unsqueeze(-1)])
@@ -49,7 +49,7 @@ class TorchRowGather:
     """
 
     name = "torch"
-    why = "no plugin was faster here"
+    why = "no installed plugin offers another"
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors: Final = tuple(tensors)
@@ -57,19 +57,19 @@ class TorchRowGather:
         self._runs: tuple[tuple[int, int, int], list[tuple[Tensor, tuple[int, ...]]]] = ((-1, -1, -1), [])
 
     def __reduce__(self) -> tuple[type[TorchRowGather], tuple[Any]]:
-        return TorchRowGather, (self._tensors,)  # without the views: each would bring all of its memory along
+        return TorchRowGather, (self._tensors,)  # without views: each is pickled with all of its memory
 
     def rows(self, written: int, index: Tensor) -> list[Tensor]:
-        """Of each tensor's first `written` rows those under `index` ``[n]``, which is on their device; ``[n, ...]``.
+        """Copies ``[n, ...]`` of the rows `index` ``[n]``, on the device of the tensors, of the first `written` rows.
 
         Raises:
-            IndexError: if an index is outside of them.
+            IndexError: if an index is outside ``[0, written)``.
         """
         count = len(index)
         return [view.index_select(0, index).view(count, *row) for view, row in self._written_rows(written)]
 
     def runs(self, written: int, begin: Tensor, steps: int) -> list[Tensor]:
-        """The `steps` rows from each of `begin` ``[n]`` on, ``[n * steps, ...]``: each run is copied at once.
+        """Copies ``[n * steps, ...]`` of `steps` adjacent rows from each of `begin` ``[n]``.
 
         Raises:
             IndexError: if a run is outside of the first `written` rows.
@@ -81,7 +81,7 @@ class TorchRowGather:
         return [view.index_select(0, begin).view(shape) for view, shape in views]
 
     def _written_rows(self, written: int) -> list[View]:
-        """Of the written part, so that torch itself checks bounds."""
+        """Views of the written part, so that torch checks bounds."""
         known, views = self._rows
         if known != written:
             views = [(flat_rows(tensor[:written]), tensor.shape[1:]) for tensor in self._tensors]
@@ -89,7 +89,7 @@ class TorchRowGather:
         return views
 
     def _written_runs(self, written: int, steps: int, runs: int) -> list[tuple[Tensor, tuple[int, ...]]]:
-        """Each tensor as all runs that it has, which overlap in memory, and the shape of the rows of some of them."""
+        """Overlapping views of all runs of each tensor, and the shape of a sample."""
         if steps > written:
             raise IndexError(f"a run of {steps} rows, and {written} are written")
         views = [
@@ -101,7 +101,7 @@ class TorchRowGather:
 
 
 def _runs_of(tensor: Tensor, runs: int, steps: int) -> Tensor:
-    """``[runs, steps, ...]``, or a matrix where rows lie one behind the other: a run is one piece of memory then."""
+    """View ``[runs, steps, ...]``; a matrix if the tensor is contiguous, so that a run is one piece of memory."""
     if tensor.is_contiguous():
         size = tensor.shape[1:].numel()
         return tensor.as_strided((runs, steps * size), (size, 1))

@@ -53,7 +53,7 @@ class ListStorage:
 
     @property
     def revision(self) -> int:
-        """How often rows were written or forgotten: who keeps notes about rows sees by it that they changed."""
+        """Number of writes and removals; a slice sampler detects changes of its rows by it."""
         return self._revision
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class ListStorage:
             ContractError: if `data` is neither list, TensorDict nor tensor.
             ShapeError: if it has no leading dimension.
         """
-        self._refuse_other(data)
+        self._check_type(data)
         return len(data)
 
     def __getitem__(self, index: Index) -> Any:
@@ -128,7 +128,7 @@ class ListStorage:
         self._revision += 1
 
     def columns(self, keys: Iterable[NestedKey], index: Tensor | None = None) -> dict[NestedKey, Tensor]:
-        """Some entries of the rows under `index` ``[*n]``, or of all rows; those that a row lacks are left out."""
+        """Some entries of the rows under `index` ``[*n]``, or of all rows; entries that a row lacks are omitted."""
         rows = self._rows if index is None else [self._rows[row] for row in index.reshape(-1).tolist()]
         shape = (len(rows),) if index is None else tuple(index.shape)
         found: dict[NestedKey, Tensor] = {}
@@ -140,7 +140,7 @@ class ListStorage:
         return found
 
     def empty(self) -> None:
-        """Forget the rows; what a row looks like stays fixed."""
+        """Remove all rows; keys, shapes and dtypes stay fixed."""
         self._rows.clear()
         self._revision += 1
 
@@ -158,7 +158,7 @@ class ListStorage:
         """Replace the rows by those of `state`.
 
         Raises:
-            CheckpointError: if `state` is damaged, or of a storage with other arguments. Nothing is changed then.
+            CheckpointError: if `state` is damaged, or the arguments differ. Nothing is changed then.
         """
         self.prepare_load(state)[1]()
 
@@ -168,11 +168,11 @@ class ListStorage:
         Raises:
             CheckpointError: see `load_state_dict`.
         """
-        who = type(self).__name__
-        with reading(who):
-            fields = Fields(who, state, ("max_size", "ragged", "rows", "layout"))
+        owner = type(self).__name__
+        with reading(owner):
+            fields = Fields(owner, state, ("max_size", "ragged", "rows", "layout"))
             fields.match(max_size=self.max_size, ragged=self.ragged)
-            rows: list[Any] = unpack(fields.items("rows"), who)
+            rows: list[Any] = unpack(fields.items("rows"), owner)
             layout = None if fields["layout"] is None else Layout.from_state(fields["layout"])
             if len(rows) > self.max_size or (layout is not None and self.ragged):
                 fields.fail(f"it has {len(rows)} rows of {layout}")
@@ -180,7 +180,7 @@ class ListStorage:
                 if isinstance(row, (TensorDictBase, Tensor)) != (layout is not None):
                     fields.fail(f"a row is a {type(row).__name__}, and its layout is {layout}")
                 if layout is not None:
-                    layout.check(flatten(row.unsqueeze(0), 1), who)
+                    layout.check(flatten(row.unsqueeze(0), 1), owner)
 
         def apply() -> None:
             self._rows, self._layout = rows, layout
@@ -189,7 +189,7 @@ class ListStorage:
         return len(rows), apply
 
     def _checked(self, data: Any) -> tuple[list[Any], Layout | None]:
-        self._refuse_other(data)
+        self._check_type(data)
         rows: list[Any] = list(data.unbind(0)) if isinstance(data, (TensorDictBase, Tensor)) else list(data)
         if not rows:
             raise ShapeError("ListStorage: a batch without rows")
@@ -201,7 +201,7 @@ class ListStorage:
         return rows, layout
 
     @staticmethod
-    def _refuse_other(data: Any) -> None:
+    def _check_type(data: Any) -> None:
         if not isinstance(data, (TensorDictBase, Tensor, list, tuple)):
             raise ContractError(
                 f"ListStorage takes a batch of rows (list, TensorDict or tensor), got {type(data).__name__}; "

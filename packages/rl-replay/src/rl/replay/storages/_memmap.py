@@ -76,7 +76,7 @@ class LazyMemmapStorage(TensorRows):
         size = shape.numel() * column.dtype.itemsize
         try:
             with path.open("xb") as file:
-                self._files.append(path)  # at once: whatever fails from here on, it is ours to remove
+                self._files.append(path)  # first, so that it is removed if a later step fails
                 file.truncate(size)
         except FileExistsError:
             raise CheckpointError(
@@ -88,7 +88,7 @@ class LazyMemmapStorage(TensorRows):
         return torch.from_file(str(path), shared=True, size=shape.numel(), dtype=column.dtype).view(shape)
 
     def _unused(self, key: NestedKey) -> Path:
-        """A file for `key` beside those that this storage has: its name tells the key, but need not be it."""
+        """An unused file path for `key`, named after the key as far as file systems allow."""
         name = re.sub(r"[^\w.-]", "_", ".".join(as_tuple(key)), flags=re.ASCII)[:_LONGEST] or "tensor"
         names = (f"{name}.bin" if place == 1 else f"{name}-{place}.bin" for place in count(1))
         return next(path for path in (self.scratch_dir / one for one in names) if path not in self._files)
@@ -116,5 +116,5 @@ def _remove(files: list[Path], folder: Path | None) -> None:
     for path in files:
         path.unlink(missing_ok=True)
     if folder is not None:
-        with suppress(OSError):  # somebody else's files in it stay
+        with suppress(OSError):  # keeps the folder if it has other files
             folder.rmdir()

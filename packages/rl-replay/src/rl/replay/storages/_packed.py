@@ -1,4 +1,4 @@
-"""Memory in which the entries of a row lie side by side, so that a row is one place in memory, not many."""
+"""Packed rows: the short entries of a row are adjacent in memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rl.replay._layout import Column
 __all__ = ["Interleaved"]
 
 _LINE: Final = 64
-"""Bytes that memory gives at once. Rows begin with one where that adds little."""
+"""Bytes of a cache line. Rows begin at one if that adds little memory."""
 _LONGEST: Final = 512
-"""Bytes of an entry that shares a row: an image is as quick to copy wherever it lies."""
+"""Most bytes of a packed entry: packing does not make copies of images faster."""
 _CACHED: Final = 2**22
-"""Bytes that caches hold: there a key of its own place is quicker, above all to copy runs of rows."""
+"""Bytes that caches hold: below, one tensor for each key is faster, above all for runs of rows."""
 
 
 @final
@@ -26,8 +26,8 @@ class Interleaved:
     """The short entries of all rows in one block ``[rows, pitch]`` of bytes.
 
     Args:
-        columns: what a row has, all with a dtype.
-        rows: how many.
+        columns: entries of a row, all with a dtype.
+        rows: number of rows.
 
     Example:
         >>> columns = {"x": Column(torch.Size([3]), torch.float32), "flag": Column(torch.Size([]), torch.bool)}
@@ -38,7 +38,7 @@ class Interleaved:
 
     def __init__(self, columns: Mapping[NestedKey, Column], rows: int) -> None:
         self._columns: Final = dict(columns)
-        # Large numbers first: none lies across a multiple of its own size then, and nothing is left out between them.
+        # Large elements first, so that each is aligned to its own size without padding between entries.
         self._places: dict[NestedKey, int] = {}
         end = 0
         for key in sorted(columns, key=lambda key: -_itemsize(columns[key])):
@@ -51,10 +51,7 @@ class Interleaved:
 
     @staticmethod
     def worth(columns: Mapping[NestedKey, Column], rows: int) -> dict[NestedKey, Column]:
-        """Those of `columns` that are to lie side by side; none where caches hold all of them, or much is left unused.
-
-        Much is more than a quarter of what a row has, long entries included.
-        """
+        """Columns to be packed; none if caches hold all rows, or padding exceeds a quarter of a row."""
         short = {key: column for key, column in columns.items() if 0 < _bytes(column) <= _LONGEST}
         size = _sum(short)
         if len(short) < 2 or rows * size < _CACHED or (_pitch(short) - size) * 4 > _sum(columns):
@@ -62,14 +59,14 @@ class Interleaved:
         return short
 
     def cell(self, key: NestedKey) -> Tensor:
-        """What `key` names in all rows, ``[rows, ...]``: a view of the block."""
+        """Entry `key` of all rows ``[rows, ...]``, a view of the block."""
         column, place = self._columns[key], self._places[key]
         assert column.dtype is not None
         flat = self.block[:, place : place + _bytes(column)].view(column.dtype)
         return flat.unflatten(1, column.shape) if column.shape else flat.squeeze(1)
 
     def cells(self) -> dict[NestedKey, Tensor]:
-        """All of them."""
+        """All entries."""
         return {key: self.cell(key) for key in self._columns}
 
 
@@ -87,7 +84,7 @@ def _sum(columns: Mapping[NestedKey, Column]) -> int:
 
 
 def _pitch(columns: Mapping[NestedKey, Column]) -> int:
-    """Bytes from row to row: a multiple of the largest number; of a line, if that takes at most an eighth more."""
+    """Bytes from row to row: a multiple of a cache line if that adds at most 1/8, else of the largest element."""
     size, number = _sum(columns), max(map(_itemsize, columns.values()))
     lines = -(-size // _LINE) * _LINE
     return lines if lines * 8 <= size * 9 else -(-size // number) * number

@@ -1,8 +1,8 @@
-"""What storages have in common that keep each key in one preallocated tensor."""
+"""Base of the storages that keep each key in one preallocated tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 import torch
@@ -16,7 +16,7 @@ from rl.core.state import pack, reading, unpack
 from rl.replay._arguments import Index, row_numbers, whole
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._state import Apply, Fields, load_cells
-from rl.replay.storages._dtypes import refuse_unwritable
+from rl.replay.storages._dtypes import check_writable
 from rl.replay.storages._gather import flat_rows, row_gather
 
 __all__ = ["TensorRows"]
@@ -27,7 +27,7 @@ class TensorRows:
 
     Args:
         max_size: capacity in rows; with ``ndim > 1`` in elements.
-        device: where the tensors live; batches are moved there.
+        device: device of the tensors; batches are moved there.
         ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
             steps; with 2 it makes ``B * T`` elements, numbered row by row.
     """
@@ -41,9 +41,7 @@ class TensorRows:
         self._tensors: list[tuple[NestedKey, Tensor]] = []
         self._lists: list[tuple[NestedKey, list[Any]]] = []
         self._keys: list[NestedKey] = []  # of the tensors
-        self._rows: RowGather = row_gather([])  # of the same
-        self.slices: Callable[..., tuple[Tensor, Tensor | None] | None] | None = None
-        """The optional method of `RowGather` that finds rows of slices, where the rows are on the CPU."""
+        self._rows: RowGather = row_gather([])  # of the tensors
         self.on_cpu: Final = self.device is None or self.device.type == "cpu"
         self._len = 0
         self._revision = 0
@@ -69,7 +67,7 @@ class TensorRows:
 
     @property
     def revision(self) -> int:
-        """How often rows were written or forgotten: who keeps notes about rows sees by it that they changed."""
+        """Number of writes and removals; a slice sampler detects changes of its rows by it."""
         return self._revision
 
     def count(self, data: TensorDictBase | Tensor) -> int:
@@ -79,7 +77,7 @@ class TensorRows:
             ContractError: if `data` is neither TensorDict nor tensor.
             ShapeError: if it has fewer than `ndim` batch dimensions.
         """
-        self._refuse_other(data)
+        self._check_type(data)
         return torch.Size(leading(data.shape, self.ndim)).numel() if self.ndim > 1 else leading(data.shape, 1)[0]
 
     def __getitem__(self, index: Index) -> Any:
@@ -96,8 +94,7 @@ class TensorRows:
         Lists, ranges and arrays count as tensors of indices.
 
         Raises:
-            IndexError: if an index is outside of what is stored. Of an index that lies on a device other than the CPU,
-                as a sampler there draws it, the device itself says so.
+            IndexError: if an index is outside of the stored rows; one on an accelerator is checked by its device.
         """
         layout = self._layout
         if layout is None:
@@ -186,14 +183,14 @@ class TensorRows:
         self._revision += 1
 
     def empty(self) -> None:
-        """Forget the rows; the layout and its memory stay."""
+        """Remove all rows; layout and memory stay."""
         self._len = 0
         self._revision += 1
         for _, values in self._lists:
             values[:] = [None] * self.max_size
 
     def state_dict(self) -> dict[str, Any]:
-        """Layout and rows, copied.
+        """Copy of layout and rows.
 
         Raises:
             CheckpointError: if non-tensor data holds more than numbers, strings, None and containers of them.
@@ -217,7 +214,7 @@ class TensorRows:
         """Replace layout and rows by those of `state`.
 
         Raises:
-            CheckpointError: if `state` is damaged, or of a storage with other arguments. Nothing is changed then.
+            CheckpointError: if `state` is damaged, or the arguments differ. Nothing is changed then.
         """
         self.prepare_load(state)[1]()
 
@@ -227,9 +224,9 @@ class TensorRows:
         Raises:
             CheckpointError: see `load_state_dict`.
         """
-        who = type(self).__name__
-        with reading(who):
-            fields = Fields(who, state, ("max_size", "ndim", "len", "layout", "cells"))
+        owner = type(self).__name__
+        with reading(owner):
+            fields = Fields(owner, state, ("max_size", "ndim", "len", "layout", "cells"))
             fields.match(max_size=self.max_size, ndim=self.ndim)
             length, pairs = fields.integer("len", high=self.max_size), fields.items("cells")
             if fields["layout"] is None:
@@ -237,7 +234,7 @@ class TensorRows:
                     fields.fail(f"it has {length} rows and no layout")
                 return 0, self._load_nothing
             layout = Layout.from_state(fields["layout"])
-            pairs = [[key, part if isinstance(part, Tensor) else unpack(part, who)] for key, part in pairs]
+            pairs = [[key, part if isinstance(part, Tensor) else unpack(part, owner)] for key, part in pairs]
             cells = load_cells(fields, layout, pairs, length, meta=self._is_meta)
 
         def apply() -> None:
@@ -264,7 +261,7 @@ class TensorRows:
         return torch.empty((self.max_size, *column.shape), dtype=column.dtype, device=self.device)
 
     def _forget(self) -> None:
-        """Give up layout and memory."""
+        """Release layout and memory."""
         self._layout, self._len = None, 0
         self._hold({})
 
@@ -279,44 +276,43 @@ class TensorRows:
         self._layout = layout
 
     def _hold(self, cells: Cells) -> None:
-        rows = row_gather([cell for cell in cells.values() if isinstance(cell, Tensor)])  # first: a plugin may refuse
+        rows = row_gather([cell for cell in cells.values() if isinstance(cell, Tensor)])  # first: a plugin may raise
         self._cells, self._rows = cells, rows
-        self._writable = False  # not known
-        self.slices = getattr(rows, "slices", None) if self.on_cpu else None
+        self._writable = False  # checked by the next write
         self._tensors = [(key, cell) for key, cell in cells.items() if isinstance(cell, Tensor)]
         self._lists = [(key, cell) for key, cell in cells.items() if not isinstance(cell, Tensor)]
         self._keys = [key for key, _ in self._tensors]
 
     def __getstate__(self) -> dict[str, Any]:
         # Rebuilt by `__setstate__`: another back end may copy rows there.
-        gone = ("_rows", "slices", "_tensors", "_lists", "_keys")
-        return {name: value for name, value in self.__dict__.items() if name not in gone}
+        rebuilt = ("_rows", "_tensors", "_lists", "_keys")
+        return {name: value for name, value in self.__dict__.items() if name not in rebuilt}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._hold(self._cells)
 
     def _checked(self, data: Any) -> tuple[Cells, int, Layout]:
-        who = type(self).__name__
-        self._refuse_other(data)
+        owner = type(self).__name__
+        self._check_type(data)
         cells = flatten(data, self.ndim)
         layout = self._layout
         if layout is None:
-            _refuse_nested(who, cells)
+            _check_nested(owner, cells)
             layout = Layout.of(data, self.ndim)
             self._check_first(layout, data)
-        count = layout.check(cells, who)
+        count = layout.check(cells, owner)
         for key, cell in cells.items():
             if isinstance(cell, Tensor) and (cell.layout is not torch.strided or (cell.is_meta and not self._is_meta)):
-                _refuse_without_numbers(who, key, cell)
+                _raise_without_values(owner, key, cell)
         if count == 0:
-            raise ShapeError(f"{who}: a batch without rows, batch size {list(data.shape)}")
+            raise ShapeError(f"{owner}: a batch without rows, batch size {list(data.shape)}")
         if not self._writable:
-            refuse_unwritable(who, layout.columns, self.device)
+            check_writable(owner, layout.columns, self.device)
             self._writable = True
         return cells, count, layout
 
-    def _refuse_other(self, data: Any) -> None:
+    def _check_type(self, data: Any) -> None:
         if not isinstance(data, (TensorDictBase, Tensor)):
             raise ContractError(
                 f"{type(self).__name__} stores TensorDicts and tensors, got {type(data).__name__}; use ListStorage "
@@ -324,13 +320,13 @@ class TensorRows:
             )
 
     def _check_first(self, layout: Layout, data: TensorDictBase | Tensor) -> None:
-        who = type(self).__name__
+        owner = type(self).__name__
         if not layout.columns:
-            raise ContractError(f"{who}: the first batch has no entries; a row needs at least one key")
+            raise ContractError(f"{owner}: the first batch has no entries; a row needs at least one key")
         row = torch.Size(data.shape[1 : self.ndim]).numel()
         if row and self.max_size % row:
             raise ShapeError(
-                f"{who} of max_size={self.max_size} elements cannot hold whole rows of {row}: choose "
+                f"{owner} of max_size={self.max_size} elements cannot hold whole rows of {row}: choose "
                 f"{self.max_size // row * row or row} or {(self.max_size // row + 1) * row}"
             )
 
@@ -339,7 +335,7 @@ class TensorRows:
         cells = self._gathered(flat)
         if self._lists:
             if not self._tensors and flat.numel():
-                self._refuse_outside(flat)
+                self._check_bounds(flat)
             rows: list[int] = flat.tolist()
             for key, values in self._lists:
                 cells[key] = [values[row] for row in rows]
@@ -362,16 +358,16 @@ class TensorRows:
         try:
             return dict(zip(self._keys, self._rows.rows(self._len, index), strict=True))
         except IndexError:
-            self._refuse_outside(index)
+            self._check_bounds(index)
             raise
 
     def _to_device(self, index: Tensor) -> Tensor:
-        """`index` where the rows are. One that is there already is not read: the host would wait for the device."""
+        """`index` on the device of the rows; bounds are checked on the CPU only, else the host would wait."""
         if index.is_cpu and index.numel():
-            self._refuse_outside(index)
+            self._check_bounds(index)
         return index.to(self.device)
 
-    def _refuse_outside(self, index: Tensor) -> None:
+    def _check_bounds(self, index: Tensor) -> None:
         low, high = (int(bound) for bound in index.aminmax())
         if low < 0 or high >= self._len:
             wrong = low if low < 0 else high
@@ -384,7 +380,7 @@ class TensorRows:
         return row
 
 
-def grown(who: str, index: Tensor, length: int, max_size: int) -> int:
+def grown(owner: str, index: Tensor, length: int, max_size: int) -> int:
     """Number of rows after writing at `index`.
 
     Raises:
@@ -392,32 +388,32 @@ def grown(who: str, index: Tensor, length: int, max_size: int) -> int:
     """
     low, high = (int(bound) for bound in index.aminmax())
     if low < 0 or high >= max_size:
-        raise IndexError(f"{who}: index {low if low < 0 else high} is outside [0, {max_size})")
+        raise IndexError(f"{owner}: index {low if low < 0 else high} is outside [0, {max_size})")
     if high < length:
         return length
     # A contiguous run is the common case; anything else is counted.
     if (low > length or high + 1 - low > index.numel()) and int(
         index[index >= length].unique().numel()
     ) != high + 1 - length:
-        raise IndexError(f"{who}: writing at {high} would leave a gap after row {length - 1}")
+        raise IndexError(f"{owner}: writing at {high} would leave a gap after row {length - 1}")
     return high + 1
 
 
-def _refuse_without_numbers(who: str, key: NestedKey, cell: Tensor) -> NoReturn:
+def _raise_without_values(owner: str, key: NestedKey, cell: Tensor) -> NoReturn:
     name = key_str(key) if key else "the tensor"
     if cell.is_meta:
-        raise SpecError(f"{who}: {name} is on the meta device and has no values; nothing was written")
+        raise SpecError(f"{owner}: {name} is on the meta device and has no values; nothing was written")
     kind = str(cell.layout).removeprefix("torch.")
     raise SpecError(
-        f"{who}: {name} has the layout {kind}, expected a dense tensor; nothing was written. Convert it with"
+        f"{owner}: {name} has the layout {kind}, expected a dense tensor; nothing was written. Convert it with"
         " `.to_dense()` before"
     )
 
 
-def _refuse_nested(who: str, cells: Cells) -> None:
+def _check_nested(owner: str, cells: Cells) -> None:
     for key, cell in cells.items():
         if isinstance(cell, Tensor) and cell.is_nested:
             raise ShapeError(
-                f"{who}: {key_str(key) if key else 'the tensor'} is a nested tensor, whose rows differ in shape;"
+                f"{owner}: {key_str(key) if key else 'the tensor'} is a nested tensor, whose rows differ in shape;"
                 " nothing was written. Use ListStorage(n, ragged=True), or pad them to one shape"
             )

@@ -25,7 +25,7 @@ class LazyTensorStorage(TensorRows):
 
     Args:
         max_size: capacity in rows; with ``ndim > 1`` in elements (a multiple of the row length).
-        device: where the rows live; batches are moved there, samples come from there.
+        device: device of the rows; batches are moved there, samples are on it.
         ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
             steps each; with 2, ``B * T`` elements, numbered row by row.
 
@@ -46,17 +46,17 @@ class LazyTensorStorage(TensorRows):
         try:
             super()._allocate(layout)
         except BaseException:
-            self._block = before  # of the rows that are still there
+            self._block = before  # of the rows that are still stored
             raise
 
     def _new_block(self, layout: Layout) -> Interleaved | None:
-        """Memory for the entries that lie side by side; None if each is to have its own."""
+        """Memory of the packed entries; None if none is packed."""
         device = torch.get_default_device() if self.device is None else self.device
         near = Interleaved.worth(layout.columns, self.max_size) if device.type == "cpu" else {}
         try:
             return Interleaved(near, self.max_size) if near else None
         except RuntimeError:
-            # Rows that are never written take no memory, so more may be asked for than there is, but not in one piece.
+            # Unwritten rows take no memory, so separate tensors may exceed it; one block may not.
             return None
 
     def _new_tensor(self, key: NestedKey, column: Column) -> Tensor:
@@ -68,7 +68,7 @@ class LazyTensorStorage(TensorRows):
         self._block = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Views go as the block that they share: each by itself would bring all of it along.
+        # Views are pickled as their block: each view would be pickled with all of it.
         state, block = super().__getstate__(), self._block
         if block is not None:
             state["_cells"] = {key: None if key in block else cell for key, cell in self._cells.items()}
@@ -84,7 +84,7 @@ class LazyTensorStorage(TensorRows):
 @final
 @_foreign.tensor_storage
 class TensorStorage(TensorRows):
-    """Rows in tensors that exist already: a dataset, say. They are used as they are, not copied.
+    """Rows in existing tensors, such as a dataset; the tensors are not copied.
 
     Args:
         data: a TensorDict or a tensor, ``[max_size, ...]``; every row counts as written.

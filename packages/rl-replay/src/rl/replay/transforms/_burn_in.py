@@ -1,4 +1,4 @@
-"""Warming recurrent states up on the first steps of sampled sequences."""
+"""Burn-in: recomputation of recurrent states on the first steps of sampled sequences."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ __all__ = ["BurnInTransform"]
 
 @final
 class BurnInTransform:
-    """Runs modules over the first steps of each slice and gives back the others, from a fresh state on.
+    """Burn-in of recurrent states: runs modules over the first steps of each slice and returns the other steps.
 
-    What a recurrent state was when its step was stored is not what the module would make of it now. So the first
-    `burn_in` steps are only there to bring it up to date (Kapturowski et al. 2019, "Recurrent Experience Replay in
-    Distributed Reinforcement Learning", section 3), without gradients; the state behind them replaces the one that is
-    stored at the first step that is left. ``is_init`` becomes true there, which says that a sequence begins.
+    A stored recurrent state was computed with older weights. The first `burn_in` steps recompute it without gradients
+    (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning", section 3). The state
+    after them replaces the stored one at the first remaining step, where ``is_init`` becomes true. If an episode begins
+    at that step, its stored state stays.
 
-    Takes a batch ``[*B, T]``, or a flat one ``[n]`` of slices, which begin where ``is_init`` is true, as those of
-    `SliceSampler` do. Gives ``[*B, T - burn_in]``, or a flat one. If an episode begins with the first step that is
-    left, its stored state stays.
+    Takes a batch ``[*B, T]`` and returns ``[*B, T - burn_in]``, or takes a flat batch ``[n]`` of slices that begin
+    where ``is_init`` is true, as those of `SliceSampler` do, and returns a flat one.
 
     Args:
-        modules: one or several, which are run in this order in recurrent mode. What they carry from step to step is
-            what `rl.core.states_of` says: read at the root, written under ``next``.
-        burn_in: how many steps of each slice.
-        out_keys: states that are replaced; all that the modules carry if None.
+        modules: one or several recurrent modules, run in this order in recurrent mode. Their states are those of
+            `rl.core.states_of`: read at the root, written under ``next``.
+        burn_in: number of steps of each slice.
+        out_keys: states that are replaced; all states of the modules if None.
 
     Raises:
-        ContractError: if the modules carry no state, or not one of `out_keys`.
+        ContractError: if the modules have no state, or not one of `out_keys`.
 
     Example:
         >>> from rl.core import State
@@ -60,21 +59,20 @@ class BurnInTransform:
         names = ", ".join(type(module).__name__ for module in self.modules)
         if not carried:
             raise ContractError(
-                f"BurnInTransform: {names} carries no state from step to step, so that there is nothing to warm up:"
-                " give it the recurrent module, or declare `states` on it (rl.core.State)"
+                f"BurnInTransform: {names} has no recurrent state: give it the"
+                " recurrent module, or declare `states` on it (rl.core.State)"
             )
         self.out_keys: Final[list[NestedKey]] = carried if out_keys is None else [_at_root(key) for key in out_keys]
         unknown = [key for key in self.out_keys if key not in carried]
         if unknown:
-            raise ContractError(
-                f"BurnInTransform: {names} does not carry {_listed(unknown)} from step to step, only {_listed(carried)}"
-            )
+            raise ContractError(f"BurnInTransform: {names} has no state {_listed(unknown)}, only {_listed(carried)}")
 
     def __call__(self, data: TensorDictBase) -> TensorDictBase:
-        """The steps after the first `burn_in` ones of each slice; `data` stays as it is.
+        """The steps after the first `burn_in` steps of each slice; `data` is not changed.
 
         Raises:
-            ContractError: if a state is absent, slices cannot be told apart, or a module writes no state.
+            ContractError: if a state is absent, a flat batch has no ``is_init`` at its first row, or a module writes
+                no state.
             ShapeError: if nothing is left of a slice, or `data` is a single step.
         """
         if self.burn_in == 0:
@@ -95,9 +93,9 @@ class BurnInTransform:
         stays = None if init is None else init[begins]
         for key, fresh in self._run(first).items():
             stored = rest.get(key).clone()
-            if stays is not None:  # an episode begins there: with the state that is stored
+            if stays is not None:  # keep the stored state where an episode begins
                 keep = stays.reshape(*first.batch_size[:-1], *[1] * (fresh.dim() - first.ndim + 1))
-                fresh = torch.where(keep, stored[begins], fresh)  # noqa: PLW2901  what is written
+                fresh = torch.where(keep, stored[begins], fresh)  # noqa: PLW2901  the value to write
             stored[begins] = fresh
             rest.set(key, stored)
         if init is not None:
@@ -126,14 +124,13 @@ class BurnInTransform:
         return found
 
     def _cut_rows(self, data: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase, Any]:
-        """First steps, the others, and where in the others each row begins."""
+        """First steps, remaining steps, and the index of the first remaining step of each row."""
         steps = data.batch_size[-1]
-        if steps <= self.burn_in:
-            self._refuse_short(steps)
+        self._check_length(steps)
         return data[..., : self.burn_in], data[..., self.burn_in :], (*[slice(None)] * (data.ndim - 1), 0)
 
     def _cut_flat(self, data: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase, Any]:
-        """The same of a flat batch; the first steps are ``[slices, burn_in]``."""
+        """`_cut_rows` of a flat batch; the first steps are ``[slices, burn_in]``."""
         init = data.get(IS_INIT, None)
         if init is None or not bool(init.reshape(-1)[:1].all()):
             raise ContractError(
@@ -145,16 +142,16 @@ class BurnInTransform:
         starts = flags.nonzero().squeeze(-1)
         place = torch.arange(len(flags), device=flags.device) - starts[flags.cumsum(0) - 1]
         shortest = int(torch.diff(starts, append=starts.new_tensor([len(flags)])).min())
-        if shortest <= self.burn_in:
-            self._refuse_short(shortest)
+        self._check_length(shortest)
         left = place >= self.burn_in
         return data[~left].reshape(len(starts), self.burn_in), data[left], (place[left] == self.burn_in).nonzero()[:, 0]
 
-    def _refuse_short(self, steps: int) -> None:
-        raise ShapeError(
-            f"BurnInTransform: a slice of {steps} steps has none left after a burn-in of {self.burn_in}; sample longer"
-            " ones, by a SliceSampler with strict_length=True and span=False"
-        )
+    def _check_length(self, steps: int) -> None:
+        if steps <= self.burn_in:
+            raise ShapeError(
+                f"BurnInTransform: a slice of {steps} steps has none left after a burn-in of {self.burn_in}; sample"
+                " longer ones, by a SliceSampler with strict_length=True and span=False"
+            )
 
 
 def _at_root(key: NestedKey) -> NestedKey:

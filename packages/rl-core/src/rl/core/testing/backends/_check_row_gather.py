@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ def check_row_gather(
 
     Covers types and shapes of rows, one behind the other or apart, repeated and absent indices, indices that lie
     apart, rows that are written and memory that moves between calls, that copies are no views, and that nothing
-    behind the written rows is read. The optional method ``slices`` is compared with a loop, where there is one.
+    behind the written rows is read.
 
     Args:
         make: answers the hook `rl_row_gather` for tensors.
@@ -51,10 +50,6 @@ def check_row_gather(
             _check_changes(gather, given, kind, device)
             if refuses:
                 _check_refusals(gather, device)
-        slices = getattr(make(tensors), "slices", None)
-        if slices is not None and tensors[0].is_cpu:
-            _check_slices(slices, generator)
-            _check_refused_slices(slices)
 
 
 def _check_copies(gather: RowGather, tensors: Sequence[Tensor], kind: str, generator: torch.Generator) -> None:
@@ -126,76 +121,3 @@ def _check_refusals(gather: RowGather, device: torch.device | str) -> None:
         except IndexError:
             continue
         raise CheckError(f"{what} must raise IndexError")
-
-
-def _check_slices(slices: Callable[..., Any], generator: torch.Generator) -> None:
-    lines = torch.tensor([[3, 0, 20, 0, 0], [0, 0, 0, 0, 0], [23, 2, 12, 0, 0], [180, 0, 30, 0, 0]])
-    for members, written in ((torch.tensor([2, 0]), _WRITTEN), (torch.tensor([0, 3, 2]), _CAPACITY)):
-        where, which = torch.rand(2, 90, dtype=torch.float64, generator=generator)
-        which *= len(members)
-        where[:3], which[:3] = 1 - 2.0**-53, torch.arange(3.0) % len(members)
-        each = members[which.long()]
-        for steps in (1, 9, 10):
-            for found in (
-                slices(lines, members, where, which, steps, _CAPACITY, written),
-                slices(lines, each, where, None, steps, _CAPACITY, written),
-            ):
-                _compare_slices(found, lines[each].tolist(), where.tolist(), steps)
-
-
-def _compare_slices(found: Any, lines: list[list[int]], where: list[float], steps: int) -> None:
-    if found is None:
-        return
-    index, begin = found
-    of = f"slices of {steps} steps"
-    firsts = [
-        (base + start + int(u * (stop - start - steps + 1))) % _CAPACITY
-        for (base, start, stop, _, _), u in zip(lines, where, strict=True)
-    ]
-    rows = [(first + step) % _CAPACITY for first in firsts for step in range(steps)]
-    if index.dtype is not torch.int64:
-        fail(f"{of}: gave {index.dtype}")
-    if index.tolist() != rows:
-        fail(f"{of}: the rows differ from those of a loop")
-    if max(firsts) + steps > _CAPACITY:
-        if begin is not None:
-            fail(f"{of}: one goes on at the front of the ring, and `runs` cannot copy it")
-    else:
-        if begin is None:
-            fail(f"{of}: gave no first rows, though no slice goes on at the front of the ring")
-        if begin.tolist() != firsts:
-            fail(f"{of}: the first rows differ from those of a loop")
-
-
-def _check_refused_slices(slices: Callable[..., Any]) -> None:
-    good: dict[str, Any] = {
-        "lines": [[3, 0, 20, 0, 0], [180, 0, 30, 0, 0]],
-        "members": [0],
-        "where": [0.9],
-        "which": [0.0],
-        "steps": 4,
-        "written": _WRITTEN,
-    }
-    for what, wrong in {
-        "a member that is none": {"which": [1.0]},
-        "a negative member": {"which": [-1.0]},
-        "no number": {"which": [float("nan")]},
-        "less members than slices": {"which": None, "members": []},
-        "a line that is none": {"members": [2]},
-        "a negative line": {"members": [-1]},
-        "a place behind the last one": {"where": [1.0]},
-        "a place before the first one": {"where": [-0.5]},
-        "a trajectory that is too short": {"steps": 21},
-        "a row that is not written": {"written": 10},
-        "a slice that goes on at the front of a ring that is not full": {"members": [1], "where": [0.67]},
-    }.items():
-        case = {**good, **wrong}
-        lines, members = torch.tensor(case["lines"]), torch.tensor(case["members"], dtype=torch.int64)
-        where = torch.tensor(case["where"], dtype=torch.float64)
-        which = None if case["which"] is None else torch.tensor(case["which"], dtype=torch.float64)
-        try:
-            found = slices(lines, members, where, which, case["steps"], _CAPACITY, case["written"])
-        except IndexError:
-            continue
-        if found is not None:
-            fail(f"slices: {what} must raise IndexError")

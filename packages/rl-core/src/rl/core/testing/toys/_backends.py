@@ -121,29 +121,6 @@ class ToyRowGather:
             for tensor in self._tensors
         ]
 
-    def slices(
-        self,
-        lines: Tensor,
-        members: Tensor,
-        where: Tensor,
-        which: Tensor | None,
-        steps: int,
-        capacity: int,
-        written: int,
-    ) -> tuple[Tensor, Tensor | None]:
-        begin: list[int] = []
-        places: list[float] = list(range(len(where))) if which is None else which.tolist()
-        for place, u in zip(places, where.tolist(), strict=True):
-            if not (0 <= place < len(members) and 0 <= u < 1 and 0 <= members[int(place)] < len(lines)):
-                raise IndexError(f"{place} or {u} is out of its range")
-            base, start, stop, *_ = lines[members[int(place)]].tolist()
-            begin.append((base + start + int(u * (stop - start - steps + 1))) % capacity)
-            if stop - start < steps or (begin[-1] + steps > written and written < capacity):
-                raise IndexError(f"no slice of {steps} steps is written there")
-        rows = (torch.tensor(begin).unsqueeze(1) + torch.arange(steps)).reshape(-1)
-        over = bool((rows >= capacity).any())
-        return rows % capacity, None if over else torch.tensor(begin)
-
 
 def toy_linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     """``x_t = d_t + c_t * x_{t+1}``, one step after the other.

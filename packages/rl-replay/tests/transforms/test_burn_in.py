@@ -135,9 +135,9 @@ def test_none_is_nothing():
 
 
 def test_refusals():
-    with pytest.raises(ContractError, match="Linear carries no state from step to step"):
+    with pytest.raises(ContractError, match="Linear has no recurrent state"):
         BurnInTransform(nn.Linear(1, 1), 2)
-    with pytest.raises(ContractError, match="does not carry 'c' from step to step, only 'h'"):
+    with pytest.raises(ContractError, match="has no state 'c', only 'h'"):
         BurnInTransform(Leaky(), 2, out_keys=["c"])
     with pytest.raises(ContractError, match=r"burn_in must be an integer of at least 0, got 1\.5"):
         BurnInTransform(Leaky(), 1.5)

@@ -105,7 +105,7 @@ def test_rows_in_a_list_have_priorities_too():
     buffer = made(storage=ListStorage)
     buffer.extend([TensorDict({"x": torch.tensor(i), "td_error": torch.tensor([i + 1.0])}, []) for i in range(3)])
     assert stored(buffer).tolist() == [1, 2, 3]
-    with pytest.raises(ContractError, match="some rows"):
+    with pytest.raises(ContractError, match="differs in shape between rows"):
         buffer.extend([TensorDict({"td_error": torch.tensor([1.0])}, []), TensorDict({"x": torch.tensor(1)}, [])])
 
 
@@ -239,7 +239,7 @@ def test_overwritten_rows_lose_their_priority():
     assert stored(buffer).tolist() == [3, 3, 3, 0]
 
 
-def test_emptied_buffers_begin_anew():
+def test_emptied_buffers_are_like_new_ones():
     buffer = made(size=6)
     buffer.extend(batch(6))
     buffer.update_priority(torch.arange(6), torch.full((6,), 7.0))

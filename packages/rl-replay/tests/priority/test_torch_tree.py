@@ -89,7 +89,7 @@ _slow = (pytest.param(n, marks=pytest.mark.slow) for n in (1_000_000, 4_000_000)
 @own
 @pytest.mark.parametrize("n", [100_000, *_slow])
 def test_draws_from_many_leaves_pass_a_chi_square_test(kind, n):
-    # A grid of 24 bits, as a float32 uniform has, fails this by 9 standard deviations for a million, in so many draws.
+    # A grid of 24 bits, as a float32 uniform has, fails this by 9 standard deviations for a million priorities.
     tree, generator = kind(n), torch.Generator().manual_seed(1)
     tree.update(torch.arange(n), torch.ones(n))
     counts = torch.zeros(n, dtype=torch.float64)

@@ -94,7 +94,7 @@ def test_a_storage_that_is_filled_already():
     storage.set(torch.arange(13), rows(0, 13))
     buffer = make(storage)
     assert begins(buffer) == {0, 1, 2, 5, 6, 7, 10}
-    buffer.extend(rows(13, 18))  # whether it goes on with row 12 is not known
+    buffer.extend(rows(13, 18))  # whether it continues row 12 is not known
     assert begins(buffer) == {0, 1, 2, 5, 6, 7, 10, 15}
 
 
@@ -204,7 +204,7 @@ def test_a_sampler_alone():
     assert storage.get(slice(None))["next", "done"].sum() == 2
 
 
-def test_emptied_buffers_begin_anew():
+def test_emptied_buffers_are_like_new_ones():
     buffer = make()
     buffer.extend(rows(0, 17))
     buffer.empty()
@@ -309,7 +309,7 @@ def test_rows_that_do_not_say_where_they_end():
     refused(bare, r"they have: 'x'")
     refused(
         rows(0, 6),
-        r"reads 'episodes', and the rows have no such entry \(they have: 'x', \('next', 'done'\)\)",
+        r"reads 'episodes', and the rows do not have it \(they have: 'x', \('next', 'done'\)\)",
         traj_key="episodes",
     )
     refused(rows(0, 6), r"reads \('next', 'end'\), and", end_key=("next", "end"))
@@ -343,7 +343,7 @@ def test_rows_some_of_which_have_no_flag_are_refused():
         buffer.extend([rows(0, 1)[0], rows(1, 2)[0], rows(2, 3)[0].exclude("next")])
 
 
-def test_lanes_written_past_the_buffer_need_names():
+def test_environments_written_past_the_buffer_need_trajectory_ids():
     storage = LazyTensorStorage(12, ndim=2)
     storage.set(torch.arange(12), rows(0, 12).reshape(3, 4))
     with pytest.raises(ContractError, match="ndim=2 were written past the buffer"):

@@ -70,7 +70,7 @@ TREES = {
 }
 
 
-def use(monkeypatch, tree, distribution="somebody", native="auto"):
+def use(monkeypatch, tree, distribution="acme", native="auto"):
     """Let `auto` find `tree`; of the installed plugins only rl-replay's is there."""
     own = Registry()
     own.register(plugin, "replay", "rl-replay")
@@ -294,7 +294,7 @@ def test_what_is_refused_writes_nothing(make, case):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_with_alpha_zero_a_priority_is_a_finite_number_still(make, bad):
-    """Its power would be 1, and the largest priority no number from then on."""
+    """Its power would be 1, and the largest priority NaN from then on."""
     sampler = told(make(5, 0.0, 0.4), 3)
     with pytest.raises(SpecError, match=f"{bad} at place 1"):
         sampler.update_priority(torch.tensor([0, 1]), torch.tensor([9.0, bad]))

@@ -64,7 +64,7 @@ def far(monkeypatch):
 
     own = Registry()
     own.register(plugin, "replay", "rl-replay")
-    own.register(Trees(), "trees", "somebody")
+    own.register(Trees(), "trees", "acme")
     monkeypatch.setattr(registry, "default", lambda: own)
     return lambda **arguments: PrioritizedSampler(10, 0.6, 0.4, backend="far", device="meta", **arguments)
 

@@ -218,7 +218,7 @@ def test_slices_are_drawn_as_often_as_said(strict, span):
     draws = 40_000
     for rows in slices_of(buffer.sample(4 * draws)):
         counts[rows] = counts.get(rows, 0) + 1
-    refuse_unlikely(counts, probabilities, draws)
+    check_probabilities(counts, probabilities, draws)
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -239,10 +239,10 @@ def test_a_ring_that_was_overwritten_is_drawn_from_as_often_as_said(lanes):
     for _ in range(400):
         for rows in slices_of(buffer.sample(400)):
             counts[rows] = counts.get(rows, 0) + 1
-    refuse_unlikely(counts, windows(ring.trajectories(), 4, strict=False), 40_000)
+    check_probabilities(counts, windows(ring.trajectories(), 4, strict=False), 40_000)
 
 
-def refuse_unlikely(counts, probabilities, draws):
+def check_probabilities(counts, probabilities, draws):
     """The 99.9 % quantile of chi-square, after Wilson and Hilferty."""
     assert set(counts) == set(probabilities)
     freedom = len(probabilities) - 1

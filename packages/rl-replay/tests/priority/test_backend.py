@@ -35,7 +35,7 @@ class Named(ToyPriorityTree):
     name, why = "native", "compiled"
 
 
-def use(monkeypatch, tree, distribution="somebody", native="auto"):
+def use(monkeypatch, tree, distribution="acme", native="auto"):
     """Let `auto` find `tree`; of the installed plugins only rl-replay's is there."""
     own = Registry()
     own.register(plugin, "replay", "rl-replay")
@@ -57,7 +57,7 @@ def test_auto_takes_the_first_that_answers_and_says_so(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("distribution", "word"), [("somebody", r'pip install "rl-replay\[native\]"'), ("rl-native", "rl doctor")]
+    ("distribution", "word"), [("acme", r'pip install "rl-replay\[native\]"'), ("rl-native", "rl doctor")]
 )
 def test_auto_that_falls_to_torch_warns_once(monkeypatch, distribution, word):
     use(monkeypatch, None, distribution)
