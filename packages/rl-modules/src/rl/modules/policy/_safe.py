@@ -28,7 +28,7 @@ class SafeModule(TensorDictModule):
         kwargs: further arguments of the base class.
 
     Raises:
-        SpecError: if `safe` is asked for and no out key has a spec; in the call, if shape or dtype are not the spec's.
+        SpecError: if `safe` is true and no out key has a spec; in the call, if shape or dtype are not the spec's.
 
     Example:
         >>> import torch
@@ -64,7 +64,7 @@ class SafeProbabilisticModule(ProbabilisticTensorDictModule):
         kwargs: further arguments of the base class.
 
     Raises:
-        SpecError: if `safe` is asked for and no out key has a spec, or together with ``return_log_prob``: the
+        SpecError: if `safe` is true and no out key has a spec, or together with ``return_log_prob``: the
             log-probability would be that of the sample before it was projected.
 
     Example:

@@ -39,7 +39,7 @@ class LSTM(nn.RNNBase):
         dtype: of the weights.
 
     Raises:
-        SpecError: if time is to come first, or both directions or a projection are asked for.
+        SpecError: if `batch_first` is false, or `bidirectional` or `proj_size` is set.
 
     Example:
         >>> lstm = LSTM(3, 4)

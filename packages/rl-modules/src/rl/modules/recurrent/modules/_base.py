@@ -14,8 +14,9 @@ from rl.core import RecurrentOptions, State, load, recurrent_mode
 from rl.core.backends import Backend
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import BackendError, ContractError, ShapeError, SpecError
-from rl.core.keys import NestedKey, key_str, next_key
+from rl.core.keys import NestedKey, key_str, leaf_keys, next_key
 from rl.core.lowering import Lowered, unhooked
+from rl.core.sequences import check_time_last
 from rl.core.specs import Unbounded
 from rl.modules.recurrent._layout import rows_of
 from rl.modules.recurrent._precision import Precision, concrete
@@ -151,7 +152,7 @@ class RecurrentModule(TensorDictModuleBase):
             SpecError: if one has another dtype, or is on another device, than the weights.
         """
         if not torch.compiler.is_compiling() and self._is_sequence():
-            self._check_time(tensordict)
+            check_time_last(tensordict, self._owner)
         leaves: list[Any] = [tensordict.get(key, None) for key in self.in_keys]
         if any(leaf is None for leaf in leaves):
             leaves = self._completed(tensordict, leaves)
@@ -208,14 +209,6 @@ class RecurrentModule(TensorDictModuleBase):
 
     # ------------------------------------------------------------------ checks
 
-    def _check_time(self, td: TensorDictBase) -> None:
-        names = list(td.names)
-        if "time" in names and names[-1] != "time":
-            raise ContractError(
-                f"{self._owner} is in sequence mode, where the last batch dimension is time, and time is dimension"
-                f" {names.index('time')} of this batch {list(td.batch_size)}: transpose it"
-            )
-
     def _check(self, x: Tensor, states: Sequence[Tensor], is_init: Tensor) -> None:
         network, batch = self.network, is_init.shape[:-1]
         if is_init.dtype is not torch.bool or is_init.shape[-1:] != (1,):
@@ -260,10 +253,9 @@ class RecurrentModule(TensorDictModuleBase):
             why = f"{self._owner}: steps that are no first ones need stored states"
             _assert_async(first.all(), why)
         elif not bool(first.all()):
-            present = td.keys(include_nested=True, leaves_only=True)
             which = "the first step of a row" if sequence else "a step"
             raise ContractError(
-                f"{missing_key_message(self._owner, keys.reads[1], present)} It may be left out only where"
+                f"{missing_key_message(self._owner, keys.reads[1], leaf_keys(td))} It may be left out only where"
                 f" every trajectory begins, and {key_str(self.in_keys[-1])} is false at {which}."
             )
         return [x, *(state.start(batch, is_init.device) for state in self.states), is_init]
