@@ -31,7 +31,7 @@ def test_sequences_that_begin_without_an_end_before_are_not_one_sequence():
     is_init = torch.tensor([1, 0, 0, 0, 1, 0, 0, 0], dtype=torch.bool).unsqueeze(-1)
     td = TensorDict(is_init=is_init, state_value=torch.ones(8, 1), next=after, batch_size=[8], names=["time"])
     estimate = GAE(gamma=0.9, lmbda=0.9, value_network=None)
-    with pytest.raises(ContractError, match="'is_init' is true after step 3, which is not done"):
+    with pytest.raises(ContractError, match="'is_init' is true at step 4, and step 3 is not done"):
         estimate(td.clone())
     one, other = estimate(td.clone().reshape(2, 4))["advantage"]
     torch.testing.assert_close(one, other)  # rows may be computed with different instructions

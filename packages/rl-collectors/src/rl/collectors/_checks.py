@@ -73,7 +73,7 @@ class StepChecks:
 
         Raises:
             ContractError: if the environment did not write a key of its specs.
-            SpecError: if an entry has another shape or dtype than its spec says.
+            SpecError: if an entry has another shape or dtype than its spec.
         """
         owner, env = name_of(self._env), self._env
         for composite in (env.observation_spec, env.full_reward_spec, env.full_done_spec):
@@ -90,7 +90,7 @@ class StepChecks:
         """Check shapes and dtypes of the root entries of a reset.
 
         Raises:
-            SpecError: if an entry has another shape or dtype than its spec says.
+            SpecError: if an entry has another shape or dtype than its spec.
         """
         for composite in (self._env.observation_spec, self._env.full_done_spec):
             for key, spec in _specs(composite):
@@ -106,7 +106,7 @@ class StepChecks:
 
         Raises:
             ContractError: if the environment did not write a key of its specs.
-            SpecError: if an entry or an action is not what its spec says.
+            SpecError: if an entry or an action is not in its spec.
         """
         for root, nxt in zip_longest(roots, nexts):
             if root is not None:

@@ -110,38 +110,43 @@ def check_time_order(
     if torch.compiler.is_compiling() or td.shape[dim] < 2:
         return
     shape, is_init = td.shape, td.get(IS_INIT, None)
-    ids = {key: value for key in (INDEX, TRAJ_IDS) if (value := td.get(key, None)) is not None and value.shape == shape}
-    if INDEX in ids and td.names[dim] == "time":
-        del ids[INDEX]
+    ids = {
+        key: value
+        for key in (INDEX, TRAJ_IDS)
+        if (value := td.get(key, None)) is not None
+        and value.shape == shape
+        and (key != INDEX or td.names[dim] != "time")
+    }
     if mask is None and is_init is None and not ids:
         return
-    unended = ~_pairs(any_of_step(done, td.ndim), dim)[0]
+    length = shape[dim] - 1
+    unended = ~any_of_step(done, len(shape)).narrow(dim, 0, length)
     if mask is not None:
         valid, following = _pairs(mask, dim)
-        _refuse(
-            valid & ~following & unended,
-            f"{owner}: step {{step}} of this batch is the last one before padding ({key_str(mask_key)} is false after"
-            " it) and is not done, so that its return would include padding: mark it as done and truncated, as"
-            " SliceSampler(pad_output=True) does, or estimate before trajectories are split and padded",
-            dim,
-        )
+        step = _first(valid & ~following & unended, dim)
+        if step is not None:
+            raise ContractError(
+                f"{owner}: step {step} of this batch is the last one before padding ({key_str(mask_key)} is false after"
+                " it) and is not done, so that its return would include padding: mark it as done and truncated, as"
+                " SliceSampler(pad_output=True) does, or estimate before trajectories are split and padded"
+            )
     for key, value in ids.items():
         now, following = _pairs(value, dim)
         broken = now != following
         if key == INDEX:
             broken = broken & (following != now + 1) & (following != 0)
-        _refuse(
-            broken & unended,
-            f"{owner} needs steps in time order, but {key_str(key)} jumps along dimension {dim} without a done in"
-            f" between, so this batch is not: {_ORDER_REMEDY}",
-        )
+        if _first(broken & unended, dim) is not None:
+            raise ContractError(
+                f"{owner} needs steps in time order, but {key_str(key)} jumps along dimension {dim} without a done in"
+                f" between, so this batch is not: {_ORDER_REMEDY}"
+            )
     if is_init is not None and is_init.dtype is torch.bool and is_init.shape in (shape, (*shape, 1)):
-        _refuse(
-            _pairs(is_init.reshape(shape), dim)[1] & unended,
-            f"{owner} needs steps in time order, but {key_str(IS_INIT)} is true after step {{step}}, which is not done,"
-            f" so that returns would cross from one sequence into another: {_ORDER_REMEDY}",
-            dim,
-        )
+        step = _first(is_init.reshape(shape).narrow(dim, 1, length) & unended, dim)
+        if step is not None:
+            raise ContractError(
+                f"{owner} needs steps in time order, but {key_str(IS_INIT)} is true at step {step + 1}, and step"
+                f" {step} is not done, so that returns would cross from one sequence into another: {_ORDER_REMEDY}"
+            )
 
 
 def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, done_key: NestedKey = DONE) -> None:
@@ -301,8 +306,13 @@ def _if_known(size: object) -> str:
     return "" if torch.compiler.is_compiling() else f" {size}"
 
 
-def _refuse(bad: Tensor, message: str, dim: int = -1) -> None:
+def _first(bad: Tensor, dim: int) -> int | None:
+    """The first step along `dim` at which `bad` is true; None without one."""
+    return int(bad.nonzero()[0, dim]) if bool(bad.any()) else None
+
+
+def _refuse(bad: Tensor, message: str) -> None:
     if torch.compiler.is_compiling():
         _assert_async((~bad).all(), message.replace("step {step}", "a step"))
-    elif bool(bad.any()):
-        raise ContractError(message.replace("{step}", str(int(bad.nonzero()[0, dim]))))
+    elif (step := _first(bad, -1)) is not None:
+        raise ContractError(message.replace("{step}", str(step)))

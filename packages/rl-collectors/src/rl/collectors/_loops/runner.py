@@ -124,7 +124,7 @@ class Runner:
                     take(roots, nexts)
                 except Exception:
                     self._loop.root = None
-                    self._checks.find_fault(roots, nexts)  # says more if an entry is not what the specs say
+                    self._checks.find_fault(roots, nexts)  # raises a clearer error if an entry differs from its spec
                     raise
                 left -= length
 

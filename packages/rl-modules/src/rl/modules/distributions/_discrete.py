@@ -19,7 +19,7 @@ class Categorical(LeanDistribution):
     """Actions ``0 .. n-1`` as integers.
 
     Samples are the index of the largest ``logits - log(e)`` with exponential noise `e`: exact, one pass, and an
-    action of probability zero is never drawn.
+    action of probability zero is never sampled.
 
     Args:
         logits: unnormalized log-probabilities, ``[*B, n]``.

@@ -43,7 +43,7 @@ class EGreedyModule(TensorDictModuleBase):
         eps_init: probability at the start.
         eps_end: probability after `annealing_num_steps` frames, and from then on.
         annealing_num_steps: frames in between.
-        action_key: what is replaced.
+        action_key: key of the action.
         action_mask_key: bool ``[*B, n]``, True where an action is allowed; for one-hot and categorical actions.
 
     Raises:
@@ -109,7 +109,7 @@ class EGreedyModule(TensorDictModuleBase):
         self.schedule.step(frames)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Replace the action where chance says so.
+        """Replace the action with probability epsilon.
 
         Raises:
             ContractError: if the action or the mask is absent.

@@ -169,9 +169,9 @@ class QValueActor(TensorDictSequential):
     """A network that values each action, and the choice of the best.
 
     Args:
-        module: from what is under `in_keys` to values ``[*B, n]``: a network, or a TensorDict module that writes
+        module: from the entries under `in_keys` to values ``[*B, n]``: a network, or a TensorDict module that writes
             `action_value_key`.
-        in_keys: what is read; ``["observation"]`` if None; of a TensorDict module, its own.
+        in_keys: keys read; ``["observation"]`` if None; of a TensorDict module, its own.
         spec: of the action, or a composite that has it under ``action``.
         action_space: see `QValueModule`; that of `spec` if None.
         action_value_key: of the values; ``action_value`` if None.

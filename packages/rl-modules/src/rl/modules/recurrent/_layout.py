@@ -46,7 +46,7 @@ def rows_of(is_init: Tensor, owner: str) -> Rows:
     """Rows of a batch ``[*B, T]``; a flat one ``[N]`` is cut where ``is_init`` is true.
 
     Pieces of one length become one row each, without a copy. Others are concatenated into rows as
-    long as the longest, so that at most half of what is computed is padding.
+    long as the longest, so that at most half of the computation is padding.
 
     Args:
         is_init: bool ``[*B, T, 1]``.

@@ -35,7 +35,7 @@ def make_target(module: M, owner: str) -> M:
     """A copy that nothing trains.
 
     Args:
-        module: what is copied.
+        module: network to copy.
         owner: for the message.
 
     Raises:
@@ -58,7 +58,7 @@ class _Update:
         self._tensors()
 
     def _tensors(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors of all targets, and those that they follow."""
+        """The tensors of all target networks, and of their trained networks."""
         children = dict(self._loss.named_children())
         followed: list[Tensor] = []
         targets: list[Tensor] = []
