@@ -132,7 +132,7 @@ def test_exploration_is_random_unless_told_otherwise(counting_env, fast):
     assert seen == [InteractionType.RANDOM, InteractionType.MODE, None]
 
 
-def test_a_policy_that_reads_what_nobody_writes_is_refused_at_construction(counting_env):
+def test_a_policy_that_reads_an_absent_key_is_refused_at_construction(counting_env):
     policy = TensorDictModule(nn.Identity(), in_keys=["observatoin"], out_keys=["action"])
     with pytest.raises(ContractError, match=r"reads 'observatoin'.*Did you mean 'observation'"):
         Collector(counting_env, policy, frames_per_batch=2)
@@ -425,7 +425,7 @@ def test_the_state_survives_torch_save_without_pickled_objects(counting_env, tmp
     collector.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
 
 
-def test_an_environment_without_state_starts_anew_and_says_so(bare_env):
+def test_an_environment_without_state_is_reset_with_a_warning(bare_env):
     collector = Collector(bare_env([[5]]), frames_per_batch=3)
     collector.collect()
     with pytest.warns(UserWarning, match=r"NoStateEnv has no state_dict"):

@@ -193,7 +193,7 @@ def test_an_environment_that_reuses_its_memory_is_copied_or_refused(counting_env
         def step_leaves(self, root):
             return {key: self._shared(key, leaf) for key, leaf in super().step_leaves(root).items()}
 
-    with pytest.raises(KeyError, match=r"Careless.step_leaves returned .*'observation'.* fresh tensors"):
+    with pytest.raises(KeyError, match=r"Careless.step_leaves returned .*'observation'.* new tensors"):
         Collector(Careless([[3]]), make_policy(), frames_per_batch=6).collect()
 
 

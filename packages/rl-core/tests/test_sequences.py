@@ -1,4 +1,4 @@
-"""`check_sequences`: whether a batch may be read as sequences."""
+"""`check_sequences`: time order of a batch that recurrent networks read."""
 
 import pytest
 import torch
@@ -27,11 +27,11 @@ def batch(done=(0, 0, 1, 0, 0, 0), rows=2):
 
 
 @pytest.mark.parametrize("rows", [None, 1, 3])
-def test_what_was_collected_in_order_passes(rows):
+def test_a_batch_in_time_order_passes(rows):
     check_sequences(batch(rows=rows), STATES, "PPOLoss")
 
 
-def test_without_states_nothing_is_asked_for():
+def test_without_recurrent_states_no_key_is_required():
     check_sequences(TensorDict(batch_size=[3]), (), "PPOLoss")
 
 
@@ -50,12 +50,12 @@ def test_states_that_are_not_stored_are_not_compared():
     check_sequences(batch().exclude(("next", *H)), STATES, "PPOLoss")
 
 
-def test_a_missing_mark_is_refused():
+def test_a_batch_without_is_init_is_refused():
     with pytest.raises(ContractError, match=r"PPOLoss reads 'is_init'.*leak.*Collector.*InitTracker"):
         check_sequences(batch().exclude("is_init"), STATES, "PPOLoss")
 
 
-def test_a_mark_that_is_never_true_is_refused():
+def test_is_init_that_is_never_true_is_refused():
     td = batch()
     td["is_init"].zero_()
     with pytest.raises(ContractError, match="an episode ends at step 2"):
@@ -88,7 +88,7 @@ def test_a_state_without_dimensions_is_compared_too():
 
 
 @pytest.mark.parametrize("wrong", [lambda mark: mark.squeeze(-1), lambda mark: mark.int(), lambda mark: mark.float()])
-def test_a_mark_of_another_form_is_named(wrong):
+def test_is_init_of_another_shape_or_dtype_is_refused(wrong):
     td = batch()
     td["is_init"] = wrong(td["is_init"])
     with pytest.raises(ShapeError, match=r"PPOLoss: 'is_init' is .*expected bool \[2, 6, 1\]"):
@@ -96,10 +96,12 @@ def test_a_mark_of_another_form_is_named(wrong):
 
 
 @pytest.mark.parametrize("key", [H, ("next", *H)])
-def test_a_state_of_another_shape_is_named(key):
+def test_a_state_of_another_shape_is_refused(key):
     td = batch()
     td[key] = td[key][..., 0]
-    with pytest.raises(ShapeError, match=r"h'\) has the shape \[2, 6, 1\], expected \[2, 6, 1, 2\]: LSTMModule"):
+    with pytest.raises(
+        ShapeError, match=r"h'\) has the shape \[2, 6, 1\], expected \[2, 6, 1, 2\]: a state of LSTMModule"
+    ):
         check_sequences(td, STATES, "PPOLoss")
 
 
@@ -107,11 +109,11 @@ def test_time_has_to_be_the_last_dimension():
     td = batch(done=(0,) * 6)
     td.names = [None, "time"]
     check_sequences(td, STATES, "PPOLoss")
-    with pytest.raises(ContractError, match=r"time in dimension 0.*transpose"):
+    with pytest.raises(ContractError, match=r"time is dimension 0.*transpose"):
         check_sequences(td.transpose(0, 1).exclude(("next", *H)), STATES, "PPOLoss")
 
 
-def test_another_trajectory_without_a_mark_is_refused():
+def test_another_trajectory_without_is_init_is_refused():
     td = batch().exclude(("next", *H), ("next", "done"))
     td["collector", "traj_ids"] = torch.tensor([0, 0, 0, 1, 1, 1]).expand(2, 6)
     check_sequences(td, STATES, "PPOLoss")
@@ -133,7 +135,7 @@ def test_a_flat_batch_of_unknown_order_is_refused():
     check_sequences(kept[torch.tensor([0, 6])], STATES, "PPOLoss")  # all of them begin
 
 
-def test_the_index_of_a_buffer_says_whether_steps_follow():
+def test_the_index_of_a_buffer_shows_the_order():
     td = batch(rows=None).exclude(("next", *H))
     td["index"] = torch.tensor([7, 8, 9, 0, 1, 2])
     check_sequences(td, STATES, "PPOLoss")
@@ -143,27 +145,27 @@ def test_the_index_of_a_buffer_says_whether_steps_follow():
 
 
 @pytest.mark.parametrize("kept", ["states", "index"])
-def test_shuffled_steps_are_called_that_also_where_episodes_end(kept):
+def test_shuffled_steps_are_reported_as_shuffled_at_ends_of_episodes_too(kept):
     td = batch(done=(0, 0, 1, 0, 0, 1, 0, 0, 0), rows=None)
     td["index"] = torch.arange(9)
-    td = td[torch.tensor([2, 4, 0, 8, 5, 1, 7, 3, 6])]  # ends are followed by steps that begin nothing
+    td = td[torch.tensor([2, 4, 0, 8, 5, 1, 7, 3, 6])]  # no step after an end is the first of an episode
     if kept == "index":
         td = td.exclude(("next", *H))
     with pytest.raises(ContractError, match="shuffled"):
         check_sequences(td, STATES, "PPOLoss")
 
 
-def test_time_in_another_dimension_is_called_that():
+def test_time_in_another_dimension_is_named_as_a_cause():
     td = batch(done=(0, 0, 0, 0, 0, 0), rows=4)
     td = td.transpose(0, 1).clone()
-    td["is_init"][:, 0] = True  # whatever stands first
+    td["is_init"][:, 0] = True
     td["is_init"][:, 1:] = False
     with pytest.raises(ContractError, match=r"or time is not the last dimension of the batch \[6, 4\]"):
         check_sequences(td, STATES, "PPOLoss")
 
 
 def sliced(length=6, slices=4, capacity=84, first=(3, 40, 81, 12), names=("time",)):
-    """Slices as a sampler hands them out: flat, named, with the states at their steps alone; rings wrap."""
+    """Slices as a sampler returns them: flat, named, without the states under `next`; rings wrap."""
     index = torch.cat([(torch.arange(length) + start) % capacity for start in first[:slices]])
     starts = torch.arange(length * slices) % length == 0
     td = TensorDict(
@@ -173,12 +175,12 @@ def sliced(length=6, slices=4, capacity=84, first=(3, 40, 81, 12), names=("time"
     return td
 
 
-def test_slices_that_go_on_elsewhere_in_their_storage_pass():
+def test_slices_that_wrap_in_their_storage_pass():
     td = sliced()
     check_sequences(td, STATES, "PPOLoss")
     check_sequences(td.reshape(4, 6), STATES, "PPOLoss")
     check_sequences(td.reshape(6, 4), STATES, "PPOLoss")
-    # Environments side by side: steps of one lie apart, and go on at the front where the storage ends.
+    # Interleaved environments: steps of one are apart, and continue at the front of the storage after its end.
     td["index"][:6] = torch.tensor([12, 13, 35, 36, 37, 38])
     td["index"][6:12] = torch.tensor([68, 69, 0, 1, 2, 23])
     check_sequences(td, STATES, "PPOLoss")
@@ -188,7 +190,7 @@ def test_slices_that_go_on_elsewhere_in_their_storage_pass():
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("rows", [None, 4])
 @pytest.mark.parametrize("how", ["shuffled", "reversed", "transposed"])
-def test_slices_without_the_states_behind_their_steps_are_refused_out_of_order(how, rows, named):
+def test_slices_out_of_order_are_refused_without_the_next_states(how, rows, named):
     td = sliced(names=["time"] if named else [None])
     order = {
         "shuffled": torch.randperm(24, generator=torch.Generator().manual_seed(0)),
@@ -200,7 +202,7 @@ def test_slices_without_the_states_behind_their_steps_are_refused_out_of_order(h
         check_sequences(td, STATES, "PPOLoss")
 
 
-def test_jumps_of_a_flat_batch_without_a_name_are_not_called_shuffled_for_certain():
+def test_jumps_of_an_unnamed_flat_batch_have_two_possible_causes():
     td = sliced(names=[None])
     check_sequences(td, STATES, "PPOLoss")
     td["index"][2:6] += 22
@@ -209,14 +211,14 @@ def test_jumps_of_a_flat_batch_without_a_name_are_not_called_shuffled_for_certai
 
 
 @pytest.mark.parametrize("td", [batch()[:, :4].unsqueeze(-1), batch(rows=1)])
-def test_a_dimension_behind_time_is_refused_even_if_it_has_one_element(td):
+def test_a_dimension_of_one_element_after_time_is_refused(td):
     td.names = [None, "time", None][: td.batch_dims]
     td = td if td.batch_dims == 3 else td.transpose(0, 1)
-    with pytest.raises(ContractError, match=r"has time in dimension"):
+    with pytest.raises(ContractError, match=r"time is dimension"):
         check_sequences(td, STATES, "PPOLoss")
 
 
-def test_the_order_of_rows_is_looked_at_in_one_graph():
+def test_the_order_of_rows_is_checked_in_one_graph():
     torch._dynamo.reset()
     check = torch.compile(lambda td: check_sequences(td, STATES, "PPOLoss"), fullgraph=True, backend="eager")
     td = sliced()

@@ -37,7 +37,7 @@ def test_infinite_bounds_in_tensors_are_refused_where_arguments_are_checked():
         TanhNormal(torch.zeros(2), torch.ones(2), low=low, validate_args=True)
 
 
-def test_tanh_normal_scores_whole_numbers_as_the_real_numbers_that_they_are():
+def test_tanh_normal_scores_integers_as_floats():
     dist = TanhNormal(torch.tensor([0.3, -0.2]), torch.tensor([0.5, 2.0]))
     assert_close(dist.log_prob(torch.tensor([0, 1])), dist.log_prob(torch.tensor([0.0, 1.0])))
 

@@ -1,4 +1,4 @@
-"""What every test here starts with."""
+"""Fixtures of all tests."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from rl.objectives.functional._recurrence import forget_back_ends
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_known():
-    """Who computes is found anew by each test: some install another back end."""
+def _select_back_ends_again():
+    """Some tests install another back end."""
     forget_back_ends()
     yield
     forget_back_ends()

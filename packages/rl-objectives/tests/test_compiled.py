@@ -117,7 +117,7 @@ def test_gradients_of_compiled_code():
 
 
 @native
-def test_where_a_gradient_is_asked_for_the_recurrence_is_the_operator():
+def test_where_a_gradient_is_needed_the_recurrence_is_the_operator():
     value, following, reward, done = make()
     value.requires_grad_()
     recorder = Recorder()

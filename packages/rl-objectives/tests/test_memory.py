@@ -277,7 +277,7 @@ def test_a_network_that_drops_its_state_is_refused():
             self.out_keys = self.out_keys[:1]
 
     net = TensorDictSequential(Dropping(), TensorDictModule(nn.Linear(WIDTH, 1), ["features"], ["state_value"]))
-    with pytest.raises(ContractError, match=r"carries.*does not write"):
+    with pytest.raises(ContractError, match=r"has the recurrent state.*does not write"):
         GAE(value_network=net)
 
 

@@ -111,8 +111,8 @@ def test_weights_in_torchrls_spelling_are_named_in_ours(actor, critic):
 
 
 @pytest.mark.parametrize("interval", [0, 2.5, float("nan"), True])
-def test_an_interval_is_a_whole_number_of_calls(network, interval):
-    with pytest.raises(SpecError, match="it is a whole number of calls, and at least 1"):
+def test_an_interval_is_an_integer_of_at_least_1(network, interval):
+    with pytest.raises(SpecError, match="it is an integer of at least 1"):
         HardUpdate(DQNLoss(network), value_network_update_interval=interval)
 
 

@@ -10,11 +10,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors._leaves import LeafAct, LeafStep, TensorDictAct, TensorDictStep, leaf_keys, leaves_of
+from rl.collectors._leaves import LeafAct, LeafStep, TensorDictAct, TensorDictStep, leaves_of
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves
-from rl.core.keys import NEXT, NestedKey, key_str, next_key, unwrap
+from rl.core.keys import NEXT, NestedKey, key_str, leaf_keys, next_key, unwrap
 
 __all__ = ["StepChecks", "name_of"]
 
@@ -29,7 +29,7 @@ class StepChecks:
 
     def __init__(self, env: Env, policy: object) -> None:
         self._env = env
-        self._who = "the random policy" if policy is None else f"the policy ({name_of(policy)})"
+        self._policy_name = "the random policy" if policy is None else f"the policy ({name_of(policy)})"
         contract = getattr(policy, "contract", None)  # knows which keys may be absent
         needs = contract.in_keys if isinstance(contract, Contract) else getattr(policy, "in_keys", None) or ()
         self._in_keys = [unwrap(key) for key in needs]
@@ -44,15 +44,15 @@ class StepChecks:
         for key, spec in _specs(self._env.full_action_spec):
             action = root.get(key)
             if action is None:
-                key_ = Key(key, remedy=f"{self._who} must write it: add it to out_keys")
+                key_ = Key(key, remedy=f"{self._policy_name} must write it: add it to out_keys")
                 where = "the policy's output"
                 raise ContractError(missing_key_message(name_of(self._env), key_, root, where=where))
-            self._form(key, action, spec, self._who)
+            self._form(key, action, spec, self._policy_name)
             try:
                 spec.assert_is_in(action)
             except SpecError as error:
                 raise SpecError(
-                    f"{self._who} wrote {key_str(key)} outside its spec: {error}; use a head with these bounds"
+                    f"{self._policy_name} wrote {key_str(key)} outside its spec: {error}; use a head with these bounds"
                     " (TanhNormal for a box, QValueActor(..., spec=env.action_spec) for choices), or project it"
                     " (env.action_spec.project)"
                 ) from None
@@ -66,31 +66,31 @@ class StepChecks:
         for key in self._in_keys:
             if key not in root:
                 where = "the environment's root"
-                raise ContractError(missing_key_message(self._who, Key(key), root, where=where))
+                raise ContractError(missing_key_message(self._policy_name, Key(key), root, where=where))
 
     def outcome(self, nxt: Leaves) -> None:
         """Check keys, shapes and dtypes of the entries under ``next``.
 
         Raises:
             ContractError: if the environment did not write a key of its specs.
-            SpecError: if an entry has another shape or dtype than its spec says.
+            SpecError: if an entry has another shape or dtype than its spec.
         """
-        who, env = name_of(self._env), self._env
+        owner, env = name_of(self._env), self._env
         for composite in (env.observation_spec, env.full_reward_spec, env.full_done_spec):
             for key, spec in _specs(composite):
                 if key not in nxt:
                     raise ContractError(
-                        f"{who}.step did not write {key_str(next_key(key))}, which its specs promise (it wrote under"
+                        f"{owner}.step did not write {key_str(next_key(key))}, which its specs promise (it wrote under"
                         f" 'next': {', '.join(map(key_str, nxt)) or 'nothing'}). Write it, or"
                         " take it out of the specs"
                     )
-                self._form(next_key(key), nxt[key], spec, f"{who}.step")
+                self._form(next_key(key), nxt[key], spec, f"{owner}.step")
 
     def restart(self, root: Leaves) -> None:
         """Check shapes and dtypes of the root entries of a reset.
 
         Raises:
-            SpecError: if an entry has another shape or dtype than its spec says.
+            SpecError: if an entry has another shape or dtype than its spec.
         """
         for composite in (self._env.observation_spec, self._env.full_done_spec):
             for key, spec in _specs(composite):
@@ -106,7 +106,7 @@ class StepChecks:
 
         Raises:
             ContractError: if the environment did not write a key of its specs.
-            SpecError: if an entry or an action is not what its spec says.
+            SpecError: if an entry or an action is not in its spec.
         """
         for root, nxt in zip_longest(roots, nexts):
             if root is not None:
@@ -160,22 +160,22 @@ class StepChecks:
 
         return checked
 
-    def _form(self, key: NestedKey, value: Any, spec: Any, who: str) -> None:
+    def _form(self, key: NestedKey, value: Any, spec: Any, owner: str) -> None:
         if not isinstance(value, Tensor):
             if spec.dtype is None:
                 return
             raise SpecError(
-                f"{who} wrote {key_str(key)} as {type(value).__name__}, expected a tensor {_dtype(spec.dtype)}"
+                f"{owner} wrote {key_str(key)} as {type(value).__name__}, expected a tensor {_dtype(spec.dtype)}"
                 f" {tuple(spec.shape)} ({type(spec).__name__}): write it at every step"
             )
         if value.shape != spec.shape:
             raise SpecError(
-                f"{who} wrote {key_str(key)} with shape {tuple(value.shape)}, expected {tuple(spec.shape)}"
+                f"{owner} wrote {key_str(key)} with shape {tuple(value.shape)}, expected {tuple(spec.shape)}"
                 f" ({type(spec).__name__}, environment batch {tuple(self._env.batch_size)}){_shape_hint(value, spec)}"
             )
         if spec.dtype is not None and value.dtype != spec.dtype:
             raise SpecError(
-                f"{who} wrote {key_str(key)} as {_dtype(value.dtype)}, expected {_dtype(spec.dtype)}"
+                f"{owner} wrote {key_str(key)} as {_dtype(value.dtype)}, expected {_dtype(spec.dtype)}"
                 f" ({type(spec).__name__}): convert it, or author the spec with that dtype"
             )
 

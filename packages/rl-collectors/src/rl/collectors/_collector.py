@@ -20,7 +20,6 @@ from torch import Tensor
 from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
 from rl.collectors._checks import name_of
-from rl.collectors._leaves import leaf_keys
 from rl.collectors._loops.runner import Runner
 from rl.collectors._profile import Clock
 from rl.collectors._recurrent_state import Carried
@@ -30,7 +29,7 @@ from rl.collectors._weights import load_weights
 from rl.core import check_pipeline, set_recurrent_mode
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env, missing_env_members
-from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, key_str, unwrap
+from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, key_str, leaf_keys, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
 from rl.core.state import pack
 
@@ -179,13 +178,13 @@ class Collector:
         return self.collect()
 
     def _batch(self) -> TensorDictBase:
-        ids, self._ids = self._ids, None  # whatever interrupts a batch, the next one starts anew
-        anew = self._runner.root is None
+        ids, self._ids = self._ids, None  # after an interrupted batch new ids start
+        starts = self._runner.root is None
         left = max(0, self._random_frames - self._frames)
         random = min(self._steps, ceil(left / self._elements))
         self._assemble.begin(self._steps)
         acting = nullcontext() if self._exploration is None else set_interaction_type(self._exploration)
-        with acting, set_recurrent_mode(False):  # whatever holds outside: these are single steps
+        with acting, set_recurrent_mode(False):  # single steps, also inside of a caller's mode
             self._runner.run(self._steps, random, self._assemble.add)
         entries = self._assemble.entries()
         self._check_done(entries)
@@ -195,7 +194,7 @@ class Collector:
             _truncate_last(entries[NEXT], len(self._batch_size))
         self._frames += self.frames_per_batch
         batch = self._assemble.tensordict(entries)
-        self._carried.check(batch, anew=anew, cut=self._cut)
+        self._carried.check(batch, starts=starts, cut=self._cut)
         return batch
 
     def _check_done(self, entries: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ collector = foreign_arguments(
         "weight_sync_schemes": (_WEIGHTS, None),
         "weight_recv_schemes": (_WEIGHTS, None),
         "track_policy_version": (_WEIGHTS, False),
-        "auto_register_policy_transforms": ("needless: recurrent states are carried without transforms", None),
+        "auto_register_policy_transforms": ("needless: recurrent states need no transforms", None),
         "pre_collect_hook": ("use a loop over collect()", None),
         "post_collect_hook": ("use postproc=", None),
         "compact_obs": ("not available yet: the next observations are always part of a batch", False),

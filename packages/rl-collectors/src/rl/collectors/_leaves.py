@@ -8,14 +8,12 @@ from typing import Any
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rl.core.interfaces import Leaves
-from rl.core.keys import NestedKey, unwrap
 
 __all__ = [
     "LeafAct",
     "LeafStep",
     "TensorDictAct",
     "TensorDictStep",
-    "leaf_keys",
     "leaves_of",
     "tensordict_of",
 ]
@@ -31,11 +29,6 @@ TensorDictAct = Callable[[TensorDictBase], TensorDictBase]
 
 TensorDictStep = Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]
 """`Env.step_and_maybe_reset`, possibly with checks or a clock."""
-
-
-def leaf_keys(composite: Any) -> list[NestedKey]:
-    """The leaf keys of a `Composite`."""
-    return [unwrap(key) for key in composite.keys(include_nested=True, leaves_only=True)]
 
 
 def leaves_of(tensordict: TensorDictBase) -> Leaves:

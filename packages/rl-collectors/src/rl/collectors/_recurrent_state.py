@@ -9,13 +9,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors._leaves import leaf_keys
 from rl.core.contract import Contract, Key
 from rl.core.errors import CheckpointError, ContractError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves
-from rl.core.keys import DONE, IS_INIT, NEXT, NestedKey, as_tuple, key_str, next_key, unwrap
+from rl.core.keys import DONE, IS_INIT, NEXT, NestedKey, as_tuple, key_str, leaf_keys, next_key, unwrap
 from rl.core.recurrent import State, states_of
-from rl.core.sequences import check_sequences
+from rl.core.sequences import any_of_step, check_sequences
 
 __all__ = ["Carried", "CarryingEnv", "CarryingLeaves"]
 
@@ -71,24 +70,24 @@ class Carried:
         for state in self.states:
             found = root.get(state.name)
             expected = f"{state.dtype} [*B, {', '.join(map(str, state.shape))}]"
-            who = f"{state.owner or 'the policy'} has the recurrent state {key_str(state.name)}, {expected}"
+            subject = f"{state.owner or 'the policy'} has the recurrent state {key_str(state.name)}, {expected}"
             if found is None:
                 raise CheckpointError(
-                    f"{who}, and the collector that was saved did not (it saved {', '.join(map(key_str, root))}):"
+                    f"{subject}, and the collector that was saved did not (it saved {', '.join(map(key_str, root))}):"
                     " load it with the same policy, or start without load_state_dict"
                 )
             if found.dtype is not state.dtype or found.shape[found.ndim - len(state.shape) :] != state.shape:
                 raise CheckpointError(
-                    f"{who}, and the collector that was saved has {found.dtype} {list(found.shape)} there: continue"
+                    f"{subject}, and the collector that was saved has {found.dtype} {list(found.shape)} there: continue"
                     " with a policy of the same sizes and dtype"
                 )
 
-    def check(self, batch: TensorDictBase, *, anew: bool, cut: bool = False) -> None:
+    def check(self, batch: TensorDictBase, *, starts: bool, cut: bool = False) -> None:
         """Check ``is_init`` and the recurrent states of a batch; every batch until an episode ends inside one.
 
         Args:
             batch: collected batch.
-            anew: whether it begins with a reset.
+            starts: whether it begins with a reset.
             cut: whether its last step is marked as truncated by the collector.
 
         Raises:
@@ -98,12 +97,12 @@ class Carried:
             return
         is_init: Tensor = batch.get(IS_INIT)
         time = batch.batch_dims - 1
-        begins = is_init.flatten(time + 1).any(-1)
-        done: Tensor = batch.get((NEXT, DONE)).flatten(time + 1).any(-1)
+        begins = any_of_step(is_init, time + 1)
+        done: Tensor = any_of_step(batch.get((NEXT, DONE)), time + 1)
         first = begins.select(time, 0)
-        before = torch.ones_like(first) if anew else self._ended
+        before = torch.ones_like(first) if starts else self._ended
         if before is not None and bool((before & ~first).any()):
-            what = "the collector began with a reset" if anew else "an episode ended with the batch before"
+            what = "the collector began with a reset" if starts else "an episode ended with the batch before"
             raise ContractError(
                 f"{what}, and {key_str(IS_INIT)} is false at the first step: its writer does not see resets."
                 " Use InitTracker(), or leave it to the collector"

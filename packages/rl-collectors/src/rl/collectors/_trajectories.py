@@ -7,7 +7,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError
-from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str
+from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys
 
 __all__ = ["number_trajectories", "split_trajectories"]
 
@@ -92,7 +92,7 @@ def _last_steps(batch: TensorDictBase, trajectory_key: NestedKey, done_key: Nest
         return torch.cat([change, change.new_ones((*change.shape[:-1], 1))], dim=-1)
     done = batch.get(as_tuple(done_key), None)
     if done is None:
-        keys = ", ".join(".".join(as_tuple(key)) for key in batch.keys(include_nested=True, leaves_only=True))
+        keys = ", ".join(".".join(as_tuple(key)) for key in leaf_keys(batch))
         raise ContractError(
             f"split_trajectories reads {key_str(trajectory_key)} or {key_str(done_key)}, and the batch has neither"
             f" (keys: {keys}): collect with track_traj_ids=True, or name the keys with trajectory_key= and done_key="

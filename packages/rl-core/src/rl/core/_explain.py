@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from rl.core.contract import Contract, Key, MissingKey, missing_keys_message
 from rl.core.errors import ContractError
-from rl.core.keys import IS_INIT, NestedKey, as_tuple, next_key, unwrap
+from rl.core.keys import IS_INIT, NestedKey, as_tuple, leaf_keys, next_key, unwrap
 from rl.core.recurrent import states_of
 
 __all__ = ["Explanation", "KeyUse", "check_pipeline", "contract_of", "explain"]
@@ -243,9 +243,9 @@ def _names(components: tuple[Any, ...]) -> dict[int, str]:
 
 
 def _keys_of(spec: Any, batch_dims: int) -> Iterator[Key]:
-    for name in spec.keys(include_nested=True, leaves_only=True):
+    for name in leaf_keys(spec):
         leaf = spec[name]
-        yield Key(unwrap(name), tuple(leaf.shape[batch_dims:]), dtype=leaf.dtype)
+        yield Key(name, tuple(leaf.shape[batch_dims:]), dtype=leaf.dtype)
 
 
 def _env_reset_keys(env: Any) -> Iterator[Key]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rl.core.errors import ContractError
-from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
+from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, nearest, unwrap
 
 if TYPE_CHECKING:
     import torch
@@ -162,7 +162,7 @@ class Contract:
                 self.refuse(td, name, owner)
         return values
 
-    def refuse(self, td: TensorDictBase, name: NestedKey, owner: object) -> None:
+    def refuse(self, td: TensorDictBase, name: NestedKey, owner: object) -> NoReturn:
         """Raise the error about the absent key `name`; it also names all others that are required and absent.
 
         Raises:
@@ -170,6 +170,6 @@ class Contract:
         """
         key = next((key for key in self.reads if key.name == name), Key(name))
         who = owner if isinstance(owner, str) else type(owner).__name__
-        present = tuple(td.keys(include_nested=True, leaves_only=True))
+        present = tuple(leaf_keys(td))
         others = [k for k in self.reads if k.name != name and not k.optional and td.get(k.name, None) is None]
         raise ContractError(missing_keys_message([MissingKey(who, k, present) for k in (key, *others)]))

@@ -1,13 +1,14 @@
-"""The canonical keys, each written once, and what can be done to a key.
+"""The standard keys of a TensorDict, and functions of keys.
 
-A key is a string or a tuple of strings; `NestedKey` stands for both. This module imports neither torch
-nor tensordict.
+A key is a string or a tuple of strings; `NestedKey` is the type of both. This module imports neither torch nor
+tensordict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 __all__ = [
     "ACTION",
@@ -33,6 +34,7 @@ __all__ = [
     "NestedKey",
     "as_tuple",
     "key_str",
+    "leaf_keys",
     "nearest",
     "next_key",
     "unwrap",
@@ -93,6 +95,18 @@ def next_key(key: NestedKey) -> tuple[str, ...]:
         ('next', 'reward')
     """
     return (NEXT, *as_tuple(key))
+
+
+def leaf_keys(entries: Any) -> list[NestedKey]:
+    """The leaf keys of a TensorDict, a composite spec or a flat dict, each in its shortest form.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> leaf_keys(TensorDict(reward=0.0, next=TensorDict(reward=1.0)))
+        ['reward', ('next', 'reward')]
+    """
+    keys: Any = entries if isinstance(entries, dict) else entries.keys(include_nested=True, leaves_only=True)
+    return [unwrap(key) for key in keys]
 
 
 def key_str(key: NestedKey) -> str:

@@ -20,7 +20,7 @@ from rl.core._mdp.done_flags import (
 )
 from rl.core._mdp.partial_reset import merge_reset, reset_masks, where_reset
 from rl.core.errors import ContractError
-from rl.core.keys import ACTION, DONE, NEXT, RESET, REWARD, NestedKey, as_tuple, unwrap
+from rl.core.keys import ACTION, DONE, NEXT, RESET, REWARD, NestedKey, as_tuple, leaf_keys, unwrap
 
 if TYPE_CHECKING:
     from rl.core.interfaces import Env, Leaves
@@ -139,14 +139,10 @@ class StepMDP:
     @classmethod
     def from_env(cls, env: Env, *, state_keys: Keys = (), keep_other: bool = True) -> StepMDP:
         """The stepper of an environment, from the keys of its specs; actions stay."""
-
-        def keys(spec: Any) -> list[NestedKey]:
-            return list(spec.keys(include_nested=True, leaves_only=True))
-
         return cls(
-            reward_keys=keys(env.full_reward_spec),
-            done_keys=keys(env.full_done_spec),
-            action_keys=keys(env.full_action_spec),
+            reward_keys=leaf_keys(env.full_reward_spec),
+            done_keys=leaf_keys(env.full_done_spec),
+            action_keys=leaf_keys(env.full_action_spec),
             state_keys=state_keys,
             keep_other=keep_other,
         )

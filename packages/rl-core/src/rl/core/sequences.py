@@ -1,4 +1,4 @@
-"""Whether the steps of a batch follow each other as a recurrent module has to assume."""
+"""Checks of the time order of a batch: for recurrent networks, and for returns."""
 
 from __future__ import annotations
 
@@ -11,37 +11,162 @@ from torch import Tensor
 
 from rl.core.contract import Key, missing_key_message
 from rl.core.errors import ContractError, ShapeError
-from rl.core.keys import DONE, INDEX, IS_INIT, NEXT, TRAJ_IDS, NestedKey, key_str, next_key
+from rl.core.keys import DONE, INDEX, IS_INIT, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys, next_key
 from rl.core.recurrent import State
 
-__all__ = ["check_sequences"]
+__all__ = ["any_of_step", "check_sequences", "check_time_last", "check_time_order"]
 
-_assert_async: Any = torch._assert_async  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  the check that a graph keeps
+_assert_async: Any = torch._assert_async  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  an assertion inside a graph
 
 _INIT_REMEDY = (
-    "a Collector writes it for a policy that carries state; in an environment the transform InitTracker does, in a"
-    " buffer SliceSampler; keep it where entries are chosen (select, exclude)"
+    "a Collector writes it for a recurrent policy, in an environment the transform InitTracker, in a buffer"
+    " SliceSampler; keep it where keys are selected (select, exclude)"
+)
+_ORDER_REMEDY = (
+    "run the estimator on the batch as it was collected, before it is shuffled; of sampled slices, mark the last step"
+    " of each as truncated and done"
 )
 
 
-def check_sequences(td: TensorDictBase, states: Sequence[State], who: str, *, done_key: NestedKey = DONE) -> None:
-    """Refuse a batch in which a state would leak from one trajectory into another, or that is not in time order.
+def any_of_step(flags: Tensor, dims: int) -> Tensor:
+    """Whether any flag of a step is true.
 
-    The last batch dimension is time. Where ``is_init`` is false, the state stored at a step has to be the one that was
-    stored under ``next`` at the step before; where an episode has ended at the step before, ``is_init`` has to be true.
-    What is not stored is not compared; a flat batch without the states under ``next`` has to say otherwise that its
-    steps follow each other: a dimension named ``time``, or the ``index`` of a buffer.
+    Args:
+        flags: bool ``[*B, ...]``.
+        dims: number of batch dimensions.
+
+    Returns:
+        Bool ``[*B]``.
+
+    Example:
+        >>> any_of_step(torch.tensor([[[True], [False]]]), 2)
+        tensor([[ True, False]])
+    """
+    if flags.ndim <= dims:
+        return flags
+    if flags.ndim == dims + 1 and flags.shape[-1] == 1:
+        return flags.squeeze(-1)
+    return flags.flatten(dims).any(-1)
+
+
+def check_time_last(td: TensorDictBase, owner: str) -> None:
+    """Check that no other batch dimension than the last is named ``time``.
+
+    Args:
+        td: the batch.
+        owner: the component that reads the batch, for the message.
+
+    Raises:
+        ContractError: if one is.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> check_time_last(TensorDict(batch_size=[3, 5], names=[None, "time"]), "PPOLoss")
+    """
+    names: list[str | None] = list(td.names)
+    if "time" in names and names[-1] != "time":
+        raise ContractError(
+            f"{owner} reads time from the last dimension of a batch, and time is dimension {names.index('time')} of"
+            f" this one of shape {list(td.batch_size)} (names: {names}): transpose it"
+        )
+
+
+def check_time_order(
+    td: TensorDictBase,
+    dim: int,
+    done: Tensor,
+    owner: str,
+    *,
+    mask: Tensor | None = None,
+    mask_key: NestedKey = ("collector", "mask"),
+) -> None:
+    """Check that returns cross neither into another trajectory nor into padding.
+
+    Between two adjacent steps without an end of episode,
+
+    - a replay buffer's ``index`` [*B] increases by one, wraps to 0 or stays the same; it is not checked along a
+      dimension named ``time``, since rows of several environments are interleaved in a storage;
+    - a collector's ``("collector", "traj_ids")`` [*B] stays the same;
+    - ``is_init`` [*B, 1] is false at the second one;
+    - the second one is not padding.
+
+    Nothing is checked while `torch.compile` traces.
+
+    Args:
+        td: the batch.
+        dim: the time dimension.
+        done: bool, ``[*B, ...]``.
+        owner: the component that reads the batch, for messages.
+        mask: bool ``[*B]``, false at padding.
+        mask_key: key of the mask, for the message.
+
+    Raises:
+        ContractError: if one of these does not hold.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> check_time_order(TensorDict(index=torch.tensor([3, 4, 0]), batch_size=[3]), 0, torch.zeros(3) > 0, "GAE")
+    """
+    if torch.compiler.is_compiling() or td.shape[dim] < 2:
+        return
+    shape, is_init = td.shape, td.get(IS_INIT, None)
+    ids = {
+        key: value
+        for key in (INDEX, TRAJ_IDS)
+        if (value := td.get(key, None)) is not None
+        and value.shape == shape
+        and (key != INDEX or td.names[dim] != "time")
+    }
+    if mask is None and is_init is None and not ids:
+        return
+    length = shape[dim] - 1
+    unended = ~any_of_step(done, len(shape)).narrow(dim, 0, length)
+    if mask is not None:
+        valid, following = _pairs(mask, dim)
+        step = _first(valid & ~following & unended, dim)
+        if step is not None:
+            raise ContractError(
+                f"{owner}: step {step} of this batch is the last one before padding ({key_str(mask_key)} is false after"
+                " it) and is not done, so that its return would include padding: mark it as done and truncated, as"
+                " SliceSampler(pad_output=True) does, or estimate before trajectories are split and padded"
+            )
+    for key, value in ids.items():
+        now, following = _pairs(value, dim)
+        broken = now != following
+        if key == INDEX:
+            broken = broken & (following != now + 1) & (following != 0)
+        if _first(broken & unended, dim) is not None:
+            raise ContractError(
+                f"{owner} needs steps in time order, but {key_str(key)} jumps along dimension {dim} without a done in"
+                f" between, so this batch is not: {_ORDER_REMEDY}"
+            )
+    if is_init is not None and is_init.dtype is torch.bool and is_init.shape in (shape, (*shape, 1)):
+        step = _first(is_init.reshape(shape).narrow(dim, 1, length) & unended, dim)
+        if step is not None:
+            raise ContractError(
+                f"{owner} needs steps in time order, but {key_str(IS_INIT)} is true at step {step + 1}, and step"
+                f" {step} is not done, so that returns would cross from one sequence into another: {_ORDER_REMEDY}"
+            )
+
+
+def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, done_key: NestedKey = DONE) -> None:
+    """Check that a batch is in time order and that no recurrent state leaks from one trajectory into another.
+
+    The last batch dimension is time. Where ``is_init`` is false, the state stored at a step must equal the one stored
+    under ``next`` at the step before; after the end of an episode, ``is_init`` must be true. Keys that are absent are
+    not compared. A flat batch without the states under ``next`` needs other evidence of its order: a dimension named
+    ``time``, or the ``index`` of a buffer.
 
     Args:
         td: the batch ``[*B, T]``.
-        states: what is carried, as `rl.core.states_of` gives it; nothing is checked if there is nothing.
-        who: reads the batch, for messages.
-        done_key: the flag that ends episodes, as it is called under ``next``.
+        states: recurrent states, as `rl.core.states_of` returns them; nothing is checked without any.
+        owner: the component that reads the batch, for messages.
+        done_key: the flag that ends episodes, without ``next``.
 
     Raises:
-        ContractError: naming the entry, the first step at fault and the remedy.
-        RuntimeError: instead, of a compiled function, for what the values in the batch say.
-        ShapeError: if ``is_init`` or a state has another shape or dtype than it has to.
+        ContractError: naming the key, the first wrong step and the remedy.
+        RuntimeError: instead, in a compiled function, where the error depends on values of the batch.
+        ShapeError: if ``is_init`` or a state has another shape or dtype.
 
     Example:
         >>> import torch
@@ -56,162 +181,138 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], who: str, *, do
     if not states:
         return
     dim = td.batch_dims - 1
-    is_init = _mark(td, states[0], who)
-    _check_states(td, states, who)
-    _refuse_time_elsewhere(td, who)
+    is_init = _read_is_init(td, states[0], owner)
+    _check_states(td, states, owner)
+    check_time_last(td, owner)
     if dim < 0 or td.batch_size[dim] < 2:
         return
-    length = td.batch_size[dim] - 1
-    follows = ~_any_behind(is_init.narrow(dim, 1, length), dim)
+    continues = ~_pairs(any_of_step(is_init, dim + 1), dim)[1]
     done: Tensor | None = td.get(next_key(done_key), None)
-    ended = None if done is None else _any_behind(done.narrow(dim, 0, length), dim)
-    # Within episodes first: steps out of order are to be called that, whatever their flags say.
-    compared = _compare(td, states, follows if ended is None else follows & ~ended, who)
-    indexed = not compared and _refuse_jumps(td, follows, who)
+    ended = None if done is None else _pairs(any_of_step(done, dim + 1), dim)[0]
+    # Within episodes first: shuffled steps are reported as such, whatever their flags are.
+    compared = _compare(td, states, continues if ended is None else continues & ~ended, owner)
+    indexed = not compared and _check_index(td, continues, owner)
     leaks = f"the state {key_str(states[0].name)} would leak into the next episode; {_INIT_REMEDY}"
     if ended is not None:
         _refuse(
-            ended & follows,
-            f"{who}: an episode ends at step {{step}} of this batch, and {key_str(IS_INIT)} is false at the step after"
-            f" it: {leaks}",
+            ended & continues,
+            f"{owner}: an episode ends at step {{step}} of this batch, and {key_str(IS_INIT)} is false at the step"
+            f" after it: {leaks}",
         )
     ids: Tensor | None = td.get(TRAJ_IDS, None)
     if ids is not None and ids.shape == td.batch_size:
+        now, following = _pairs(ids, dim)
         _refuse(
-            (ids.narrow(dim, 1, length) != ids.narrow(dim, 0, length)) & follows,
-            f"{who}: the step after step {{step}} of this batch is of another trajectory ({key_str(TRAJ_IDS)}), and"
+            (following != now) & continues,
+            f"{owner}: the step after step {{step}} of this batch is of another trajectory ({key_str(TRAJ_IDS)}), and"
             f" {key_str(IS_INIT)} is false there: {leaks}. If the steps were shuffled, sample whole slices instead",
         )
-    if not compared and not indexed:
-        _refuse_unknown_order(td, follows, states[0], who)
+    if not compared and not indexed and td.batch_dims == 1 and td.names[-1] != "time":
+        _refuse(
+            continues,
+            f"{owner}: nothing in this flat batch of{_if_known(td.batch_size[0])} steps shows that the step after step"
+            f" {{step}} follows it in time, and {key_str(IS_INIT)} is false there: if it does not, the state"
+            f" {key_str(states[0].name)} leaks. Keep {key_str(next_key(states[0].name))}, which is compared, or give a"
+            " batch [*B, T], or name its dimension (td.names = ['time'])",
+        )
 
 
-def _mark(td: TensorDictBase, state: State, who: str) -> Tensor:
-    """The flags of first steps, which have to be there."""
+def _read_is_init(td: TensorDictBase, state: State, owner: str) -> Tensor:
     is_init: Tensor | None = td.get(IS_INIT, None)
     if is_init is None:
-        raise ContractError(
-            missing_key_message(
-                who,
-                Key(
-                    IS_INIT,
-                    remedy=f"Without it the state {key_str(state.name)} would leak from episode to episode;"
-                    f" {_INIT_REMEDY}.",
-                ),
-                td.keys(include_nested=True, leaves_only=True),
-            )
-        )
+        remedy = f"Without it the state {key_str(state.name)} would leak from episode to episode; {_INIT_REMEDY}."
+        raise ContractError(missing_key_message(owner, Key(IS_INIT, remedy=remedy), leaf_keys(td)))
     if is_init.dtype is not torch.bool or is_init.ndim == td.batch_dims:
         raise ShapeError(
-            f"{who}: {key_str(IS_INIT)} is {is_init.dtype} {list(is_init.shape)}, expected bool"
+            f"{owner}: {key_str(IS_INIT)} is {is_init.dtype} {list(is_init.shape)}, expected bool"
             f" {[*td.batch_size, 1]}, as a Collector or InitTracker writes it: keep its last dimension and its dtype"
         )
     return is_init
 
 
-def _check_states(td: TensorDictBase, states: Sequence[State], who: str) -> None:
+def _check_states(td: TensorDictBase, states: Sequence[State], owner: str) -> None:
     for state in states:
         for key in (state.name, next_key(state.name)):
             found: Tensor | None = td.get(key, None)
             expected = (*td.batch_size, *state.shape)
             if found is not None and found.shape != expected:
                 raise ShapeError(
-                    f"{who}: {key_str(key)} has the shape {list(found.shape)}, expected {list(expected)}:"
-                    f" {state.owner or 'the network'} carries {list(state.shape)} behind the batch"
+                    f"{owner}: {key_str(key)} has the shape {list(found.shape)}, expected {list(expected)}: a state of"
+                    f" {state.owner or 'the network'} has the shape {list(state.shape)} after the batch dimensions"
                     f" {list(td.batch_size)}; collect with the module that reads it"
                 )
 
 
-def _compare(td: TensorDictBase, states: Sequence[State], follows: Tensor, who: str) -> bool:
-    """Refuse states that are not those which the step before says; True if there were any to compare."""
+def _compare(td: TensorDictBase, states: Sequence[State], continues: Tensor, owner: str) -> bool:
+    """Refuse states that differ from those under ``next`` of the step before; False if none are stored."""
     dim, compared = td.batch_dims - 1, False
-    length = td.batch_size[dim] - 1
     for state in states:
-        here, before = td.get(state.name, None), td.get(next_key(state.name), None)
-        if here is None or before is None:
+        stored, after = td.get(state.name, None), td.get(next_key(state.name), None)
+        if stored is None or after is None:
             continue
         compared = True
-        differs = here.narrow(dim, 1, length) != before.narrow(dim, 0, length)
+        differs = _pairs(stored, dim)[1] != _pairs(after, dim)[0]
+        name = key_str(state.name)
         _refuse(
-            _any_behind(differs, dim) & follows,
-            f"{who}: {key_str(state.name)} after step {{step}} of this batch is not the {key_str(state.name)} that the"
-            f" state {key_str((NEXT, *_parts(state.name)))} of that step says, and {key_str(IS_INIT)} is false there:"
-            " the steps are not in time order, or were shuffled, or are padding, or time is not the last dimension"
-            f" of the batch{_if_known(list(td.batch_size))}. Sample whole slices (SliceSampler), do not shuffle time,"
-            " and leave trajectories where they are (no split_trajectories)",
+            any_of_step(differs, dim + 1) & continues,
+            f"{owner}: {name} after step {{step}} of this batch differs from"
+            f" {key_str((NEXT, *as_tuple(state.name)))} of that step, and {key_str(IS_INIT)} is false there: the steps"
+            " are not in time order, or were shuffled, or are padding, or time is not the last dimension of the"
+            f" batch{_if_known(list(td.batch_size))}. Sample whole slices (SliceSampler), do not shuffle time, and do"
+            " not split trajectories (no split_trajectories)",
         )
     return compared
 
 
-def _refuse_time_elsewhere(td: TensorDictBase, who: str) -> None:
-    names: list[str | None] = list(td.names)
-    if "time" in names and names[-1] != "time":
-        raise ContractError(
-            f"{who} carries state along the last dimension of a batch, and this one of shape {list(td.batch_size)} has"
-            f" time in dimension {names.index('time')} (names: {names}): transpose it"
-        )
+def _check_index(td: TensorDictBase, continues: Tensor, owner: str) -> bool:
+    """Refuse rows that do not follow each other in their buffer; False without an ``index``.
 
-
-def _refuse_jumps(td: TensorDictBase, follows: Tensor, who: str) -> bool:
-    """Refuse rows that do not follow each other in their buffer; True if the batch says where they lie.
-
-    The rows of one environment lie there in time order, others between them, and go on in front where the ring ends.
+    Rows of one environment are stored in time order, rows of other environments between them, and continue at the
+    front of the storage where the ring ends.
     """
     index: Tensor | None = td.get(INDEX, None)
     if index is None or index.shape != td.batch_size:
         return False
-    now, then = index[..., :-1], index[..., 1:]
+    now, following = _pairs(index, -1)
     places = torch.arange(1, index.shape[-1], device=index.device)
-    begins = torch.where(follows, 0, places).cummax(-1).values  # where the part begins to which `then` belongs
-    back = (then <= now) & follows
-    turns = back.cumsum(-1)
-    turns = turns - torch.nn.functional.pad(turns, (1, 0)).gather(-1, begins)
-    jumps = f"{who}: {key_str(INDEX)} jumps after step {{step}} of this batch, and {key_str(IS_INIT)} is false there:"
+    begins = torch.where(continues, 0, places).cummax(-1).values  # first step of the sequence of `following`
+    back = (following <= now) & continues
+    wraps = back.cumsum(-1)
+    wraps = wraps - torch.nn.functional.pad(wraps, (1, 0)).gather(-1, begins)
+    jumps = f"{owner}: {key_str(INDEX)} jumps after step {{step}} of this batch, and {key_str(IS_INIT)} is false there:"
     _refuse(
-        back & ((turns > 1) | (then >= index.gather(-1, begins))),
-        f"{jumps} the steps were shuffled, or a slice begins there and another one's state would leak into it. Sample"
-        " whole slices (SliceSampler), which come with that flag, and shuffle slices, never steps",
+        back & ((wraps > 1) | (following >= index.gather(-1, begins))),
+        f"{jumps} the steps were shuffled, or a slice begins there and the state of another one would leak into it."
+        " Sample whole slices (SliceSampler), which set that flag, and shuffle slices, never steps",
     )
     if td.batch_dims == 1 and td.names[0] != "time":
         _refuse(
-            (then != now + 1) & (then != 0) & follows,
-            f"{jumps} the steps were chosen one by one, or lie apart in a storage of several environments. Sample whole"
-            " slices (SliceSampler); if these are some, name their dimension (td.names = ['time']), or keep the state"
-            f" under {key_str(NEXT)}, which is compared",
+            (following != now + 1) & (following != 0) & continues,
+            f"{jumps} the steps were sampled one by one, or are rows of one of several environments in a storage."
+            " Sample whole slices (SliceSampler); if these are slices, name their dimension (td.names = ['time']), or"
+            f" keep the state under {key_str(NEXT)}, which is compared",
         )
     return True
 
 
-def _refuse_unknown_order(td: TensorDictBase, follows: Tensor, state: State, who: str) -> None:
-    """Refuse a flat batch of which nothing says that its steps follow each other."""
-    if td.batch_dims > 1 or td.names[-1] == "time":
-        return
-    _refuse(
-        follows,
-        f"{who}: nothing in this flat batch of{_if_known(td.batch_size[0])} steps says that step {{step}} and the one"
-        f" behind it follow each other in time, and {key_str(IS_INIT)} is false there: if they do not, the state"
-        f" {key_str(state.name)} leaks. Keep {key_str(next_key(state.name))}, which is compared, or give a batch"
-        " [*B, T], or name its dimension (td.names = ['time'])",
-    )
-
-
-def _any_behind(flags: Tensor, dim: int) -> Tensor:
-    """Whether any element of a step is true, ``[*B, T]``."""
-    return flags if flags.ndim == dim + 1 else flags.flatten(dim + 1).any(-1)
+def _pairs(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """All steps but the last, and all but the first."""
+    length = x.shape[dim] - 1
+    return x.narrow(dim, 0, length), x.narrow(dim, 1, length)
 
 
 def _if_known(size: object) -> str:
-    """A size for messages; nothing in a graph, where it may be any."""
+    """A size for messages; empty in a graph, where it may vary."""
     return "" if torch.compiler.is_compiling() else f" {size}"
 
 
-def _parts(key: NestedKey) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else key
+def _first(bad: Tensor, dim: int) -> int | None:
+    """The first step along `dim` at which `bad` is true; None without one."""
+    return int(bad.nonzero()[0, dim]) if bool(bad.any()) else None
 
 
 def _refuse(bad: Tensor, message: str) -> None:
     if torch.compiler.is_compiling():
         _assert_async((~bad).all(), message.replace("step {step}", "a step"))
-    elif bool(bad.any()):
-        step = int(bad.nonzero()[0, -1])
-        raise ContractError(message.format(step=step))
+    elif (step := _first(bad, -1)) is not None:
+        raise ContractError(message.replace("{step}", str(step)))

@@ -49,7 +49,7 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl(trylast=True)
 def rl_recurrent_backend(cell: str, name: str | None, device: torch.device) -> RecurrentBackend | None:
-    """``scan``, for every device, and ``pad`` where it is asked for; without a name both, by size."""
+    """``scan`` for every device, ``pad`` by name; without a name, the faster one of both for each size."""
     del device
     if cell not in ("lstm", "gru") or name not in ("scan", "pad", None):
         return None

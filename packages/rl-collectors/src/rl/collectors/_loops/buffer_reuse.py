@@ -60,11 +60,11 @@ class StepProbe:
 
     Args:
         step: `LeafEnv.step_leaves`.
-        who: name of the environment, for messages.
+        owner: name of the environment, for messages.
     """
 
-    def __init__(self, step: LeafStep, who: str) -> None:
-        self._step, self._who = step, who
+    def __init__(self, step: LeafStep, owner: str) -> None:
+        self._step, self._owner = step, owner
         self._last: Leaves = {}
         self._copies: Leaves = {}
 
@@ -75,8 +75,8 @@ class StepProbe:
         reused = [key for key in _same_memory(kept, nxt) if not torch.equal(kept[key], self._copies[key])]
         if reused:
             raise ContractError(
-                f"{self._who}.step_leaves returned {', '.join(map(key_str, reused))} in the memory of the step before,"
-                " which the collector still keeps: return fresh tensors (clone them), or offer no lowered()"
+                f"{self._owner}.step_leaves returned {', '.join(map(key_str, reused))} in the memory of the previous"
+                " step, which the collector still holds: return new tensors (clone them), or offer no lowered()"
             )
         self._last, self._copies = nxt, {key: leaf.clone() for key, leaf in nxt.items()}
         return nxt

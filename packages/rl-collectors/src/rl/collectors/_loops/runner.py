@@ -11,7 +11,7 @@ from torch import nn
 
 from rl.collectors._assemble import CHUNK
 from rl.collectors._checks import StepChecks
-from rl.collectors._leaves import LeafAct, TensorDictAct, leaf_keys
+from rl.collectors._leaves import LeafAct, TensorDictAct
 from rl.collectors._loops.buffer_reuse import ActProbe, StepProbe
 from rl.collectors._loops.leaf import LeafLoop
 from rl.collectors._loops.lowered_policy import lowered_policy
@@ -21,7 +21,7 @@ from rl.collectors._profile import Clock
 from rl.collectors._recurrent_state import Carried, CarryingEnv, CarryingLeaves
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env, Leaves
-from rl.core.keys import DONE
+from rl.core.keys import DONE, leaf_keys
 from rl.core.lowering import lower, lower_env
 
 __all__ = ["Runner"]
@@ -124,7 +124,7 @@ class Runner:
                     take(roots, nexts)
                 except Exception:
                     self._loop.root = None
-                    self._checks.find_fault(roots, nexts)  # says more if an entry is not what the specs say
+                    self._checks.find_fault(roots, nexts)  # raises a clearer error if an entry differs from its spec
                     raise
                 left -= length
 

@@ -7,9 +7,9 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from rl.core._explain import contract_of
-from rl.core.keys import NestedKey
+from rl.core.keys import NestedKey, leaf_keys
 from rl.core.testing._contracts import Tried, require_declared_form, require_kept
-from rl.core.testing._report import leaf_keys, require
+from rl.core.testing._report import require
 
 __all__ = ["check_contract"]
 

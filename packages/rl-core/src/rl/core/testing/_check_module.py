@@ -11,11 +11,11 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core._explain import contract_of
-from rl.core.keys import NestedKey, key_str
+from rl.core.keys import NestedKey, key_str, leaf_keys
 from rl.core.lowering import lower
 from rl.core.testing._check_contract import check_contract
 from rl.core.testing._contracts import seeded
-from rl.core.testing._report import Report, fail, leaf_keys, require, same_values
+from rl.core.testing._report import Report, fail, require, same_values
 
 __all__ = ["check_module"]
 

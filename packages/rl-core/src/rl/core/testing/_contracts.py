@@ -10,9 +10,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.contract import Contract, Key
-from rl.core.keys import NestedKey, key_str
+from rl.core.keys import NestedKey, key_str, leaf_keys
 from rl.core.testing._broadcast import NoBroadcast
-from rl.core.testing._report import fail, leaf_keys, require, same_values
+from rl.core.testing._report import fail, require, same_values
 
 __all__ = ["Tried", "require_declared_form", "require_kept", "seeded"]
 

@@ -13,12 +13,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckError, NotExercisedWarning
-from rl.core.keys import NestedKey, key_str, unwrap
+from rl.core.keys import key_str, leaf_keys
 
 __all__ = [
     "Report",
     "fail",
-    "leaf_keys",
     "naming",
     "raising",
     "require",
@@ -86,13 +85,6 @@ def require(held: object, reason: str, owner: str) -> None:
     """As `fail`, unless the promise held."""
     if not held:
         fail(reason, owner)
-
-
-def leaf_keys(entries: Any) -> list[NestedKey]:
-    """The flat keys of a TensorDict, or those of a dict."""
-    if isinstance(entries, TensorDictBase):
-        return [unwrap(key) for key in entries.keys(include_nested=True, leaves_only=True)]
-    return list(entries)
 
 
 def same_values(left: Any, right: Any) -> bool:

@@ -43,7 +43,7 @@ class LeanDistribution(torch_distributions.Distribution):
             return self.rsample(sample_shape)
 
     def sample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
-        """Draw, and score what was drawn; the log-probability keeps its gradient."""
+        """Sample, and the log-probability of the sample, which keeps its gradient."""
         value = self.sample(sample_shape)
         return value, self.log_prob(value)
 

@@ -19,7 +19,7 @@ class Categorical(LeanDistribution):
     """Actions ``0 .. n-1`` as integers.
 
     Samples are the index of the largest ``logits - log(e)`` with exponential noise `e`: exact, one pass, and an
-    action of probability zero is never drawn.
+    action of probability zero is never sampled.
 
     Args:
         logits: unnormalized log-probabilities, ``[*B, n]``.
@@ -256,12 +256,12 @@ class MaskedCategorical(Categorical):
         logits: unnormalized log-probabilities, ``[*B, n]``.
         probs: unnormalized probabilities instead, ``[*B, n]``.
         mask: bool, of the same shape or one that expands to it; True where an action is allowed.
-        neg_inf: log-probability of a forbidden action before normalization; it is never drawn if that is ``-inf``.
+        neg_inf: log-probability of a forbidden action before normalization; it is never sampled if that is ``-inf``.
         validate_args: check parameters and values; off, as a policy builds one per call.
 
     Raises:
-        SpecError: if some row allows no action (on a CPU or with `validate_args`; a device is asked to assert it,
-            without waiting).
+        SpecError: if some row allows no action (on a CPU or with `validate_args`; other devices assert it
+            without synchronization).
 
     Example:
         >>> dist = MaskedCategorical(logits=torch.zeros(3), mask=torch.tensor([True, False, False]))
@@ -291,13 +291,13 @@ class MaskedOneHotCategorical(OneHotCategorical):
         logits: unnormalized log-probabilities, ``[*B, n]``.
         probs: unnormalized probabilities instead, ``[*B, n]``.
         mask: bool, of the same shape or one that expands to it; True where an action is allowed.
-        neg_inf: log-probability of a forbidden action before normalization; it is never drawn if that is ``-inf``.
+        neg_inf: log-probability of a forbidden action before normalization; it is never sampled if that is ``-inf``.
         dtype: of the samples.
         validate_args: check parameters and values; off, as a policy builds one per call.
 
     Raises:
-        SpecError: if some row allows no action (on a CPU or with `validate_args`; a device is asked to assert it,
-            without waiting).
+        SpecError: if some row allows no action (on a CPU or with `validate_args`; other devices assert it
+            without synchronization).
 
     Example:
         >>> dist = MaskedOneHotCategorical(logits=torch.zeros(3), mask=torch.tensor([False, True, False]))
@@ -333,8 +333,8 @@ def require_allowed(mask: Tensor, owner: str, group_sizes: Sequence[int] | None 
     """Refuse a mask that allows no action somewhere.
 
     Raises:
-        SpecError: if the mask is not bool, or allows nothing in some row (on a CPU; another device is asked to
-            assert it, without waiting).
+        SpecError: if the mask is not bool, or allows nothing in some row (on a CPU; other devices assert it
+            without synchronization).
     """
     if mask.dtype is not torch.bool:
         raise SpecError(f"the mask of {owner} must be bool, got {mask.dtype}")

@@ -85,7 +85,7 @@ class IndependentNormal(LeanDistribution):
         return torch.addcmul(self.loc, self._noise(sample_shape), self.scale)
 
     def rsample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
-        """Draw with gradient, and score the draw, ``[*sample_shape, *B]``, in one go."""
+        """Sample with gradient, and the log-probability of the sample, ``[*sample_shape, *B]``."""
         noise = self._noise(sample_shape)
         return torch.addcmul(self.loc, noise, self.scale), self._score(noise)
 

@@ -10,9 +10,9 @@ from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tensordict 0.14
 from torch import Tensor
 
-from rl.core.contract import Contract, Key, missing_key_message
-from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.keys import ACTION, NestedKey, key_str, unwrap
+from rl.core.contract import Contract, Key
+from rl.core.errors import ShapeError, SpecError
+from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules import _foreign
@@ -43,7 +43,7 @@ class EGreedyModule(TensorDictModuleBase):
         eps_init: probability at the start.
         eps_end: probability after `annealing_num_steps` frames, and from then on.
         annealing_num_steps: frames in between.
-        action_key: what is replaced.
+        action_key: key of the action.
         action_mask_key: bool ``[*B, n]``, True where an action is allowed; for one-hot and categorical actions.
 
     Raises:
@@ -109,17 +109,16 @@ class EGreedyModule(TensorDictModuleBase):
         self.schedule.step(frames)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Replace the action where chance says so.
+        """Replace the action with probability epsilon.
 
         Raises:
             ContractError: if the action or the mask is absent.
         """
         if exploring():
             leaves = [tensordict.get(key, None) for key in self.in_keys]
-            for key, leaf, declared in zip(self.in_keys, leaves, self.contract.reads, strict=True):
+            for key, leaf in zip(self.in_keys, leaves, strict=True):
                 if leaf is None:
-                    present = tensordict.keys(include_nested=True, leaves_only=True)
-                    raise ContractError(missing_key_message(f"EGreedyModule ({key_str(key)})", declared, present))
+                    self.contract.refuse(tensordict, key, self)
             tensordict.set(self.out_keys[0], self._explore(*leaves)[0])
         return tensordict
 

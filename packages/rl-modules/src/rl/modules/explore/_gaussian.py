@@ -9,8 +9,8 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl.core.contract import Contract, Key, missing_key_message
-from rl.core.errors import ContractError, SpecError
+from rl.core.contract import Contract, Key
+from rl.core.errors import SpecError
 from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Bounded, TensorSpec, Unbounded
@@ -104,8 +104,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         if exploring():
             action = tensordict.get(self.in_keys[0], None)
             if action is None:
-                present = tensordict.keys(include_nested=True, leaves_only=True)
-                raise ContractError(missing_key_message("AdditiveGaussianModule", self.contract.reads[0], present))
+                self.contract.refuse(tensordict, self.in_keys[0], self)
             tensordict.set(self.out_keys[0], self._explore(action))
         return tensordict
 

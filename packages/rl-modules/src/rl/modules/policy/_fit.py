@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl.core import specs
 from rl.core.checks import as_integer
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, unwrap
 from rl.core.specs import Bounded, Composite, TensorSpec
 from rl.modules.distributions._discrete import Categorical, OneHotCategorical
 from rl.modules.distributions._normal import IndependentNormal
@@ -52,8 +52,7 @@ def action_leaf(spec: TensorSpec | None, key: NestedKey, owner: str) -> TensorSp
         return spec
     leaf = spec.get(key, None)
     if leaf is None:
-        names = spec.keys(include_nested=True, leaves_only=True)
-        raise SpecError(f"{owner} writes {key_str(key)}, of which the spec has no entry (entries: {names})")
+        raise SpecError(f"{owner} writes {key_str(key)}, of which the spec has no entry (entries: {leaf_keys(spec)})")
     return leaf
 
 

@@ -16,7 +16,7 @@ from torch.distributions import Distribution
 
 from rl.core.contract import Key, missing_key_message
 from rl.core.errors import ContractError, ShapeError
-from rl.core.keys import as_tuple
+from rl.core.keys import as_tuple, leaf_keys
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules.distributions._base import LeanDistribution
@@ -55,9 +55,10 @@ class ActionHead(ProbabilisticTensorDictModule):
             return super().get_dist(tensordict)
         for key in key_list(self.in_keys):
             if tensordict.get(key, None) is None:
-                present = tensordict.keys(include_nested=True, leaves_only=True)
                 remedy = f"It is a parameter of {self.distribution_class.__name__}: the network must write it."
-                raise ContractError(missing_key_message("the policy's head", Key(key, remedy=remedy), present))
+                raise ContractError(
+                    missing_key_message("the policy's head", Key(key, remedy=remedy), leaf_keys(tensordict))
+                )
         dist = super().get_dist(tensordict)
         self._check(dist)
         params = [tensordict.get(key) for key in key_list(self.in_keys)]

@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequ
 from torch import Tensor, nn
 
 from rl.core.checks import as_integer
-from rl.core.contract import Contract, Key, missing_key_message
+from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import (
     ACTION,
@@ -114,9 +114,7 @@ class QValueModule(TensorDictModuleBase):
         leaves = [tensordict.get(key, None) for key in self.in_keys]
         for key, leaf in zip(self.in_keys, leaves, strict=True):
             if leaf is None:
-                present = tensordict.keys(include_nested=True, leaves_only=True)
-                declared = {one.name: one for one in self.contract.reads}[unwrap(key)]
-                raise ContractError(missing_key_message("QValueModule", declared, present))
+                self.contract.refuse(tensordict, unwrap(key), "QValueModule")
         for key, value in zip(self.out_keys, self._select(*leaves), strict=True):
             tensordict.set(key, value)
         return tensordict
@@ -171,9 +169,9 @@ class QValueActor(TensorDictSequential):
     """A network that values each action, and the choice of the best.
 
     Args:
-        module: from what is under `in_keys` to values ``[*B, n]``: a network, or a TensorDict module that writes
+        module: from the entries under `in_keys` to values ``[*B, n]``: a network, or a TensorDict module that writes
             `action_value_key`.
-        in_keys: what is read; ``["observation"]`` if None; of a TensorDict module, its own.
+        in_keys: keys read; ``["observation"]`` if None; of a TensorDict module, its own.
         spec: of the action, or a composite that has it under ``action``.
         action_space: see `QValueModule`; that of `spec` if None.
         action_value_key: of the values; ``action_value`` if None.

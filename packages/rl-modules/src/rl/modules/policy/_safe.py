@@ -17,18 +17,18 @@ __all__ = ["SafeModule", "SafeProbabilisticModule", "SafeSequential"]
 
 
 class SafeModule(TensorDictModule):
-    """A `tensordict.nn.TensorDictModule` with a spec of what it writes.
+    """A `tensordict.nn.TensorDictModule` with a spec of its output.
 
     Args:
-        module: takes what is under `in_keys`, returns what is written under `out_keys`.
-        in_keys: what is read.
-        out_keys: what is written.
+        module: function of the entries under `in_keys` that returns those under `out_keys`.
+        in_keys: keys read.
+        out_keys: keys written.
         spec: of the first out key, or a composite with specs under out keys.
-        safe: project what is written onto the spec, see `rl.core.specs.TensorSpec.project`.
+        safe: project the output onto the spec, see `rl.core.specs.TensorSpec.project`.
         kwargs: further arguments of the base class.
 
     Raises:
-        SpecError: if `safe` is asked for and no out key has a spec; in the call, if shape or dtype are not the spec's.
+        SpecError: if `safe` is true and no out key has a spec; in the call, if shape or dtype are not the spec's.
 
     Example:
         >>> import torch
@@ -64,7 +64,7 @@ class SafeProbabilisticModule(ProbabilisticTensorDictModule):
         kwargs: further arguments of the base class.
 
     Raises:
-        SpecError: if `safe` is asked for and no out key has a spec, or together with ``return_log_prob``: the
+        SpecError: if `safe` is true and no out key has a spec, or together with ``return_log_prob``: the
             log-probability would be that of the sample before it was projected.
 
     Example:

@@ -20,9 +20,9 @@ class ValueOperator(TensorDictModule):
     """The value of a state, or of a state and an action.
 
     Args:
-        module: takes what is under `in_keys`, returns ``[*B, 1]``; under another out key it may be wider.
-        in_keys: what is read; ``["observation"]`` if None.
-        out_keys: what is written; if None, ``["state_action_value"]`` where an action is read, otherwise
+        module: function of the entries under `in_keys`, returns ``[*B, 1]``; under another out key it may be wider.
+        in_keys: keys read; ``["observation"]`` if None.
+        out_keys: keys written; if None, ``["state_action_value"]`` where an action is read, otherwise
             ``["state_value"]``.
 
     Raises:

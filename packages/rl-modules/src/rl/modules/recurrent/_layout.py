@@ -1,4 +1,4 @@
-"""A batch of sequences as rows ``[B, T]``, whatever its shape."""
+"""Conversion of a batch of sequences of any shape to rows ``[B, T]``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Rows", "rows_of"]
 
 @dataclass(frozen=True)
 class Rows:
-    """How the steps of a batch become rows, and return.
+    """Mapping between the steps of a batch and rows.
 
     Args:
         batch: the shape of the batch; the last dimension is time.
@@ -36,7 +36,7 @@ class Rows:
         return steps.reshape(self.count, -1, *steps.shape[len(self.batch) :])
 
     def join(self, rows: Tensor) -> Tensor:
-        """The way back."""
+        """The inverse of `split`."""
         if self.back is not None:
             return rows.flatten(0, 1)[self.back]
         return rows.reshape(*self.batch, *rows.shape[2:])
@@ -46,7 +46,7 @@ def rows_of(is_init: Tensor, owner: str) -> Rows:
     """Rows of a batch ``[*B, T]``; a flat one ``[N]`` is cut where ``is_init`` is true.
 
     Pieces of one length become one row each, without a copy. Others are concatenated into rows as
-    long as the longest, so that at most half of what is computed is padding.
+    long as the longest, so that at most half of the computation is padding.
 
     Args:
         is_init: bool ``[*B, T, 1]``.

@@ -1,9 +1,10 @@
-"""How exact the matrix products of recurrent modules are to be, for all that do not say it themselves."""
+"""Precision of the matrix products of recurrent modules."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
 
 import torch
 
@@ -12,9 +13,9 @@ from rl.core.errors import SpecError
 __all__ = [
     "Concrete",
     "Precision",
-    "as_told",
     "concrete",
     "get_recurrent_matmul_precision",
+    "products",
     "set_recurrent_matmul_precision",
 ]
 
@@ -74,11 +75,26 @@ def set_recurrent_matmul_precision(mode: Precision) -> None:
     _current.mode = mode
 
 
-def as_told(device: torch.device) -> AbstractContextManager[torch.autocast | None]:
-    """Disable `torch.autocast`: recurrent layers compute in their own dtype, so that states keep it between steps."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+@contextmanager
+def products(device: torch.device, precision: str | None) -> Generator[None]:
+    """Disable `torch.autocast`, so that states keep their dtype, and set the precision of matrix products on CUDA.
+
+    Args:
+        device: device of the layers.
+        precision: ``"tf32"``; exact products for other names; None leaves the setting of torch.
+    """
+    cuda = precision is not None and device.type == "cuda"
+    settings: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn] if cuda else []
+    before = [setting.fp32_precision for setting in settings]
+    autocast = torch.is_autocast_enabled(device.type)
+    with torch.autocast(device.type, enabled=False) if autocast else nullcontext():
+        try:
+            for setting in settings:
+                setting.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+            yield
+        finally:
+            for setting, old in zip(settings, before, strict=True):
+                setting.fp32_precision = old
 
 
 def get_recurrent_matmul_precision() -> Precision:

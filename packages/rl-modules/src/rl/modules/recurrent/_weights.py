@@ -1,4 +1,4 @@
-"""The weights of a module, one layer after the other, in the type in which to compute."""
+"""Weights of a recurrent layer by layer index, in the dtype of computation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cell_of(module: nn.RNNBase) -> Cell:
 
 
 def check_plain(module: nn.RNNBase, owner: str) -> None:
-    """Refuse what no back end of this package computes.
+    """Check that the back ends of this package support the module.
 
     Raises:
         BackendError: for both directions, a projection, or another module than an LSTM or a GRU.
@@ -55,7 +55,7 @@ def check_plain(module: nn.RNNBase, owner: str) -> None:
 def compute_type(inputs: Tensor, options: RecurrentOptions) -> torch.dtype | None:
     """The dtype to compute in; None for that of weights and inputs.
 
-    Under autocast inputs come in another type than that of the weights: theirs counts.
+    Under autocast the dtype of the inputs.
     """
     if options.compute_dtype is None and torch.is_autocast_enabled(inputs.device.type):
         return inputs.dtype
@@ -65,7 +65,7 @@ def compute_type(inputs: Tensor, options: RecurrentOptions) -> torch.dtype | Non
 def layers_of(module: nn.RNNBase, dtype: torch.dtype | None = None) -> list[Layer]:
     """Weights of each layer, converted to `dtype` if it is given.
 
-    They are read by name: what stands under these names counts, also where another framework exchanged the parameters.
+    They are read as attributes, so that parametrized and replaced parameters work.
     """
 
     def weight(name: str) -> Tensor:

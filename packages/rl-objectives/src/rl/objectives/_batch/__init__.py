@@ -1,1 +1,1 @@
-"""The mask of valid steps and the order of time in a batch."""
+"""The mask of valid steps and the time dimension in a batch."""

@@ -9,13 +9,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.contract import Key
-from rl.core.errors import ContractError, ShapeError
+from rl.core.errors import ShapeError
 from rl.core.keys import NestedKey, key_str, next_key
 
 __all__ = [
     "MASK",
-    "by_step",
-    "check_padding_ends",
     "fitted",
     "mask_key",
     "mean_of",
@@ -80,24 +78,6 @@ def valid_steps(td: TensorDictBase, key: NestedKey, owner: str) -> Tensor | None
     return flat
 
 
-def by_step(flags: Tensor, dims: int) -> Tensor:
-    """Flags ``[*B, ...]`` as ``[*B]``: whether one of those of a step is true.
-
-    Args:
-        flags: bool.
-        dims: of the batch.
-
-    Example:
-        >>> by_step(torch.tensor([[[True], [False]]]), 2)
-        tensor([[ True, False]])
-    """
-    if flags.ndim <= dims:
-        return flags
-    if flags.ndim == dims + 1 and flags.shape[-1] == 1:
-        return flags.squeeze(-1)
-    return flags.flatten(dims).any(-1)
-
-
 def fitted(mask: Tensor, elements: Tensor) -> Tensor:
     """`mask` ``[*B]`` for each of `elements` ``[*B, ...]``."""
     return mask.reshape(*mask.shape, *[1] * (elements.ndim - mask.ndim)).expand(elements.shape)
@@ -140,32 +120,3 @@ def mean_std(elements: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     mean, inside = mean_of(elements, mask), fitted(mask, elements)
     norm = torch.linalg.vector_norm((elements - mean).where(inside, 0))  # a square root has an infinite gradient at 0
     return mean, norm / inside.sum().to(norm.dtype).sqrt()
-
-
-def check_padding_ends(td: TensorDictBase, key: NestedKey, done: Tensor, dim: int, owner: str) -> None:
-    """Raise if padding follows a step that is not done: its return would include padding.
-
-    Args:
-        td: the batch ``[*B]``; nothing is checked without a mask.
-        key: of the mask.
-        done: ``[*B, ...]``.
-        dim: time.
-        owner: the component that reads it, for messages.
-
-    Raises:
-        ContractError: if there is such a step.
-        ShapeError: if the mask has another shape or dtype, or no step is valid.
-    """
-    mask = valid_steps(td, key, owner)
-    if mask is None or torch.compiler.is_compiling() or mask.shape[dim] < 2:
-        return
-    length = mask.shape[dim] - 1
-    ends = by_step(done, mask.ndim)
-    open_ends = mask.narrow(dim, 0, length) & ~mask.narrow(dim, 1, length) & ~ends.narrow(dim, 0, length)
-    if bool(open_ends.any()):
-        step = int(open_ends.nonzero()[0, dim])
-        raise ContractError(
-            f"{owner}: step {step} of this batch is the last one before padding ({key_str(key)} is false after it) and"
-            " is not done, so that its return would include padding: mark it as done and truncated, as"
-            " SliceSampler(pad_output=True) does, or estimate before trajectories are split and padded"
-        )

@@ -156,7 +156,7 @@ class NetworkCall:
         for state in self.states:
             if next_key(state.name) not in written:
                 raise ContractError(
-                    f"{type(self.module).__name__} carries {key_str(state.name)} from step to step and does not write"
+                    f"{type(self.module).__name__} has the recurrent state {key_str(state.name)} and does not write"
                     f" {key_str(next_key(state.name))}: keep it among its out_keys"
                 )
         return [state.name for state in self.states]

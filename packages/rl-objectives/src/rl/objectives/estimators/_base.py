@@ -15,20 +15,18 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.recurrent import State
-from rl.core.sequences import check_sequences
+from rl.core.sequences import any_of_step, check_sequences, check_time_order
 from rl.objectives import _foreign
 from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     MASK,
-    by_step,
-    check_padding_ends,
     fitted,
     mask_key,
     terminated_key,
     valid_steps,
     without_padding,
 )
-from rl.objectives._batch.time_order import check_time_order, find_time_dim
+from rl.objectives._batch.time_dim import find_time_dim
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives._networks.keyed_module import KeyedModule
 from rl.objectives.functional._regression import is_number
@@ -162,9 +160,9 @@ class ValueEstimatorBase(KeyedModule):
         """
         if not self.needs_time:
             return 0
-        dim = find_time_dim(td, self.time_dim, type(self).__name__)
-        check_padding_ends(td, self._keys["mask"], done, dim, type(self).__name__)
-        check_time_order(td, dim, done, type(self).__name__)
+        owner, mask_key = type(self).__name__, self._keys["mask"]
+        dim = find_time_dim(td, self.time_dim, owner)
+        check_time_order(td, dim, done, owner, mask=valid_steps(td, mask_key, owner), mask_key=mask_key)
         return dim
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -271,7 +269,7 @@ def _evaluate_shifted(
     values = call(rows, torch.Size(size))[0]
     # Contiguous tensors are faster in the returns.
     value, next_value = (values.narrow(time_dim, first, steps).contiguous() for first in (0, 1))
-    inside = by_step(truncated, len(batch_size)).narrow(time_dim, 0, steps - 1).nonzero(as_tuple=True)
+    inside = any_of_step(truncated, len(batch_size)).narrow(time_dim, 0, steps - 1).nonzero(as_tuple=True)
     if len(inside[0]):
         # After a truncation the following row is another episode: these final states are evaluated themselves.
         final = call({key: after[inside] for key, (_, after) in pairs.items()}, inside[0].shape)[0]

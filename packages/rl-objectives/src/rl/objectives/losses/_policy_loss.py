@@ -177,7 +177,7 @@ def check_entropy(coeff: EntropyCoeff, samples: int, owner: str, *, bonus: bool 
     """Raise unless weights and number of samples are in their range; return the weight, 0 without a bonus.
 
     Raises:
-        SpecError: if a weight is no number, negative or NaN, or the number of samples below 1.
+        SpecError: if a weight is not a number, negative or NaN, or the number of samples below 1.
     """
     if isinstance(coeff, Mapping) and not coeff:
         raise SpecError(f"{owner} got entropy_coeff={coeff}; it is a number, or a mapping with one for each action key")

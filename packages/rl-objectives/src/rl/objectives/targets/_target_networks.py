@@ -35,7 +35,7 @@ def make_target(module: M, owner: str) -> M:
     """A copy that nothing trains.
 
     Args:
-        module: what is copied.
+        module: network to copy.
         owner: for the message.
 
     Raises:
@@ -58,7 +58,7 @@ class _Update:
         self._tensors()
 
     def _tensors(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors of all targets, and those that they follow."""
+        """The tensors of all target networks, and of their trained networks."""
         children = dict(self._loss.named_children())
         followed: list[Tensor] = []
         targets: list[Tensor] = []
@@ -91,7 +91,7 @@ class SoftUpdate(_Update):
     """Moves target networks a little towards the trained ones at each `step`.
 
     ``target <- (1 - tau) * target + tau * trained``, Lillicrap et al., "Continuous control with deep reinforcement
-    learning", 2016, algorithm 1. Buffers move as parameters do, those of whole numbers are copied.
+    learning", 2016, algorithm 1. Floating-point buffers move as parameters do, integer buffers are copied.
 
     Args:
         loss: a module with children ``NAME`` and ``target_NAME``.
@@ -136,7 +136,7 @@ class SoftUpdate(_Update):
 @final
 @_foreign.update
 class HardUpdate(_Update):
-    """Copies the trained networks to the targets at every so many calls of `step`.
+    """Copies the trained networks to the targets at every n-th call of `step`.
 
     Mnih et al., "Human-level control through deep reinforcement learning", 2015, algorithm 1.
 
@@ -161,8 +161,8 @@ class HardUpdate(_Update):
         whole = isinstance(value_network_update_interval, int) and not isinstance(value_network_update_interval, bool)
         if not whole or value_network_update_interval < 1:
             raise SpecError(
-                f"HardUpdate got value_network_update_interval={value_network_update_interval!r}; it is a whole"
-                " number of calls, and at least 1"
+                f"HardUpdate got value_network_update_interval={value_network_update_interval!r}; it is an integer"
+                " of at least 1"
             )
         self.value_network_update_interval = value_network_update_interval
         self._calls = 0
@@ -170,16 +170,16 @@ class HardUpdate(_Update):
 
     @torch.no_grad()
     def step(self) -> None:
-        """Count, and copy when the interval is full."""
+        """Count the call; copy at the end of an interval."""
         self._calls += 1
         if self._calls % self.value_network_update_interval == 0:
             targets, followed = self._tensors()
             torch._foreach_copy_(targets, followed)  # pyright: ignore[reportPrivateImportUsage] - no public name
 
     def state_dict(self) -> dict[str, Any]:
-        """How many steps were taken."""
+        """Number of calls of `step`."""
         return {"calls": self._calls}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken."""
+        """Restore the number of calls."""
         self._calls = int(state["calls"])

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import OBSERVATION, NestedKey, key_str, unwrap
+from rl.core.keys import OBSERVATION, NestedKey, key_str, leaf_keys
 from rl.core.specs import Categorical, TensorSpec
 from rl.modules import MLP, ConvNet, orthogonal_init
 
@@ -34,7 +34,7 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
         SpecError: if there is nothing to read, or something that is no tensor.
     """
     spec = env.observation_spec
-    keys = [unwrap(key) for key in spec.keys(include_nested=True, leaves_only=True)]
+    keys = leaf_keys(spec)
     keys = [key for key in keys if key not in BOOKKEEPING]
     if OBSERVATION in keys:
         keys = [OBSERVATION]
@@ -56,7 +56,7 @@ def action_of(env: Env) -> tuple[NestedKey, Any]:
         SpecError: if there are several.
     """
     spec = env.full_action_spec
-    keys = [unwrap(key) for key in spec.keys(include_nested=True, leaves_only=True)]
+    keys = leaf_keys(spec)
     if len(keys) != 1:
         listed = ", ".join(map(key_str, keys)) or "none"
         raise SpecError(f"this recipe trains one action, {type(env).__name__} has {len(keys)}: {listed}")

@@ -13,9 +13,9 @@ from tensordict import TensorDictBase
 
 from rl.core.errors import CheckError
 from rl.core.interfaces import Collector
-from rl.core.keys import NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, next_key
+from rl.core.keys import NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys, next_key
 from rl.core.mdp import FLAGS
-from rl.core.testing._report import Report, leaf_keys, require, require_plain, require_same, same_values
+from rl.core.testing._report import Report, require, require_plain, require_same, same_values
 
 __all__ = ["check_collector"]
 

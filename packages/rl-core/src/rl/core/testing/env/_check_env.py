@@ -12,9 +12,9 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl.core.errors import CheckError
 from rl.core.interfaces import Env, missing_env_members
-from rl.core.keys import NestedKey, as_tuple, key_str
+from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.specs import Composite
-from rl.core.testing._report import Report, fail, leaf_keys, raising, require, require_plain, require_same, same_values
+from rl.core.testing._report import Report, fail, raising, require, require_plain, require_same, same_values
 from rl.core.testing.env._check_env_specs import check_env_specs
 from rl.core.testing.env._course import Course, naming_calls
 from rl.core.testing.env._ends import Ends, check_inner_reset

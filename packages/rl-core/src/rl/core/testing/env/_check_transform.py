@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rl.core.contract import Contract
 from rl.core.interfaces import Env, Transform
-from rl.core.keys import NestedKey, key_str, next_key
+from rl.core.keys import NestedKey, key_str, leaf_keys, next_key
 from rl.core.testing._contracts import Tried, require_kept
-from rl.core.testing._report import Report, leaf_keys, require, require_same, same_values
+from rl.core.testing._report import Report, require, require_same, same_values
 from rl.core.testing.env._check_env import check_env
 
 __all__ = ["check_transform"]

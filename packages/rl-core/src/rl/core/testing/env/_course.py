@@ -10,10 +10,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.interfaces import Env
-from rl.core.keys import NestedKey, as_tuple, unwrap
+from rl.core.keys import NestedKey, as_tuple, leaf_keys, unwrap
 from rl.core.mdp import StepMDP, done_levels
 from rl.core.testing._report import raising
-from rl.core.testing.env._entries import spec_keys
 
 __all__ = ["Course", "naming_calls"]
 
@@ -62,11 +61,11 @@ class Course:
         self.env = make_env()
         self.who: str = self.env.owner
         self.advance = StepMDP.from_env(self.env)
-        self.observation_keys = spec_keys(self.env.observation_spec)
-        self.reward_keys = spec_keys(self.env.full_reward_spec)
+        self.observation_keys = leaf_keys(self.env.observation_spec)
+        self.reward_keys = leaf_keys(self.env.full_reward_spec)
         state = getattr(self.env, "full_state_spec", None)
-        self.state_keys: list[NestedKey] = [] if state is None else spec_keys(state)
-        self.done_keys = [unwrap((*level, "done")) for level in done_levels(spec_keys(self.env.full_done_spec))]
+        self.state_keys: list[NestedKey] = [] if state is None else leaf_keys(state)
+        self.done_keys = [unwrap((*level, "done")) for level in done_levels(leaf_keys(self.env.full_done_spec))]
         self._generator = torch.Generator().manual_seed(seed)
 
     def __enter__(self) -> Course:

@@ -9,11 +9,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.interfaces import Env
-from rl.core.keys import NestedKey, unwrap
+from rl.core.keys import NestedKey, leaf_keys, unwrap
 from rl.core.mdp import FLAGS, done_levels
 from rl.core.testing._report import Report, fail, require, same_values
 from rl.core.testing.env._course import Course
-from rl.core.testing.env._entries import spec_keys
 
 __all__ = ["Ends", "check_inner_reset"]
 
@@ -37,7 +36,7 @@ class Ends:
         self._truncated: list[int] = []
         self._kept = self._moved = False
         self._alike = 0
-        keys = spec_keys(course.env.full_done_spec)
+        keys = leaf_keys(course.env.full_done_spec)
         flags = [(flag, unwrap((*level, flag))) for flag in FLAGS[1:] for level in done_levels(keys)]
         self._flags = [(flag, key) for flag, key in flags if key in keys]
         self._kinds: set[str] = set()

@@ -8,17 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
+from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, nearest, unwrap
 from rl.core.mdp import FLAGS, done_levels
 from rl.core.specs import Composite
-from rl.core.testing._report import leaf_keys, require
+from rl.core.testing._report import require
 
-__all__ = ["require_flags", "require_in_specs", "spec_keys"]
-
-
-def spec_keys(spec: Composite) -> list[NestedKey]:
-    """The flat keys of a spec."""
-    return [unwrap(key) for key in spec.keys(include_nested=True, leaves_only=True)]
+__all__ = ["leaf_keys", "require_flags", "require_in_specs"]
 
 
 def _described(value: Any) -> str:
@@ -29,12 +24,12 @@ def _described(value: Any) -> str:
 
 def require_in_specs(entries: Any, specs: Iterable[Composite], env: Any, owner: str) -> None:
     """Raise unless entries are what the specs say, with one line for each that is not."""
-    wanted = {key: spec[key] for spec in specs for key in spec_keys(spec)}
+    wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
     found = leaf_keys(entries)
     lines = [line for key, spec in wanted.items() if (line := _line(key, spec, entries, found, wanted))]
-    known = {*wanted, *spec_keys(env.full_action_spec)}
+    known = {*wanted, *leaf_keys(env.full_action_spec)}
     state = getattr(env, "full_state_spec", None)
-    known |= set() if state is None else set(spec_keys(state))
+    known |= set() if state is None else set(leaf_keys(state))
     extra = [key for key in found if key not in known and as_tuple(key)[0] != "next"]
     lines += [f"{key_str(key)}: expected nothing, got {_described(entries.get(key))}" for key in extra]
     require(not lines, "\n".join(lines), owner)
@@ -58,7 +53,7 @@ def _line(key: NestedKey, spec: Any, entries: Any, found: list[NestedKey], wante
 
 def require_flags(entries: Any, env: Any, owner: str) -> None:
     """Raise unless ``done = terminated | truncated`` at every level."""
-    keys = spec_keys(env.full_done_spec)
+    keys = leaf_keys(env.full_done_spec)
     for level in done_levels(keys):
         names = [unwrap((*level, flag)) for flag in FLAGS]
         require(names[0] in keys, f"the done spec has no {key_str(names[0])} (keys: {keys})", owner)

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from rl.core.interfaces import Leaves
-from rl.core.keys import key_str
+from rl.core.keys import key_str, leaf_keys
 from rl.core.mdp import StepMDP
 from rl.core.testing._report import require, require_same, same_values
-from rl.core.testing.env._entries import spec_keys
 
 __all__ = ["check_leaf_form"]
 
@@ -36,18 +35,18 @@ def check_leaf_form(make_env: Callable[[], Any], seed: int, steps: int) -> None:
         env.set_seed(seed)
         generic.set_seed(seed)
         advance = StepMDP(
-            reward_keys=spec_keys(env.full_reward_spec),
-            done_keys=spec_keys(env.full_done_spec),
-            action_keys=spec_keys(env.full_action_spec),
+            reward_keys=leaf_keys(env.full_reward_spec),
+            done_keys=leaf_keys(env.full_done_spec),
+            action_keys=leaf_keys(env.full_action_spec),
         )
         root: Leaves = leaf.reset_leaves()
         td = generic.reset()
         require_same(td, root, "reset and reset_leaves differ", who)
         kept: list[Leaves] = [root]
-        plain = all(isinstance(key, str) for key in spec_keys(env.full_done_spec))
+        plain = all(isinstance(key, str) for key in leaf_keys(env.full_done_spec))
         for _ in range(min(steps, 30)):
             action = env.full_action_spec.rand(generator=generator)
-            root = {**root, **{key: action.get(key) for key in spec_keys(env.full_action_spec)}}
+            root = {**root, **{key: action.get(key) for key in leaf_keys(env.full_action_spec)}}
             outcome = leaf.step_leaves(root)
             _check_own(outcome, kept, who)
             kept.append(outcome)
@@ -57,9 +56,9 @@ def check_leaf_form(make_env: Callable[[], Any], seed: int, steps: int) -> None:
             if plain and bool(outcome["done"].any()):
                 root = leaf.reset_leaves(root, outcome["done"])
                 kept.append(root)
-            elif not plain and any(bool(outcome[key].any()) for key in spec_keys(env.full_done_spec)):
+            elif not plain and any(bool(outcome[key].any()) for key in leaf_keys(env.full_done_spec)):
                 return  # a mask at the root cannot say which of several levels has ended
-            for key in spec_keys(env.observation_spec):
+            for key in leaf_keys(env.observation_spec):
                 require(
                     same_values(td.get(key), root[key]), f"after step and reset_leaves, {key_str(key)} differs", who
                 )

@@ -9,10 +9,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.interfaces import Estimator
-from rl.core.keys import NestedKey, as_tuple, key_str
+from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.testing._check_contract import check_contract
 from rl.core.testing._contracts import seeded
-from rl.core.testing._report import Report, leaf_keys, require
+from rl.core.testing._report import Report, require
 
 __all__ = ["check_estimator"]
 

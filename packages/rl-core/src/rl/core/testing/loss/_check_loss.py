@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from rl.core._explain import contract_of
 from rl.core.contract import Contract
 from rl.core.errors import CheckError, ContractError
-from rl.core.keys import TD_ERROR, NestedKey, as_tuple, key_str, unwrap
+from rl.core.keys import TD_ERROR, NestedKey, as_tuple, key_str, leaf_keys, unwrap
 from rl.core.testing._contracts import Tried, require_declared_form, require_kept, seeded
-from rl.core.testing._report import Report, fail, leaf_keys, require
+from rl.core.testing._report import Report, fail, require
 
 __all__ = ["check_loss"]
 

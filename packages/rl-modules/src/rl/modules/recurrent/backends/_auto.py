@@ -17,11 +17,11 @@ __all__ = ["PlainBackend"]
 
 States = tuple[Tensor, ...]
 _functorch: Any = torch._C._functorch  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-_FEW: Final = 512  # rows times units; a step of the loop then costs its calls, of which torch's own layers need fewer
-_NARROW: Final = 192  # units; with more, the products of a step cost more than its calls
-_SHORT: Final = 16  # steps; without gradients there is nothing to be saved in fewer
-_LONG: Final = 128  # steps; one row has pieces side by side where it resets, and is no slower where it does not
-_WIDE: Final = 2048  # inputs times units, of each step: what it costs the loop of a GRU to copy its weights first
+_FEW: Final = 512  # rows times units; for fewer, calls dominate a step, and torch's layers need fewer calls
+_NARROW: Final = 192  # units; for more, matrix products dominate a step
+_SHORT: Final = 16  # steps; for fewer, `pad` saves nothing without gradients
+_LONG: Final = 128  # steps of a single row, whose pieces between resets run in parallel
+_WIDE: Final = 2048  # inputs times units; the loop of a GRU first copies weights of this size
 
 
 @final
@@ -68,10 +68,10 @@ class PlainBackend:
 
 
 def _is_quicker_padded(module: nn.RNNBase, rows: int, steps: int, inputs: int) -> bool:
-    """Whether torch's own layer is quicker than the loop, by what was measured."""
+    """Whether torch's own layer was measured to be faster than the loop."""
     units, trains = module.hidden_size, torch.is_grad_enabled()
     if not isinstance(module, nn.LSTM):
         return not trains and inputs * units >= _WIDE * rows * steps
     few = rows * units <= _FEW and units <= _NARROW
-    enough = trains or steps >= max(_SHORT, rows * units // _SHORT * 2)  # what is cut and padded costs the same for few
+    enough = trains or steps >= max(_SHORT, rows * units // _SHORT * 2)  # the overhead of `pad` is constant
     return (few and enough) or (rows == 1 and steps >= _LONG)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +12,7 @@ from torch.nn.functional import dropout, linear
 from torch.utils.checkpoint import checkpoint
 
 from rl.core import RecurrentOptions
-from rl.modules.recurrent._precision import as_told
+from rl.modules.recurrent._precision import products
 from rl.modules.recurrent._weights import DEFAULTS, Layer, cell_of, check_plain, compute_type, layers_of
 
 __all__ = ["PadBackend"]
@@ -32,7 +30,7 @@ class _Pieces:
 
     row: Tensor
     start: Tensor
-    place: Tensor  # [pieces, longest], steps in the flattened [B, T]; those of the padding are some others
+    place: Tensor  # [pieces, longest], steps in the flattened [B, T]; any step at padding
     back: Tensor  # [B * T], where each step is in the flattened `place`
 
     def split(self, steps: Tensor) -> Tensor:
@@ -40,7 +38,7 @@ class _Pieces:
         return steps.flatten(0, 1)[self.place]
 
     def join(self, pieces: Tensor, batch: int) -> Tensor:
-        """The way back."""
+        """The inverse of `split`."""
         return pieces.flatten(0, 1)[self.back].unflatten(0, (batch, -1))
 
 
@@ -78,7 +76,7 @@ class PadBackend:
         """See `rl.core.interfaces.RecurrentBackend`."""
         check_plain(module, "the recurrent back end 'pad'")
         compute = compute_type(inputs, options)
-        with as_told(inputs.device), _products(inputs.device, options.matmul_precision):
+        with products(inputs.device, options.matmul_precision):
             run = partial(_run, module, is_init, compute)
             if options.recompute == "full":
                 return checkpoint(run, inputs, state, reset_state, use_reentrant=False)
@@ -155,12 +153,12 @@ def _layer(module: nn.RNNBase, layer: Layer, x: Tensor, first: States) -> Tensor
 
 
 def _cells(layer: Layer, x: Tensor, out: Tensor, h: Tensor, c: Tensor, pieces: _Pieces | None) -> Tensor:
-    """The cell state after each step, which torch does not give: from the gates i, f and g, known once h is.
+    """The cell state after each step, which torch does not return: from the gates i, f and g, which depend on h only.
 
     Args:
         layer: the weights.
         x: ``[B, T, I]``.
-        out: ``[B, T, H]``, what torch gave.
+        out: ``[B, T, H]``, outputs of torch.
         h: before each piece, ``[pieces, H]``.
         c: the same.
         pieces: the rows themselves if None.
@@ -175,7 +173,7 @@ def _cells(layer: Layer, x: Tensor, out: Tensor, h: Tensor, c: Tensor, pieces: _
     gates = linear(x, layer.weight_ih[:three], bias_ih) + linear(before, layer.weight_hh[:three], bias_hh)
     i, f, g = gates.chunk(3, -1)
     added, kept = i.sigmoid() * g.tanh(), f.sigmoid()
-    if pieces is not None:  # what a piece starts from counts as added, and nothing is kept of the one before
+    if pieces is not None:  # the initial state of a piece is an addend, and the piece before has no effect
         at = pieces.row, pieces.start
         added = added.index_put(at, kept[at] * c, accumulate=True)
         kept = kept.index_put(at, kept.new_zeros(()))
@@ -185,21 +183,3 @@ def _cells(layer: Layer, x: Tensor, out: Tensor, h: Tensor, c: Tensor, pieces: _
         c = torch.addcmul(new, keep, c)
         cells.append(c)
     return torch.stack(cells, 1)
-
-
-@contextmanager
-def _products(device: torch.device, precision: str | None) -> Generator[None]:
-    """Matrix products of cuDNN and cuBLAS in a precision."""
-    if precision is None or device.type != "cuda":
-        yield
-        return
-    wanted = "tf32" if precision == "tf32" else "ieee"
-    settings: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn]
-    before = [one.fp32_precision for one in settings]
-    try:
-        for one in settings:
-            one.fp32_precision = wanted
-        yield
-    finally:
-        for one, old in zip(settings, before, strict=True):
-            one.fp32_precision = old

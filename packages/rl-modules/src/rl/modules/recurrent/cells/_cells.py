@@ -1,5 +1,5 @@
 # ruff: noqa: A002  arguments are named as in torch.nn
-"""`torch.nn`'s recurrent layers and cells, batch first, with resets, and whole under the compiler."""
+"""Recurrent layers and cells with the weights of `torch.nn`, batch first, with resets, compiled as one graph."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ Pair = tuple[Tensor, Tensor]
 
 @_foreign.recurrent_layer
 class LSTM(nn.RNNBase):
-    """`torch.nn.LSTM` with the same weights, over batches first, that can restart inside a sequence.
+    """`torch.nn.LSTM`, batch first, with resets of the state inside a sequence.
 
-    Their state dictionaries are exchangeable. It runs the recurrent back end ``scan``, and compiles into a whole graph,
-    where the compiler refuses `torch.nn.LSTM` and what inherits from it.
+    State dictionaries of both are exchangeable. It runs the recurrent back end ``scan`` and compiles into one graph;
+    the compiler does not support `torch.nn.LSTM`.
 
     Args:
-        input_size: of one step.
-        hidden_size: of the state.
-        num_layers: one on the other.
-        bias: whether there are biases.
+        input_size: width of the input.
+        hidden_size: width of the state.
+        num_layers: number of layers.
+        bias: whether the layers have biases.
         batch_first: True; time is the second dimension.
-        dropout: between layers, in training.
+        dropout: probability between layers, in training.
         bidirectional: False; a policy cannot read the future.
         proj_size: 0.
-        device: of the weights.
-        dtype: of the weights.
+        device: device of the weights.
+        dtype: dtype of the weights.
 
     Raises:
-        SpecError: if time is to come first, or both directions or a projection are asked for.
+        SpecError: if `batch_first` is false, or `bidirectional` or `proj_size` is set.
 
     Example:
         >>> lstm = LSTM(3, 4)
@@ -86,7 +86,7 @@ class LSTM(nn.RNNBase):
 
 @_foreign.recurrent_layer
 class GRU(nn.RNNBase):
-    """`torch.nn.GRU` with the same weights, over batches first, that can restart inside a sequence.
+    """`torch.nn.GRU`, batch first, with resets of the state inside a sequence.
 
     See `LSTM`; there is one state, and no projection.
 
@@ -123,19 +123,17 @@ class GRU(nn.RNNBase):
 
 
 def check_forward(owner: str, *, batch_first: bool, bidirectional: bool, proj_size: int = 0) -> None:
-    """Refuse what cannot run step by step.
+    """Check that the layer can run step by step.
 
     Raises:
-        SpecError: naming the argument.
+        SpecError: if an argument has an unsupported value.
     """
     if not batch_first:
         raise SpecError(f"{owner} takes batches first, [B, T, input_size]: leave batch_first=True")
     if bidirectional:
-        raise SpecError(
-            f"{owner} cannot be bidirectional: at a step that is being acted on, the future is not known yet"
-        )
+        raise SpecError(f"{owner} cannot be bidirectional: when a policy acts, the future is unknown")
     if proj_size:
-        raise SpecError(f"{owner} has no projection (proj_size={proj_size}): put a linear layer behind it")
+        raise SpecError(f"{owner} has no projection (proj_size={proj_size}): add a linear layer after it")
 
 
 def _integers(owner: str, input_size: int, hidden_size: int, num_layers: int) -> tuple[int, int, int]:
@@ -147,7 +145,7 @@ def _integers(owner: str, input_size: int, hidden_size: int, num_layers: int) ->
 
 
 class _Scan:
-    """The back end of an `LSTM` or a `GRU`, without its weights. An object, not a closure: modules are sent around."""
+    """Back end of an `LSTM` or a `GRU`, without the weights; a class, since modules are pickled."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell: Cell = cell
@@ -182,10 +180,10 @@ class _Scan:
 
 
 def _check_sequence(module: nn.RNNBase, x: Tensor, hx: tuple[Tensor, ...], is_init: Tensor, parts: int) -> None:
-    """Refuse what would broadcast, be cut, or fail without a name.
+    """Check shapes and dtypes, so that nothing broadcasts.
 
     Raises:
-        ShapeError: naming the argument and the shape that it is to have.
+        ShapeError: if an argument has another shape.
         SpecError: if dtypes differ.
     """
     owner, batch = type(module).__name__, tuple(x.shape[:2])
@@ -213,10 +211,10 @@ def _check_dtypes(owner: str, weight: Any, *found: Tensor) -> None:
 
 
 def _check_step(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, is_init: Tensor | None, *hx: Tensor) -> None:
-    """Refuse what would be read as another batch.
+    """Check shapes and dtypes of one step.
 
     Raises:
-        ShapeError: naming the argument and the shape that it is to have.
+        ShapeError: if an argument has another shape.
         SpecError: if dtypes differ.
     """
     owner, batch = type(cell).__name__, tuple(x.shape[:-1])
@@ -233,7 +231,7 @@ def _check_step(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, is_init: Tensor | Non
 
 
 class LSTMCell(nn.LSTMCell):
-    """`torch.nn.LSTMCell` with the same weights, for batches of any shape, that can restart.
+    """`torch.nn.LSTMCell` for batches of any shape, with resets.
 
     Example:
         >>> h, c = LSTMCell(3, 4)(torch.zeros(2, 5, 3))
@@ -267,7 +265,7 @@ class LSTMCell(nn.LSTMCell):
 
 
 class GRUCell(nn.GRUCell):
-    """`torch.nn.GRUCell` with the same weights, for batches of any shape, that can restart.
+    """`torch.nn.GRUCell` for batches of any shape, with resets.
 
     Example:
         >>> GRUCell(3, 4)(torch.zeros(2, 5, 3)).shape

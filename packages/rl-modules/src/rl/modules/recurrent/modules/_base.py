@@ -1,4 +1,4 @@
-"""What `LSTMModule` and `GRUModule` share."""
+"""Base class of `LSTMModule` and `GRUModule`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from rl.core import RecurrentOptions, State, load, recurrent_mode
 from rl.core.backends import Backend
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import BackendError, ContractError, ShapeError, SpecError
-from rl.core.keys import NestedKey, key_str, next_key
+from rl.core.keys import NestedKey, key_str, leaf_keys, next_key
 from rl.core.lowering import Lowered, unhooked
+from rl.core.sequences import check_time_last
 from rl.core.specs import Unbounded
 from rl.modules.recurrent._layout import rows_of
 from rl.modules.recurrent._precision import Precision, concrete
@@ -27,21 +28,20 @@ from rl.modules.recurrent.modules._step import with_restarts
 __all__ = ["RecurrentModule"]
 
 _CARRIED = (
-    "A Collector puts it at the root and carries it along for a policy that is a module (a function around one hides"
-    " it: pass the module itself, or give the function states = rl.core.states_of(module)); in an environment of your"
-    " own loop the transform of make_tensordict_primer() does. A buffer, a transform or a select() that drops keys has"
-    " to keep it."
+    "A Collector writes it for a policy that is a module (a function around one hides it: pass the module itself, or"
+    " give the function states = rl.core.states_of(module)); in a loop of your own the transform of"
+    " make_tensordict_primer() does. A buffer, a transform or a select() that removes keys must keep it."
 )
 _MARKED = (
-    "It marks the first step of each trajectory, and of each slice: a Collector writes it for a policy that is a"
-    " module and carries state, in an environment the transform InitTracker() does, in a buffer SliceSampler."
+    "It marks the first step of each trajectory, and of each slice: a Collector writes it for a recurrent policy that"
+    " is a module, in an environment the transform InitTracker(), in a buffer SliceSampler."
 )
 
 _assert_async: Any = torch._assert_async  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  the check that a graph keeps
 
 
 class RecurrentModule(TensorDictModuleBase):
-    """What `LSTMModule` and `GRUModule` share; `cell`, `parts` and `_advance` tell them apart."""
+    """Base of `LSTMModule` and `GRUModule`, which define `cell`, `parts` and `_advance`."""
 
     cell: ClassVar[Cell]
     parts: ClassVar[tuple[str, ...]]
@@ -83,8 +83,6 @@ class RecurrentModule(TensorDictModuleBase):
         self._found: dict[str, Found] = {}
         self._look_up(strict=True)
 
-    # ------------------------------------------------------------------ what it declares
-
     @property
     def network(self) -> nn.RNNBase:
         """The layers, an `LSTM` or a `GRU`, which hold the weights."""
@@ -100,14 +98,14 @@ class RecurrentModule(TensorDictModuleBase):
 
     @property
     def states(self) -> tuple[State, ...]:
-        """What is carried from step to step, ``[*B, layers, hidden]`` each, zero before the first."""
+        """Recurrent states, ``[*B, layers, hidden]`` each, zero before the first step."""
         network, owner = self.network, self._owner
         shape, dtype = (network.num_layers, network.hidden_size), self._weight.dtype
         return tuple(State(key, shape, dtype, 0.0, owner) for key in self.in_keys[1:-1])
 
     @property
     def contract(self) -> Contract:
-        """What is read and written."""
+        """Keys read and written."""
         remedy = "Name the entry that the environment writes with in_key=, or rename it there."
         states = [Key(s.name, s.shape, "state before the step", s.dtype, remedy=_CARRIED) for s in self.states]
         written = [Key(next_key(s.name), s.shape, "state after it", s.dtype) for s in self.states]
@@ -122,17 +120,15 @@ class RecurrentModule(TensorDictModuleBase):
 
     @property
     def backend(self) -> Backend:
-        """What computes sequences on the device of the weights, and why.
+        """Selected back end for sequences on the device of the weights, and the reason.
 
         Raises:
-            BackendError: if the one that was asked for does not answer there.
+            BackendError: if the requested one does not support the device.
         """
         return self._backend_for(self._weight.device)[1]
 
     def make_tensordict_primer(self) -> Any:
-        """The transform that puts the initial state at the root when an episode begins.
-
-        Only environments that you step yourself need it; a `Collector` does without.
+        """The transform that writes the initial state at the start of an episode, for a loop without a `Collector`.
 
         Raises:
             UnknownComponentError: if rl-envs is not installed.
@@ -140,18 +136,16 @@ class RecurrentModule(TensorDictModuleBase):
         primer = load("transform", "tensordict-primer")
         return primer({state.name: Unbounded(state.shape, dtype=state.dtype) for state in self.states})
 
-    # ------------------------------------------------------------------ calls
-
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the output and the states after each step.
 
         Raises:
-            ContractError: if an entry is absent that is needed, or time is not the last dimension of a sequence.
-            ShapeError: if one has a shape that does not fit.
-            SpecError: if one has another dtype, or is on another device, than the weights.
+            ContractError: if a required key is absent, or time is not the last dimension of a sequence.
+            ShapeError: if an entry has another shape.
+            SpecError: if an entry has another dtype or device than the weights.
         """
         if not torch.compiler.is_compiling() and self._is_sequence():
-            self._check_time(tensordict)
+            check_time_last(tensordict, self._owner)
         leaves: list[Any] = [tensordict.get(key, None) for key in self.in_keys]
         if any(leaf is None for leaf in leaves):
             leaves = self._completed(tensordict, leaves)
@@ -160,7 +154,7 @@ class RecurrentModule(TensorDictModuleBase):
         return tensordict
 
     def lowered(self) -> Lowered | None:
-        """The module as a plain call, with the same numbers; None if it was changed or hooked."""
+        """The module as a function of tensors; None if it has hooks or was overridden."""
         plain = type(self).forward is RecurrentModule.forward and self.out_keys == self.out_keys_source
         return Lowered(self._compute, self.in_keys, self.out_keys) if plain and unhooked(self) else None
 
@@ -168,13 +162,15 @@ class RecurrentModule(TensorDictModuleBase):
         *states, is_init = rest
         if self._is_sequence():
             if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
-                x = x.to(self._weight.dtype)  # what autocast made of it, in the type of the states
+                x = x.to(self._weight.dtype)  # from the dtype of autocast to that of the states
             self._check(x, states, is_init)
             return self._sequence(x, states, is_init)
         one, other = states[0].shape, states[-1].shape
-        fits = len(one) == len(other) == 3 and one[1] == other[1] == self.network.num_layers  # cells take more layers
+        fits = (
+            len(one) == len(other) == 3 and one[1] == other[1] == self.network.num_layers
+        )  # torch's cells would accept more layers
         if fits and x.dim() == 2 and is_init.shape == (len(x), 1):
-            try:  # the cell refuses what does not fit, and this is the path of a collector
+            try:  # the path of a collector: the cell checks sizes itself
                 return self._advance(self.network, x, *with_restarts(tuple(states), is_init))
             except RuntimeError:
                 self._check(x, states, is_init)
@@ -206,16 +202,6 @@ class RecurrentModule(TensorDictModuleBase):
         precision = concrete(self.recurrent_matmul_precision)
         return RecurrentOptions(self.recurrent_recompute, self.recurrent_compute_dtype, precision)
 
-    # ------------------------------------------------------------------ checks
-
-    def _check_time(self, td: TensorDictBase) -> None:
-        names = list(td.names)
-        if "time" in names and names[-1] != "time":
-            raise ContractError(
-                f"{self._owner} is in sequence mode, where the last batch dimension is time, and time is dimension"
-                f" {names.index('time')} of this batch {list(td.batch_size)}: transpose it"
-            )
-
     def _check(self, x: Tensor, states: Sequence[Tensor], is_init: Tensor) -> None:
         network, batch = self.network, is_init.shape[:-1]
         if is_init.dtype is not torch.bool or is_init.shape[-1:] != (1,):
@@ -243,10 +229,10 @@ class RecurrentModule(TensorDictModuleBase):
         raise ShapeError(f"{self._owner}: {key_str(key)} is {found.dtype} {list(found.shape)}, expected {expected}")
 
     def _completed(self, td: TensorDictBase, leaves: list[Any]) -> list[Any]:
-        """The leaves, with states that may be left out: those of a batch in which everything restarts.
+        """The leaves, with initial states if they are absent and the state restarts at each first step.
 
         Raises:
-            ContractError: if anything else is absent.
+            ContractError: if another key is absent.
         """
         x, *given, is_init = leaves
         keys = self.contract
@@ -257,18 +243,15 @@ class RecurrentModule(TensorDictModuleBase):
         sequence, batch = self._is_sequence(), is_init.shape[:-1]
         first = is_init[..., :1, :] if sequence and len(batch) > 0 else is_init
         if torch.compiler.is_compiling():
-            why = f"{self._owner}: steps that are no first ones need stored states"
+            why = f"{self._owner}: steps that are not first ones need stored states"
             _assert_async(first.all(), why)
         elif not bool(first.all()):
-            present = td.keys(include_nested=True, leaves_only=True)
             which = "the first step of a row" if sequence else "a step"
             raise ContractError(
-                f"{missing_key_message(self._owner, keys.reads[1], present)} It may be left out only where"
+                f"{missing_key_message(self._owner, keys.reads[1], leaf_keys(td))} It may be left out only where"
                 f" every trajectory begins, and {key_str(self.in_keys[-1])} is false at {which}."
             )
         return [x, *(state.start(batch, is_init.device) for state in self.states), is_init]
-
-    # ------------------------------------------------------------------ back ends
 
     def _backend_for(self, device: torch.device) -> Found:
         found = self._found.get(device.type)
@@ -278,7 +261,7 @@ class RecurrentModule(TensorDictModuleBase):
         return found
 
     def _look_up(self, *, strict: bool = False) -> None:
-        """Find the back end now, outside of anything that is compiled; one for another device may come later."""
+        """Select the back end now, outside of compiled functions; another device may follow later."""
         try:
             self._backend_for(self._weight.device)
         except BackendError:

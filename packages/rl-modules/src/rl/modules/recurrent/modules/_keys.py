@@ -1,4 +1,4 @@
-"""The keys of a recurrent module, as users of TorchRL give them."""
+"""Keys of a recurrent module from its arguments `in_key`, `in_keys`, `out_key` and `out_keys`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def recurrent_keys(
     out_key: NestedKey | None,
     out_keys: Sequence[NestedKey] | None,
 ) -> tuple[list[NestedKey], list[NestedKey]]:
-    """All keys that are read, and all that are written.
+    """All input keys and all output keys.
 
     Args:
         owner: the component named in messages.
         parts: names of the states, ``("h", "c")``.
-        in_key: of the input; states and ``is_init`` are under their usual keys.
-        in_keys: instead, of the input, the states, and of ``is_init`` if it is not just that.
-        out_key: of the output; states are written under ``next`` where they are read.
-        out_keys: instead, of the output and the states.
+        in_key: key of the input; states and ``is_init`` have their default keys.
+        in_keys: instead, keys of the input, the states, and of ``is_init`` if it is nested.
+        out_key: key of the output; states are written under ``next``.
+        out_keys: instead, keys of the output and the states.
 
     Raises:
         ContractError: if both or none of a pair are given, their number is wrong, or states are written elsewhere.
@@ -58,8 +58,8 @@ def recurrent_keys(
         )
     if writes[0] in reads[1:]:
         raise ContractError(
-            f"{owner} would write its output over {key_str(writes[0])}, which it reads as a state or mark: give the"
-            " output a key of its own with out_key="
+            f"{owner} would write its output over {key_str(writes[0])}, which it reads as a state or ``is_init``: give"
+            " the output another key with out_key="
         )
     return reads, writes
 

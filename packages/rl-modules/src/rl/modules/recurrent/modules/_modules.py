@@ -31,10 +31,10 @@ def _network(
     proj_size: int = 0,
     **options: Any,
 ) -> nn.RNNBase:
-    """The layers that a user gave or described.
+    """The given layers, or new ones of the given sizes.
 
     Raises:
-        SpecError: if they gave both, none, or what cannot run step by step.
+        SpecError: if both or neither are given, or the layers cannot run step by step.
     """
     mode = kind.__name__
     if given is None:
@@ -56,7 +56,7 @@ def _network(
 
 
 def _adopted(kind: type[LSTM | GRU], given: nn.RNNBase) -> nn.RNNBase:
-    """A module with the parameters of `given`, which the compiler would refuse; `given` if they are no plain ones."""
+    """A layer with the parameters of `given` that can be compiled; `given` itself if it is parametrized."""
     parameters = dict(given.named_parameters())
     sizes = given.input_size, given.hidden_size, given.num_layers, given.bias
     ours = kind(*sizes, dropout=given.dropout, device="meta")
@@ -71,22 +71,22 @@ def _adopted(kind: type[LSTM | GRU], given: nn.RNNBase) -> nn.RNNBase:
 class LSTMModule(RecurrentModule):
     """An LSTM that reads and writes named entries, step by step or whole sequences.
 
-    While a policy acts (the default) it makes one step: it reads the state at the root, takes zeros for it where
+    In a policy (the default) it computes one step: it reads the state at the root, replaces it by zeros where
     ``is_init`` is true, and writes the state after the step under ``next``. Under ``set_recurrent_mode(True)``, as
     losses and value estimators run it, the last batch dimension is time: the state continues from step to step, and
-    where ``is_init`` is true it is the one stored at the root of that step, which is zero where a trajectory begins
-    and the right one where a slice does. States stored at all other steps are not read.
+    where ``is_init`` is true it is the one stored at the root of that step: zero at the start of a trajectory, the
+    stored state at the start of a slice. States stored at other steps are not read.
 
-    Whoever drives it finds its states with `rl.core.states_of`: a `Collector` starts and carries them and writes
-    ``is_init``; in an environment of your own loop `InitTracker` and `make_tensordict_primer` do.
+    A `Collector` finds the states with `rl.core.states_of`, initializes and updates them and writes ``is_init``. In a
+    loop of your own, the transforms `InitTracker` and `make_tensordict_primer` do.
 
     Args:
         input_size: width of the input.
         hidden_size: width of state and output.
-        num_layers: one on the other.
-        bias: whether there are biases.
+        num_layers: number of layers.
+        bias: whether the layers have biases.
         batch_first: True.
-        dropout: between layers, in training.
+        dropout: probability between layers, in training.
         proj_size: 0; others are refused.
         bidirectional: False; a policy cannot read the future.
         in_key: of the input; the states are under ``("recurrent_state", "h")`` and ``("recurrent_state", "c")``.
@@ -95,18 +95,19 @@ class LSTMModule(RecurrentModule):
         out_keys: instead, of the output, ``("next", h)`` and ``("next", c)``.
         device: of the weights.
         lstm: a `torch.nn.LSTM` or `LSTM` whose weights to use, instead of sizes.
-        recurrent_backend: what computes sequences: ``"auto"``, ``"scan"``, ``"pad"``, ``"triton"``, or that of another
-            plugin. `backend` says what was taken and why.
-        recurrent_recompute: ``"full"`` keeps no gates for the backward pass, and computes them again.
-        recurrent_compute_dtype: of sequences; that of the weights if None.
-        recurrent_matmul_precision: see `set_recurrent_matmul_precision`, which holds if None.
-        default_recurrent_mode: True for sequences where `set_recurrent_mode` says nothing.
+        recurrent_backend: back end for sequences: ``"auto"``, ``"scan"``, ``"pad"``, ``"triton"``, or one of another
+            plugin. `backend` reports the selection and the reason.
+        recurrent_recompute: ``"full"`` recomputes the gates in the backward pass instead of keeping them.
+        recurrent_compute_dtype: dtype of computation of sequences; that of the weights if None.
+        recurrent_matmul_precision: see `set_recurrent_matmul_precision`; the global mode if None.
+        default_recurrent_mode: True for sequences where no `set_recurrent_mode` is active.
 
     Shapes: input ``[*B, input_size]``, states ``[*B, num_layers, hidden_size]``, ``is_init`` ``[*B, 1]`` bool, output
-    ``[*B, hidden_size]``. Of a sequence B ends in time, or is one flat dimension of concatenated trajectories.
+    ``[*B, hidden_size]``. In sequence mode the last dimension of B is time; a single dimension holds
+    concatenated trajectories.
 
     Raises:
-        SpecError: if sizes are missing, or time comes first, or both directions or a projection are asked for.
+        SpecError: if sizes are missing, `batch_first` is false, or `bidirectional` or `proj_size` is set.
         ContractError: if keys do not fit together.
         BackendError: if no plugin has the back end of that name.
 
@@ -181,7 +182,7 @@ class LSTMModule(RecurrentModule):
 class GRUModule(RecurrentModule):
     """A GRU that reads and writes named entries, step by step or whole sequences.
 
-    See `LSTMModule`, to which it is equal in all but the cell: there is one state, ``("recurrent_state", "h")``,
+    See `LSTMModule`; there is one state, ``("recurrent_state", "h")``,
     and no projection; `in_keys` are the input, h, and ``is_init`` where it is nested, `out_keys` the output and
     ``("next", h)``; `gru` is a `torch.nn.GRU` or `GRU` whose weights to use.
 

@@ -1,4 +1,4 @@
-"""One step of all layers: what a policy runs while it collects."""
+"""One step of all layers, as policies run it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.functional import dropout
 __all__ = ["gru_step", "lstm_step", "with_restarts"]
 
 _FEW = 256
-"""Flags up to which Python looks through them faster than an operator."""
+"""Number of flags up to which a Python list is searched faster than a tensor."""
 
 _NAMES = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")
 
@@ -25,7 +25,7 @@ def with_restarts(states: tuple[Tensor, ...], is_init: Tensor) -> tuple[Tensor, 
 
 
 def _may_restart(is_init: Tensor) -> bool:
-    """Looks, where that is cheaper than what it saves: not where it waits for a device, or is compiled."""
+    """Whether a flag may be true; not evaluated on other devices, which would synchronize, or in a graph."""
     if torch.compiler.is_compiling() or is_init.device.type != "cpu":
         return True
     if is_init.numel() <= _FEW:
@@ -66,9 +66,9 @@ def _dropped(module: nn.RNNBase, layer: int, x: Tensor) -> Tensor:
 
 
 def _weights(module: nn.RNNBase, layer: int) -> list[Any]:
-    found = module.__dict__["_parameters"]  # as attributes they cost a tenth of a small step
+    found = module.__dict__["_parameters"]  # attribute access costs a tenth of a small step
     names = [f"{stem}{layer}" for stem in (_NAMES if module.bias else _NAMES[:2])]
     try:
         return [found[name] for name in names]
-    except KeyError:  # parametrized, or exchanged: not a parameter any more
+    except KeyError:  # parametrized or replaced
         return [getattr(module, name) for name in names]

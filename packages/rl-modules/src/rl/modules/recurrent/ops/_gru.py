@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl.modules.recurrent._precision import products
 from rl.modules.recurrent.ops._kernels import find_resets, kernels_for, states_before
-from rl.modules.recurrent.ops._register import column_sums, define, dense, flat, nothing, products
+from rl.modules.recurrent.ops._register import column_sums, define, dense, flat, nothing
 
 __all__ = ["gru_layer"]
 

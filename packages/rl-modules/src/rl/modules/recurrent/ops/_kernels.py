@@ -1,5 +1,5 @@
-# ruff: noqa: PLR0913, PLR0917  a loop takes one buffer each
-"""The loop over time of one layer, forward and backward: in plain torch, and the place where a compiled one goes in."""
+# ruff: noqa: PLR0913, PLR0917  one argument for each buffer
+"""Kernels of one recurrent layer, forward and backward: the protocol, and the implementation in plain torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORCH = "torch"
 
 @dataclass(frozen=True)
 class Resets:
-    """Where the state before a step is given, instead of being that after the step before.
+    """Steps at which the state is replaced by a given one.
 
     Args:
         mask: bool ``[T, B]``.
@@ -37,12 +37,12 @@ class Resets:
     c: Tensor | None
 
     def before(self, t: int, state: Tensor, given: Tensor) -> Tensor:
-        """`state` ``[B, H]`` with the rows that restart at step `t` exchanged for those of `given`."""
+        """`state` ``[B, H]`` with the rows that restart at step `t` replaced by those of `given`."""
         here = slice(self.starts[t], self.starts[t + 1])
         return state if here.start == here.stop else state.index_copy(0, self.rows[here], given[here])
 
     def cut(self, t: int, grad: Tensor, grad_given: Tensor | None) -> None:
-        """Take the gradient of the rows that restart at step `t` out of `grad`, into `grad_given`."""
+        """Move the gradient of the rows that restart at step `t` from `grad` to `grad_given`."""
         here = slice(self.starts[t], self.starts[t + 1])
         if here.start == here.stop:
             return
@@ -86,7 +86,7 @@ class Kernels(Protocol):
     why: str
 
     def serves(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Whether it computes for these; the loops in torch are taken otherwise."""
+        """Whether dtype and device are supported; otherwise the kernels in torch run."""
         ...
 
     def lstm_forward(
@@ -95,7 +95,7 @@ class Kernels(Protocol):
         """Write the states after each step to `h` and `c` ``[T, B, H]``, activated gates over `gates`.
 
         Args:
-            gates: ``[T, B, 4H]``, slots i, f, g, o; what comes from inputs and biases.
+            gates: ``[T, B, 4H]``, slots i, f, g, o, from inputs and biases.
             weight: ``[4H, H]``, recurrent.
             h0: ``[B, H]``.
             c0: ``[B, H]``.
@@ -161,7 +161,7 @@ def states_before(first: Tensor, after: Tensor, resets: Resets | None, given: Te
 
 
 class TorchKernels:
-    """The loops in plain torch: no graph, and in the backward pass all that can be done for all steps at once is."""
+    """Kernels in plain torch, without an autograd graph; the backward pass batches over steps what it can."""
 
     name = TORCH
     why = "loop in plain torch"
@@ -281,7 +281,7 @@ class TorchKernels:
 
 
 def _across(weight: Tensor, steps: int, rows: int) -> Tensor:
-    """`weight` transposed, in memory too where that pays: a product with one or two rows reads either as quickly."""
+    """`weight` transposed, contiguous for larger products."""
     few = rows == 2 or (rows == 1 and 4 * steps <= weight.shape[1])
     return weight.t() if few else weight.t().contiguous()
 
@@ -292,20 +292,20 @@ _known: dict[str, Kernels] = {TORCH: TorchKernels()}
 
 
 def register(kernels: Kernels) -> None:
-    """Let the operators find `kernels` by its name, which is all that a compiled graph holds of it."""
+    """Register kernels by name; a compiled graph holds only the name."""
     _known[kernels.name] = kernels
 
 
 def kernels_for(name: str, dtype: torch.dtype, device: torch.device) -> Kernels:
-    """The kernels of that name, or those in torch where they do not serve the type or the device.
+    """The kernels of a name, or those in torch if they do not support dtype and device.
 
     Raises:
-        BackendError: if there are none of that name in this process.
+        BackendError: if the name is not registered in this process.
     """
     found = _known.get(name)
     if found is None:
         raise BackendError(
             f"this process has no recurrent kernels {name!r} (known: {', '.join(_known)}): build the recurrent module,"
-            " which finds them, before running what was compiled with it"
+            " which registers them, before a function compiled with it runs"
         )
     return found if found.serves(dtype, device) else _known[TORCH]

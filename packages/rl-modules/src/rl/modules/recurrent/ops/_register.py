@@ -1,24 +1,21 @@
-"""What the operators of both cells share: their library, how they are registered, and small pieces of them.
+"""Registration of the recurrent operators, and functions that both share.
 
-An operator is one recurrent layer over a sequence: opaque to the compiler, its gradient written by hand. The loop over
-time builds no graph. The backward pass computes all that can be computed for all steps at once in that way, and each
-weight's gradient as one product. Gates are kept, or computed again from the states, in one product too. The operators
-differentiate once.
+An operator is one recurrent layer over a sequence, opaque to the compiler, with a hand-written gradient. The loop over
+time builds no graph. The gradient of each weight is one product over all steps. Gates are kept, or recomputed from the
+states in one product. The operators are differentiable once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from rl.modules.recurrent._precision import as_told
 from rl.modules.recurrent.ops._kernels import Resets
 
-__all__ = ["column_sums", "define", "dense", "flat", "nothing", "products"]
+__all__ = ["column_sums", "define", "dense", "flat", "nothing"]
 
 _library = torch.library.Library("rl_modules", "FRAGMENT")
 
@@ -30,14 +27,14 @@ def define(
     gradient: Callable[..., Any] | None = None,
     setup: Callable[..., Any] | None = None,
 ) -> Any:
-    """Register an operator for all devices, with the shapes of its results and its gradient; give its overload.
+    """Register an operator for all devices, with its fake kernel and its gradient, and return its overload.
 
     Args:
         schema: ``"name(arguments) -> results"``.
-        run: computes it.
-        fake: gives empty results.
-        gradient: of it; a second derivative is refused if None.
-        setup: keeps what the gradient needs.
+        run: implementation.
+        fake: returns empty results.
+        gradient: backward function; without one, a derivative raises.
+        setup: saves the tensors of the backward pass.
     """
     name = schema.partition("(")[0]
     _library.define(schema)
@@ -45,22 +42,6 @@ def define(
     torch.library.register_fake(f"rl_modules::{name}", fake, lib=_library)
     torch.library.register_autograd(f"rl_modules::{name}", gradient or _once, setup_context=setup, lib=_library)
     return getattr(torch.ops.rl_modules, name).default
-
-
-@contextmanager
-def products(device: torch.device, precision: str | None) -> Generator[None]:
-    """Matrix products in a precision: ``"tf32"`` where the device has it, exact ones for the other names."""
-    with as_told(device):
-        if precision is None or device.type != "cuda":
-            yield
-            return
-        settings = torch.backends.cuda.matmul
-        before = settings.fp32_precision
-        settings.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-        try:
-            yield
-        finally:
-            settings.fp32_precision = before
 
 
 def flat(sequence: Tensor) -> Tensor:

@@ -343,7 +343,7 @@ def test_shifted_values_are_those_of_all_states(size, time, width):
         torch.testing.assert_close(shifted[name], plain[name])
 
 
-def test_shifted_values_have_gradients_where_they_are_asked_for(critic):
+def test_shifted_values_have_gradients_if_differentiable(critic):
     batch, grads = rollout(3, 6), []
     for shifted in (False, True):
         out = GAE(value_network=critic, shifted=shifted, differentiable=True)(batch.clone())

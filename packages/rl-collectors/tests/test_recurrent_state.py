@@ -58,7 +58,7 @@ def expected(observation, done, initial):
 @pytest.mark.parametrize("size", [(), (2,)])
 @pytest.mark.parametrize("initial", [0.0, 0.5])
 @pytest.mark.parametrize("path", LOOPS)
-def test_states_start_anew_with_each_episode(counting_env, path, initial, size):
+def test_states_are_initial_at_the_start_of_each_episode(counting_env, path, initial, size):
     policy, fast = LOOPS[path]
     env = counting_env(LENGTHS[size], size, fast=fast)
     collector = Collector(env, policy(initial=initial), frames_per_batch=12, total_frames=24)
@@ -78,7 +78,7 @@ def test_states_start_anew_with_each_episode(counting_env, path, initial, size):
         assert torch.equal(row["next", *H], (truth + row["observation"][:, 2])[:, None, None].expand(-1, 1, 2))
 
 
-def test_a_reset_at_each_batch_starts_states_anew(counting_env):
+def test_a_reset_at_each_batch_initializes_states(counting_env):
     collector = Collector(counting_env(((9,),)), Lowering(), frames_per_batch=4, reset_at_each_iter=True)
     for _ in range(3):
         batch = collector.collect()

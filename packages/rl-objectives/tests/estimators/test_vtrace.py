@@ -27,7 +27,7 @@ from rl.plugins import objectives
 
 @pytest.fixture(params=["installed", "torch"], autouse=True)
 def backend(request, monkeypatch):
-    """Whoever answers here, and plain PyTorch."""
+    """The installed back end, and plain PyTorch."""
     if request.param == "torch":
         registry = Registry()
         registry.register(objectives, "objectives")

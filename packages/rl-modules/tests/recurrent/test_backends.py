@@ -126,7 +126,7 @@ def test_a_second_derivative_is_refused(cell):
 
 
 @each_cell
-def test_only_what_is_asked_for_gets_a_gradient(cell):
+def test_only_parameters_that_require_one_get_a_gradient(cell):
     module, x, first, is_init, resets = problem(cell)
     module.requires_grad_(False)
     module.weight_hh_l1.requires_grad_()
@@ -218,7 +218,7 @@ def test_what_no_back_end_computes_is_refused(backend, module, what):
 
 
 class Counting(_kernels.TorchKernels):
-    """Loops of somebody else: counted, and for float32 only."""
+    """Kernels of another plugin: counted, and for float32 only."""
 
     name, why = "counting", "counts its calls"
 

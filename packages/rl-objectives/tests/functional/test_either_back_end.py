@@ -1,4 +1,4 @@
-"""The functions that go through a back end: the same results, errors and gradients whoever computes."""
+"""The functions that go through a back end: the same results, errors and gradients with each back end."""
 
 import pytest
 import torch
@@ -82,7 +82,7 @@ def test_time_dimensions_that_are_not_there_are_refused_by_both(both, name):
 
 
 class Sub(torch.Tensor):
-    """A tensor that somebody gave a class of their own."""
+    """A subclass of tensors."""
 
 
 def negative(x):
@@ -171,7 +171,7 @@ def test_one_graph(name):
     torch.testing.assert_close(compiled(batch), call(name, batch))
 
 
-def test_log_probabilities_may_be_whole_numbers_and_are_left_as_they_are(both):
+def test_log_probabilities_may_be_integers_and_are_not_written(both):
     batch = make()
     kept = batch["log_pi"].clone()
     call("vtrace_advantage_estimate", batch)

@@ -179,7 +179,7 @@ def test_a_width_that_cannot_be_seen_is_checked_at_the_first_call(plain, kind):
         pytest.param(normal_net(), ["loc"], r"missing: \['scale'\]", id="one-parameter-too-few"),
         pytest.param(normal_net(), ["loc", "std"], r"unknown: \['std'\]", id="unknown-parameter"),
         pytest.param(
-            normal_net(), {"loc": "mean", "scale": "std"}, r"'mean'.*writes.*'loc'", id="keys-that-nobody-writes"
+            normal_net(), {"loc": "mean", "scale": "std"}, r"'mean'.*writes.*'loc'", id="keys-that-are-not-written"
         ),
     ],
 )
