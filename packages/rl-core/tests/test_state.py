@@ -176,3 +176,22 @@ def test_writers_and_readers_do_not_disturb_each_other(tmp_path):
         thread.join()
     assert not failures
     assert [left.name for left in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_the_state_of_a_generator_is_aligned(tmp_path, mapped):
+    generator = torch.Generator().manual_seed(3)
+    odd = torch.zeros(10_001, dtype=torch.uint8)
+    save(tmp_path / "x", {"odd": odd, "one": odd[:1], "generator": generator.get_state()})
+    loaded = load(tmp_path / "x", mapped=mapped)
+    assert loaded["generator"].data_ptr() % 16 == 0
+    other = torch.Generator()
+    other.set_state(loaded["generator"])
+    assert torch.equal(torch.rand(3, generator=other), torch.rand(3, generator=generator))
+
+
+def test_copies_outlive_a_file_that_is_overwritten_in_place(tmp_path):
+    save(tmp_path / "x", {"rows": torch.arange(10_000)})
+    loaded = load(tmp_path / "x", mapped=False)
+    (tmp_path / "x").write_bytes(b"")
+    assert torch.equal(loaded["rows"], torch.arange(10_000))

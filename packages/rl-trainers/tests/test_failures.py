@@ -2,6 +2,7 @@
 
 import errno
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +12,7 @@ from rl.core.cli import main
 from rl.core.errors import CheckpointError, RLError, SpecError, UnknownComponentError
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, NonTensor, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, load_checkpoint, load_run, make_env, save_checkpoint, train_dqn, train_ppo
-from rl.trainers._run import checkpoint
-from rl.trainers._run.folder import RunFolder
+from rl.trainers._storage.folder import RunFolder
 from rl.trainers.recipes.dqn._train import dqn_policy
 from rl.trainers.recipes.ppo._config import PPO
 from rl.trainers.recipes.ppo._train import ppo_policy
@@ -84,7 +84,7 @@ def test_a_full_disk_is_named(monkeypatch, tmp_path):
 
     path = tmp_path / "a.safetensors"
     save_checkpoint(path, {"a": 1})
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(CheckpointError, match=r"a\.safetensors cannot be written: .*No space left.*free"):
         save_checkpoint(path, {"a": 2})
     assert load_checkpoint(path) == {"a": 1}

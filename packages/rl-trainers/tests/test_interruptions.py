@@ -10,7 +10,7 @@ from rl_trainers_test_envs import GuessEnv
 
 from rl.core.errors import CheckpointError
 from rl.trainers import Evaluator, PPOConfig, load_checkpoint, train_ppo
-from rl.trainers._run.rng import seeds_of
+from rl.trainers._rng import seeds_of
 from rl.trainers.loggers._loggers import read_metrics
 
 CONFIG = PPOConfig(

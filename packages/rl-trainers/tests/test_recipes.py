@@ -14,10 +14,10 @@ from rl.trainers import DQNConfig, Evaluator, PPOConfig, evaluate, load_policy, 
 from rl.trainers._build.actions import BinaryVector, CategoricalVector
 from rl.trainers._build.networks import described_observations, network
 from rl.trainers._build.optimizer import clip_gradients
-from rl.trainers._command.fields import config_fields
+from rl.trainers._config.fields import config_fields
 from rl.trainers._evaluate import evaluator as _evaluation
+from rl.trainers._rng import seeds_of
 from rl.trainers._run import run as _run
-from rl.trainers._run.rng import seeds_of
 from rl.trainers.loggers._loggers import read_metrics
 from rl.trainers.recipes.dqn._train import dqn_policy
 from rl.trainers.recipes.ppo._train import ppo_policy

@@ -30,6 +30,7 @@ _FORMAT = "rl-state/1"
 _FORMATS = (_FORMAT, "rl-checkpoint/1")  # the second has the same structure and no CRC-32
 _TAG = "__state__"
 _CHUNK = 1 << 26
+_ALIGNMENT = 16
 _NO_CRC = "00000000"
 _BROKEN = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError, RLError)
 
@@ -196,8 +197,13 @@ def save(path: str | Path, state: Mapping[str, Any]) -> None:
         ) from error
 
 
-def load(path: str | Path) -> dict[str, Any]:
-    """The state that `save` wrote; tensors are private maps of the file, read when they are used first.
+def load(path: str | Path, *, mapped: bool = True) -> dict[str, Any]:
+    """The state that `save` wrote.
+
+    Args:
+        path: the file.
+        mapped: tensors are private maps of the file, read when they are used first; the file must then not be
+            overwritten in place (`save` replaces it). Otherwise they are copies.
 
     Raises:
         CheckpointError: if the file is missing, damaged, or was not written by `save`.
@@ -209,14 +215,14 @@ def load(path: str | Path) -> dict[str, Any]:
         try:
             # One handle for the checks, the map and the size: another writer may replace the file meanwhile.
             with path.open("rb") as file:
-                return _read(path, file)
+                return _read(path, file, mapped=mapped)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
 def _write(file: IO[bytes], structure: str, tensors: Mapping[str, Tensor]) -> None:
-    # The widest elements first: every offset is then a multiple of its element's size, without gaps.
-    order = sorted(tensors.items(), key=lambda item: -item[1].itemsize)
+    # The widest elements first, then the largest tensors: offsets are aligned without gaps, most maps need no copy.
+    order = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, -item[1].numel()))
     entries: dict[str, Any] = {"__metadata__": {"format": _FORMAT, "crc32": _NO_CRC, "structure": structure}}
     offset = 0
     for name, tensor in order:
@@ -243,7 +249,7 @@ def _write(file: IO[bytes], structure: str, tensors: Mapping[str, Tensor]) -> No
     file.write(f"{crc:08x}".encode())
 
 
-def _read(path: Path, file: IO[bytes]) -> dict[str, Any]:
+def _read(path: Path, file: IO[bytes], *, mapped: bool) -> dict[str, Any]:
     size = os.fstat(file.fileno()).st_size
     (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
     if not 0 < length <= size - 8:
@@ -266,7 +272,7 @@ def _read(path: Path, file: IO[bytes]) -> dict[str, Any]:
             crc = zlib.crc32(part, crc)
         if metadata["crc32"] != f"{crc:08x}":
             raise CheckpointError(f"{path} is damaged: its checksum differs")
-    raw = _map(path, file, size) if expected else torch.empty(size, dtype=torch.uint8)
+    raw = _map(path, file, size) if mapped and expected else _copy(file)
     tensors = {name: _tensor(raw, start, entry) for name, entry in header.items()}
     return dict(_decode(json.loads(structure), tensors))
 
@@ -276,12 +282,17 @@ def _map(path: Path, file: IO[bytes], size: int) -> Tensor:
     return torch.from_file(name, shared=False, size=size, dtype=torch.uint8)
 
 
+def _copy(file: IO[bytes]) -> Tensor:
+    file.seek(0)
+    return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+
+
 def _tensor(raw: Tensor, start: int, entry: Mapping[str, Any]) -> Tensor:
     dtype, (low, high) = _DTYPES[entry["dtype"]], entry["data_offsets"]
     if low == high:
         return torch.empty(entry["shape"], dtype=dtype, device="cpu")
     part = raw[start + low : start + high]
-    if (start + low) % dtype.itemsize:
+    if part.data_ptr() % _ALIGNMENT:  # torch reads some tensors as C structs, such as the state of a generator
         part = part.clone()
     return part.view(dtype).reshape(entry["shape"])
 

@@ -7,12 +7,12 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.trainers.__about__ import __version__
     from rl.trainers._build.envs import make_env
+    from rl.trainers._config.config import RunConfig
+    from rl.trainers._config.recipe import Recipe
     from rl.trainers._evaluate.evaluator import Evaluator
     from rl.trainers._evaluate.loading import TrainedRun, evaluate, load_policy, load_run
-    from rl.trainers._run.checkpoint import load_checkpoint, save_checkpoint
-    from rl.trainers._run.config import RunConfig
     from rl.trainers._run.run import Run, TrainResult
-    from rl.trainers.recipes._base import Recipe
+    from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
     from rl.trainers.recipes.dqn._config import DQNConfig
     from rl.trainers.recipes.dqn._train import train_dqn
     from rl.trainers.recipes.ppo._config import PPOConfig
@@ -42,7 +42,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.trainers.__about__": ["__version__"],
-        "rl.trainers._run.checkpoint": ["load_checkpoint", "save_checkpoint"],
+        "rl.trainers._storage.checkpoint": ["load_checkpoint", "save_checkpoint"],
         "rl.trainers.recipes.dqn._train": ["train_dqn"],
         "rl.trainers.recipes.dqn._config": ["DQNConfig"],
         "rl.trainers._build.envs": ["make_env"],
@@ -50,8 +50,8 @@ __getattr__, __dir__ = lazy_exports(
         "rl.trainers._evaluate.loading": ["TrainedRun", "evaluate", "load_policy", "load_run"],
         "rl.trainers.recipes.ppo._train": ["train_ppo"],
         "rl.trainers.recipes.ppo._config": ["PPOConfig"],
-        "rl.trainers.recipes._base": ["Recipe"],
+        "rl.trainers._config.recipe": ["Recipe"],
         "rl.trainers._run.run": ["Run", "TrainResult"],
-        "rl.trainers._run.config": ["RunConfig"],
+        "rl.trainers._config.config": ["RunConfig"],
     },
 )

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 from rl.core.errors import RLError
 from rl.trainers._command.arguments import UsageError, parse_train, unknown
-from rl.trainers._run.folder import RunFolder
 from rl.trainers._run.signals import SavedInterrupt
+from rl.trainers._storage.folder import RunFolder
 
 __all__ = ["evaluate", "plot", "train"]
 

@@ -12,8 +12,8 @@ import gymnasium
 from rl.core.errors import RLError, SpecError, UnknownComponentError
 from rl.core.interfaces import Env
 from rl.core.registry import components, load
-from rl.trainers._build.named import find_call, import_attribute, import_named
-from rl.trainers._run.config import RunConfig
+from rl.trainers._config.named import find_call, import_attribute, import_named
+from rl.trainers._config.config import RunConfig
 
 __all__ = ["env_options", "make_env"]
 

@@ -103,7 +103,7 @@ def network(
             if None.
         device: where the parameters are.
         in_features: width of an input that takes the place of the observations.
-        layout: how observations with two or more dimensions are read; a name of `rl.trainers._command.fields.LAYOUTS`.
+        layout: how observations with two or more dimensions are read; a name of `rl.trainers._config.fields.LAYOUTS`.
 
     Shapes: the observations, in order of `observations_of`, to ``[*B, out_features]``.
 

@@ -17,11 +17,11 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from rl.core.errors import RLError, SpecError
 from rl.core.registry import components, load
-from rl.trainers._command.fields import ConfigField, config_fields
+from rl.trainers._config.config import RunConfig
+from rl.trainers._config.fields import ConfigField, config_fields
+from rl.trainers._config.recipe import Recipe
 from rl.trainers._report.display import DisplayMode
-from rl.trainers._run.config import RunConfig
-from rl.trainers._run.folder import RunFolder
-from rl.trainers.recipes._base import Recipe
+from rl.trainers._storage.folder import RunFolder
 
 __all__ = ["TrainArguments", "UsageError", "parse_train", "unknown", "usage"]
 

@@ -12,7 +12,7 @@ from rl.collectors import Collector
 from rl.core.errors import RLError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD
-from rl.trainers._run.rng import seed_everything
+from rl.trainers._rng import seed_everything
 
 __all__ = ["Evaluator"]
 

@@ -13,12 +13,12 @@ from rl.core.interfaces import Env
 from rl.core.registry import load
 from rl.trainers._build.device import check_device
 from rl.trainers._build.envs import env_options, make_env
+from rl.trainers._config.config import RunConfig
+from rl.trainers._config.recipe import Recipe
 from rl.trainers._evaluate.evaluator import Evaluator
-from rl.trainers._run.checkpoint import load_checkpoint
-from rl.trainers._run.config import RunConfig
-from rl.trainers._run.folder import RunFolder
-from rl.trainers._run.rng import preserved_rng, seeds_of
-from rl.trainers.recipes._base import Recipe
+from rl.trainers._rng import preserved_rng, seeds_of
+from rl.trainers._storage.checkpoint import load_checkpoint
+from rl.trainers._storage.folder import RunFolder
 
 __all__ = ["TrainedRun", "evaluate", "load_config", "load_policy", "load_run"]
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from rl.core.errors import RLError
-from rl.trainers._run.files import write_atomic
+from rl.trainers._storage.files import write_atomic
 from rl.trainers.loggers._loggers import read_metrics
 
 __all__ = ["plot_learning_curve"]

@@ -14,8 +14,8 @@ from rl.core.errors import MissingExtraError, RLError
 from rl.core.keys import DONE, IS_INIT, NEXT
 from rl.core.mdp import step_mdp
 from rl.trainers._evaluate.loading import TrainedRun
-from rl.trainers._run.files import atomic_path
-from rl.trainers._run.rng import preserved_rng, seed_everything
+from rl.trainers._rng import preserved_rng, seed_everything
+from rl.trainers._storage.files import atomic_path
 
 __all__ = ["check_video", "record_video"]
 

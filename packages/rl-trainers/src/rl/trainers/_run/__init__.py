@@ -1,1 +1,1 @@
-"""A training run: folder, checkpoints, metrics, signals."""
+"""A training run: the loop, metrics, schedules and signals."""

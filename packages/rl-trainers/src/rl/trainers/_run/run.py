@@ -20,20 +20,20 @@ from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env
 from rl.trainers._build.device import check_device
 from rl.trainers._build.envs import env_options, make_env
+from rl.trainers._config.config import RunConfig
+from rl.trainers._config.recipe import Recipe
 from rl.trainers._evaluate.evaluator import Evaluator
 from rl.trainers._report.display import DisplayMode, make_display
 from rl.trainers._report.plot import plot_learning_curve
-from rl.trainers._run.checkpoint import load_checkpoint, save_checkpoint
-from rl.trainers._run.config import RunConfig
-from rl.trainers._run.folder import RunFolder, config_yaml, settings_of
+from rl.trainers._rng import load_rng_state, preserved_rng, rng_state, seed_everything, seeds_of
 from rl.trainers._run.metrics import EpisodeStats
-from rl.trainers._run.resume import check_resume
-from rl.trainers._run.rng import load_rng_state, preserved_rng, rng_state, seed_everything, seeds_of
 from rl.trainers._run.schedule import Every
 from rl.trainers._run.signals import SavedInterrupt, StopSignals
-from rl.trainers._run.versions import package_versions
+from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
+from rl.trainers._storage.folder import RunFolder, config_yaml, settings_of
+from rl.trainers._storage.resume import check_resume
+from rl.trainers._storage.versions import package_versions
 from rl.trainers.loggers._set import LoggerSet
-from rl.trainers.recipes._base import Recipe
 
 __all__ = ["Run", "Stateful", "TrainResult"]
 

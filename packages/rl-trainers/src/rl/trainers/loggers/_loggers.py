@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rl.core.errors import CheckpointError
-from rl.trainers._run.files import write_atomic
+from rl.trainers._storage.files import write_atomic
 
 __all__ = ["CSVLogger", "TensorBoardLogger", "read_metrics"]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.trainers.recipes._base import Recipe
+    from rl.trainers._config.recipe import Recipe
     from rl.trainers.recipes.dqn._config import DQNConfig
     from rl.trainers.recipes.dqn._train import train_dqn
     from rl.trainers.recipes.ppo._config import PPOConfig
@@ -16,7 +16,7 @@ __all__ = ["DQNConfig", "PPOConfig", "Recipe", "train_dqn", "train_ppo"]
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "rl.trainers.recipes._base": ["Recipe"],
+        "rl.trainers._config.recipe": ["Recipe"],
         "rl.trainers.recipes.dqn._config": ["DQNConfig"],
         "rl.trainers.recipes.dqn._train": ["train_dqn"],
         "rl.trainers.recipes.ppo._config": ["PPOConfig"],

@@ -24,9 +24,9 @@ from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
 from rl.replay import BurnInTransform, LazyTensorStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer
 from rl.trainers._build.device import storing_device
 from rl.trainers._build.memory import with_memory
-from rl.trainers._build.named import find_call
 from rl.trainers._build.networks import action_of, described, described_observations, network
 from rl.trainers._build.optimizer import adam, descend, set_learning_rate
+from rl.trainers._config.named import find_call
 from rl.trainers._evaluate.evaluator import Evaluator
 from rl.trainers._report.display import DisplayMode
 from rl.trainers._run.run import Run, TrainResult

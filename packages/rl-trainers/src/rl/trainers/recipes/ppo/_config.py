@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rl.trainers._command.fields import POLICIES, check, in_range, one_of, positive
-from rl.trainers._run.config import RunConfig
-from rl.trainers.recipes._base import Recipe
+from rl.trainers._config.config import RunConfig
+from rl.trainers._config.fields import POLICIES, check, in_range, one_of, positive
+from rl.trainers._config.recipe import Recipe
 
 __all__ = ["PPO", "PPOConfig"]
 

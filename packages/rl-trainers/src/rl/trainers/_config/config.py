@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl.trainers._build.named import is_argument
-from rl.trainers._command.fields import LAYOUTS, REPEATED, check, in_range, one_of, positive
+from rl.trainers._config.fields import LAYOUTS, REPEATED, check, in_range, one_of, positive
+from rl.trainers._config.named import is_argument
 
 __all__ = ["RunConfig"]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl.core.errors import CheckpointError
-from rl.trainers._run.config import RunConfig
-from rl.trainers._run.folder import RunFolder, settings_of
-from rl.trainers.recipes._base import Recipe
+from rl.trainers._config.config import RunConfig
+from rl.trainers._config.recipe import Recipe
+from rl.trainers._storage.folder import RunFolder, settings_of
 
 __all__ = ["CHANGEABLE", "check_resume"]
 

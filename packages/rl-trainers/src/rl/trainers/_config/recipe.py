@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from rl.trainers._run.config import RunConfig
+from rl.trainers._config.config import RunConfig
 
 __all__ = ["Recipe"]
 

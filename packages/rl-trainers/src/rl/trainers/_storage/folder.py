@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from rl.core.errors import CheckpointError, RLError, SpecError
-from rl.trainers._run.config import RunConfig
-from rl.trainers._run.files import remove_temporary, write_atomic
-from rl.trainers.recipes._base import Recipe
+from rl.trainers._config.config import RunConfig
+from rl.trainers._config.recipe import Recipe
+from rl.trainers._storage.files import remove_temporary, write_atomic
 
 __all__ = ["RunFolder", "config_yaml", "settings_of"]
 
