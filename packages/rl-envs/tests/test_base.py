@@ -15,7 +15,7 @@ lengths = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 
 
 def by_hand(length, steps):
-    """Root counts, counts under next, and done flags of one element that starts anew at its end."""
+    """Root counts, counts under next, and done flags of one element that starts again at its end."""
     roots, outcomes, dones, count = [], [], [], 0
     for _ in range(steps):
         roots.append(count)

@@ -32,7 +32,7 @@ def test_it_keeps_the_rules_of_transforms_and_environments(size):
 
 
 @pytest.mark.parametrize("size", [(), (2,)])
-def test_states_start_anew_and_move_on(size):
+def test_states_start_again_and_move_on(size):
     td = primed(size).rollout(8, counting, break_when_any_done=False)
     expected = torch.tensor([0.0, 1, 2, 0, 1, 2, 0, 1])
     assert td[H].shape == (*size, 8, 1, 3)
@@ -41,7 +41,7 @@ def test_states_start_anew_and_move_on(size):
     assert torch.equal(td["next", "recurrent_state", "h"], td[H] + 1)
 
 
-def test_only_elements_that_are_reset_start_anew():
+def test_only_elements_that_are_reset_start_again():
     env = primed((2,))
     td = counting(env.reset())
     root = env.step_mdp(env.step(td))

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from rl.envs.batched._serial import SerialEnv
     from rl.envs.gym._spaces import register_gym_spec_conversion
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
+    from rl.envs.native._acrobot import AcrobotEnv
+    from rl.envs.native._bandit import BanditEnv
+    from rl.envs.native._cartpole import CartPoleEnv
+    from rl.envs.native._grid_world import GridWorldEnv
+    from rl.envs.native._mountain_car import MountainCarEnv
     from rl.envs.native._pendulum import PendulumEnv
+    from rl.envs.native._tic_tac_toe import TicTacToeEnv
     from rl.envs.transforms._base import Transform
     from rl.envs.transforms._compose import Compose
     from rl.envs.transforms._transformed_env import TransformedEnv
@@ -25,20 +31,26 @@ if TYPE_CHECKING:
     from rl.envs.transforms.reward._reward_sum import RewardSum
 
 __all__ = [
+    "AcrobotEnv",
+    "BanditEnv",
+    "CartPoleEnv",
     "Compose",
     "EnvAdapter",
     "EnvBase",
+    "GridWorldEnv",
     "GymEnv",
     "GymWrapper",
     "InitTracker",
     "LeafCalls",
     "LeafEnvBase",
+    "MountainCarEnv",
     "PendulumEnv",
     "RandomPolicy",
     "RewardSum",
     "SerialEnv",
     "StepCounter",
     "TensorDictPrimer",
+    "TicTacToeEnv",
     "Transform",
     "TransformedEnv",
     "__version__",
@@ -61,6 +73,12 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.gym._wrapper": ["GymEnv", "GymWrapper"],
         "rl.envs.gym._spaces": ["register_gym_spec_conversion"],
         "rl.envs.transforms.episode._init_tracker": ["InitTracker"],
+        "rl.envs.native._acrobot": ["AcrobotEnv"],
+        "rl.envs.native._bandit": ["BanditEnv"],
+        "rl.envs.native._cartpole": ["CartPoleEnv"],
+        "rl.envs.native._grid_world": ["GridWorldEnv"],
+        "rl.envs.native._mountain_car": ["MountainCarEnv"],
+        "rl.envs.native._tic_tac_toe": ["TicTacToeEnv"],
         "rl.envs.native._pendulum": ["PendulumEnv"],
         "rl.envs.transforms.recurrent._primer": ["TensorDictPrimer"],
         "rl.envs.base._random_policy": ["RandomPolicy"],

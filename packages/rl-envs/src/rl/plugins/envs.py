@@ -13,6 +13,12 @@ def rl_components() -> Iterator[Component]:
     yield Component(
         "env", "pendulum", "rl.envs:PendulumEnv", summary="Pendulum swing-up in torch, batched, differentiable."
     )
+    yield Component("env", "acrobot", "rl.envs:AcrobotEnv", summary="Two-link pendulum in torch, batched.")
+    yield Component("env", "bandit", "rl.envs:BanditEnv", summary="Multi-armed bandit in torch, batched.")
+    yield Component("env", "cartpole", "rl.envs:CartPoleEnv", summary="Pole balancing in torch, batched.")
+    yield Component("env", "grid-world", "rl.envs:GridWorldEnv", summary="Maze of cells in torch, batched.")
+    yield Component("env", "mountain-car", "rl.envs:MountainCarEnv", summary="Mountain car in torch, batched.")
+    yield Component("env", "tic-tac-toe", "rl.envs:TicTacToeEnv", summary="Game of two players in torch, batched.")
     yield Component("transform", "init-tracker", "rl.envs:InitTracker", summary="Marks the first step of an episode.")
     yield Component("transform", "reward-sum", "rl.envs:RewardSum", summary="Sums the rewards of an episode.")
     yield Component(

@@ -45,7 +45,7 @@ class Place:
         encode: from the simulator's values of several elements to one array ``[n, *shape]``, freshly made.
         decode: from a tensor ``[n, *shape]`` to the simulator's values.
         encode_one: `encode` for one value and an array ``[*shape]``, at less cost.
-        decode_one: `decode` likewise.
+        decode_one: `decode` for one value, at less cost.
     """
 
     path: tuple[Any, ...]

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import pi
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, SpecError
+from rl.core.errors import SpecError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs import _foreign
-from rl.envs.base._leaf import LeafEnvBase
+from rl.envs.native._base import NativeEnv
 
 __all__ = ["PendulumEnv"]
 
 
 @_foreign.pendulum
-class PendulumEnv(LeafEnvBase):
+class PendulumEnv(NativeEnv):
     """Pendulum swing-up with a limited torque, with the physics and the reward of Gymnasium's ``Pendulum-v1``.
 
     The whole state is in the TensorDict, so that a step is a function of its input, differentiable with respect to
@@ -59,18 +58,13 @@ class PendulumEnv(LeafEnvBase):
         seed: int | None = None,
         **physics: float,
     ) -> None:
-        super().__init__(batch_size=batch_size, device=device)
+        super().__init__(batch_size, device, seed)
         for name, value in physics.items():
             if name not in self.DEFAULTS:
                 raise SpecError(f"PendulumEnv has no constant {name!r}; it has {', '.join(self.DEFAULTS)}")
             if name != "g" and not value > 0:
                 raise SpecError(f"PendulumEnv: {name} must be positive, got {value}")
         self.physics = {**self.DEFAULTS, **physics}
-        self._generator = torch.Generator(device=self.device or "cpu")
-        if seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(seed)
         speed, torque = self.physics["max_speed"], self.physics["max_torque"]
         high = torch.tensor([1.0, 1.0, speed])
         self.observation_spec = Composite(
@@ -79,14 +73,10 @@ class PendulumEnv(LeafEnvBase):
         self.state_spec = Composite(th=Unbounded(()), thdot=Bounded(-speed, speed, shape=()))
         self.action_spec = Bounded(-torque, torque, shape=(1,))
 
-    def _set_seed(self, seed: int) -> None:
-        self._generator.manual_seed(seed)
-
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
         del mask  # the caller ignores the other rows
-        sample = torch.rand((2, *self.batch_size), generator=self._generator, device=self._generator.device)
-        th, thdot = ((sample[0] * 2 - 1) * pi, sample[1] * 2 - 1)
-        return {**self._observe(th, thdot), **self._running()}
+        th, thdot = (self._rand() * 2 - 1) * pi, self._rand() * 2 - 1
+        return {**self._observe(th, thdot), **self._flags()}
 
     def _step_leaves(self, root: Leaves) -> Leaves:
         th, thdot = root["th"], root["thdot"]
@@ -97,27 +87,7 @@ class PendulumEnv(LeafEnvBase):
         pull = 1.5 * g / length * th.sin() + 3.0 / (m * length**2) * torque
         thdot = (thdot + pull * dt).clamp(-max_speed, max_speed)
         th = th + thdot * dt
-        return {**self._observe(th, thdot), "reward": -cost.unsqueeze(-1), **self._running()}
+        return {**self._observe(th, thdot), "reward": -cost.unsqueeze(-1), **self._flags()}
 
     def _observe(self, th: Tensor, thdot: Tensor) -> Leaves:
         return {"observation": torch.stack([th.cos(), th.sin(), thdot], -1), "th": th, "thdot": thdot}
-
-    def _running(self) -> Leaves:
-        shape = (*self.batch_size, 1)
-        device = self._generator.device
-        return {name: torch.zeros(shape, dtype=torch.bool, device=device) for name in ("done", "terminated")}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the generator of the start states; the state of the pendulums is in the data."""
-        return {"restorable": True, "generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Continue from `state`.
-
-        Raises:
-            CheckpointError: if `state` has no generator.
-        """
-        if "generator" not in state:
-            raise CheckpointError(f"PendulumEnv cannot load a state with the entries {sorted(state)}: no 'generator'")
-        self._generator.set_state(state["generator"].cpu())
-        return True

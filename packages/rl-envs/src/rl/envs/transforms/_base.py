@@ -5,19 +5,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import RLError
-from rl.core.keys import NestedKey, unwrap
-from rl.core.specs import Composite
+from rl.core.errors import ContractError, RLError, SpecError
+from rl.core.keys import NestedKey, key_str, unwrap
+from rl.core.specs import TensorSpec
 from rl.envs.base._base import EnvBase
+from rl.envs.transforms._specs import Specs
 
-__all__ = ["Parent", "Transform"]
+__all__ = ["Parent", "Reset", "Step", "Transform"]
+
+Reset = Callable[[Tensor | None], Any]
+"""Reset the elements where a mask is true, all if None; returns the root entries."""
+
+Step = Callable[[Any], Any]
+"""Step from root entries; returns the entries under ``next``."""
+
+_ENTRY_HOOKS = ("_call", "_reset", "_step", "_inv", "_wrap")
 
 
 class Parent(Protocol):
@@ -33,48 +42,107 @@ class Parent(Protocol):
 
 
 class Transform:
-    """Base class of transforms of the entries that an environment writes, and of the actions that it reads.
+    """Base class of transforms of what an environment writes, and of the actions that it reads.
 
-    A hook receives *entries* that it may write: a TensorDict, or, if the class sets `leafwise`, also a plain dict of
-    tensors by flat key. Both have ``entries[key]``, ``entries[key] = value`` and ``entries.get(key, None)``. No tensor
-    may be changed in place: batches share it.
+    A transform of single entries overrides up to three methods, each of one tensor or spec with any batch in front:
 
-    - ``_call(entries)`` maps the entries of a reset or of a step. Most transforms override nothing else.
+    - ``_apply(value)`` returns the value of an out key for that of its in key.
+    - ``_inverse(value)`` returns the environment's value (of an ``in_keys_inv`` key) for the caller's
+      (of its ``out_keys_inv`` key).
+    - ``_transform_spec(spec)`` returns the caller's spec for the environment's, for both kinds of keys. `spec` is a
+      copy that may be changed.
+
+    A transform of several entries, or with a memory, overrides hooks that receive *entries*: a TensorDict, or, if the
+    class sets ``leafwise = True``, also a plain dict of tensors by flat key. Both have ``entries[key]``,
+    ``entries[key] = value`` and ``entries.get(key, None)``, and may be written; tensors must not be changed in place.
+
+    - ``_call(entries)`` maps the entries of a reset, of a step, or of a batch.
     - ``_reset(root, mask)`` maps the root entries of new episodes; ``_call`` by default. Write *every* row: the caller
       replaces rows outside the mask by the current ones.
     - ``_step(root, outcome)`` maps the entries under ``next``, given the root of the step; ``_call`` by default.
     - ``_inv(root)`` maps the root entries before the environment reads its action.
-    - ``transform_observation_spec``, ``..._reward_spec``, ``..._done_spec``, ``..._action_spec`` and
-      ``..._state_spec`` map the specs of one element, and may write them. ``transform_action_spec`` maps the action
-      spec of the environment to that of the caller.
+    - ``transform_specs(specs)`` maps all specs, see `Specs`.
+    - ``_wrap(reset, step)`` returns the two functions of the environment with this transform, for a transform that
+      resets or steps the environment itself.
 
     A transform belongs to one environment: `clone` it for another.
 
     Args:
         in_keys: keys that it reads, from the environment to the caller.
         out_keys: keys that it writes, in the same direction; `in_keys` if None.
+        in_keys_inv: keys of the environment's input (actions, state) that it writes.
+        out_keys_inv: keys of the caller from which they are computed; `in_keys_inv` if None.
+
+    Raises:
+        SpecError: if two lists that belong together differ in length.
 
     Example:
         >>> class Negate(Transform):
-        ...     leafwise = True
-        ...     def _call(self, entries):
-        ...         entries["observation"] = -entries["observation"]
-        ...         return entries
+        ...     def _apply(self, value):
+        ...         return -value
         >>> Negate(in_keys=["observation"])
-        Negate(keys=['observation'])
+        Negate(in_keys=['observation'])
     """
 
-    leafwise: ClassVar[bool] = False
-    """Whether the hooks also run on a dict of tensors."""
+    leafwise: ClassVar[bool] = True
+    """Whether the hooks also run on a dict of tensors; false if a class overrides one and does not set it."""
 
-    def __init__(self, in_keys: Iterable[NestedKey] = (), out_keys: Iterable[NestedKey] | None = None) -> None:
-        self.in_keys: list[NestedKey] = [unwrap(key) for key in in_keys]
-        self.out_keys: list[NestedKey] = [unwrap(key) for key in (self.in_keys if out_keys is None else out_keys)]
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        declared = any("leafwise" in vars(one) for one in cls.__mro__ if one not in {Transform, object})
+        if not declared and any(hook in vars(cls) for hook in _ENTRY_HOOKS):
+            cls.leafwise = False
+
+    def __init__(
+        self,
+        in_keys: Iterable[NestedKey] = (),
+        out_keys: Iterable[NestedKey] | None = None,
+        in_keys_inv: Iterable[NestedKey] = (),
+        out_keys_inv: Iterable[NestedKey] | None = None,
+    ) -> None:
+        self.in_keys, self.out_keys = self._key_lists(in_keys, out_keys)
+        self.in_keys_inv, self.out_keys_inv = self._key_lists(in_keys_inv, out_keys_inv)
         self._parent: Parent | None = None
+        cls = type(self)
+        one_each = cls._apply is not Transform._apply or cls._inverse is not Transform._inverse
+        for kind in ("", "_inv"):
+            reads, writes = getattr(self, f"in_keys{kind}"), getattr(self, f"out_keys{kind}")
+            if one_each and len(reads) != len(writes):
+                raise SpecError(
+                    f"{cls.__name__} has in_keys{kind}={reads} and out_keys{kind}={writes}: give one out key"
+                    " for each in key"
+                )
 
-    # ---- written by the author
+    @staticmethod
+    def _key_lists(
+        reads: Iterable[NestedKey], writes: Iterable[NestedKey] | None
+    ) -> tuple[list[NestedKey], list[NestedKey]]:
+        first: list[NestedKey] = [unwrap(key) for key in _as_list(reads)]
+        return first, list(first) if writes is None else [unwrap(key) for key in _as_list(writes)]
+
+    # ---- one entry at a time
+
+    def _apply(self, value: Any) -> Any:
+        return value
+
+    def _inverse(self, value: Any) -> Any:
+        return value
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        return spec
+
+    # ---- several entries, or a memory
 
     def _call(self, entries: Any) -> Any:
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            value = entries.get(key, None)
+            if value is not None:
+                try:
+                    entries[out] = self._apply(value)
+                except RLError:
+                    raise
+                except Exception as error:
+                    raise self._failure(key, value, error) from error
         return entries
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
@@ -86,27 +154,43 @@ class Transform:
         return self._call(outcome)
 
     def _inv(self, root: Any) -> Any:
+        for key, out in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
+            value = root.get(out, None)
+            if value is not None:
+                try:
+                    root[key] = self._inverse(value)
+                except RLError:
+                    raise
+                except Exception as error:
+                    raise self._failure(out, value, error) from error
         return root
 
-    def transform_observation_spec(self, spec: Composite) -> Composite:
-        """Map the observation spec."""
-        return spec
+    def transform_specs(self, specs: Specs) -> None:
+        """Map the specs of an environment to those of the caller, in place.
 
-    def transform_reward_spec(self, spec: Composite) -> Composite:
-        """Map the reward spec."""
-        return spec
+        Raises:
+            SpecError: if the environment lacks an in key.
+        """
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            for spec in specs.written(key, self):
+                spec[out] = self._transform_spec(spec[key].clone())
+        for key, out in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
+            for spec in specs.read(key, self):
+                mapped = self._transform_spec(spec[key].clone())
+                del spec[key]
+                spec[out] = mapped
 
-    def transform_done_spec(self, spec: Composite) -> Composite:
-        """Map the done spec."""
-        return spec
+    def _wrap(self, reset: Reset, step: Step) -> tuple[Reset, Step]:
+        def restart(mask: Tensor | None) -> Any:
+            return self._reset(reset(mask), mask)
 
-    def transform_action_spec(self, spec: Composite) -> Composite:
-        """Map the action spec of the environment to that of the caller."""
-        return spec
+        def forward(root: Any) -> Any:
+            return self._step(root, step(root))
 
-    def transform_state_spec(self, spec: Composite) -> Composite:
-        """Map the state spec."""
-        return spec
+        def inverse_too(root: Any) -> Any:
+            return self._step(root, step(self._inv(root.copy())))
+
+        return restart, inverse_too if self.has_inverse() else forward
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the transform: tensors and plain containers."""
@@ -121,26 +205,42 @@ class Transform:
         """Whether the hooks run on plain dicts of tensors."""
         return self.leafwise
 
+    def has_inverse(self) -> bool:
+        """Whether it maps what the environment reads."""
+        return bool(self.in_keys_inv) or type(self)._inv is not Transform._inv
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Apply the transform to a collected batch: to its root, and to its ``next``.
 
         Returns:
             A new TensorDict; `tensordict` stays as it is.
-        """
-        self._need_call()
-        out = self._call(tensordict.copy())
-        outcome = tensordict.get("next", None)
-        return out if outcome is None else out.set("next", self._call(outcome.copy()))
 
-    def _need_call(self) -> None:
-        if type(self)._call is Transform._call:
+        Raises:
+            ContractError: if an in key is neither at the root nor under ``next``.
+            RLError: if the transform needs the order of an episode.
+        """
+        cls = type(self)
+        if cls._call is Transform._call and cls._apply is Transform._apply and cls._inverse is Transform._inverse:
             raise RLError(
-                f"{type(self).__name__} needs the order of an episode and cannot transform a batch: append it to the"
+                f"{cls.__name__} needs the order of an episode and cannot transform a batch: append it to the"
                 " environment"
             )
+        outcome = tensordict.get("next", None)
+        for key in self.in_keys:
+            if tensordict.get(key, None) is None and (outcome is None or outcome.get(key, None) is None):
+                raise ContractError(
+                    f"{self!r} reads {key_str(key)}, which the batch has neither at the root nor under 'next':"
+                    f" it has {sorted(map(str, tensordict.keys(include_nested=True, leaves_only=True)))}"
+                )
+        out = self._call(tensordict.copy())
+        return out if outcome is None else out.set("next", self._call(outcome.copy()))
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self.forward(tensordict)
+
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Apply the inverse to the root of a batch; returns a new TensorDict."""
+        return self._inv(tensordict.copy())
 
     @property
     def parent(self) -> Parent | None:
@@ -165,5 +265,28 @@ class Transform:
         finally:
             self._parent = parent
 
+    def to(self, device: torch.device | str | int) -> Self:
+        """Move the tensors of the transform to a device, and return the transform."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
+        return self
+
+    def _failure(self, key: NestedKey, value: Any, error: Exception) -> ContractError:
+        got = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        return ContractError(f"{self!r} failed on {key_str(key)}, {got}: {error}")
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(keys={self.in_keys})"
+        names = ("in_keys", "out_keys", "in_keys_inv", "out_keys_inv")
+        lists = {name: getattr(self, name) for name in names}
+        shown = [
+            f"{name}={keys}"
+            for name, keys in lists.items()
+            if keys and not (name.startswith("out") and keys == lists[name.replace("out", "in", 1)])
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _as_list(keys: Any) -> Iterable[Any]:
+    """`keys`, or a list of the only key."""
+    return [keys] if isinstance(keys, str) else keys

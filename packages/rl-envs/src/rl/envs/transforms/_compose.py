@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterator, Mapping
 from textwrap import indent
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
 from rl.core.errors import CheckpointError
-from rl.core.specs import Composite
-from rl.envs.transforms._base import Parent, Transform
+from rl.envs.transforms._base import Parent, Reset, Step, Transform
 from rl.envs.transforms._function import as_transform
+from rl.envs.transforms._specs import Specs
 
-__all__ = ["Compose", "has_inverse"]
+__all__ = ["Compose"]
 
 
 class Compose(Transform):
     """Chain of transforms; the first is nearest to the environment.
+
+    Chains within a chain are flattened.
 
     Args:
         transforms: transforms, or functions from TensorDict to TensorDict.
@@ -30,15 +32,15 @@ class Compose(Transform):
         >>> chain = Compose(StepCounter(max_steps=10))
         >>> chain.append(InitTracker())
         Compose(
-            StepCounter(keys=[]),
-            InitTracker(keys=[]))
+            StepCounter(out_keys=['step_count']),
+            InitTracker(out_keys=['is_init']))
     """
 
     def __init__(self, *transforms: Transform | Callable[[TensorDictBase], TensorDictBase]) -> None:
         super().__init__()
-        self.transforms: list[Transform] = [as_transform(one) for one in transforms]
-        self.in_keys = [key for one in self.transforms for key in one.in_keys]
-        self.out_keys = [key for one in self.transforms for key in one.out_keys]
+        self.transforms: list[Transform] = []
+        for one in transforms:
+            self.insert(len(self.transforms), one)
 
     def append(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
         """Append a transform; the specs of the environment are derived again."""
@@ -46,15 +48,38 @@ class Compose(Transform):
 
     def insert(self, index: int, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
         """Insert a transform before `index`; the specs of the environment are derived again."""
-        one = as_transform(transform)
+        made = as_transform(transform)
+        parts = made.transforms if isinstance(made, Compose) else [made]
+        for part in parts:
+            if self._parent is not None:
+                part.set_parent(self._parent)
+        before = list(self.transforms)
+        self.transforms[index:index] = parts
+        self._set_keys()
         if self._parent is not None:
-            one.set_parent(self._parent)
-        self.transforms.insert(index, one)
-        self.in_keys = [key for part in self.transforms for key in part.in_keys]
-        self.out_keys = [key for part in self.transforms for key in part.out_keys]
+            try:
+                self._parent.refresh()
+            except Exception:
+                self.transforms = before
+                self._set_keys()
+                for part in parts:
+                    part.set_parent(None)
+                self._parent.refresh()
+                raise
+        return self
+
+    def pop(self, index: int = -1) -> Transform:
+        """Remove a transform and return it; the specs of the environment are derived again."""
+        one = self.transforms.pop(index)
+        one.set_parent(None)
+        self._set_keys()
         if self._parent is not None:
             self._parent.refresh()
-        return self
+        return one
+
+    def _set_keys(self) -> None:
+        for name in ("in_keys", "out_keys", "in_keys_inv", "out_keys_inv"):
+            setattr(self, name, [key for one in self.transforms for key in getattr(one, name)])
 
     def set_parent(self, parent: Parent | None) -> None:
         super().set_parent(parent)
@@ -64,58 +89,35 @@ class Compose(Transform):
     def clone(self) -> Compose:
         return type(self)(*[one.clone() for one in self.transforms])
 
+    def to(self, device: torch.device | str | int) -> Compose:
+        for one in self.transforms:
+            one.to(device)
+        return self
+
     def is_leafwise(self) -> bool:
         return all(one.is_leafwise() for one in self.transforms)
 
-    def _call(self, entries: Any) -> Any:
-        for one in self.transforms:
-            entries = one._call(entries)
-        return entries
+    def has_inverse(self) -> bool:
+        return any(one.has_inverse() for one in self.transforms)
 
-    def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
+    def _wrap(self, reset: Reset, step: Step) -> tuple[Reset, Step]:
         for one in self.transforms:
-            root = one._reset(root, mask)
-        return root
-
-    def _step(self, root: Any, outcome: Any) -> Any:
-        for one in self.transforms:
-            outcome = one._step(root, outcome)
-        return outcome
-
-    def _inv(self, root: Any) -> Any:
-        for one in reversed(self.transforms):
-            root = one._inv(root)
-        return root
+            reset, step = one._wrap(reset, step)
+        return reset, step
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         for one in self.transforms:
             tensordict = one(tensordict)
         return tensordict
 
-    def transform_observation_spec(self, spec: Composite) -> Composite:
-        for one in self.transforms:
-            spec = one.transform_observation_spec(spec)
-        return spec
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for one in reversed(self.transforms):
+            tensordict = one.inv(tensordict)
+        return tensordict
 
-    def transform_reward_spec(self, spec: Composite) -> Composite:
+    def transform_specs(self, specs: Specs) -> None:
         for one in self.transforms:
-            spec = one.transform_reward_spec(spec)
-        return spec
-
-    def transform_done_spec(self, spec: Composite) -> Composite:
-        for one in self.transforms:
-            spec = one.transform_done_spec(spec)
-        return spec
-
-    def transform_action_spec(self, spec: Composite) -> Composite:
-        for one in self.transforms:
-            spec = one.transform_action_spec(spec)
-        return spec
-
-    def transform_state_spec(self, spec: Composite) -> Composite:
-        for one in self.transforms:
-            spec = one.transform_state_spec(spec)
-        return spec
+            one.transform_specs(specs)
 
     def state_dict(self) -> dict[str, Any]:
         return {"transforms": [one.state_dict() for one in self.transforms]}
@@ -142,10 +144,3 @@ class Compose(Transform):
 
     def __repr__(self) -> str:
         return "Compose(\n" + ",\n".join(indent(repr(one), "    ") for one in self.transforms) + ")"
-
-
-def has_inverse(transform: Transform) -> bool:
-    """Whether a transform, or one of a chain, maps root entries before the environment reads its action."""
-    if type(transform) is Compose:
-        return any(has_inverse(one) for one in transform)
-    return type(transform)._inv is not Transform._inv

@@ -12,6 +12,7 @@ from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Composite, Unbounded
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
+from rl.envs.transforms._specs import Specs
 
 __all__ = ["FunctionTransform", "as_transform"]
 
@@ -47,8 +48,8 @@ class FunctionTransform(Transform):
             out[key] = spec[key] if same else Unbounded(value.shape, device=value.device, dtype=value.dtype)
         return out
 
-    def transform_observation_spec(self, spec: Composite) -> Composite:
-        return self._mapped(spec)
+    def transform_specs(self, specs: Specs) -> None:
+        specs.observation = self._mapped(specs.observation)
 
     def __repr__(self) -> str:
         return f"FunctionTransform({getattr(self.function, '__name__', type(self.function).__name__)})"

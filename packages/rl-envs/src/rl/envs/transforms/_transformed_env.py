@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from textwrap import indent
 from typing import Any
 
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError
-from rl.core.interfaces import Env, LeafEnv, Leaves
+from rl.core.interfaces import Env, LeafEnv
 from rl.envs import _foreign
 from rl.envs.base._adapter import as_env
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
@@ -20,8 +20,9 @@ from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import LeafCalls, LeafForm, reset_where
 from rl.envs.base._rules import partial_root
 from rl.envs.transforms._base import Transform
-from rl.envs.transforms._compose import Compose, has_inverse
+from rl.envs.transforms._compose import Compose
 from rl.envs.transforms._function import as_transform
+from rl.envs.transforms._specs import Specs
 
 __all__ = ["TransformedEnv"]
 
@@ -54,57 +55,80 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         env: Env,
         transform: Transform | Callable[[TensorDictBase], TensorDictBase] | None = None,
     ) -> None:
-        self.base_env = as_env(env)
-        self.transform = as_transform(transform) if transform is not None else Compose()
-        super().__init__(batch_size=self.base_env.batch_size, device=self.base_env.device)
+        inner: EnvBase = as_env(env)
+        self.transform = Compose() if transform is None else as_transform(transform)
+        if type(inner) is TransformedEnv:
+            taken, inner = inner.transform, inner.base_env
+            taken.set_parent(None)
+            self.transform = Compose(taken, self.transform)
+        self.base_env: EnvBase = inner
         self.transform.set_parent(self)
+        self._masks: TensorDictBase | None = None
         self.refresh()
 
     def refresh(self) -> None:
         """Derive the specs again, after a transform or the specs of the environment changed."""
-        base, transform = self.base_env, self.transform
-        self.observation_spec = transform.transform_observation_spec(base.observation_spec_unbatched.clone())
-        self.action_spec = transform.transform_action_spec(base.full_action_spec_unbatched.clone())
-        self.reward_spec = transform.transform_reward_spec(base.full_reward_spec_unbatched.clone())
-        self.done_spec = transform.transform_done_spec(base.done_spec_unbatched.clone())
-        self.state_spec = transform.transform_state_spec(base.state_spec_unbatched.clone())
-        self._inverts = has_inverse(transform)
+        base = self.base_env
+        specs = Specs(
+            observation=base.observation_spec_unbatched.clone(),
+            action=base.full_action_spec_unbatched.clone(),
+            reward=base.full_reward_spec_unbatched.clone(),
+            done=base.done_spec_unbatched.clone(),
+            state=base.state_spec_unbatched.clone(),
+            batch_size=base.batch_size,
+            device=base.device,
+        )
+        self.transform.transform_specs(specs)
+        super().__init__(batch_size=specs.batch_size, device=specs.device)
+        self.observation_spec = specs.observation
+        self.action_spec = specs.action
+        self.reward_spec = specs.reward
+        self.done_spec = specs.done
+        self.state_spec = specs.state
+        self._reset_through, self._step_through = self.transform._wrap(self._reset_base, self._step_base)
+
+    def _reset_base(self, mask: Tensor | None) -> TensorDictBase:
+        if mask is None:
+            return self.base_env.reset()
+        masks = self._masks
+        if masks is None or masks.get("_reset") is not mask:  # asked for by a transform
+            masks = TensorDict({"_reset": mask}, self.base_env.batch_size)
+        return self.base_env.reset(partial_root(self.base_env, masks))
+
+    def _step_base(self, root: TensorDictBase) -> TensorDictBase:
+        return self.base_env.step(root.exclude("next")).get("next")  # exclude: a shallow copy
 
     def append_transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> TransformedEnv:
         """Append a transform to this environment, and return the environment."""
+        return self.insert_transform(len(self._chain()), transform)
+
+    def insert_transform(
+        self, index: int, transform: Transform | Callable[[TensorDictBase], TensorDictBase]
+    ) -> TransformedEnv:
+        """Insert a transform before the one at `index`, 0 being nearest to the environment; return the environment."""
+        self._chain().insert(index, transform)
+        return self
+
+    def _chain(self) -> Compose:
         if not isinstance(self.transform, Compose):
             inner = self.transform
             inner.set_parent(None)
             self.transform = Compose(inner)
             self.transform.set_parent(self)
-        self.transform.append(transform)
-        return self
+        return self.transform
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
-        mask = None if tensordict is None else tensordict.get("_reset", None)
-        fresh = self.base_env.reset(None if tensordict is None else partial_root(self.base_env, tensordict))
-        return self.transform._reset(fresh, mask)
+        self._masks = tensordict
+        return self._reset_through(None if tensordict is None else tensordict.get("_reset", None))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        inner = tensordict.exclude("next")  # a shallow copy
-        if self._inverts:
-            inner = self.transform._inv(inner)
-        return self.transform._step(tensordict, self.base_env.step(inner).get("next"))
+        return self._step_through(tensordict)
 
     def lowered(self) -> LeafEnv | None:
         inner = self.base_env.lowered()
         if inner is None or not self.transform.is_leafwise():
             return None
-        restart = reset_where(self.base_env, inner)
-
-        def reset(mask: Tensor | None) -> Leaves:
-            return self.transform._reset(restart(mask), mask)
-
-        def step(root: Leaves) -> Leaves:
-            taken = self.transform._inv(dict(root)) if self._inverts else root
-            return self.transform._step(root, inner.step_leaves(taken))
-
-        return LeafForm(self, LeafCalls(reset, step))
+        return LeafForm(self, LeafCalls(*self.transform._wrap(reset_where(self.base_env, inner), inner.step_leaves)))
 
     # ---- delegated to the environment
 
@@ -141,8 +165,6 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         if name.startswith("_") or name in {"base_env", "transform"}:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
         env = self.base_env
-        while isinstance(env, TransformedEnv):
-            env = env.base_env
         try:
             return getattr(env, name)
         except AttributeError as error:

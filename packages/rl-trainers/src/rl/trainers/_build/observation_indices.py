@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.keys import OBSERVATION
-from rl.core.specs import Composite
 from rl.envs import Transform
+from rl.envs.transforms import Specs
 
 __all__ = ["ObservationIndices"]
 
@@ -33,21 +33,17 @@ class ObservationIndices(Transform):
         torch.Size([2])
     """
 
-    leafwise: ClassVar[bool] = True
-
     def __init__(self, indices: Sequence[int]) -> None:
         super().__init__(in_keys=[OBSERVATION])
         self.indices = list(indices)
         self._index = torch.tensor(self.indices)
 
-    def _call(self, entries: Any) -> Any:
-        observation = entries[OBSERVATION]
-        entries[OBSERVATION] = observation.index_select(-1, self._index.to(observation.device))
-        return entries
+    def _apply(self, value: Tensor) -> Tensor:
+        return value.index_select(-1, self._index.to(value.device))
 
-    def transform_observation_spec(self, spec: Composite) -> Composite:
-        """That of the entries that are kept."""
-        whole = spec.get(OBSERVATION, None)
+    def transform_specs(self, specs: Specs) -> None:
+        """Map the spec of the observation to that of the entries that are kept."""
+        whole = specs.observation.get(OBSERVATION, None)
         if whole is None or len(whole.shape) != 1:
             found = "no such entry" if whole is None else f"{type(whole).__name__} {list(whole.shape)}"
             raise SpecError(
@@ -59,5 +55,4 @@ class ObservationIndices(Transform):
                 f"observation_indices={self.indices} chooses entries of an observation with {whole.shape[0]}: they are"
                 f" numbered from 0 to {whole.shape[0] - 1}"
             )
-        spec[OBSERVATION] = whole[self._index.to(whole.device)]
-        return spec
+        specs.observation[OBSERVATION] = whole[self._index.to(whole.device)]

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
-from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.core.specs import Composite
-from rl.envs.base._specs import flag_spec, leaf_keys
+from rl.core.keys import NestedKey, unwrap
+from rl.envs.base._specs import flag_spec
 from rl.envs.transforms._base import Transform
+from rl.envs.transforms._levels import level_keys
+from rl.envs.transforms._specs import Specs
 
 __all__ = ["InitTracker"]
 
@@ -19,13 +19,14 @@ __all__ = ["InitTracker"]
 class InitTracker(Transform):
     """Writes whether a step is the first after a reset. Recurrent modules start from zero there.
 
-    Writes ``is_init``, bool, in the shape of ``done``, at the root and (false) under ``next``.
+    Writes ``is_init``, bool, in the shape of ``done``, at the root and (false) under ``next``. Where the environment
+    has no ``done`` at the root, each group with a ``done`` gets its own ``is_init``.
 
     Args:
-        init_key: where the mark goes; the ``done`` beside it says its shape.
+        init_key: where the mark goes, with the name alone for every done group, or as a tuple with the path of one.
 
     Raises:
-        SpecError: if there is no ``done`` beside it.
+        SpecError: if there is no ``done`` next to it.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -39,26 +40,22 @@ class InitTracker(Transform):
         super().__init__()
         self.init_key = unwrap(init_key)
         self.out_keys = [self.init_key]
-        self._done_key = unwrap((*as_tuple(self.init_key)[:-1], "done"))
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
         del mask
-        root[self.init_key] = torch.ones_like(root[self._done_key])
+        for key, done in self._marks:
+            root[key] = torch.ones_like(root[done])
         return root
 
     def _step(self, root: Any, outcome: Any) -> Any:
         del root
-        outcome[self.init_key] = torch.zeros_like(outcome[self._done_key])
+        for key, done in self._marks:
+            outcome[key] = torch.zeros_like(outcome[done])
         return outcome
 
-    def transform_observation_spec(self, spec: Composite) -> Composite:
-        """Adds the mark."""
-        assert self._parent is not None  # specs are asked for by a parent only
-        done = self._parent.base_env.done_spec_unbatched
-        if done.get(self._done_key, None) is None:
-            raise SpecError(
-                f"InitTracker writes {key_str(self.init_key)} beside {key_str(self._done_key)}, which the environment"
-                f" does not have (done keys: {leaf_keys(done)}): name a key beside one of them with init_key="
-            )
-        spec[self.init_key] = flag_spec(done[self._done_key].shape, spec.device)
-        return spec
+    def transform_specs(self, specs: Specs) -> None:
+        """Add the marks to the observation."""
+        self._marks = level_keys(specs, self.init_key, self)
+        self.out_keys = [key for key, _ in self._marks]
+        for key, done in self._marks:
+            specs.add("observation", key, flag_spec(specs.done[done].shape, specs.device), self)

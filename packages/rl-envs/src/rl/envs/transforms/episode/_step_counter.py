@@ -1,7 +1,5 @@
 """`StepCounter`: counts the steps of an episode and can end it."""
 
-# an environment, its parts and its transforms call each other's hooks, which users do not
-
 from __future__ import annotations
 
 from typing import Any, ClassVar
@@ -10,11 +8,13 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
-from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.core.specs import Bounded, Composite
-from rl.envs.base._specs import flag_spec, leaf_keys
+from rl.core.keys import NestedKey, as_tuple, unwrap
+from rl.core.specs import Bounded
+from rl.envs.base._specs import flag_spec
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._checks import from_root
+from rl.envs.transforms._levels import level_keys
+from rl.envs.transforms._specs import Specs
 
 __all__ = ["StepCounter"]
 
@@ -29,8 +29,9 @@ class StepCounter(Transform):
 
     Args:
         max_steps: length at which an episode is truncated, at least 1; never if None.
-        truncated_key: the flag to write; the ``done`` beside it belongs to it.
-        step_count_key: where the count goes.
+        truncated_key: the flag to write, next to a ``done``: a name for every done group (the root's only, if it has
+            one), or a path for one group.
+        step_count_key: where the count goes, in the same way.
         update_done: must be true where there is a `max_steps`: truncation sets ``done`` too.
 
     Raises:
@@ -66,52 +67,37 @@ class StepCounter(Transform):
         self.truncated_key = unwrap(truncated_key)
         self.step_count_key = unwrap(step_count_key)
         self.out_keys = [self.step_count_key]
-        self._done_key = unwrap((*as_tuple(self.truncated_key)[:-1], "done"))
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
         del mask
-        root[self.step_count_key] = torch.zeros_like(root[self._done_key], dtype=torch.int64)
-        if self.max_steps is not None and root.get(self.truncated_key, None) is None:
-            root[self.truncated_key] = torch.zeros_like(root[self._done_key])
+        for count, truncated, done in self._levels:
+            root[count] = torch.zeros_like(root[done], dtype=torch.int64)
+            if self.max_steps is not None and root.get(truncated, None) is None:
+                root[truncated] = torch.zeros_like(root[done])
         return root
 
     def _step(self, root: Any, outcome: Any) -> Any:
-        count = from_root(root, self.step_count_key, self) + 1
-        outcome[self.step_count_key] = count
-        if self.max_steps is None:
-            return outcome
-        truncated = outcome.get(self.truncated_key, None)
-        if truncated is not None and not count.is_cuda and count.numel() == 1 and count.item() < self.max_steps:
-            return outcome  # by far the most frequent case of a single environment: nothing changes
-        over = count >= self.max_steps
-        outcome[self.truncated_key] = over if truncated is None else truncated | over
-        outcome[self._done_key] = outcome[self._done_key] | over
+        for key, truncated_key, done in self._levels:
+            outcome[key] = count = from_root(root, key, self) + 1
+            if self.max_steps is None:
+                continue
+            truncated = outcome.get(truncated_key, None)
+            if truncated is not None and not count.is_cuda and count.numel() == 1 and count.item() < self.max_steps:
+                continue  # by far the most frequent case of a single environment: nothing changes
+            over = count >= self.max_steps
+            outcome[truncated_key] = over if truncated is None else truncated | over
+            outcome[done] = outcome[done] | over
         return outcome
 
-    def transform_observation_spec(self, spec: Composite) -> Composite:
-        """Adds the count."""
-        done = self._done_shape()
-        if spec.get(self.step_count_key, None) is not None:
-            raise SpecError(
-                f"StepCounter writes {key_str(self.step_count_key)}, which exists already: give it another"
-                " step_count_key, or use one StepCounter only"
-            )
+    def transform_specs(self, specs: Specs) -> None:
+        """Add the count to the observation, and ``truncated`` to the flags if episodes are truncated."""
+        flags = level_keys(specs, self.truncated_key, self)
+        *own, name = as_tuple(self.step_count_key)
+        self._levels = [(unwrap((*(own or as_tuple(done)[:-1]), name)), truncated, done) for truncated, done in flags]
+        self.out_keys = [count for count, _, _ in self._levels]
         high = _LONGEST if self.max_steps is None else self.max_steps
-        spec[self.step_count_key] = Bounded(0, high, shape=done, dtype=torch.int64, device=spec.device)
-        return spec
-
-    def transform_done_spec(self, spec: Composite) -> Composite:
-        """Adds ``truncated`` if episodes are truncated and it does not exist."""
-        if self.max_steps is not None and spec.get(self.truncated_key, None) is None:
-            spec[self.truncated_key] = flag_spec(spec[self._done_key].shape, spec.device)
-        return spec
-
-    def _done_shape(self) -> torch.Size:
-        assert self._parent is not None  # specs are asked for by a parent only
-        spec = self._parent.base_env.done_spec_unbatched
-        if spec.get(self._done_key, None) is None:
-            raise SpecError(
-                f"StepCounter belongs to {key_str(self._done_key)}, which the environment does not have (done keys:"
-                f" {leaf_keys(spec)}): name the flag to write with truncated_key="
-            )
-        return spec[self._done_key].shape
+        for count, truncated, done in self._levels:
+            shape = specs.done[done].shape
+            specs.add("observation", count, Bounded(0, high, shape=shape, dtype=torch.int64, device=specs.device), self)
+            if self.max_steps is not None and specs.done.get(truncated, None) is None:
+                specs.done[truncated] = flag_spec(shape, specs.device)

@@ -13,6 +13,7 @@ from rl.core.keys import NestedKey, key_str, nearest, unwrap
 from rl.core.specs import Composite, TensorSpec
 from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
+from rl.envs.transforms._specs import Specs
 
 __all__ = ["TensorDictPrimer"]
 
@@ -84,7 +85,7 @@ class TensorDictPrimer(Transform):
         return values
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
-        del mask  # the other rows are put back by whoever calls
+        del mask  # the caller replaces the rows outside it
         assert self._parent is not None  # called by a parent only
         size, device = self._parent.batch_size, self._parent.device
         for key, value in self._values.items():
@@ -97,15 +98,12 @@ class TensorDictPrimer(Transform):
         del root
         return outcome
 
-    def transform_state_spec(self, spec: Composite) -> Composite:
-        """Adds the entries."""
-        assert self._parent is not None  # specs are asked for by a parent only
-        base = self._parent.base_env
+    def transform_specs(self, specs: Specs) -> None:
+        """Add the entries to the state."""
         for key, one in self.primers.items():
-            if spec.get(key, None) is not None or base.observation_spec_unbatched.get(key, None) is not None:
+            if specs.state.get(key, None) is not None or specs.observation.get(key, None) is not None:
                 raise SpecError(f"TensorDictPrimer writes {key_str(key)}, which the environment has already")
-            spec[key] = one.clone()
-        return spec
+            specs.state[key] = one.clone()
 
     def __repr__(self) -> str:
         return f"TensorDictPrimer({', '.join(key_str(key) for key in self.primers)})"

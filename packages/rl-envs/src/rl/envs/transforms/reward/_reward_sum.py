@@ -11,11 +11,12 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.core.specs import Composite, Unbounded
+from rl.core.specs import Unbounded
 from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._checks import from_root
+from rl.envs.transforms._specs import Specs
 
 __all__ = ["RewardSum"]
 
@@ -45,7 +46,8 @@ class RewardSum(Transform):
     leafwise: ClassVar[bool] = True
 
     def __init__(self, in_keys: Iterable[NestedKey] | None = None, out_keys: Iterable[NestedKey] | None = None) -> None:
-        super().__init__(["reward"] if in_keys is None else in_keys, [])
+        super().__init__()
+        self.in_keys = ["reward"] if in_keys is None else [unwrap(key) for key in in_keys]
         self._every = in_keys is None
         self._named = None if out_keys is None else [unwrap(key) for key in out_keys]
         self._set_out_keys()
@@ -58,10 +60,8 @@ class RewardSum(Transform):
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
         del mask
-        assert self._parent is not None  # resets come from a parent only
-        spec = self._parent.base_env.full_reward_spec
-        for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            root[out] = spec[key].zero()
+        for out, zero in self._zeros.items():
+            root[out] = zero.clone()
         return root
 
     def _step(self, root: Any, outcome: Any) -> Any:
@@ -95,16 +95,18 @@ class RewardSum(Transform):
             out.set(("next", *as_tuple(name)), torch.stack(after, dim))
         return out
 
-    def transform_observation_spec(self, spec: Composite) -> Composite:
-        """Adds the sums."""
-        assert self._parent is not None  # specs are asked for by a parent only
-        rewards = self._parent.base_env.full_reward_spec_unbatched
+    def transform_specs(self, specs: Specs) -> None:
+        """Add the sums to the observation."""
         if self._every:
-            self.in_keys = leaf_keys(rewards)
+            self.in_keys = leaf_keys(specs.reward)
             self._set_out_keys()
+        self._zeros: dict[NestedKey, Tensor] = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            one = rewards.get(key, None)
+            one = specs.reward.get(key, None)
             if one is None:
-                raise SpecError(f"RewardSum adds up {key_str(key)}; the environment's rewards are {leaf_keys(rewards)}")
-            spec[out] = Unbounded(one.shape, dtype=one.dtype, device=one.device)
-        return spec
+                raise SpecError(
+                    f"RewardSum adds up {key_str(key)}; the environment's rewards are {leaf_keys(specs.reward)}"
+                )
+            total = Unbounded(one.shape, dtype=one.dtype, device=one.device)
+            specs.add("observation", out, total, self)
+            self._zeros[out] = total.expand(*specs.batch_size, *one.shape).zero()

@@ -1,0 +1,83 @@
+"""`NativeEnv`: what the environments written in torch share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import CheckpointError
+from rl.core.interfaces import Leaves
+from rl.core.specs import Categorical, OneHot, TensorSpec
+from rl.envs.base._leaf import LeafEnvBase
+
+__all__ = ["NativeEnv", "action_index", "discrete_action"]
+
+
+class NativeEnv(LeafEnvBase):
+    """Environment in torch whose state is in the TensorDict; it owns a generator of start states.
+
+    Args:
+        batch_size: number of copies in each batch dimension.
+        device: device of the tensors; the CPU if None.
+        seed: seed of the generator; nondeterministic if None. See also `set_seed`.
+    """
+
+    def __init__(
+        self,
+        batch_size: Iterable[int] = (),
+        device: torch.device | str | int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(batch_size=batch_size, device=device)
+        self._generator = torch.Generator(device=self.device or "cpu")
+        if seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(seed)
+
+    def _set_seed(self, seed: int) -> None:
+        self._generator.manual_seed(seed)
+
+    def _rand(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Uniform numbers in [0, 1), ``[*B, *shape]``."""
+        generator = self._generator
+        return torch.rand((*self.batch_size, *shape), generator=generator, device=generator.device, dtype=dtype)
+
+    def _flags(self, terminated: Tensor | None = None) -> Leaves:
+        """The done flags, for `terminated` ``[*B]``; false if None."""
+        if terminated is None:
+            device = self._generator.device
+            over = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=device)
+            return {"done": over, "terminated": over.clone()}
+        over = terminated.unsqueeze(-1)
+        return {"done": over, "terminated": over.clone()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the generator of the start states; the rest of the state is in the data."""
+        return {"restorable": True, "generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Continue from `state`.
+
+        Raises:
+            CheckpointError: if `state` has no generator.
+        """
+        if "generator" not in state:
+            raise CheckpointError(
+                f"{type(self).__name__} cannot load a state with the entries {sorted(state)}: no 'generator'"
+            )
+        self._generator.set_state(state["generator"].cpu())
+        return True
+
+
+def discrete_action(n: int, *, categorical: bool) -> TensorSpec:
+    """Spec of `n` actions: one-hot ``[n]``, or int64 ``[]``."""
+    return Categorical(n) if categorical else OneHot(n, dtype=torch.int64)
+
+
+def action_index(action: Tensor, *, categorical: bool) -> Tensor:
+    """Number of the action, ``[*B]``."""
+    return action if categorical else action.argmax(-1)

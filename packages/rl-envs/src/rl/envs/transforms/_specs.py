@@ -1,0 +1,82 @@
+"""`Specs`: what a transform makes of the specs of an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from rl.core.errors import SpecError
+from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
+from rl.core.specs import Composite
+from rl.envs.base._specs import leaf_keys
+
+__all__ = ["Specs"]
+
+
+@dataclass
+class Specs:
+    """Specs of one element of an environment, with the transforms in front of this one applied; all may be written.
+
+    Args:
+        observation: what a reset writes at the root and a step under ``next``.
+        action: what a step reads.
+        reward: what a step writes under ``next`` only.
+        done: flags.
+        state: what a step reads besides the action.
+        batch_size: batch of the environment.
+        device: device of the environment.
+    """
+
+    observation: Composite
+    action: Composite
+    reward: Composite
+    done: Composite
+    state: Composite
+    batch_size: torch.Size
+    device: torch.device | None
+
+    def written(self, key: NestedKey, owner: object) -> list[Composite]:
+        """The specs that have an entry which the environment writes.
+
+        Raises:
+            SpecError: if there is none; the message names `owner`.
+        """
+        return _having(key, (self.observation, self.reward, self.done), owner, "does not write")
+
+    def read(self, key: NestedKey, owner: object) -> list[Composite]:
+        """The specs that have an entry which the environment reads.
+
+        Raises:
+            SpecError: if there is none; the message names `owner`.
+        """
+        return _having(key, (self.action, self.state), owner, "does not read")
+
+    def done_levels(self) -> list[tuple[str, ...]]:
+        """Where episodes end: the prefix of each ``done``, or only the root's if it has one."""
+        levels = [as_tuple(key)[:-1] for key in leaf_keys(self.done) if as_tuple(key)[-1] == "done"]
+        return [()] if () in levels else levels
+
+    def add(self, role: str, key: NestedKey, spec: object, owner: object) -> None:
+        """Add an entry that did not exist.
+
+        Raises:
+            SpecError: if the environment has it.
+        """
+        for name in ("observation", "reward", "done"):
+            if getattr(self, name).get(key, None) is not None:
+                raise SpecError(
+                    f"{owner!r} writes {key_str(key)}, which exists already: give it another key, or use it once only"
+                )
+        getattr(self, role)[unwrap(key)] = spec
+
+
+def _having(key: NestedKey, specs: Iterable[Composite], owner: object, verb: str) -> list[Composite]:
+    found = [spec for spec in specs if spec.get(key, None) is not None]
+    if not found:
+        keys = [one for spec in specs for one in leaf_keys(spec)]
+        close = nearest(key, keys)
+        hint = f"; did you mean {key_str(close)}?" if close is not None else ""
+        raise SpecError(f"{owner!r} has the key {key_str(key)}, which the environment {verb}: it has {keys}{hint}")
+    return found
