@@ -23,7 +23,7 @@ EXTRA_MODULES = {
         "rl.core.keys",
         "rl.core.mdp",
         "rl.core.lowering",
-        "rl.core.checks",
+        "rl.core.arguments",
         "rl.core.settings",
         "rl.core.state",
         "rl.core.targets",

@@ -14,7 +14,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl.core import Contract, ExplorationType, Key, check_pipeline, set_exploration_type
-from rl.core.checks import same_shape
+from rl.core.arguments import same_shape
 from rl.envs import GymEnv
 from rl.modules import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
 from rl.objectives.value import TDLambdaEstimator

@@ -97,7 +97,7 @@ class TestIntroduction:
         flat = "".join(repr(env).split())
         assert flat == (
             "TransformedEnv(env=GymEnv(env=Pendulum-v1,batch_size=torch.Size([]),device=None),"
-            "transform=Compose(StepCounter(keys=[])))"
+            "transform=Compose(StepCounter(out_keys=['step_count'])))"
         )
 
     def test_a_module_adds_a_key(self):

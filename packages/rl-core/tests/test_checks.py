@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.checks import as_integer
+from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.specs import Binary, Categorical, MultiCategorical, OneHot, Unbounded
 

@@ -244,7 +244,7 @@ def test_python_m_is_the_same_command():
     assert "no subcommand 'no-such-thing'" in done.stderr
 
 
-def test_help_of_a_subcommand_is_asked_of_it(capsys):
+def test_a_subcommand_prints_its_own_help(capsys):
     assert cli.main(["help", "play"]) == 0
     assert calls == [["--help"]]
     assert cli.main(["help", "plai"]) == 2

@@ -12,7 +12,7 @@ from rl.core.errors import RLError
 
 
 class Spy:
-    """A back end of torch.compile that counts how often it is asked."""
+    """A back end of torch.compile that counts its calls."""
 
     def __init__(self):
         self.compiled = 0
@@ -120,6 +120,6 @@ def test_a_module_in_a_class_is_not_bound():
     assert Holder().net(torch.ones(2)).shape == (1,)
 
 
-def test_a_warm_up_is_a_whole_number():
+def test_a_warm_up_is_an_integer():
     with pytest.raises(RLError, match=r"warmup=1.5"):
         compile_with_warmup(torch.add, warmup=1.5)

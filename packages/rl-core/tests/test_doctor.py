@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rl.core import doctor
+from rl.core._command import doctor
 from rl.core._plugins.versions import requirements, satisfies
 from rl.core.component import Command, Component
 from rl.core.errors import BackendError
@@ -66,7 +66,7 @@ def test_a_sound_system_has_no_problem():
     assert any(f.name == "cpu" and "cores" in f.value for f in of(findings, "devices"))
 
 
-def test_who_answers_which_hook():
+def test_the_plugin_that_answers_each_hook_is_named():
     found = {f.name: f for f in of(doctor.examine(registry=registry(Trees())), "back ends")}
     assert found["priority tree on cpu"].value == "ToyPriorityTree of this program (the only candidate)"
     assert found["linear recurrence on cpu"].state == "note"

@@ -1,4 +1,4 @@
-"""The hooks: who is asked first, what None means, and what happens when an answer fails."""
+"""Hooks: order of calls, the meaning of None, and answers that fail."""
 
 import inspect
 
@@ -94,7 +94,7 @@ class Crashes:
         raise SystemExit(3)
 
 
-def test_a_plugin_that_raises_is_named_and_the_next_one_is_asked():
+def test_a_plugin_that_raises_is_named_and_the_next_one_is_called():
     found = registry(Fallback(), Crashes())
     with pytest.warns(
         BrokenPluginWarning, match=r"crashes.*rl_priority_tree raised OSError: libfast.so.*DISABLE=crashes"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl.core._lowering.fast_sequential import plain_network, run_layers
+from rl.core.lowering._fast_sequential import plain_network, run_layers
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
@@ -101,7 +101,7 @@ def test_it_compiles_to_one_graph():
 
 
 @pytest.mark.parametrize("kind", [nn.Tanh, nn.ReLU, nn.Sigmoid])
-def test_nothing_is_overwritten_that_somebody_else_may_see(kind):
+def test_only_intermediate_results_are_overwritten(kind):
     class Keeping(nn.Module):
         def forward(self, x):
             self.seen, self.copy = x, x.clone()

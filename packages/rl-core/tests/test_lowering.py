@@ -173,7 +173,7 @@ def test_a_wrong_number_of_outputs_is_named():
         lower(module)(torch.zeros(1))
 
 
-def test_chain_refuses_a_result_that_nobody_writes():
+def test_chain_refuses_a_result_that_no_module_writes():
     assert chain([Lowered(lambda a: (a,), ["a"], ["b"])], out_keys=["c"]) is None
 
 

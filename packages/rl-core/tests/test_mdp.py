@@ -221,7 +221,7 @@ def test_flags_are_completed(given_flags, expected, level, form):
     assert all(out[key(name)].shape == (1, 1) for name in ("done", "terminated", "truncated"))
 
 
-def test_only_the_flags_that_are_asked_for_are_written():
+def test_only_the_requested_flags_are_written():
     out = complete_done({"terminated": torch.tensor([T])}, flags=("done", "terminated"))
     assert set(out) == {"done", "terminated"}
 

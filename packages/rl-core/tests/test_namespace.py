@@ -7,7 +7,7 @@ from rl.core._plugins import namespace
 
 
 def test_a_clean_environment_has_no_intruder(tmp_path):
-    (tmp_path / "rl").mkdir()  # a plain folder is a part of the namespace, and harms nobody
+    (tmp_path / "rl").mkdir()  # a plain folder is a part of the namespace, and harmless
     assert namespace.intruders([tmp_path]) == []
 
 
@@ -60,7 +60,7 @@ def test_doctor_reports_it(tmp_path):
     assert "-> rename" in done.stdout
 
 
-def test_a_folder_that_is_gone_hides_nothing(tmp_path, monkeypatch):
+def test_a_removed_folder_hides_nothing(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

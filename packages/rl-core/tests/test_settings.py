@@ -46,7 +46,7 @@ def test_native(mode):
     assert settings({"RL_NATIVE": mode.upper()}).native == mode
 
 
-def test_the_environment_is_read_anew(monkeypatch):
+def test_the_environment_is_read_at_each_call(monkeypatch):
     monkeypatch.setenv("RL_PLUGINS_DISABLE", "a")
     assert settings().plugins_disable == ("a",)
     monkeypatch.setenv("RL_PLUGINS_DISABLE", "b")

@@ -10,7 +10,7 @@ import torch
 
 import rl.recurrent_triton
 from rl.core import backends, registry
-from rl.core.doctor import examine
+from rl.core._command.doctor import examine
 from rl.core.errors import BackendError, RLError, SlowBackendWarning
 from rl.plugins import recurrent_triton as plugin
 from rl.recurrent_triton import why_not

@@ -1,4 +1,4 @@
-"""Specs change no number in silence, share no memory, and name what is wrong."""
+"""Specs change no value silently, share no memory, and name faults."""
 
 from __future__ import annotations
 

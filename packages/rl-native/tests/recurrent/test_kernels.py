@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rl.core import RecurrentOptions
-from rl.core.doctor import examine
+from rl.core._command.doctor import examine
 from rl.core.errors import ShapeError, SpecError
 from rl.core.registry import default
 from rl.core.testing import check_recurrent_backend

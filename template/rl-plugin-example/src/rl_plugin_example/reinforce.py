@@ -7,7 +7,7 @@ from typing import Any
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.checks import same_shape
+from rl.core.arguments import same_shape
 from rl.core.contract import Contract, Key
 from rl.core.errors import RLError
 

@@ -9,11 +9,9 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.core.__about__ import __version__
-    from rl.core._explain import Explanation, check_pipeline, explain
-    from rl.core._lowering.compile import compile_with_warmup
-    from rl.core._mdp.exploration import ExplorationType, exploration_type, set_exploration_type
     from rl.core.component import CONTRACTS, Command, Component
-    from rl.core.contract import Contract, Key
+    from rl.core.contract._contract import Contract, Key
+    from rl.core.contract._explain import Explanation, check_pipeline, explain
     from rl.core.errors import (
         ArgumentError,
         BackendError,
@@ -33,7 +31,9 @@ if TYPE_CHECKING:
     )
     from rl.core.hookspecs import hookimpl
     from rl.core.lowering import Lowered, lower, lower_distribution, lower_env
+    from rl.core.lowering._compile import compile_with_warmup
     from rl.core.mdp import step_mdp
+    from rl.core.mdp._exploration import ExplorationType, exploration_type, set_exploration_type
     from rl.core.recurrent import RecurrentOptions, State, recurrent_mode, set_recurrent_mode, states_of
     from rl.core.registry import PluginRecord, Registry, components, default, load
     from rl.core.specs import (
@@ -116,12 +116,12 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.core.__about__": ["__version__"],
-        "rl.core._lowering.compile": ["compile_with_warmup"],
-        "rl.core._explain": ["Explanation", "check_pipeline", "explain"],
-        "rl.core._mdp.exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
+        "rl.core.lowering._compile": ["compile_with_warmup"],
+        "rl.core.contract._explain": ["Explanation", "check_pipeline", "explain"],
+        "rl.core.mdp._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
         "rl.core.recurrent": ["RecurrentOptions", "State", "recurrent_mode", "set_recurrent_mode", "states_of"],
         "rl.core.component": ["CONTRACTS", "Command", "Component"],
-        "rl.core.contract": ["Contract", "Key"],
+        "rl.core.contract._contract": ["Contract", "Key"],
         "rl.core.errors": [
             "ArgumentError",
             "BackendError",

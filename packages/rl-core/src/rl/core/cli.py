@@ -180,13 +180,13 @@ def _row(record: PluginRecord) -> tuple[str, ...]:
 
 
 def _doctor(arguments: list[str]) -> int:
-    from rl.core import doctor
+    from rl.core._command import doctor
 
     return doctor.main(arguments)
 
 
 _ELSEWHERE = {"eval": "rl-trainers", "train": "rl-trainers"}
-"""Subcommands that somebody who reads our pages types, and the distribution that brings them."""
+"""Documented subcommands, and the distribution that provides each."""
 
 _OWN: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "plugins": (_plugins, "List the plugins that are installed, usable or not."),

@@ -40,7 +40,7 @@ class ArgumentError(RLError, TypeError):
 
 
 class ContractError(RLError, KeyError):
-    """A key that a component reads is written by nobody, or a component breaks its declaration."""
+    """No component writes a key that another one reads, or a component breaks its declaration."""
 
 
 class ShapeError(RLError, ValueError):

@@ -140,7 +140,7 @@ def rl_notes() -> Iterable[str]:
     """Say what keeps a plugin from doing all that it could on this machine, and what to do about it.
 
     Called by ``rl doctor``, which lists the answers as notes; give nothing, or an empty list, if all is well. A
-    library that is not compiled is such a thing: its hooks pass, and nobody would learn why. Answer a list, not a
+    library that is not compiled is such a thing: its hooks pass without a reason. Answer a list, not a
     generator, so that a failure is seen as the plugin's own; import nothing heavy here.
 
     Example:

@@ -1,4 +1,4 @@
-"""Package roots that import nothing until a name is asked for (PEP 562)."""
+"""Lazy package roots: a module is imported when one of its names is first used (PEP 562)."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _this_thread, _traced = _ThisThread(), _Traced()
 class State:
     """One entry that a module carries from step to step.
 
-    The module reads it at the root and writes that of the following step under ``next``. Whoever drives the module
+    The module reads it at the root and writes that of the following step under ``next``. The caller of the module
     puts `initial` at the root of the first step of each trajectory.
 
     Args:

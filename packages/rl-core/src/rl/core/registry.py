@@ -1,4 +1,4 @@
-"""What is installed: plugins, their components, and who answers which hook.
+"""Registry of installed plugins, their components, and the hooks that they answer.
 
 `default` reads the entry points of the group ``rl.plugins`` itself, so that a plugin that cannot be used is
 named and left out while the rest works. A `Registry` is an object: tests make their own.
@@ -109,7 +109,7 @@ class Registry:
         Args:
             plugin: holds the hook implementations.
             name: for listings and messages.
-            distribution: likewise.
+            distribution: for listings and messages too.
 
         Raises:
             PluginError: if it breaks a rule; nothing of it is taken then.

@@ -53,7 +53,7 @@ def _flag(variable: str, value: str) -> bool:
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Read the environment, anew at each call.
+    """Read the environment variables, at each call.
 
     Args:
         environ: instead of the process's own.

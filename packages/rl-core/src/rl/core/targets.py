@@ -30,7 +30,7 @@ def check_target(component: Component, distribution: str = "this program") -> An
         The class or the function.
 
     Raises:
-        MissingExtraError: if a library of somebody else is absent; holds the line that installs it.
+        MissingExtraError: if a third-party library is absent; holds the line that installs it.
         PluginError: if the module or the attribute is not there, the module raises, or the target does not fit.
 
     Example:
@@ -57,7 +57,7 @@ def import_target(target: str, what: str, distribution: str, extra: str | None =
         extra: of the distribution, that brings what the target imports.
 
     Raises:
-        MissingExtraError: if a library of somebody else is absent; holds the line that installs it.
+        MissingExtraError: if a third-party library is absent; holds the line that installs it.
         PluginError: if the module or the attribute is not there, or the module raises.
     """
     module_name, _, attribute = target.partition(":")

@@ -4,8 +4,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from rl.core._command.doctor import examine_plugin
 from rl.core.component import Component
-from rl.core.doctor import examine_plugin
 from rl.core.errors import CheckError, NotExercisedWarning, UnknownComponentError
 from rl.core.registry import GROUP, Registry
 from rl.core.testing import check_component, check_plugin

@@ -111,7 +111,7 @@ class Unequal:
         ({"config": Required}, "^the setting 'gamma' has no default"),
         ({"config": Undocumented}, "^the setting 'gamma' is not documented"),
         ({"config": Refused}, "^the defaults are refused: ValueError: 2.0"),
-        ({"config": Unequal}, "^settings made again of their values are not equal"),
+        ({"config": Unequal}, "^settings rebuilt from their values are not equal"),
         ({"config": 3}, "^config must be a dataclass, got 3"),
         (
             {"train": "light_recipe:few"},

@@ -1,4 +1,4 @@
-"""Find what hides the namespace package ``rl``: somebody else's ``rl/__init__.py``, or the user's ``rl.py``."""
+"""Find files that hide the namespace package ``rl``: another distribution's ``rl/__init__.py``, or an ``rl.py``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def intruders(paths: Iterable[str | Path] | None = None) -> list[Intruder]:
         for file in (folder / "rl" / "__init__.py", folder / "rl.py"):
             try:
                 hides = file.is_file() and file.resolve() not in found
-            except OSError:  # a folder that cannot be read, or is gone, hides nothing
+            except OSError:  # a folder that cannot be read, or was removed, hides nothing
                 continue
             if hides:
                 found[file.resolve()] = Intruder(file.resolve(), _owner(folder, file))

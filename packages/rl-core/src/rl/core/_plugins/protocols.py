@@ -30,7 +30,7 @@ _KINDS = {
     "tree_backend": "PriorityTree",
     "writer": "Writer",
 }
-"""Kind of component to the protocol of what its target makes; a module is asked for no more than `__call__`."""
+"""Kind of component to the protocol of what its target makes; a module only needs `__call__`."""
 
 _RECIPE = ("name", "config", "train", "policy", "load_train", "load_policy")
 """What a target of kind recipe has; its class is in rl-trainers."""

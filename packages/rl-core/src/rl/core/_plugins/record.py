@@ -54,7 +54,7 @@ class PluginRecord:
 
     @property
     def id(self) -> str:
-        """``distribution:name``: nobody can take somebody else's."""
+        """``distribution:name``: unique, since a distribution declares each name once."""
         return f"{self.distribution}:{self.name}"
 
     @property

@@ -43,7 +43,7 @@ class TensorSpec(ABC):
 
     _shape: torch.Size
     _device: Any  # a torch.device, or None; some subclasses rule None out
-    _dtype: Any  # a torch.dtype, or None; likewise
+    _dtype: Any  # a torch.dtype, or None
     _stack: ClassVar[Callable[..., Any]]  # `rl.core.specs._stacked.stack`, which sets it
     domain: ClassVar[str | None] | property = None
     _keyed = False  # whether values are TensorDicts with the keys of `keys()`

@@ -48,7 +48,7 @@ class Bounded(LeafSpec):
 
     Args:
         low: smallest values, a number or anything that broadcasts to `shape`.
-        high: largest values, likewise.
+        high: largest values; broadcast as `low` is.
         shape: shape of a value; that of the ends if None.
         device: where values live; that of `low` if it is a tensor, else the CPU.
         dtype: a float makes it continuous, integers and bool discrete; if None that of `low` if it has one and is a

@@ -95,7 +95,7 @@ class Composite(TensorSpec):
         return self._is_locked
 
     def lock_(self) -> Self:
-        """Refuse changes here and in nested composites, so that whoever caches keys can rely on them."""
+        """Refuse changes here and in nested composites, so that cached keys stay valid."""
         return self._set_lock(locked=True)
 
     def unlock_(self) -> Self:

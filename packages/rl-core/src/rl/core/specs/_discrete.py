@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.checks import as_integer
+from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape

@@ -21,7 +21,7 @@ from rl.core.specs._shape import lead_size, take
 
 __all__ = ["LeafSpec", "all_values", "as_tensor", "check_count"]
 
-_SHOWN = 16  # so many numbers are shown in a message as they are
+_SHOWN = 16  # messages show up to this many values
 
 
 def as_tensor(value: Any, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.checks import as_integer
+from rl.core.arguments import as_integer
 from rl.core.errors import SpecError, SpecIndexError
 
 __all__ = ["as_size", "complete_index", "flat_positions", "lead_size", "pick", "resolve_sizes", "suffix_length", "take"]

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.checks import as_integer
+from rl.core.arguments import as_integer
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import LeafEnv
 from rl.core.keys import NestedKey, unwrap

@@ -83,9 +83,8 @@ class TicTacToeEnv(NativeEnv):
         cells = torch.where(illegal.unsqueeze(-1), cells, cells.scatter(-1, cell, stone))
         wins = ((cells[..., self._lines].sum(-1) * stone) == 3).any(-1) & ~illegal
         over = illegal | wins | (cells != 0).all(-1)
-        mover = wins.float().sub(illegal.float()).unsqueeze(-1)
-        first = mover * stone
-        rewards: Leaves = {("player0", "reward"): first, ("player1", "reward"): -first}
+        first = (wins.long() - illegal.long()).unsqueeze(-1) * stone
+        rewards: Leaves = {("player0", "reward"): first.float(), ("player1", "reward"): (-first).float()}
         return {**self._observe(cells, 1 - turn), **rewards, **self._flags(over)}
 
     @staticmethod

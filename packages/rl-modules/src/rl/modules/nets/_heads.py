@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rl.core.checks import as_integer
+from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.modules.distributions._params import scale_mapping
 

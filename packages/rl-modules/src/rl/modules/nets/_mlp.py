@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl.core.checks import as_integer
+from rl.core.arguments import as_integer
 from rl.core.errors import ShapeError, SpecError
 from rl.core.lowering import run_layers
 from rl.modules import _foreign

@@ -10,7 +10,7 @@ from tensordict.nn import CompositeDistribution, TensorDictModule, TensorDictSeq
 from torch import Tensor, nn
 
 from rl.core import specs
-from rl.core.checks import as_integer
+from rl.core.arguments import as_integer
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, unwrap
 from rl.core.specs import Bounded, Composite, TensorSpec

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
-from rl.core.checks import as_integer
+from rl.core.arguments import as_integer
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import (

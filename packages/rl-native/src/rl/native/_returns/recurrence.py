@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 from torch.autograd.graph import increment_version
 
-from rl.core.checks import same_shape
+from rl.core.arguments import same_shape
 from rl.core.errors import SpecError
 from rl.native._library import require, why
 from rl.native._returns import operators as _ops

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from rl.core.checks import same_shape
+from rl.core.arguments import same_shape
 
 __all__ = ["clipped_surrogate", "policy_gradient", "surrogate"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl.core.checks import same_shape
+from rl.core.arguments import same_shape
 
 __all__ = ["greedy_value"]
 

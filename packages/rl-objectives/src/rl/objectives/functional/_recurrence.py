@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
+from rl.core.arguments import same_shape
 from rl.core.backends import select
-from rl.core.checks import same_shape
 from rl.core.interfaces import LinearRecurrence
 
 __all__ = [

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.checks import same_shape
+from rl.core.arguments import same_shape
 from rl.core.errors import SpecError
 from rl.core.interfaces import PriorityTree
 

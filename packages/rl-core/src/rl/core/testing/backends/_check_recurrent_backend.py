@@ -174,7 +174,7 @@ def _compare(
     before = [tensor.detach().clone() for tensor in (inputs, *state, *(resets or ()), is_init)]
 
     recompute = "full" if resets else "none"
-    # On a GPU, products are rounded unless exact ones are asked for.
+    # On a GPU, products are rounded unless full precision is set.
     exactly = "ieee" if inputs.device.type == "cuda" else None
     options = RecurrentOptions(recompute=recompute, matmul_precision=exactly)
     out, after = backend(module, inputs, state, is_init, resets, options)

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from rl.core._command.hooks import examine_hooks
 from rl.core._plugins.record import SLOW_IMPORT
 from rl.core.component import Component
 from rl.core.errors import BackendError, CheckError, RLError
@@ -25,6 +24,7 @@ from rl.core.testing.backends._check_priority_tree import check_priority_tree
 from rl.core.testing.backends._check_recurrent_backend import check_recurrent_backend
 from rl.core.testing.env._check_env import check_env
 from rl.core.testing.plugin._check_component import declaration_faults
+from rl.core.testing.plugin._hooks import examine_hooks
 from rl.core.testing.replay._check_sampler import check_sampler
 from rl.core.testing.replay._check_storage import check_storage
 from rl.core.testing.replay._check_writer import check_writer

@@ -66,7 +66,7 @@ def _check_config(config: Any, who: str) -> None:
     except Exception as error:
         raise CheckError(f"the defaults are refused: {type(error).__name__}: {error} ({who})") from error
     again = config(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(config)})
-    require(again == settings, "settings made again of their values are not equal", who)
+    require(again == settings, "settings rebuilt from their values are not equal", who)
 
 
 def _check_light(config: Any, who: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rl.core.checks import same_shape
+from rl.core.arguments import same_shape
 from rl.core.errors import BackendError
 from rl.core.recurrent import RecurrentOptions
 from rl.core.testing.backends._check_recurrent_backend import recurrent_reference
@@ -138,5 +138,5 @@ def toy_linear_recurrence(d: Tensor, c: Tensor, time_dim: int) -> Tensor:
     adds, weights = d.movedim(time_dim, 0), c.movedim(time_dim, 0)
     rows = list(adds.unbind(0))
     for t in range(len(rows) - 2, -1, -1):
-        rows[t] = adds[t] + weights[t] * rows[t + 1]  # anew: the gradient needs what was there
+        rows[t] = adds[t] + weights[t] * rows[t + 1]  # out of place: the gradient needs the old value
     return torch.stack(rows).movedim(0, time_dim)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl.core.checks import as_integer
+from rl.core.arguments import as_integer
 from rl.core.errors import ShapeError, SpecError
 from rl.modules import _foreign
 from rl.modules.recurrent._weights import Cell

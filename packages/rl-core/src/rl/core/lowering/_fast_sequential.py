@@ -33,7 +33,7 @@ def run_layers(layers: nn.Sequential, x: Tensor) -> Tensor:
         for layer in layers:
             x = layer(x)
         return x
-    ours = False  # whether `x` is a product that nobody else has seen
+    ours = False  # whether `x` is an intermediate result of this loop
     for layer in layers._modules.values():
         kind, own = type(layer), layer.__dict__
         if kind not in _KNOWN or changed(own):

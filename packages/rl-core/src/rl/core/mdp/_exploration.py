@@ -1,4 +1,4 @@
-"""The switch between exploring and acting for good: tensordict's, under the names that are used here."""
+"""Exploration mode: the context managers of tensordict, under the names used here."""
 
 from __future__ import annotations
 

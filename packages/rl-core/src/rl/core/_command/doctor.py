@@ -1,4 +1,4 @@
-"""``rl doctor``: what is installed, what is broken, who answers which hook, and the remedy for each problem."""
+"""``rl doctor``: installed distributions, faults, the plugin that answers each hook, and remedies."""
 
 from __future__ import annotations
 
@@ -12,14 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from rl.core.__about__ import __version__
-from rl.core._command.hooks import (
-    Finding,
-    commands_of,
-    cuda_state,
-    examine_answers,
-    examine_hooks,
-    examine_notes,
-)
 from rl.core._command.output import diverted_stdout
 from rl.core._command.parser import Parser
 from rl.core._command.table import table
@@ -32,6 +24,14 @@ from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
 from rl.core.registry import Registry, discovered
 from rl.core.settings import normalized, settings
 from rl.core.targets import check_target, import_target
+from rl.core.testing.plugin._hooks import (
+    Finding,
+    commands_of,
+    cuda_state,
+    examine_answers,
+    examine_hooks,
+    examine_notes,
+)
 
 __all__ = ["Finding", "examine", "examine_hooks", "examine_plugin", "main"]
 

@@ -1,8 +1,4 @@
-"""The rules of a Markov decision process on TensorDicts: the next root, done flags, partial resets.
-
-A *level* is where done flags stand: ``()`` for the root, ``("agents",)`` for flags under ``agents``. Each level has
-up to three flags, ``done = terminated | truncated``, and a mask ``_reset`` of the same shape beside them.
-"""
+"""`step_mdp`: the root of the following step."""
 
 from __future__ import annotations
 
@@ -11,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
 
-from rl.core._mdp.done_flags import (
+from rl.core.errors import ContractError
+from rl.core.keys import ACTION, DONE, NEXT, RESET, REWARD, NestedKey, as_tuple, leaf_keys, unwrap
+from rl.core.mdp._done_flags import (
     FLAGS,
     Keys,
     complete_done,
     done_levels,
     key_list,
 )
-from rl.core._mdp.partial_reset import merge_reset, reset_masks, where_reset
-from rl.core.errors import ContractError
-from rl.core.keys import ACTION, DONE, NEXT, RESET, REWARD, NestedKey, as_tuple, leaf_keys, unwrap
+from rl.core.mdp._partial_reset import merge_reset, reset_masks, where_reset
 
 if TYPE_CHECKING:
     from rl.core.interfaces import Env, Leaves

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from rl.core.contract import Contract, Key, MissingKey, missing_keys_message
+from rl.core.contract._contract import Contract, Key, MissingKey, missing_keys_message
 from rl.core.errors import ContractError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, leaf_keys, next_key, unwrap
 from rl.core.recurrent import states_of
@@ -31,7 +31,7 @@ class KeyUse:
     def row(self) -> tuple[str, str, str, str, str]:
         """Key, shape, dtype, writers, readers, as text."""
         shape = "?" if self.shape is None else "[" + ", ".join([*(["*B"] * self.batched), *map(str, self.shape)]) + "]"
-        writers = ", ".join(self.writers) or "NOBODY"
+        writers = ", ".join(self.writers) or "-"
         return (
             ".".join(as_tuple(self.name)),
             shape,
@@ -47,7 +47,7 @@ class Explanation:
 
     Args:
         uses: by key, in the order in which the pipeline meets them.
-        missing: the keys that are read and that nobody wrote before.
+        missing: the keys that are read before a component writes them.
     """
 
     uses: dict[NestedKey, KeyUse] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Explanation:
             use.writers.append(owner)
 
     def reads(self, owner: str, key: Key) -> None:
-        """Note that `owner` reads `key`, and that it is missing if nobody wrote it so far."""
+        """Note that `owner` reads `key`, and that it is missing if no component wrote it so far."""
         use = self.uses.get(key.name)
         if use is None or not use.writers:
             if key.optional:

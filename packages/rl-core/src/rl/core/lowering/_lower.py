@@ -1,11 +1,4 @@
-"""Plain calls instead of TensorDict calls, where that gives the same numbers.
-
-A `TensorDictModule` costs some 50 microseconds per call on top of its network. What drives a module many times
-(a collector, a loss) asks here for the *lowered* form: a function from the tensors under its ``in_keys`` to
-those under its ``out_keys``. A class of ours or of anybody else's offers its own through a method ``lowered()``;
-the classes of `tensordict.nn` are known here. Whatever cannot be lowered gives None, and is then called as it is:
-lowering changes speed, never results.
-"""
+"""`lower`: the lowered form of modules, distributions and environments."""
 
 from __future__ import annotations
 
@@ -24,10 +17,10 @@ from tensordict.nn.probabilistic import interaction_type  # not in `nn` of tenso
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core._lowering.fast_sequential import changed, plain_network, run_layers
 from rl.core.errors import ContractError
 from rl.core.interfaces import LeafEnv, LoweredModule
 from rl.core.keys import NestedKey, as_tuple, unwrap
+from rl.core.lowering._fast_sequential import changed, plain_network, run_layers
 
 __all__ = [
     "Lowered",
@@ -101,7 +94,7 @@ def lower(module: Any) -> LoweredModule | None:
     """The plain form of a TensorDict module, or None if it has none.
 
     Args:
-        module: anything with ``in_keys`` and ``out_keys``. A method ``lowered()`` of its class is asked first;
+        module: anything with ``in_keys`` and ``out_keys``. A method ``lowered()`` of its class is called first;
             of the classes of `tensordict.nn`, `TensorDictModule`, `TensorDictSequential` and their probabilistic
             forms are known. A subclass that overrides ``forward``, a module with hooks or an own ``forward``, and a
             compiled one have none. What is changed after this call (a hook, another network) the form does not see.

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core._mdp.done_flags import Keys, Level, done_levels
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import DONE, RESET, as_tuple, key_str, unwrap
+from rl.core.mdp._done_flags import Keys, Level, done_levels
 
 __all__ = ["merge_reset", "reset_masks", "where_reset"]
 

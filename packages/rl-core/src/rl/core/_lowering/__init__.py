@@ -1,1 +1,0 @@
-"""Fast calls of networks, for `rl.core.lowering`."""

@@ -1,1 +1,0 @@
-"""Done flags and partial resets, for `rl.core.mdp`."""
