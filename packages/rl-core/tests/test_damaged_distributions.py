@@ -85,7 +85,10 @@ def test_commands_work_beside_it(site):
 
 def test_torch_that_fails_on_it_is_no_fault_of_torch(site):
     install(site, "bad", points=b"[rl.plugins]\n\xff\xfe")
-    code = "from rl.core._command.doctor import examine as e; [print(f.name, f.remedy) for f in e() if f.section == 'libraries']"
+    code = (
+        "from rl.core._command.doctor import examine\n"
+        "[print(f.name, f.remedy) for f in examine() if f.section == 'libraries']"
+    )
     env = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
     assert "import torch repair bad first, as the section plugins says" in done.stdout
