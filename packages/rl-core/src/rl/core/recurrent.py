@@ -1,4 +1,4 @@
-"""State that a module carries from step to step: who declares it, and whether a module sees steps or sequences."""
+"""Recurrent states: declaration by a module, and the mode that says whether it sees steps or sequences."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class Registry:
         return list(self._ask(hook, arguments, first=False))
 
     def answer(self, hook: str, /, **arguments: Any) -> Answer | None:
-        """The first answer that is not None, and who gave it; None if there is none.
+        """The first answer that is not None with its plugin; None if there is none.
 
         An `RLError` of a plugin reaches the caller. Any other failure is treated as in `answers`.
         """

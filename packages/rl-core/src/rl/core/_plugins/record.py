@@ -103,7 +103,7 @@ class Answer:
 
     Args:
         value: the answer.
-        plugin: who gave it.
+        plugin: the plugin that gave it.
         passed: ids of the plugins that were called before and gave None, or failed.
     """
 

@@ -52,7 +52,7 @@ class MissingKey:
     """A key that is read and that nothing wrote before.
 
     Args:
-        owner: who reads it.
+        owner: the component that reads it.
         key: what is read.
         present: what was written before.
     """

@@ -1,4 +1,4 @@
-"""Contracts laid end to end before anything runs: who writes what, who reads it, what is missing."""
+"""`explain` and `check_pipeline`: which component writes and reads each key of a pipeline, before it runs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def contract_of(component: Any) -> Contract:
 
 
 def explain(*components: Any, file: IO[str] | None = None) -> Explanation:
-    """Print who writes and who reads each key of a pipeline, and refuse one that cannot run.
+    """Print the writers and readers of each key of a pipeline, and refuse one that cannot run.
 
     Args:
         components: in the order in which data flows: an environment, a policy, an estimator, a loss; any of them

@@ -44,18 +44,18 @@ def check_module(module: Any, td: TensorDictBase) -> Report:
         >>> check_module(TensorDictModule(nn.Linear(3, 1), ["observation"], ["state_value"]), td)
         Report(owner='TensorDictModule', not_exercised=[])
     """
-    who = type(module).__name__
-    report = Report(who)
+    owner = type(module).__name__
+    report = Report(owner)
     out = check_contract(module, td)
     keys = contract_of(module).out_keys
-    _check_dtypes(module, td, out, keys, who)
+    _check_dtypes(module, td, out, keys, owner)
     repeatable = _agree(seeded(module, td), seeded(module, td), keys)
-    require(repeatable, "the same seed gives two results: it is random in another way, or keeps a state", who)
+    require(repeatable, "the same seed gives two results: it is random in another way, or keeps a state", owner)
     if not isinstance(module, nn.Module):
         report.skip("parameters, copies and states: it is no torch.nn.Module")
         return report.warn()
-    _check_registered(module, td, keys, who)
-    _check_copies(module, td, keys, who)
+    _check_registered(module, td, keys, owner)
+    _check_copies(module, td, keys, owner)
     _check_lowered(module, td, keys, report)
     return report.warn()
 
@@ -71,7 +71,7 @@ def _agree(one: TensorDictBase, two: TensorDictBase, keys: list[NestedKey]) -> b
     return True
 
 
-def _check_dtypes(module: Any, td: TensorDictBase, out: TensorDictBase, keys: list[NestedKey], who: str) -> None:
+def _check_dtypes(module: Any, td: TensorDictBase, out: TensorDictBase, keys: list[NestedKey], owner: str) -> None:
     sources = [*td.values(include_nested=True, leaves_only=True)]
     sources += [*module.parameters(), *module.buffers()] if isinstance(module, nn.Module) else []
     if any(getattr(value, "dtype", None) is torch.float64 for value in sources):
@@ -79,10 +79,10 @@ def _check_dtypes(module: Any, td: TensorDictBase, out: TensorDictBase, keys: li
     for key in keys:
         value = out.get(key)
         wide = isinstance(value, Tensor) and value.dtype is torch.float64
-        require(not wide, f"{key_str(key)} is float64, although nothing that is read is: expected float32", who)
+        require(not wide, f"{key_str(key)} is float64, although nothing that is read is: expected float32", owner)
 
 
-def _check_registered(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], who: str) -> None:
+def _check_registered(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], owner: str) -> None:
     """Every tensor that gradients accumulate in is a parameter of the module, or one of its inputs."""
     out = seeded(module, td)
     known = {id(p) for p in module.parameters()} | {id(td.get(key)) for key in leaf_keys(td)}
@@ -96,27 +96,27 @@ def _check_registered(module: nn.Module, td: TensorDictBase, keys: list[NestedKe
         variable = getattr(node, "variable", None)
         registered = variable is None or id(variable) in known
         shape = [] if variable is None else list(variable.shape)
-        require(registered, f"a parameter of shape {shape} is not registered: no optimizer and no state has it", who)
+        require(registered, f"a parameter of shape {shape} is not registered: no optimizer and no state has it", owner)
         edges += [following for following, _ in node.next_functions]
 
 
-def _check_copies(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], who: str) -> None:
+def _check_copies(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], owner: str) -> None:
     before = seeded(module, td)
     try:
         pickled = pickle.loads(pickle.dumps(module))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        fail(f"cannot be pickled: {error}", who)
+        fail(f"cannot be pickled: {error}", owner)
     for what, copy in (("a deep copy", deepcopy(module)), ("a pickle", pickled)):
-        require(_agree(before, seeded(copy, td), keys), f"{what} gives another result", who)
+        require(_agree(before, seeded(copy, td), keys), f"{what} gives another result", owner)
         state = deepcopy(module.state_dict())
         with torch.no_grad():
             for value in copy.parameters():
                 value.add_(torch.linspace(0.1, 0.3, value.numel()).to(value).view_as(value))
         own = _agree(before, seeded(module, td), keys)
-        require(own, f"{what} shares its parameters with the original", who)
+        require(own, f"{what} shares its parameters with the original", owner)
         copy.load_state_dict(state)
         complete = _agree(before, seeded(copy, td), keys)
-        require(complete, f"the state_dict is incomplete: {what} that loads it gives another result", who)
+        require(complete, f"the state_dict is incomplete: {what} that loads it gives another result", owner)
 
 
 def _check_lowered(module: nn.Module, td: TensorDictBase, keys: list[NestedKey], report: Report) -> None:

@@ -30,13 +30,13 @@ def autoreset_mode(env: Any) -> Any:
         SpecError: if the mode is missing or unknown, or is the next step and cannot be switched.
     """
     said = env.metadata.get("autoreset_mode")
-    who = type(env.unwrapped).__name__
+    owner = type(env.unwrapped).__name__
     try:
         mode = AutoresetMode(said.value if hasattr(said, "value") else said)
     except ValueError:
         known = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
         raise SpecError(
-            f"{who}.metadata['autoreset_mode'] is {said!r}, so it is unknown what its observations at the end of an"
+            f"{owner}.metadata['autoreset_mode'] is {said!r}, so it is unknown what its observations at the end of an"
             " episode"
             f" are; it must be one of {known}"
         ) from None
@@ -47,7 +47,7 @@ def autoreset_mode(env: Any) -> Any:
         env.metadata["autoreset_mode"] = AutoresetMode.DISABLED
         return AutoresetMode.DISABLED
     raise SpecError(
-        f"{who} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP): that step"
+        f"{owner} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP): that step"
         " ignores the action, and is no transition. Make it with"
         " autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or .DISABLED if it takes that argument, or use"
         " GymEnv(id, num_envs=n) without vectorization='native', which steps n environments itself"
@@ -170,10 +170,10 @@ class VectorLeaves:
         """Return that there is no state to save."""
         return {"restorable": False}
 
-    def load_state_dict(self, state: Mapping[str, Any], who: str) -> bool:
+    def load_state_dict(self, state: Mapping[str, Any], owner: str) -> bool:
         """Warn, and return False."""
         del state
-        warn_not_restorable(who, "a vector environment has no state to save")
+        warn_not_restorable(owner, "a vector environment has no state to save")
         return False
 
     def close(self) -> None:

@@ -295,14 +295,14 @@ def _same_spaces(env: Any, other: Any) -> bool:
     return env.observation_space == other.observation_space and env.action_space == other.action_space
 
 
-def _refuse_different(envs: Sequence[Any], who: str) -> None:
+def _refuse_different(envs: Sequence[Any], owner: str) -> None:
     if not envs:
-        raise SpecError(f"{who} needs at least one environment, got an empty list")
+        raise SpecError(f"{owner} needs at least one environment, got an empty list")
     if len({id(env) for env in envs}) < len(envs):
-        raise SpecError(f"{who}: the list holds one environment several times: make one object for each element")
+        raise SpecError(f"{owner}: the list holds one environment several times: make one object for each element")
     for env in envs[1:]:
         if not _same_spaces(env, envs[0]):
-            raise SpecError(f"{who}: the environments differ: {envs[0]} and {env} do not have the same spaces")
+            raise SpecError(f"{owner}: the environments differ: {envs[0]} and {env} do not have the same spaces")
 
 
 def _untouched(env: Any) -> Any:

@@ -52,15 +52,15 @@ def check_collector(make: Callable[[], Collector], *, batches: int = 3) -> Repor
         rl.core.errors.CheckError: ended after 1 of 3 batches: the check needs more (Nothing)
     """
     collector = make()
-    who = type(collector).__name__
-    report = Report(who)
+    owner = type(collector).__name__
+    report = Report(owner)
     missing = [name for name in _MEMBERS if not hasattr(collector, name)]
-    require(not missing, f"no rl.core.interfaces.Collector: lacks {missing}", who)
+    require(not missing, f"no rl.core.interfaces.Collector: lacks {missing}", owner)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            found = _collected(collector, batches, who)
-        ended = _check_course(found, who)
+            found = _collected(collector, batches, owner)
+        ended = _check_course(found, owner)
         if not ended:
             report.skip(f"episode ends: none in {batches} batches; make longer batches or shorter episodes")
     finally:
@@ -68,38 +68,38 @@ def check_collector(make: Callable[[], Collector], *, batches: int = 3) -> Repor
     try:
         collector.shutdown()
     except Exception as error:
-        raise CheckError(f"shutdown, called a second time, raised {type(error).__name__}: {error} ({who})") from error
+        raise CheckError(f"shutdown, called a second time, raised {type(error).__name__}: {error} ({owner})") from error
     _check_state(make, batches, report)
     return report.warn()
 
 
-def _collected(collector: Collector, batches: int, who: str) -> list[TensorDictBase]:
+def _collected(collector: Collector, batches: int, owner: str) -> list[TensorDictBase]:
     found: list[TensorDictBase] = []
     before: list[TensorDictBase] = []
     for batch in islice(iter(collector), batches):
         found.append(batch)
         before.append(batch.clone() if isinstance(batch, TensorDictBase) else batch)
-    require(len(found) == batches, f"ended after {len(found)} of {batches} batches: the check needs more", who)
+    require(len(found) == batches, f"ended after {len(found)} of {batches} batches: the check needs more", owner)
     for batch, then in zip(found, before, strict=True):
-        _check_form(batch, who)
+        _check_form(batch, owner)
         for key in leaf_keys(batch):
             same = same_values(batch.get(key), then.get(key))
-            require(same, f"reuses its buffer: {key_str(key)} of a batch was overwritten by a later one", who)
+            require(same, f"reuses its buffer: {key_str(key)} of a batch was overwritten by a later one", owner)
     return found
 
 
-def _check_form(batch: Any, who: str) -> None:
-    require(isinstance(batch, TensorDictBase), f"a batch is a TensorDict, got {type(batch).__name__}", who)
-    require(batch.ndim > 0, "a batch has shape [*B, T], got []", who)
+def _check_form(batch: Any, owner: str) -> None:
+    require(isinstance(batch, TensorDictBase), f"a batch is a TensorDict, got {type(batch).__name__}", owner)
+    require(batch.ndim > 0, "a batch has shape [*B, T], got []", owner)
     name = batch.names[-1]
-    require(name == "time", f"the last dimension of a batch is named 'time', got {name!r}", who)
+    require(name == "time", f"the last dimension of a batch is named 'time', got {name!r}", owner)
     keys = leaf_keys(batch)
     for flag in FLAGS[:2]:
         there = any(as_tuple(key)[0] == NEXT and as_tuple(key)[-1] == flag for key in keys)
-        require(there, f"a batch has no {key_str(next_key(flag))} (keys: {keys})", who)
+        require(there, f"a batch has no {key_str(next_key(flag))} (keys: {keys})", owner)
 
 
-def _check_course(found: list[TensorDictBase], who: str) -> bool:
+def _check_course(found: list[TensorDictBase], owner: str) -> bool:
     """Whether an episode ended; raises unless the steps follow each other."""
     tensors: Any = found  # torch.cat is typed for tensors alone
     steps: Any = torch.cat(tensors, dim=-1)
@@ -108,16 +108,16 @@ def _check_course(found: list[TensorDictBase], who: str) -> bool:
     done = steps.get(next_key("done")).flatten(steps.ndim).any(-1)
     either = [steps.get(next_key(flag), None) for flag in FLAGS[1:]]
     union = torch.stack([flag.flatten(steps.ndim).any(-1) for flag in either if flag is not None]).any(0)
-    require(torch.equal(done, union), "('next', 'done') is not the union of terminated and truncated", who)
+    require(torch.equal(done, union), "('next', 'done') is not the union of terminated and truncated", owner)
     inside = ~done[..., :-1]
     for key in _followed(steps):
         now, following = steps.get(next_key(key))[..., :-1, :], steps.get(key)[..., 1:, :]
         reason = f"within an episode, {key_str(key)} is not what the step before wrote under 'next'"
-        require(same_values(now[inside], following[inside]), reason, who)
+        require(same_values(now[inside], following[inside]), reason, owner)
     ids = steps.get(TRAJ_IDS, None)
     if ids is not None:
         changed = ids[..., 1:] != ids[..., :-1]
-        require(torch.equal(changed, ~inside), f"{key_str(TRAJ_IDS)} does not change exactly at episode ends", who)
+        require(torch.equal(changed, ~inside), f"{key_str(TRAJ_IDS)} does not change exactly at episode ends", owner)
     return bool(done[..., :-1].any())
 
 

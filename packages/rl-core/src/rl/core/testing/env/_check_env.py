@@ -55,21 +55,21 @@ def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, t
         ['ends reported as truncated', 'whether set_seed uses its argument']
     """
     env = make_env()
-    who = type(env).__name__
-    report = Report(who)
+    owner = type(env).__name__
+    report = Report(owner)
     make = naming_calls(make_env)
     try:
-        with raising("a rollout of three steps", who):
-            _check_protocol(env, who)
+        with raising("a rollout of three steps", owner):
+            _check_protocol(env, owner)
             check_env_specs(env, seed=seed)
     finally:
         env.close()
-    with raising("the environment or its leaf form", who):
+    with raising("the environment or its leaf form", owner):
         _check_behaviour(make, seed, steps, time_limit, report)
     try:
         env.close()
     except Exception as error:
-        raise CheckError(f"close, called a second time, raised {type(error).__name__}: {error} ({who})") from error
+        raise CheckError(f"close, called a second time, raised {type(error).__name__}: {error} ({owner})") from error
     return report.warn()
 
 
@@ -90,17 +90,17 @@ def _check_behaviour(
     check_leaf_form(make_env, seed, steps)
 
 
-def _check_protocol(env: Any, who: str) -> None:
+def _check_protocol(env: Any, owner: str) -> None:
     missing = missing_env_members(env)
-    require(not missing, f"no rl.core.interfaces.Env: lacks {missing}", who)
+    require(not missing, f"no rl.core.interfaces.Env: lacks {missing}", owner)
     for role in _ROLES:
         spec = getattr(env, role)
-        require(isinstance(spec, Composite), f"{role} must be a Composite, got {type(spec).__name__}", who)
+        require(isinstance(spec, Composite), f"{role} must be a Composite, got {type(spec).__name__}", owner)
         require(
             spec.shape == env.batch_size,
             f"{role} has shape {tuple(spec.shape)}; specs that an environment hands out carry its batch"
             f" {tuple(env.batch_size)}",
-            who,
+            owner,
         )
     for key in env.full_reward_spec.keys(include_nested=True, leaves_only=True):
         shape = env.full_reward_spec[key].shape
@@ -108,12 +108,12 @@ def _check_protocol(env: Any, who: str) -> None:
             len(shape) > len(env.batch_size),
             f"the reward {key_str(key)} has shape {list(shape)}; it must be {[*env.batch_size, 1]}, or it broadcasts"
             " with values",
-            who,
+            owner,
         )
     td = env.reset().update(env.full_action_spec.rand())
     stepped = env.step(td)
-    require(stepped is td, "step must return its input, with the outcome under 'next'", who)
-    require(td.get("next", None) is not None, f"step wrote nothing under 'next' (keys: {list(td.keys())})", who)
+    require(stepped is td, "step must return its input, with the outcome under 'next'", owner)
+    require(td.get("next", None) is not None, f"step wrote nothing under 'next' (keys: {list(td.keys())})", owner)
 
 
 # ---------------------------------------------------------------------- steps
@@ -122,8 +122,8 @@ def _check_protocol(env: Any, who: str) -> None:
 class _Handed:
     """Everything that was returned so far, and what it was then."""
 
-    def __init__(self, who: str) -> None:
-        self._who = who
+    def __init__(self, owner: str) -> None:
+        self._who = owner
         self._kept: list[tuple[str, dict[Any, Any], TensorDictBase]] = []
 
     def keep(self, what: str, entries: TensorDictBase) -> None:
@@ -142,23 +142,23 @@ class _Handed:
 
 def _check_steps(course: Course, seed: int, steps: int, time_limit: int | None, report: Report) -> None:
     """Steps write under ``next`` alone what the specs say, and nothing that was returned changes later."""
-    env, who = course.env, course.who
+    env, owner = course.env, course.owner
     returned = env.set_seed(seed)
-    require(isinstance(returned, int), f"set_seed must return the next seed, got {type(returned).__name__}", who)
-    handed, ends = _Handed(who), Ends(course, time_limit)
+    require(isinstance(returned, int), f"set_seed must return the next seed, got {type(returned).__name__}", owner)
+    handed, ends = _Handed(owner), Ends(course, time_limit)
     first, td = env.reset(), env.reset()
     for key in course.observation_keys:
         one, two = first.get(key), td.get(key)
         shared = isinstance(one, torch.Tensor) and one.numel() > 0 and one.data_ptr() == two.data_ptr()
-        require(not shared, f"reset reuses its buffer: two resets returned {key_str(key)} in the same memory", who)
+        require(not shared, f"reset reuses its buffer: two resets returned {key_str(key)} in the same memory", owner)
     handed.keep("reset", td)
-    require(not course.over(td), "reset returned done flags that are true", who)
+    require(not course.over(td), "reset returned done flags that are true", owner)
     for _ in range(steps):
         td.update(course.act())
         before = td.exclude("next").clone()
         stepped = env.step(td)
-        require(stepped is td, "step must return its input, with the outcome under 'next'", who)
-        require_same(stepped.exclude("next"), before, "step changed root entries", who)
+        require(stepped is td, "step must return its input, with the outcome under 'next'", owner)
+        require_same(stepped.exclude("next"), before, "step changed root entries", owner)
         outcome = _checked_outcome(course, stepped, handed)
         root = course.advance(stepped)
         if course.over(outcome):
@@ -167,7 +167,7 @@ def _check_steps(course: Course, seed: int, steps: int, time_limit: int | None, 
                 stepped.get("next"),
                 outcome,
                 "reset overwrote what the last step wrote under 'next': the last observation is lost",
-                who,
+                owner,
             )
             _check_fresh(course, fresh, outcome)
             handed.keep("reset", fresh)
@@ -181,7 +181,7 @@ def _check_steps(course: Course, seed: int, steps: int, time_limit: int | None, 
 
 
 def _checked_outcome(course: Course, stepped: TensorDictBase, handed: _Handed) -> TensorDictBase:
-    env, where = course.env, f"'next' of {course.who}.step"
+    env, where = course.env, f"'next' of {course.owner}.step"
     outcome = stepped.get("next").clone()
     specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
     require_in_specs(outcome, specs, env, where)
@@ -199,22 +199,22 @@ def _checked_outcome(course: Course, stepped: TensorDictBase, handed: _Handed) -
 
 def _check_fresh(course: Course, fresh: TensorDictBase, outcome: TensorDictBase) -> None:
     """After a partial reset no flag is set, and what was not reset is what it was."""
-    env, who = course.env, f"{course.who}.reset"
-    require_in_specs(fresh.select(*course.observation_keys, strict=False), [env.observation_spec], env, who)
-    require(not course.over(fresh), "a done flag of an element that was reset is still true", who)
+    env, owner = course.env, f"{course.owner}.reset"
+    require_in_specs(fresh.select(*course.observation_keys, strict=False), [env.observation_spec], env, owner)
+    require(not course.over(fresh), "a done flag of an element that was reset is still true", owner)
     left = [key for key in leaf_keys(fresh) if as_tuple(key)[-1] == "_reset"]
-    require(not left, f"left {left} in its input: it must be taken out", who)
+    require(not left, f"left {left} in its input: it must be taken out", owner)
     if course.one_level:
         over = course.per_element(outcome.get("done"))
         for key in course.observation_keys:
             now, then = fresh.get(key), outcome.get(key)
             same = same_values(now[~over], then[~over])
-            require(same, f"the reset of finished elements changed {key_str(key)} of others", who)
+            require(same, f"the reset of finished elements changed {key_str(key)} of others", owner)
 
 
 def _check_partial_reset(course: Course, seed: int, report: Report) -> None:
     """A reset of the first element leaves the others alone."""
-    env, who = course.env, f"{course.who}.reset"
+    env, owner = course.env, f"{course.owner}.reset"
     if env.batch_size.numel() < 2:
         return
     if not course.one_level:
@@ -232,16 +232,16 @@ def _check_partial_reset(course: Course, seed: int, report: Report) -> None:
     others = ~course.per_element(mask)
     for key, value in before.items():
         kept = same_values(held[key], value)
-        require(kept, f"the reset of one element wrote into a tensor of its input, {key_str(key)}", who)
+        require(kept, f"the reset of one element wrote into a tensor of its input, {key_str(key)}", owner)
         kept = same_values(fresh.get(key)[others], value[others])
-        require(kept, f"the reset of one element changed {key_str(key)} of the others", who)
-    require(not course.over(fresh), "the reset of one element returned done flags that are true", who)
+        require(kept, f"the reset of one element changed {key_str(key)} of the others", owner)
+    require(not course.over(fresh), "the reset of one element returned done flags that are true", owner)
 
 
 def _check_others_continue(make_env: Callable[[], Any], seed: int, steps: int, report: Report) -> None:
     """After a reset of the first element, the others continue to their ends as they do without it."""
     with Course(make_env, seed) as course:
-        who = f"{course.who}.reset"
+        owner = f"{course.owner}.reset"
         if course.env.batch_size.numel() < 2 or not course.one_level:
             return
     plain, reset = (_others(make_env, seed, steps, resets) for resets in (0, 1))
@@ -254,7 +254,7 @@ def _check_others_continue(make_env: Callable[[], Any], seed: int, steps: int, r
             " the reset draws"
         )
         return
-    fail(f"after the reset of one element, {key_str(key)} of the others is not what it is without that reset", who)
+    fail(f"after the reset of one element, {key_str(key)} of the others is not what it is without that reset", owner)
 
 
 def _others(make_env: Callable[[], Any], seed: int, steps: int, resets: int) -> list[dict[NestedKey, torch.Tensor]]:
@@ -300,12 +300,12 @@ def _difference(
 
 def _check_seed(course: Course, make_env: Callable[[], Env], seed: int, steps: int) -> None:
     """Two environments of one seed, given the same actions, do the same; each way of stepping does."""
-    env, who, twin = course.env, course.who, make_env()
+    env, owner, twin = course.env, course.owner, make_env()
     try:
         env.set_seed(seed)
         twin.set_seed(seed)
         one, two = env.reset(), twin.reset()
-        require_same(one, two, f"two environments of seed {seed} start differently", who)
+        require_same(one, two, f"two environments of seed {seed} start differently", owner)
         for _ in range(min(steps, _SHORT)):
             action = course.act()
             stepped = twin.step(two.update(action.clone()))
@@ -314,7 +314,7 @@ def _check_seed(course: Course, make_env: Callable[[], Env], seed: int, steps: i
                 done.get("next"),
                 stepped.get("next"),
                 "step and step_and_maybe_reset differ, with one seed and the same actions",
-                who,
+                owner,
             )
             two = course.advance(stepped)
             two = twin.reset(course.mark_reset(two)) if course.over(stepped.get("next")) else two
@@ -324,15 +324,15 @@ def _check_seed(course: Course, make_env: Callable[[], Env], seed: int, steps: i
 
 
 def _check_following_root(course: Course, one: TensorDictBase, two: TensorDictBase) -> None:
-    written, who = course.observation_keys, course.who
+    written, owner = course.observation_keys, course.owner
     rewards = [key for key in course.reward_keys if key in leaf_keys(one)]
     rewards = [key for key in rewards if key not in written and key not in course.state_keys]
     require(
         not rewards,
         f"step_and_maybe_reset left {rewards} in the root of the following step; a reward stands under 'next' alone",
-        who,
+        owner,
     )
-    require_same(one.select(*written), two.select(*written), "the root of the following step differs", who)
+    require_same(one.select(*written), two.select(*written), "the root of the following step differs", owner)
 
 
 def _check_seeds(course: Course, seed: int, steps: int, report: Report) -> None:
@@ -341,7 +341,7 @@ def _check_seeds(course: Course, seed: int, steps: int, report: Report) -> None:
     run = _run(course, actions, seed)
     for one, two in zip(run, _run(course, actions, seed), strict=True):
         reason = f"set_seed has no effect: seed {seed}, set twice, gives two different runs"
-        require_same(one, two, reason, course.who)
+        require_same(one, two, reason, course.owner)
     random = not _same_runs(run, _run(course, actions, None))
     others = range(seed + 1, seed + (17 if random else 2))  # few random bits can be equal by chance
     if any(not _same_runs(run, _run(course, actions, other)) for other in others):
@@ -350,7 +350,7 @@ def _check_seeds(course: Course, seed: int, steps: int, report: Report) -> None:
         not random,
         f"set_seed ignores its argument: seeds {seed} to {others[-1]} give the same run, although runs differ when"
         " no seed is set between them",
-        course.who,
+        course.owner,
     )
     report.skip(
         f"whether set_seed uses its argument: seeds {seed} and {seed + 1} give the same run, and nothing in it looks"
@@ -388,7 +388,7 @@ def _check_state(make_env: Callable[[], Env], seed: int, steps: int, report: Rep
         for _ in range(min(steps, 5)):
             _, td = course.step(td, course.act())
         state = copy.deepcopy(env.state_dict())
-        require_plain(state, "state_dict", course.who)
+        require_plain(state, "state_dict", course.owner)
         root = td.clone()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the answer says the same
@@ -401,6 +401,6 @@ def _check_state(make_env: Callable[[], Env], seed: int, steps: int, report: Rep
             outcome, td = course.step(td, action)
             again, root = other.step(root, action)
             reason = "the state_dict is incomplete: after load_state_dict, the run continues differently"
-            require_same(outcome, again, reason, course.who)
+            require_same(outcome, again, reason, course.owner)
             keys = course.observation_keys
-            require_same(td.select(*keys), root.select(*keys), reason, course.who)
+            require_same(td.select(*keys), root.select(*keys), reason, course.owner)

@@ -32,17 +32,17 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> Non
         >>> from rl.core.testing import CountingEnv
         >>> check_env_specs(CountingEnv())
     """
-    who = type(env).__name__
+    owner = type(env).__name__
     if seed is not None:
         env.set_seed(seed)
     td = env.reset()
-    require_in_specs(td, [env.observation_spec, env.full_done_spec], env, f"{who}.reset")
-    require_flags(td, env, f"{who}.reset")
+    require_in_specs(td, [env.observation_spec, env.full_done_spec], env, f"{owner}.reset")
+    require_flags(td, env, f"{owner}.reset")
     for _ in range(steps):
         td.update(env.full_action_spec.rand())
         stepped, td = env.step_and_maybe_reset(td)
         outcome = stepped.get("next")
         require_in_specs(
-            outcome, [env.observation_spec, env.full_reward_spec, env.full_done_spec], env, f"'next' of {who}.step"
+            outcome, [env.observation_spec, env.full_reward_spec, env.full_done_spec], env, f"'next' of {owner}.step"
         )
-        require_flags(outcome, env, f"'next' of {who}.step")
+        require_flags(outcome, env, f"'next' of {owner}.step")

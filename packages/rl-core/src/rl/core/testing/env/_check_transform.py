@@ -1,4 +1,4 @@
-"""Whether a transform keeps to what those who call it rely on."""
+"""`check_transform`: whether a transform keeps the rules of transforms."""
 
 from __future__ import annotations
 
@@ -73,28 +73,28 @@ def _copy(transform: Any) -> Any:
 
 
 def _check_on_batch(transform: Any, batch: TensorDictBase, report: Report, *, repeatable: bool) -> None:
-    who = report.owner
+    owner = report.owner
     contract = getattr(transform, "contract", None)
     if isinstance(contract, Contract):
-        Tried(_copy(transform), contract, batch, who)  # raises if it reads more than it declares
+        Tried(_copy(transform), contract, batch, owner)  # raises if it reads more than it declares
     before = batch.clone()
     held = dict(batch.items(include_nested=True, leaves_only=True))
     out = transform(batch.copy())
-    require(isinstance(out, TensorDictBase), f"must return a TensorDict, got {type(out).__name__}", who)
+    require(isinstance(out, TensorDictBase), f"must return a TensorDict, got {type(out).__name__}", owner)
     require(
         out.batch_size == batch.batch_size,
         f"batch size {tuple(out.batch_size)} was returned for an input of {tuple(batch.batch_size)}",
-        who,
+        owner,
     )
     for key, value in held.items():
         if isinstance(value, Tensor):
             same = same_values(value, before.get(key))
-            require(same, f"changed {key_str(key)} of its input in place: others hold that tensor too", who)
+            require(same, f"changed {key_str(key)} of its input in place: others hold that tensor too", owner)
     _check_replaced(transform, before, out, report)
     if repeatable:
         again = transform(batch.copy())
         reason = "the same input gives two results: the transform is random or keeps a state (if on purpose, give"
-        require_same(out, again, f"{reason} `repeatable=False`)", who)
+        require_same(out, again, f"{reason} `repeatable=False`)", owner)
 
 
 def _check_replaced(transform: Any, before: TensorDictBase, out: TensorDictBase, report: Report) -> None:

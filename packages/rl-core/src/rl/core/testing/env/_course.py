@@ -59,7 +59,7 @@ class Course:
 
     def __init__(self, make_env: Callable[[], Any], seed: int) -> None:
         self.env = make_env()
-        self.who: str = self.env.owner
+        self.owner: str = self.env.owner
         self.advance = StepMDP.from_env(self.env)
         self.observation_keys = leaf_keys(self.env.observation_spec)
         self.reward_keys = leaf_keys(self.env.full_reward_spec)

@@ -86,10 +86,10 @@ class Ends:
             not bool(early.any()),
             f"a terminal state is reported as truncated: an episode was truncated after {self._age[early][:1].tolist()}"
             f" steps, the time limit is {self._limit}; learners bootstrap there",
-            self._course.who,
+            self._course.owner,
         )
         late = ~over & (self._age >= self._limit)
-        require(not bool(late.any()), f"an episode goes on after the time limit of {self._limit}", self._course.who)
+        require(not bool(late.any()), f"an episode goes on after the time limit of {self._limit}", self._course.owner)
 
     def check(self, report: Report, steps: int) -> None:
         """Raise if terminal observations are lost; report what could not be seen."""
@@ -106,7 +106,7 @@ class Ends:
             report.skip("terminal observations: the done flags stand at several levels")
             return
         if self._alike > 1 and self._moved and not self._kept:
-            fail(_LOST, self._course.who)
+            fail(_LOST, self._course.owner)
         if not self._kept:
             report.skip("terminal observations: at every end seen, the observation equals that of the reset")
         if self._truncated and self._limit is None:
@@ -144,7 +144,7 @@ def check_inner_reset(make_env: Callable[[], Env], seed: int, steps: int) -> Non
             after, other = left.get("next"), right.get("next")
             same = all(same_values(after.get(key), other.get(key)) for key in one.observation_keys)
             if one.over(after) or one.over(other):
-                require(same or not step, _LOST, one.who)
+                require(same or not step, _LOST, one.owner)
                 return
             if not same:
                 return  # transitions are random: nothing can be concluded

@@ -19,7 +19,7 @@ __all__ = ["check_leaf_form"]
 def check_leaf_form(make_env: Callable[[], Any], seed: int, steps: int) -> None:
     """The leaf form gives the numbers of the TensorDict form, in tensors of its own."""
     env, generic = make_env(), make_env()
-    who = env.owner
+    owner = env.owner
     try:
         lower = getattr(env, "lowered", None)
         leaf = lower() if lower is not None else None
@@ -28,9 +28,9 @@ def check_leaf_form(make_env: Callable[[], Any], seed: int, steps: int) -> None:
         members = ("batch_size", "reset_leaves", "step_leaves")
         absent = [name for name in members if not hasattr(leaf, name)]
         require(
-            not absent, f"lowered returned a {type(leaf).__name__}, which lacks {', '.join(absent)} of LeafEnv", who
+            not absent, f"lowered returned a {type(leaf).__name__}, which lacks {', '.join(absent)} of LeafEnv", owner
         )
-        require(leaf.batch_size == env.batch_size, "the leaf form has another batch size", who)
+        require(leaf.batch_size == env.batch_size, "the leaf form has another batch size", owner)
         generator = torch.Generator().manual_seed(seed)
         env.set_seed(seed)
         generic.set_seed(seed)
@@ -41,17 +41,17 @@ def check_leaf_form(make_env: Callable[[], Any], seed: int, steps: int) -> None:
         )
         root: Leaves = leaf.reset_leaves()
         td = generic.reset()
-        require_same(td, root, "reset and reset_leaves differ", who)
+        require_same(td, root, "reset and reset_leaves differ", owner)
         kept: list[Leaves] = [root]
         plain = all(isinstance(key, str) for key in leaf_keys(env.full_done_spec))
         for _ in range(min(steps, 30)):
             action = env.full_action_spec.rand(generator=generator)
             root = {**root, **{key: action.get(key) for key in leaf_keys(env.full_action_spec)}}
             outcome = leaf.step_leaves(root)
-            _check_own(outcome, kept, who)
+            _check_own(outcome, kept, owner)
             kept.append(outcome)
             stepped, td = generic.step_and_maybe_reset(td.update(action))
-            require_same(stepped.get("next"), outcome, "step and step_leaves differ", who)
+            require_same(stepped.get("next"), outcome, "step and step_leaves differ", owner)
             root = advance.leaves(root, outcome)
             if plain and bool(outcome["done"].any()):
                 root = leaf.reset_leaves(root, outcome["done"])
@@ -60,14 +60,14 @@ def check_leaf_form(make_env: Callable[[], Any], seed: int, steps: int) -> None:
                 return  # a mask at the root cannot say which of several levels has ended
             for key in leaf_keys(env.observation_spec):
                 require(
-                    same_values(td.get(key), root[key]), f"after step and reset_leaves, {key_str(key)} differs", who
+                    same_values(td.get(key), root[key]), f"after step and reset_leaves, {key_str(key)} differs", owner
                 )
     finally:
         env.close()
         generic.close()
 
 
-def _check_own(outcome: Leaves, kept: list[Leaves], who: str) -> None:
+def _check_own(outcome: Leaves, kept: list[Leaves], owner: str) -> None:
     """Assert that no tensor shares memory with another one that was handed out."""
     seen = {_place(value): key for leaves in kept for key, value in leaves.items() if value.numel()}
     for key, value in outcome.items():
@@ -78,7 +78,7 @@ def _check_own(outcome: Leaves, kept: list[Leaves], who: str) -> None:
         require(
             other is None,
             f"{key_str(key)} shares its memory with {named}, handed out before it; every tensor must be new",
-            f"{who}.step_leaves",
+            f"{owner}.step_leaves",
         )
         seen[_place(value)] = key
 

@@ -48,11 +48,11 @@ def check_estimator(estimator: Estimator, batch: TensorDictBase) -> Report:
         >>> check_estimator(RewardAlone(), TensorDict(next=after, batch_size=[2, 4])).not_exercised
         ['bootstraps after a truncated step: the batch has none']
     """
-    who = type(estimator).__name__
-    report = Report(who)
+    owner = type(estimator).__name__
+    report = Report(owner)
     out = check_contract(estimator, batch)
     written = estimator.contract.out_keys
-    _check_values(out, batch, written, who)
+    _check_values(out, batch, written, owner)
     shifted = _Shifted(estimator, batch, written, report)
     shifted.check_rows()
     shifted.check_ends()
@@ -60,16 +60,16 @@ def check_estimator(estimator: Estimator, batch: TensorDictBase) -> Report:
     return report.warn()
 
 
-def _check_values(out: TensorDictBase, batch: TensorDictBase, written: list[NestedKey], who: str) -> None:
+def _check_values(out: TensorDictBase, batch: TensorDictBase, written: list[NestedKey], owner: str) -> None:
     rewards = [key for key in leaf_keys(batch) if as_tuple(key)[-1] == "reward"]
     for key in written:
         value = out.get(key)
         if not isinstance(value, Tensor) or not value.is_floating_point():
             continue
-        require(bool(value.isfinite().all()), f"{key_str(key)} is not finite", who)
+        require(bool(value.isfinite().all()), f"{key_str(key)} is not finite", owner)
         if rewards:
             dtype = batch.get(rewards[0]).dtype
-            require(value.dtype == dtype, f"{key_str(key)} is {value.dtype}, the reward is {dtype}", who)
+            require(value.dtype == dtype, f"{key_str(key)} is {value.dtype}, the reward is {dtype}", owner)
 
 
 class _Shifted:

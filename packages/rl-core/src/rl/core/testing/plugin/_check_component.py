@@ -38,9 +38,9 @@ def declaration_faults(component: object, distribution: str, report: Report) -> 
     """What is wrong with a declaration, the most severe first; the report takes what was not exercised."""
     if not isinstance(component, Component):
         return [f"expected an rl.core.Component, got {component!r} of type {type(component).__name__}"]
-    who, faults = report.owner, list[str]()
+    owner, faults = report.owner, list[str]()
     if component.kind not in CONTRACTS:
-        faults.append(f"no kind of component is called {component.kind!r} (kinds: {', '.join(CONTRACTS)}) ({who})")
+        faults.append(f"no kind of component is called {component.kind!r} (kinds: {', '.join(CONTRACTS)}) ({owner})")
     else:
         try:
             Registry().add(component, distribution)
@@ -48,9 +48,9 @@ def declaration_faults(component: object, distribution: str, report: Report) -> 
         except MissingExtraError as error:
             report.skip(f"the target: {error}")
         except RLError as error:
-            faults.append(f"{error} ({who})")
+            faults.append(f"{error} ({owner})")
     if not component.summary.strip():
-        faults.append(f"has no summary: listings show a line for each component ({who})")
+        faults.append(f"has no summary: listings show a line for each component ({owner})")
     if "\n" in component.summary:
-        faults.append(f"the summary has several lines, listings show one ({who})")
+        faults.append(f"the summary has several lines, listings show one ({owner})")
     return faults

@@ -37,9 +37,9 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
         rl.core.errors.CheckError: sample of an empty storage is accepted; it must raise RLError (Careless)
     """
     storage, empty = RowCount(23), RowCount(0)
-    who = type(make()).__name__
-    require_refused(lambda: make().sample(empty, 4), "sample of an empty storage", who)
-    require_refused(lambda: _informed(make(), storage).sample(storage, 0), "sample(batch_size=0)", who)
+    owner = type(make()).__name__
+    require_refused(lambda: make().sample(empty, 4), "sample of an empty storage", owner)
+    require_refused(lambda: _informed(make(), storage).sample(storage, 0), "sample(batch_size=0)", owner)
     _keeps_what_it_returned(_informed(make(), storage), storage)
     first, second = _informed(make(), storage), _informed(make(), storage)
     one, two = torch.Generator().manual_seed(7), torch.Generator().manual_seed(7)
@@ -49,12 +49,12 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
         require(
             torch.equal(index, _draw(second, storage, two)),
             "equal generators sample different indices; all randomness must come from `generator`",
-            who,
+            owner,
         )
-    require(torch.equal(before, torch.get_rng_state()), "uses the global generator in addition to the given one", who)
+    require(torch.equal(before, torch.get_rng_state()), "uses the global generator in addition to the given one", owner)
     _takes_priorities(first, storage)  # so that the state holds more than what a new sampler has
     state, random = first.state_dict(), one.get_state()
-    require_plain(state, "state_dict()", who)
+    require_plain(state, "state_dict()", owner)
     expected = [_draw(first, storage, one) for _ in range(9)]
     third, three = make(), torch.Generator()
     third.load_state_dict(state)
@@ -63,7 +63,7 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
         require(
             torch.equal(index, _draw(third, storage, three)),
             "the state_dict is incomplete: samples differ after load_state_dict",
-            who,
+            owner,
         )
     _sampler_passes(_informed(make(), storage), storage)
     _reaches_all(_informed(make(), storage), storage)
@@ -72,7 +72,7 @@ def check_sampler(make: Callable[[], Sampler]) -> Report:
     _informed(first, fewer)
     for _ in range(9):
         _draw(first, fewer, one)
-    return Report(who)
+    return Report(owner)
 
 
 def _informed(sampler: Sampler, storage: RowCount) -> Sampler:
@@ -81,19 +81,19 @@ def _informed(sampler: Sampler, storage: RowCount) -> Sampler:
 
 
 def _draw(sampler: Sampler, storage: RowCount, generator: torch.Generator) -> Tensor:
-    who = type(sampler).__name__
+    owner = type(sampler).__name__
     index, info = sampler.sample(storage, 5, generator=generator)
-    require(index.dtype is torch.int64, f"indices are {index.dtype}, expected int64", who)
-    require(index.dim() == 1, f"indices have shape {list(index.shape)}, expected one dimension", who)
+    require(index.dtype is torch.int64, f"indices are {index.dtype}, expected int64", owner)
+    require(index.dim() == 1, f"indices have shape {list(index.shape)}, expected one dimension", owner)
     full = len(index) == 5 or (sampler.ran_out and 0 < len(index) < 5)
-    require(full, f"{len(index)} indices for batch_size=5 inside a pass", who)
+    require(full, f"{len(index)} indices for batch_size=5 inside a pass", owner)
     inside = bool(((index >= 0) & (index < len(storage))).all())
-    require(inside, f"indices outside of the {len(storage)} rows: {index.tolist()}", who)
+    require(inside, f"indices outside of the {len(storage)} rows: {index.tolist()}", owner)
     for key, value in info.items():
         matches = not isinstance(value, Tensor) or len(value) == len(index)
-        require(matches, f"info {key!r} has not one entry for each index", who)
+        require(matches, f"info {key!r} has not one entry for each index", owner)
         number = isinstance(value, Tensor) and value.is_floating_point()
-        require(not number or bool(value.isfinite().all()), f"info {key!r} is not finite: {value}", who)
+        require(not number or bool(value.isfinite().all()), f"info {key!r} is not finite: {value}", owner)
     return index
 
 
@@ -110,7 +110,7 @@ def _keeps_what_it_returned(sampler: Sampler, storage: RowCount) -> None:
 
 
 def _sampler_passes(sampler: Sampler, storage: RowCount) -> None:
-    who, generator = type(sampler).__name__, torch.Generator().manual_seed(3)
+    owner, generator = type(sampler).__name__, torch.Generator().manual_seed(3)
     _draw(sampler, storage, generator)
     sampler.restart()
     drawn: list[int] = []
@@ -118,8 +118,8 @@ def _sampler_passes(sampler: Sampler, storage: RowCount) -> None:
         drawn += _draw(sampler, storage, generator).tolist()
         if sampler.ran_out:
             unique = len(set(drawn)) == len(drawn)
-            require(unique, f"a pass samples rows more than once: {sorted(drawn)}", who)
-            require(len(storage) - len(drawn) < 5, f"a pass leaves out rows; it drew {sorted(drawn)}", who)
+            require(unique, f"a pass samples rows more than once: {sorted(drawn)}", owner)
+            require(len(storage) - len(drawn) < 5, f"a pass leaves out rows; it drew {sorted(drawn)}", owner)
             return
 
 
@@ -132,13 +132,13 @@ def _reaches_all(sampler: Sampler, storage: RowCount) -> None:
 
 def _takes_priorities(sampler: Sampler, storage: RowCount) -> bool:
     """Whether the sampler has priorities; they are no longer equal then."""
-    index, who = torch.arange(len(storage)), type(sampler).__name__
+    index, owner = torch.arange(len(storage)), type(sampler).__name__
     try:
         sampler.update_priority(index, 1.0 + index.float() ** 2)
     except ContractError:
         return False
     except Exception as error:
         reason = f"update_priority raises {type(error).__name__} ({error}); without priorities it raises ContractError"
-        raise CheckError(f"{reason} ({who})") from error
+        raise CheckError(f"{reason} ({owner})") from error
     _draw(sampler, storage, torch.Generator().manual_seed(5))
     return True

@@ -37,19 +37,19 @@ def check_storage(make: Callable[[int], Storage]) -> Report:
         rl.core.errors.CheckError: max_size is 4, made with 8 (Ignores)
     """
     storage = make(SIZE)
-    who = type(storage).__name__
-    require(storage.max_size == SIZE, f"max_size is {storage.max_size}, made with {SIZE}", who)
-    require(len(storage) == 0, f"a new storage has {len(storage)} rows", who)
-    require(storage.count(make_rows(0, 3)) == 3, "count must return the number of rows", who)
-    require(len(storage) == 0, "count must not write", who)
+    owner = type(storage).__name__
+    require(storage.max_size == SIZE, f"max_size is {storage.max_size}, made with {SIZE}", owner)
+    require(len(storage) == 0, f"a new storage has {len(storage)} rows", owner)
+    require(storage.count(make_rows(0, 3)) == 3, "count must return the number of rows", owner)
+    require(len(storage) == 0, "count must not write", owner)
     fresh = make(SIZE)
     fresh.load_state_dict(make(SIZE).state_dict())  # before anything is written there is a state, too
-    require(len(fresh) == 0, f"{len(fresh)} rows after load_state_dict of a new storage's state", who)
+    require(len(fresh) == 0, f"{len(fresh)} rows after load_state_dict of a new storage's state", owner)
     storage.set(torch.arange(3), make_rows(0, 3))
     _holds(storage, [0, 1, 2])
     for gap in (torch.tensor([4, 5]), torch.tensor([2, 4])):
         require_refused(
-            lambda gap=gap: storage.set(gap, make_rows(50, 52)), "set with a gap before it", who, IndexError
+            lambda gap=gap: storage.set(gap, make_rows(50, 52)), "set with a gap before it", owner, IndexError
         )
     _holds(storage, [0, 1, 2])
     storage.set(slice(3, SIZE), make_rows(3, SIZE))
@@ -59,19 +59,19 @@ def check_storage(make: Callable[[int], Storage]) -> Report:
     _storage_copies(storage, expected)
     _storage_refuses(storage, expected)
     state = storage.state_dict()
-    require_plain(state, "state_dict()", who)
+    require_plain(state, "state_dict()", owner)
     storage.set(torch.tensor([0]), make_rows(90, 91))
     other = make(SIZE)
     other.load_state_dict(state)
     _holds(other, expected)
     storage.empty()
-    require(len(storage) == 0, f"empty() leaves {len(storage)} rows", who)
+    require(len(storage) == 0, f"empty() leaves {len(storage)} rows", owner)
     other_rows = make_rows(5, 7).exclude("wide")
-    require_refused(lambda: storage.set(torch.arange(2), other_rows), "set of other rows after empty()", who)
+    require_refused(lambda: storage.set(torch.arange(2), other_rows), "set of other rows after empty()", owner)
     storage.set(torch.arange(2), make_rows(5, 7))
     _holds(storage, [5, 6])
     _holds(other, expected)
-    return Report(who)
+    return Report(owner)
 
 
 def _stacked(rows: Any) -> Any:
@@ -79,23 +79,23 @@ def _stacked(rows: Any) -> Any:
 
 
 def _holds(storage: Storage, numbers: list[int]) -> None:
-    who = type(storage).__name__
-    require(len(storage) == len(numbers), f"{len(storage)} rows, expected {len(numbers)}", who)
+    owner = type(storage).__name__
+    require(len(storage) == len(numbers), f"{len(storage)} rows, expected {len(numbers)}", owner)
     order = torch.arange(len(numbers)).flip(0)
     wanted: Any = torch.stack([make_rows(number, number + 1)[0] for number in reversed(numbers)])
     for index, what in ((order, "a tensor"), (slice(None), "a slice")):
         got = _stacked(storage.get(index))
         target = wanted if isinstance(index, Tensor) else wanted.flip(0)
-        require(got.batch_size == target.batch_size, f"get of {what}: batch size {list(got.batch_size)}", who)
+        require(got.batch_size == target.batch_size, f"get of {what}: batch size {list(got.batch_size)}", owner)
         same = bool((got == target).all())
-        require(same, f"get of {what}: rows {got['number'].tolist()}, expected {target['number'].tolist()}", who)
+        require(same, f"get of {what}: rows {got['number'].tolist()}, expected {target['number'].tolist()}", owner)
     sparse = _stacked(storage.get(slice(0, None, 2)))["number"].tolist()
-    require(sparse == numbers[::2], f"get of every other row: rows {sparse}, expected {numbers[::2]}", who)
+    require(sparse == numbers[::2], f"get of every other row: rows {sparse}, expected {numbers[::2]}", owner)
     for outside in (len(numbers), -1 - len(numbers)):
-        require_refused(lambda outside=outside: storage.get(outside), f"get({outside})", who, IndexError)
+        require_refused(lambda outside=outside: storage.get(outside), f"get({outside})", owner, IndexError)
     last = storage.get(len(numbers) - 1)
-    require(last.batch_size == torch.Size([]), "get of an int returns one row, without a batch dimension", who)
-    require(int(last["number"]) == numbers[-1], "get of an int returns another row", who)
+    require(last.batch_size == torch.Size([]), "get of an int returns one row, without a batch dimension", owner)
+    require(int(last["number"]) == numbers[-1], "get of an int returns another row", owner)
 
 
 def _storage_copies(storage: Storage, expected: list[int]) -> None:
@@ -110,7 +110,7 @@ def _storage_copies(storage: Storage, expected: list[int]) -> None:
 
 
 def _storage_refuses(storage: Storage, expected: list[int]) -> None:
-    who, place, good = type(storage).__name__, torch.tensor([1, 2]), make_rows(50, 52)
+    owner, place, good = type(storage).__name__, torch.tensor([1, 2]), make_rows(50, 52)
     bad = {
         "a missing key": good.exclude("wide"),
         "a missing nested key": good.exclude(("next", "flag")),
@@ -120,9 +120,9 @@ def _storage_refuses(storage: Storage, expected: list[int]) -> None:
         "no rows": good[:0],
     }
     for what, rows in bad.items():
-        require_refused(lambda rows=rows: storage.set(place, rows), f"set of {what}", who)
+        require_refused(lambda rows=rows: storage.set(place, rows), f"set of {what}", owner)
     for index in (torch.tensor([1, SIZE]), torch.tensor([-1, 1])):
-        require_refused(lambda index=index: storage.set(index, good), f"set at {index.tolist()}", who, IndexError)
-        require_refused(lambda index=index: storage.get(index), f"get at {index.tolist()}", who, IndexError)
-    require_refused(lambda: storage.set(torch.arange(3), good), "set of two rows at three indices", who)
+        require_refused(lambda index=index: storage.set(index, good), f"set at {index.tolist()}", owner, IndexError)
+        require_refused(lambda index=index: storage.get(index), f"get at {index.tolist()}", owner, IndexError)
+    require_refused(lambda: storage.set(torch.arange(3), good), "set of two rows at three indices", owner)
     _holds(storage, expected)

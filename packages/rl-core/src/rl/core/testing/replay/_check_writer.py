@@ -39,45 +39,45 @@ def check_writer(make: Callable[[], Writer]) -> Report:
         Report(owner='ReadOnly', not_exercised=[])
     """
     writer, storage = make(), RowCount(0, max_size=SIZE)
-    who = type(writer).__name__
-    require_plain(writer.state_dict(), "state_dict()", who)
+    owner = type(writer).__name__
+    require_plain(writer.state_dict(), "state_dict()", owner)
     try:
         writer.claim(storage, 1)
     except RLError:
-        require_refused(lambda: make().claim(storage, 3), "claim of three rows, after it refused one,", who)
-        return Report(who)
+        require_refused(lambda: make().claim(storage, 3), "claim of three rows, after it refused one,", owner)
+        return Report(owner)
     writer = make()
     for count in (1, 3, 2, 5, 8, 1, 3):
         resumed = make()
         resumed.load_state_dict(writer.state_dict())
         index = _claim(writer, storage, count)
         again = writer.claim(storage, count)
-        require(torch.equal(index, again), "a claim moves the cursor; only `extended` does", who)
-        require(torch.equal(index, resumed.claim(storage, count)), "claims differ after load_state_dict", who)
+        require(torch.equal(index, again), "a claim moves the cursor; only `extended` does", owner)
+        require(torch.equal(index, resumed.claim(storage, count)), "claims differ after load_state_dict", owner)
         wanted = min(len(storage) + count, SIZE)
-        storage.grow(index, who)
+        storage.grow(index, owner)
         require(
             len(storage) == wanted,
             f"claims {index.tolist()}, which overwrites rows while places are free: {len(storage)} rows,"
             f" expected {wanted}",
-            who,
+            owner,
         )
         writer.extended(index, make_rows(0, count))
     before = writer.state_dict()
-    require_refused(lambda: writer.claim(storage, SIZE + 1), "claim of more rows than the storage has places", who)
-    require_refused(lambda: writer.claim(storage, 0), "claim of no rows", who)
-    require(writer.state_dict() == before, "a refused claim moved the cursor", who)
+    require_refused(lambda: writer.claim(storage, SIZE + 1), "claim of more rows than the storage has places", owner)
+    require_refused(lambda: writer.claim(storage, 0), "claim of no rows", owner)
+    require(writer.state_dict() == before, "a refused claim moved the cursor", owner)
     writer.empty()
     fresh = RowCount(0, max_size=SIZE)
-    fresh.grow(_claim(writer, fresh, 3), who)
-    return Report(who)
+    fresh.grow(_claim(writer, fresh, 3), owner)
+    return Report(owner)
 
 
 def _claim(writer: Writer, storage: RowCount, count: int) -> Tensor:
-    who, index = type(writer).__name__, writer.claim(storage, count)
-    require(index.dtype is torch.int64, f"indices are {index.dtype}, expected int64", who)
-    require(index.shape == (count,), f"{list(index.shape)} indices for {count} rows", who)
-    require(len(set(index.tolist())) == count, f"claims a place twice: {index.tolist()}", who)
+    owner, index = type(writer).__name__, writer.claim(storage, count)
+    require(index.dtype is torch.int64, f"indices are {index.dtype}, expected int64", owner)
+    require(index.shape == (count,), f"{list(index.shape)} indices for {count} rows", owner)
+    require(len(set(index.tolist())) == count, f"claims a place twice: {index.tolist()}", owner)
     inside = bool(((index >= 0) & (index < storage.max_size)).all())
-    require(inside, f"claims {index.tolist()} of a storage of {storage.max_size}", who)
+    require(inside, f"claims {index.tolist()} of a storage of {storage.max_size}", owner)
     return index

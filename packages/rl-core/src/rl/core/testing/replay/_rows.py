@@ -26,11 +26,11 @@ class RowCount:
     def __len__(self) -> int:
         return self.rows
 
-    def grow(self, index: Tensor, who: str) -> None:
+    def grow(self, index: Tensor, owner: str) -> None:
         """Record that `index` was written."""
         new = sorted(int(row) for row in index if row >= self.rows)
         gapless = new == list(range(self.rows, self.rows + len(new)))
-        require(gapless, f"claims {new} while the storage has {self.rows} rows; that leaves a gap", who)
+        require(gapless, f"claims {new} while the storage has {self.rows} rows; that leaves a gap", owner)
         self.rows += len(new)
 
     def count(self, data: Any) -> int:

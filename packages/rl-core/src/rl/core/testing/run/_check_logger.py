@@ -53,38 +53,38 @@ def check_logger(
         Report(owner='Memory', not_exercised=[])
     """
     unused = make()
-    who = type(unused).__name__
-    report = Report(who)
+    owner = type(unused).__name__
+    report = Report(owner)
     missing = [name for name in ("log_scalars", "close") if not callable(getattr(unused, name, None))]
-    require(not missing, f"no rl.core.interfaces.Logger: lacks {missing}", who)
-    _call("close before anything was logged", unused.close, who)
+    require(not missing, f"no rl.core.interfaces.Logger: lacks {missing}", owner)
+    _call("close before anything was logged", unused.close, owner)
     logger = make()
     for step, row in _ROWS:
         values = dict(row)
-        _call(f"log_scalars({row}, step={step})", lambda v=values, s=step: logger.log_scalars(v, s), who)
+        _call(f"log_scalars({row}, step={step})", lambda v=values, s=step: logger.log_scalars(v, s), owner)
         same = {k: repr(v) for k, v in values.items()} == {k: repr(v) for k, v in row.items()}
-        require(same, "log_scalars changed the values that it was given", who)
-    _call("close", logger.close, who)
-    _call("close, called a second time,", logger.close, who)
+        require(same, "log_scalars changed the values that it was given", owner)
+    _call("close", logger.close, owner)
+    _call("close, called a second time,", logger.close, owner)
     if read is None:
         report.skip("what was recorded: give `read=`")
     else:
-        _check_recorded(read(), who)
+        _check_recorded(read(), owner)
     return report.warn()
 
 
-def _check_recorded(found: Mapping[str, Mapping[int, float]], who: str) -> None:
+def _check_recorded(found: Mapping[str, Mapping[int, float]], owner: str) -> None:
     for step, row in _ROWS:
         for name, value in row.items():
             if step == 40 or not math.isfinite(value):
                 continue
             got = found.get(name, {}).get(step)
             same = got is not None and math.isclose(got, value, rel_tol=1e-6)
-            require(same, f"{name!r} of step {step} was recorded as {got}, it was {value}", who)
+            require(same, f"{name!r} of step {step} was recorded as {got}, it was {value}", owner)
 
 
-def _call(what: str, function: Callable[[], Any], who: str) -> None:
+def _call(what: str, function: Callable[[], Any], owner: str) -> None:
     try:
         function()
     except Exception as error:
-        raise CheckError(f"{what} raised {type(error).__name__}: {error} ({who})") from error
+        raise CheckError(f"{what} raised {type(error).__name__}: {error} ({owner})") from error

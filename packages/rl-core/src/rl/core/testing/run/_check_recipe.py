@@ -35,55 +35,55 @@ def check_recipe(recipe: Any) -> Report:
     Raises:
         CheckError: an `AssertionError` with the reason first.
     """
-    who = f"recipe {getattr(recipe, 'name', recipe)!r}"
-    report = Report(who)
+    owner = f"recipe {getattr(recipe, 'name', recipe)!r}"
+    report = Report(owner)
     missing = [name for name in _MEMBERS if not hasattr(recipe, name)]
-    require(not missing, f"no recipe: lacks {missing}", who)
+    require(not missing, f"no recipe: lacks {missing}", owner)
     config: Any = recipe.config
     usable = isinstance(config, type) and dataclasses.is_dataclass(config)
-    require(usable, f"config must be a dataclass, got {config!r}", who)
-    _check_config(config, who)
-    _check_light(config, who)
+    require(usable, f"config must be a dataclass, got {config!r}", owner)
+    _check_config(config, owner)
+    _check_light(config, owner)
     _check_function(
-        recipe.train, who, lambda f: f.bind(None, out=None, resume=None, display=None), "out=, resume=, display="
+        recipe.train, owner, lambda f: f.bind(None, out=None, resume=None, display=None), "out=, resume=, display="
     )
-    _check_function(recipe.policy, who, lambda f: f.bind(None, None), "env")
+    _check_function(recipe.policy, owner, lambda f: f.bind(None, None), "env")
     report.skip("training: call `train` in a test of its own")
     return report.warn()
 
 
-def _check_config(config: Any, who: str) -> None:
+def _check_config(config: Any, owner: str) -> None:
     frozen = config.__dataclass_params__.frozen
-    require(frozen, f"{config.__name__} is not frozen: settings must not change during a run", who)
+    require(frozen, f"{config.__name__} is not frozen: settings must not change during a run", owner)
     text = "\n".join(inspect.getdoc(cls) or "" for cls in config.__mro__ if cls is not object)
     for field in dataclasses.fields(config):
         known = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        require(known, f"the setting {field.name!r} has no default", who)
+        require(known, f"the setting {field.name!r} has no default", owner)
         documented = re.search(rf"^\s+{re.escape(field.name)}: \S", text, re.MULTILINE) is not None
-        require(documented, f"the setting {field.name!r} is not documented under Args of {config.__name__}", who)
+        require(documented, f"the setting {field.name!r} is not documented under Args of {config.__name__}", owner)
     try:
         settings = config()
     except Exception as error:
-        raise CheckError(f"the defaults are refused: {type(error).__name__}: {error} ({who})") from error
+        raise CheckError(f"the defaults are refused: {type(error).__name__}: {error} ({owner})") from error
     again = config(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(config)})
-    require(again == settings, "settings rebuilt from their values are not equal", who)
+    require(again == settings, "settings rebuilt from their values are not equal", owner)
 
 
-def _check_light(config: Any, who: str) -> None:
+def _check_light(config: Any, owner: str) -> None:
     """The module of the settings imports no torch: ``rl train --help`` would wait for it."""
     code = f"import sys, {config.__module__}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     reason = f"{config.__module__}, the module of the settings, imports torch or does not import"
-    require(done.returncode == 0, f"{reason} {done.stderr.strip()[-200:]}".strip(), who)
+    require(done.returncode == 0, f"{reason} {done.stderr.strip()[-200:]}".strip(), owner)
 
 
-def _check_function(target: Any, who: str, bind: Callable[[inspect.Signature], Any], what: str) -> None:
+def _check_function(target: Any, owner: str, bind: Callable[[inspect.Signature], Any], what: str) -> None:
     try:
-        function = import_target(target, who, "its distribution")
+        function = import_target(target, owner, "its distribution")
     except RLError as error:
-        raise CheckError(f"{target!r} does not import: {error} ({who})") from error
-    require(callable(function), f"{target!r} is no function", who)
+        raise CheckError(f"{target!r} does not import: {error} ({owner})") from error
+    require(callable(function), f"{target!r} is no function", owner)
     try:
         bind(inspect.signature(function))
     except TypeError as error:
-        raise CheckError(f"{target!r} cannot be called with (config, {what}): {error} ({who})") from error
+        raise CheckError(f"{target!r} cannot be called with (config, {what}): {error} ({owner})") from error
