@@ -1,4 +1,4 @@
-"""What rl-collectors offers, as data."""
+"""Components of rl-collectors, as data."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What every package of the toolkit shares: keys, contracts, specs, hooks, the plugin registry, errors.
+"""Shared base of all packages: keys, contracts, specs, hooks, the plugin registry, errors.
 
 Importing this package imports neither torch nor tensordict; a name is imported when it is first used.
 """

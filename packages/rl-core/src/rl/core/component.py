@@ -1,4 +1,4 @@
-"""What a plugin offers, as data: `Component`, `Command`, and the contract versions that this rl-core serves.
+"""Declarations of a plugin, as data: `Component`, `Command`, and the contract versions that this rl-core serves.
 
 This module imports neither torch nor tensordict, so that a declaration module (``rl.plugins.NAME``) stays
 light. `rl.core.components` lists the installed components.

@@ -1,4 +1,4 @@
-"""Import what a component or a command names, and check that it is what its kind asks for."""
+"""Import and check of the object that a component or a command names."""
 
 from __future__ import annotations
 

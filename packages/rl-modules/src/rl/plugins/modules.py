@@ -1,4 +1,4 @@
-"""What rl-modules offers: components, as data, and the recurrences that work everywhere."""
+"""Components of rl-modules, as data, and its recurrent back ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rl-objectives offers, as data, and its answer to `rl_linear_recurrence`."""
+"""Components of rl-objectives, as data, and its linear recurrence."""
 
 from __future__ import annotations
 

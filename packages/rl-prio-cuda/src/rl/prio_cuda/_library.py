@@ -1,4 +1,4 @@
-"""The shared library: loaded once, at first use; only `require` raises if it is absent."""
+"""Loader of the shared library, at first use; only `require` raises if it is absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rl-replay offers: components, as data, and the priority tree and the copies of rows that work everywhere."""
+"""Components of rl-replay, as data, and its priority tree and row gather."""
 
 from __future__ import annotations
 

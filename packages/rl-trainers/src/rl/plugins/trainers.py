@@ -1,4 +1,4 @@
-"""What rl-trainers offers, as data."""
+"""Components of rl-trainers, as data."""
 
 from collections.abc import Iterator
 

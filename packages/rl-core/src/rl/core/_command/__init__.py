@@ -1,1 +1,1 @@
-"""What the command `rl` is built of: parser, tables, output."""
+"""Parts of the command `rl`: parser, tables, output, doctor."""

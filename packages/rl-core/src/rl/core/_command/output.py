@@ -1,4 +1,4 @@
-"""Keep the standard output of a command for what the command itself prints."""
+"""Standard output of a command, kept for its own results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of one plugin: its distribution, its entry point, what importing it costs, and why it is left out."""
+"""`PluginRecord`: distribution, entry point, import time and status of one plugin."""
 
 from __future__ import annotations
 

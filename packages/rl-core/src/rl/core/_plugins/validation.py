@@ -1,4 +1,4 @@
-"""What a plugin must be so that the registry takes it."""
+"""Validation of a plugin before the registry admits it."""
 
 from __future__ import annotations
 

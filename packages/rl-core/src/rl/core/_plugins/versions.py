@@ -1,4 +1,4 @@
-"""Read and compare the versions of what is installed, without importing any of it."""
+"""Versions of installed distributions, read without importing them."""
 
 from __future__ import annotations
 

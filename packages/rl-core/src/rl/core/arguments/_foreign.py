@@ -1,4 +1,4 @@
-"""Keyword arguments that a signature does not have: accepted, or refused with what to use instead."""
+"""`foreign_arguments`: keyword arguments of TorchRL accepted at their default or refused with a replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a component reads and writes, as data that can be checked before anything runs."""
+"""`Contract`: the entries that a component reads and writes, checked before a run."""
 
 from __future__ import annotations
 

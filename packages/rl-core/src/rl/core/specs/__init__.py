@@ -1,4 +1,4 @@
-"""Specs: what shape, dtype and range the entries of a TensorDict have."""
+"""Specs: shape, dtype and range of the entries of a TensorDict."""
 
 from rl.core.specs._aliases import (
     BoundedContinuous,

@@ -1,4 +1,4 @@
-"""The abstract spec: what each one answers, and the shape algebra of all of them."""
+"""`TensorSpec`: base class of specs, and their shape operations."""
 
 # ruff: noqa: ARG002  what only some specs can do is declared here for all
 

@@ -1,4 +1,4 @@
-"""Domains: what ``spec.space`` returns."""
+"""Domains, returned by ``spec.space``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the specs of choices among classes share: counts, masks, draws, nearest classes."""
+"""Base of the specs of discrete choices: counts, masks, samples, projection."""
 
 from __future__ import annotations
 

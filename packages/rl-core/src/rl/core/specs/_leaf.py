@@ -1,4 +1,4 @@
-"""What the specs of plain tensors share."""
+"""Base class of specs of plain tensors."""
 
 # ruff: noqa: SLF001  specs work on each other's private parts
 

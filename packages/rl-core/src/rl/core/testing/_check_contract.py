@@ -1,4 +1,4 @@
-"""Does a component read and write what its contract says, and nothing else?"""
+"""`check_contract`: a component reads and writes the entries of its contract and no others."""
 
 from __future__ import annotations
 

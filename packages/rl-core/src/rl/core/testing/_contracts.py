@@ -1,4 +1,4 @@
-"""A component on the entries that its contract declares, compared with what the contract says of them."""
+"""Run of a component on the entries of its contract, compared with the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks share: how a broken promise is raised, and how what was not exercised is reported."""
+"""Reports of checks: failed promises, and parts that were not exercised."""
 
 from __future__ import annotations
 

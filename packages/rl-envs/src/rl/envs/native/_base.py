@@ -1,4 +1,4 @@
-"""`NativeEnv`: what the environments written in torch share."""
+"""`NativeEnv`: base class of the environments written in torch."""
 
 from __future__ import annotations
 

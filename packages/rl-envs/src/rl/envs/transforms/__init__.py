@@ -1,4 +1,4 @@
-"""Transforms of what an environment reads and writes."""
+"""Transforms of the entries that an environment writes and reads."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`Specs`: what a transform makes of the specs of an environment."""
+"""`Specs`: the specs of an environment, as a transform reads and changes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our distributions share: cheap construction, and the fused call that samples and scores."""
+"""Base class of distributions: cheap construction, sample and log-probability in one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a network, a distribution and an action spec belong together; found out before anything runs."""
+"""Checks that a network, a distribution and an action spec fit together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorDict modules with a spec of what they write, under the names that code from TorchRL uses."""
+"""`SafeModule` and its relatives: TensorDict modules with a spec of their outputs."""
 
 from __future__ import annotations
 

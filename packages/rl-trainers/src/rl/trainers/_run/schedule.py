@@ -1,4 +1,4 @@
-"""Schedule of what happens every `n` frames."""
+"""`Every`: schedule of actions every `n` frames."""
 
 from __future__ import annotations
 

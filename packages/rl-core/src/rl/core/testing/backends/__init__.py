@@ -1,1 +1,1 @@
-"""Checks of what answers the hooks: priority trees, recurrences, recurrent back ends, copies of rows."""
+"""Checks of back ends: priority trees, recurrences, recurrent networks, row gathers."""

@@ -1,4 +1,4 @@
-"""Whether an environment keeps what its specs and the protocol promise."""
+"""`check_env`: an environment keeps its specs and the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How episodes end: terminal observations, and which ends are truncations."""
+"""Checks of the ends of episodes: terminal observations and truncations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a sampler keep what the protocol promises?"""
+"""`check_sampler`: a sampler keeps the protocol."""
 
 from __future__ import annotations
 

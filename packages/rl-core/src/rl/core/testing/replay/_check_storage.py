@@ -1,4 +1,4 @@
-"""Does a storage keep what the protocol promises?"""
+"""`check_storage`: a storage keeps the protocol."""
 
 from __future__ import annotations
 

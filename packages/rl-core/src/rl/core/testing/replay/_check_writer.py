@@ -1,4 +1,4 @@
-"""Does a writer keep what the protocol promises?"""
+"""`check_writer`: a writer keeps the protocol."""
 
 from __future__ import annotations
 

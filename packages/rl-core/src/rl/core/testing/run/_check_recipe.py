@@ -1,4 +1,4 @@
-"""Conformance of a recipe: what ``rl train`` takes for granted of one."""
+"""`check_recipe`: a recipe keeps the rules of ``rl train``."""
 
 from __future__ import annotations
 
