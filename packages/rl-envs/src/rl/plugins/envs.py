@@ -5,6 +5,74 @@ from collections.abc import Iterator
 from rl.core.component import Component
 from rl.core.hookspecs import hookimpl
 
+_TRANSFORMS = {
+    "action-discretizer": (
+        "ActionDiscretizer",
+        "Gives the caller a choice among intervals in place of each element of a bounded action.",
+    ),
+    "action-mask": ("ActionMask", "Keeps the mask of legal actions of the action spec up to date."),
+    "action-scaling": ("ActionScaling", "Gives the caller actions in [-1."),
+    "auto-reset": (
+        "AutoResetTransform",
+        "Separates the first observation of a new episode from the outcome of a step.",
+    ),
+    "batch-size": ("BatchSizeTransform", "Reshapes the batch of an environment."),
+    "binarize-reward": ("BinarizeReward", "Replaces rewards by 1 where they are positive."),
+    "cat-frames": ("CatFrames", "Concatenates the last N frames of an episode, the oldest first."),
+    "cat-tensors": ("CatTensors", "Concatenates observations."),
+    "center-crop": ("CenterCrop", "Cuts the middle out of images."),
+    "clip": ("ClipTransform", "Clips entries to an interval."),
+    "conditional-policy-switch": ("ConditionalPolicySwitch", "Lets another policy act while a condition holds."),
+    "conditional-skip": ("ConditionalSkip", "Does not step elements for which a condition holds."),
+    "crop": ("Crop", "Cuts a rectangle out of images."),
+    "device-cast": ("DeviceCastTransform", "Moves all entries that the environment writes to a device."),
+    "discrete-action-projection": ("DiscreteActionProjection", "Gives the caller max_actions actions."),
+    "double-to-float": ("DoubleToFloat", "Converts float64 entries to float32."),
+    "dtype-cast": ("DTypeCastTransform", "Converts entries from one dtype to another."),
+    "end-of-life": ("EndOfLifeTransform", "Writes whether a step lost a life or ended the episode."),
+    "exclude": ("ExcludeTransform", "Removes observations."),
+    "expand-as": ("ExpandAs", "Expands an entry on the right to the shape of another one."),
+    "finite-tensordict-check": (
+        "FiniteTensorDictCheck",
+        "Raises a ContractError that names the entry if a floating-point entry is NaN or infinite.",
+    ),
+    "flatten-action": ("FlattenAction", "Gives the caller an action whose dimensions are flattened."),
+    "flatten-observation": ("FlattenObservation", "Flattens adjacent dimensions of an observation."),
+    "flatten-tensordict": ("FlattenTensorDict", "Flattens the dimensions of a batch into one."),
+    "frame-skip": ("FrameSkipTransform", "Repeats each action and adds up the rewards."),
+    "gray-scale": ("GrayScale", "Replaces colours by their luminance."),
+    "init-tracker": ("InitTracker", "Writes whether a step is the first after a reset."),
+    "linearise-rewards": ("LineariseRewards", "Weighted sum of the rewards of several objectives."),
+    "noop-reset-env": ("NoopResetEnv", "Takes a number of steps with action 0 after each reset."),
+    "observation-norm": ("ObservationNorm", "Affine map of observations."),
+    "permute": ("PermuteTransform", "Permutes the last dimensions."),
+    "pin-memory": ("PinMemoryTransform", "Copies a batch to page-locked memory."),
+    "policy-version": ("PolicyVersion", "Writes the version of the policy next to each step."),
+    "random-truncation": ("RandomTruncationTransform", "Truncates episodes at random lengths."),
+    "remove-empty-specs": ("RemoveEmptySpecs", "Removes groups without entries from the specs."),
+    "rename": ("RenameTransform", "Renames entries that the environment writes, and entries that it reads."),
+    "resize": ("Resize", "Resizes images."),
+    "reward-clipping": ("RewardClipping", "Clips rewards to an interval."),
+    "reward-norm": ("RewardNorm", "Divides rewards by the running standard deviation of the discounted return."),
+    "reward-scaling": ("RewardScaling", "Affine map of rewards."),
+    "reward-sum": ("RewardSum", "Adds up rewards from the start of each episode, undiscounted."),
+    "select": ("SelectTransform", "Keeps the selected observations and removes the others."),
+    "sign": ("SignTransform", "Replaces entries by their sign."),
+    "squeeze": ("SqueezeTransform", "Removes a dimension of size 1."),
+    "stack": ("Stack", "Stacks observations of one shape and dtype along a new dimension."),
+    "step-counter": ("StepCounter", "Writes how many steps the episode has had, and truncates it after max_steps."),
+    "success-reward": ("SuccessReward", "Writes a sparse reward."),
+    "tensordict-primer": ("TensorDictPrimer", "Writes entries at the root when an episode begins."),
+    "terminate": ("TerminateTransform", "Terminates episodes when a condition on the outcome of a step holds."),
+    "time-max-pool": ("TimeMaxPool", "Takes the elementwise maximum of the last T frames of an episode."),
+    "timer": ("Timer", "Writes durations in seconds."),
+    "to-tensor-image": ("ToTensorImage", "Moves the channels of images to the front, and scales integers to [0, 1]."),
+    "traj-counter": ("TrajCounter", "Writes the number of each episode, from 0 on, in the order in which they begin."),
+    "unsqueeze": ("UnsqueezeTransform", "Inserts a dimension of size 1."),
+    "vec-gym-env": ("VecGymEnvTransform", "Puts the last observation of an episode under next."),
+    "vec-norm": ("VecNorm", "Normalizes entries with the running mean and standard deviation of all values so far."),
+}
+
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
@@ -19,11 +87,5 @@ def rl_components() -> Iterator[Component]:
     yield Component("env", "grid-world", "rl.envs:GridWorldEnv", summary="Maze of cells in torch, batched.")
     yield Component("env", "mountain-car", "rl.envs:MountainCarEnv", summary="Mountain car in torch, batched.")
     yield Component("env", "tic-tac-toe", "rl.envs:TicTacToeEnv", summary="Game of two players in torch, batched.")
-    yield Component("transform", "init-tracker", "rl.envs:InitTracker", summary="Marks the first step of an episode.")
-    yield Component("transform", "reward-sum", "rl.envs:RewardSum", summary="Sums the rewards of an episode.")
-    yield Component(
-        "transform", "step-counter", "rl.envs:StepCounter", summary="Counts the steps of an episode and can end it."
-    )
-    yield Component(
-        "transform", "tensordict-primer", "rl.envs:TensorDictPrimer", summary="Initial entries of every episode."
-    )
+    for name, (target, summary) in _TRANSFORMS.items():
+        yield Component("transform", name, f"rl.envs:{target}", summary=summary)

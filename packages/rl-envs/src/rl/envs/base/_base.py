@@ -236,12 +236,16 @@ class EnvBase(SpecNames):
         return tensordict.set("next", outcome)
 
     def __hold(self, root: TensorDictBase, outcome: TensorDictBase, mask: Tensor) -> None:
-        """Give elements outside the mask their root entries back, and zeros where the root has none."""
+        """Give elements outside the mask their root entries back, and zeros where the root has none of that shape.
+
+        A transform that changes a shape wrote the root entry; its own environment gives it back.
+        """
         where = mask if mask.ndim > len(self.batch_size) else mask.unsqueeze(-1)
         for key in leaf_keys(outcome):
             new = outcome.get(key)
             old = None if key in self.reward_keys else root.get(key, None)
-            outcome.set(key, where_reset(where, new, torch.zeros_like(new) if old is None else old))
+            known = old is not None and old.shape == new.shape
+            outcome.set(key, where_reset(where, new, old if known else torch.zeros_like(new)))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Step, and return the root of the following step, with done elements reset.

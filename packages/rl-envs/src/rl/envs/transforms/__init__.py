@@ -5,36 +5,203 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.envs.transforms._atari import atari
     from rl.envs.transforms._base import Transform
     from rl.envs.transforms._compose import Compose
     from rl.envs.transforms._specs import Specs
     from rl.envs.transforms._transformed_env import TransformedEnv
+    from rl.envs.transforms.action._action_discretizer import ActionDiscretizer
+    from rl.envs.transforms.action._action_mask import ActionMask
+    from rl.envs.transforms.action._action_scaling import ActionScaling
+    from rl.envs.transforms.action._discrete_action_projection import DiscreteActionProjection
+    from rl.envs.transforms.action._flatten_action import FlattenAction
+    from rl.envs.transforms.device._device_cast_transform import DeviceCastTransform
+    from rl.envs.transforms.device._double_to_float import DoubleToFloat
+    from rl.envs.transforms.device._dtype_cast_transform import DTypeCastTransform
+    from rl.envs.transforms.device._pin_memory_transform import PinMemoryTransform
+    from rl.envs.transforms.episode._auto_reset import AutoResetEnv, AutoResetTransform
+    from rl.envs.transforms.episode._conditional_policy_switch import ConditionalPolicySwitch
+    from rl.envs.transforms.episode._conditional_skip import ConditionalSkip
+    from rl.envs.transforms.episode._end_of_life import EndOfLifeTransform
+    from rl.envs.transforms.episode._frame_skip import FrameSkipTransform
     from rl.envs.transforms.episode._init_tracker import InitTracker
+    from rl.envs.transforms.episode._noop_reset import NoopResetEnv
+    from rl.envs.transforms.episode._policy_version import PolicyVersion
+    from rl.envs.transforms.episode._random_truncation import RandomTruncationTransform
     from rl.envs.transforms.episode._step_counter import StepCounter
+    from rl.envs.transforms.episode._terminate import TerminateTransform
+    from rl.envs.transforms.episode._timer import Timer
+    from rl.envs.transforms.episode._traj_counter import TrajCounter
+    from rl.envs.transforms.episode._vec_gym import VecGymEnvTransform
+    from rl.envs.transforms.image._center_crop import CenterCrop
+    from rl.envs.transforms.image._crop import Crop
+    from rl.envs.transforms.image._gray_scale import GrayScale
+    from rl.envs.transforms.image._resize import Resize
+    from rl.envs.transforms.image._to_tensor_image import ToTensorImage
+    from rl.envs.transforms.keys._exclude_transform import ExcludeTransform
+    from rl.envs.transforms.keys._flatten_tensordict import FlattenTensorDict
+    from rl.envs.transforms.keys._remove_empty_specs import RemoveEmptySpecs
+    from rl.envs.transforms.keys._rename_transform import RenameTransform
+    from rl.envs.transforms.keys._select_transform import SelectTransform
+    from rl.envs.transforms.normalize._observation_norm import ObservationNorm
+    from rl.envs.transforms.normalize._reward_norm import RewardNorm
+    from rl.envs.transforms.normalize._vec_norm import VecNorm
+    from rl.envs.transforms.observation._cat_frames import CatFrames, cat_frames
+    from rl.envs.transforms.observation._clip_transform import ClipTransform
+    from rl.envs.transforms.observation._finite_tensordict_check import FiniteTensorDictCheck
+    from rl.envs.transforms.observation._observation_transform import ObservationTransform
+    from rl.envs.transforms.observation._time_max_pool import TimeMaxPool
+    from rl.envs.transforms.observation._unary_transform import UnaryTransform
     from rl.envs.transforms.recurrent._primer import TensorDictPrimer
+    from rl.envs.transforms.reward._binarize_reward import BinarizeReward
+    from rl.envs.transforms.reward._linearise_rewards import LineariseRewards
+    from rl.envs.transforms.reward._reward_clipping import RewardClipping
+    from rl.envs.transforms.reward._reward_scaling import RewardScaling
     from rl.envs.transforms.reward._reward_sum import RewardSum
+    from rl.envs.transforms.reward._sign_transform import SignTransform
+    from rl.envs.transforms.reward._success_reward import SuccessReward
+    from rl.envs.transforms.shape._batch_size import BatchSizeTransform
+    from rl.envs.transforms.shape._cat_tensors import CatTensors
+    from rl.envs.transforms.shape._expand_as import ExpandAs
+    from rl.envs.transforms.shape._flatten_observation import FlattenObservation
+    from rl.envs.transforms.shape._permute_transform import PermuteTransform
+    from rl.envs.transforms.shape._squeeze_transform import SqueezeTransform
+    from rl.envs.transforms.shape._stack import Stack
+    from rl.envs.transforms.shape._unsqueeze_transform import UnsqueezeTransform
 
 __all__ = [
+    "ActionDiscretizer",
+    "ActionMask",
+    "ActionScaling",
+    "AutoResetEnv",
+    "AutoResetTransform",
+    "BatchSizeTransform",
+    "BinarizeReward",
+    "CatFrames",
+    "CatTensors",
+    "CenterCrop",
+    "ClipTransform",
     "Compose",
+    "ConditionalPolicySwitch",
+    "ConditionalSkip",
+    "Crop",
+    "DTypeCastTransform",
+    "DeviceCastTransform",
+    "DiscreteActionProjection",
+    "DoubleToFloat",
+    "EndOfLifeTransform",
+    "ExcludeTransform",
+    "ExpandAs",
+    "FiniteTensorDictCheck",
+    "FlattenAction",
+    "FlattenObservation",
+    "FlattenTensorDict",
+    "FrameSkipTransform",
+    "GrayScale",
     "InitTracker",
+    "LineariseRewards",
+    "NoopResetEnv",
+    "ObservationNorm",
+    "ObservationTransform",
+    "PermuteTransform",
+    "PinMemoryTransform",
+    "PolicyVersion",
+    "RandomTruncationTransform",
+    "RemoveEmptySpecs",
+    "RenameTransform",
+    "Resize",
+    "RewardClipping",
+    "RewardNorm",
+    "RewardScaling",
     "RewardSum",
+    "SelectTransform",
+    "SignTransform",
     "Specs",
+    "SqueezeTransform",
+    "Stack",
     "StepCounter",
+    "SuccessReward",
     "TensorDictPrimer",
+    "TerminateTransform",
+    "TimeMaxPool",
+    "Timer",
+    "ToTensorImage",
+    "TrajCounter",
     "Transform",
     "TransformedEnv",
+    "UnaryTransform",
+    "UnsqueezeTransform",
+    "VecGymEnvTransform",
+    "VecNorm",
+    "atari",
+    "cat_frames",
 ]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.envs.transforms._atari": ["atari"],
         "rl.envs.transforms._base": ["Transform"],
         "rl.envs.transforms._compose": ["Compose"],
         "rl.envs.transforms._specs": ["Specs"],
         "rl.envs.transforms._transformed_env": ["TransformedEnv"],
+        "rl.envs.transforms.action._action_discretizer": ["ActionDiscretizer"],
+        "rl.envs.transforms.action._action_mask": ["ActionMask"],
+        "rl.envs.transforms.action._action_scaling": ["ActionScaling"],
+        "rl.envs.transforms.action._discrete_action_projection": ["DiscreteActionProjection"],
+        "rl.envs.transforms.action._flatten_action": ["FlattenAction"],
+        "rl.envs.transforms.device._device_cast_transform": ["DeviceCastTransform"],
+        "rl.envs.transforms.device._double_to_float": ["DoubleToFloat"],
+        "rl.envs.transforms.device._dtype_cast_transform": ["DTypeCastTransform"],
+        "rl.envs.transforms.device._pin_memory_transform": ["PinMemoryTransform"],
+        "rl.envs.transforms.episode._auto_reset": ["AutoResetEnv", "AutoResetTransform"],
+        "rl.envs.transforms.episode._conditional_policy_switch": ["ConditionalPolicySwitch"],
+        "rl.envs.transforms.episode._conditional_skip": ["ConditionalSkip"],
+        "rl.envs.transforms.episode._end_of_life": ["EndOfLifeTransform"],
+        "rl.envs.transforms.episode._frame_skip": ["FrameSkipTransform"],
         "rl.envs.transforms.episode._init_tracker": ["InitTracker"],
+        "rl.envs.transforms.episode._noop_reset": ["NoopResetEnv"],
+        "rl.envs.transforms.episode._policy_version": ["PolicyVersion"],
+        "rl.envs.transforms.episode._random_truncation": ["RandomTruncationTransform"],
         "rl.envs.transforms.episode._step_counter": ["StepCounter"],
+        "rl.envs.transforms.episode._terminate": ["TerminateTransform"],
+        "rl.envs.transforms.episode._timer": ["Timer"],
+        "rl.envs.transforms.episode._traj_counter": ["TrajCounter"],
+        "rl.envs.transforms.episode._vec_gym": ["VecGymEnvTransform"],
+        "rl.envs.transforms.image._center_crop": ["CenterCrop"],
+        "rl.envs.transforms.image._crop": ["Crop"],
+        "rl.envs.transforms.image._gray_scale": ["GrayScale"],
+        "rl.envs.transforms.image._resize": ["Resize"],
+        "rl.envs.transforms.image._to_tensor_image": ["ToTensorImage"],
+        "rl.envs.transforms.keys._exclude_transform": ["ExcludeTransform"],
+        "rl.envs.transforms.keys._flatten_tensordict": ["FlattenTensorDict"],
+        "rl.envs.transforms.keys._remove_empty_specs": ["RemoveEmptySpecs"],
+        "rl.envs.transforms.keys._rename_transform": ["RenameTransform"],
+        "rl.envs.transforms.keys._select_transform": ["SelectTransform"],
+        "rl.envs.transforms.normalize._observation_norm": ["ObservationNorm"],
+        "rl.envs.transforms.normalize._reward_norm": ["RewardNorm"],
+        "rl.envs.transforms.normalize._vec_norm": ["VecNorm"],
+        "rl.envs.transforms.observation._cat_frames": ["CatFrames", "cat_frames"],
+        "rl.envs.transforms.observation._clip_transform": ["ClipTransform"],
+        "rl.envs.transforms.observation._finite_tensordict_check": ["FiniteTensorDictCheck"],
+        "rl.envs.transforms.observation._observation_transform": ["ObservationTransform"],
+        "rl.envs.transforms.observation._time_max_pool": ["TimeMaxPool"],
+        "rl.envs.transforms.observation._unary_transform": ["UnaryTransform"],
         "rl.envs.transforms.recurrent._primer": ["TensorDictPrimer"],
+        "rl.envs.transforms.reward._binarize_reward": ["BinarizeReward"],
+        "rl.envs.transforms.reward._linearise_rewards": ["LineariseRewards"],
+        "rl.envs.transforms.reward._reward_clipping": ["RewardClipping"],
+        "rl.envs.transforms.reward._reward_scaling": ["RewardScaling"],
         "rl.envs.transforms.reward._reward_sum": ["RewardSum"],
+        "rl.envs.transforms.reward._sign_transform": ["SignTransform"],
+        "rl.envs.transforms.reward._success_reward": ["SuccessReward"],
+        "rl.envs.transforms.shape._batch_size": ["BatchSizeTransform"],
+        "rl.envs.transforms.shape._cat_tensors": ["CatTensors"],
+        "rl.envs.transforms.shape._expand_as": ["ExpandAs"],
+        "rl.envs.transforms.shape._flatten_observation": ["FlattenObservation"],
+        "rl.envs.transforms.shape._permute_transform": ["PermuteTransform"],
+        "rl.envs.transforms.shape._squeeze_transform": ["SqueezeTransform"],
+        "rl.envs.transforms.shape._stack": ["Stack"],
+        "rl.envs.transforms.shape._unsqueeze_transform": ["UnsqueezeTransform"],
     },
 )

@@ -192,6 +192,9 @@ class Transform:
 
         return restart, inverse_too if self.has_inverse() else forward
 
+    def set_seed(self, seed: int) -> None:
+        """Seed the random numbers of the transform; called by the environment's `set_seed`."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the transform: tensors and plain containers."""
         return {}

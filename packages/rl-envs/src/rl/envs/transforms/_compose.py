@@ -119,6 +119,10 @@ class Compose(Transform):
         for one in self.transforms:
             one.transform_specs(specs)
 
+    def set_seed(self, seed: int) -> None:
+        for number, one in enumerate(self.transforms):
+            one.set_seed(seed + number)
+
     def state_dict(self) -> dict[str, Any]:
         return {"transforms": [one.state_dict() for one in self.transforms]}
 

@@ -133,6 +133,7 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     # ---- delegated to the environment
 
     def set_seed(self, seed: int) -> int:
+        self.transform.set_seed(seed)
         return self.base_env.set_seed(seed)
 
     def state_dict(self) -> dict[str, Any]:

@@ -5,15 +5,55 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.envs.transforms.episode._auto_reset import AutoResetEnv, AutoResetTransform
+    from rl.envs.transforms.episode._conditional_policy_switch import ConditionalPolicySwitch
+    from rl.envs.transforms.episode._conditional_skip import ConditionalSkip
+    from rl.envs.transforms.episode._end_of_life import EndOfLifeTransform
+    from rl.envs.transforms.episode._frame_skip import FrameSkipTransform
     from rl.envs.transforms.episode._init_tracker import InitTracker
+    from rl.envs.transforms.episode._noop_reset import NoopResetEnv
+    from rl.envs.transforms.episode._policy_version import PolicyVersion
+    from rl.envs.transforms.episode._random_truncation import RandomTruncationTransform
     from rl.envs.transforms.episode._step_counter import StepCounter
+    from rl.envs.transforms.episode._terminate import TerminateTransform
+    from rl.envs.transforms.episode._timer import Timer
+    from rl.envs.transforms.episode._traj_counter import TrajCounter
+    from rl.envs.transforms.episode._vec_gym import VecGymEnvTransform
 
-__all__ = ["InitTracker", "StepCounter"]
+__all__ = [
+    "AutoResetEnv",
+    "AutoResetTransform",
+    "ConditionalPolicySwitch",
+    "ConditionalSkip",
+    "EndOfLifeTransform",
+    "FrameSkipTransform",
+    "InitTracker",
+    "NoopResetEnv",
+    "PolicyVersion",
+    "RandomTruncationTransform",
+    "StepCounter",
+    "TerminateTransform",
+    "Timer",
+    "TrajCounter",
+    "VecGymEnvTransform",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.envs.transforms.episode._auto_reset": ["AutoResetEnv", "AutoResetTransform"],
+        "rl.envs.transforms.episode._conditional_policy_switch": ["ConditionalPolicySwitch"],
+        "rl.envs.transforms.episode._conditional_skip": ["ConditionalSkip"],
+        "rl.envs.transforms.episode._end_of_life": ["EndOfLifeTransform"],
+        "rl.envs.transforms.episode._frame_skip": ["FrameSkipTransform"],
         "rl.envs.transforms.episode._init_tracker": ["InitTracker"],
+        "rl.envs.transforms.episode._noop_reset": ["NoopResetEnv"],
+        "rl.envs.transforms.episode._policy_version": ["PolicyVersion"],
+        "rl.envs.transforms.episode._random_truncation": ["RandomTruncationTransform"],
         "rl.envs.transforms.episode._step_counter": ["StepCounter"],
+        "rl.envs.transforms.episode._terminate": ["TerminateTransform"],
+        "rl.envs.transforms.episode._timer": ["Timer"],
+        "rl.envs.transforms.episode._traj_counter": ["TrajCounter"],
+        "rl.envs.transforms.episode._vec_gym": ["VecGymEnvTransform"],
     },
 )

@@ -7,7 +7,9 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.envs.transforms.recurrent._primer import TensorDictPrimer
 
-__all__ = ["TensorDictPrimer"]
+__all__ = [
+    "TensorDictPrimer",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,

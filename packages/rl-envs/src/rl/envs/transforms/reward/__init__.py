@@ -5,13 +5,33 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.envs.transforms.reward._binarize_reward import BinarizeReward
+    from rl.envs.transforms.reward._linearise_rewards import LineariseRewards
+    from rl.envs.transforms.reward._reward_clipping import RewardClipping
+    from rl.envs.transforms.reward._reward_scaling import RewardScaling
     from rl.envs.transforms.reward._reward_sum import RewardSum
+    from rl.envs.transforms.reward._sign_transform import SignTransform
+    from rl.envs.transforms.reward._success_reward import SuccessReward
 
-__all__ = ["RewardSum"]
+__all__ = [
+    "BinarizeReward",
+    "LineariseRewards",
+    "RewardClipping",
+    "RewardScaling",
+    "RewardSum",
+    "SignTransform",
+    "SuccessReward",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.envs.transforms.reward._binarize_reward": ["BinarizeReward"],
+        "rl.envs.transforms.reward._linearise_rewards": ["LineariseRewards"],
+        "rl.envs.transforms.reward._reward_clipping": ["RewardClipping"],
+        "rl.envs.transforms.reward._reward_scaling": ["RewardScaling"],
         "rl.envs.transforms.reward._reward_sum": ["RewardSum"],
+        "rl.envs.transforms.reward._sign_transform": ["SignTransform"],
+        "rl.envs.transforms.reward._success_reward": ["SuccessReward"],
     },
 )

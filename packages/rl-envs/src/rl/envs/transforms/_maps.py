@@ -1,0 +1,46 @@
+"""Specs of values that a function of tensors maps, and dimensions counted from the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rl.core.arguments import as_integer
+from rl.core.errors import SpecError
+from rl.core.specs import Bounded, TensorSpec, Unbounded
+
+__all__ = ["from_the_end", "mapped_spec"]
+
+
+def mapped_spec(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
+    """Spec of ``function(value)``: with the mapped bounds if `spec` is bounded, unbounded otherwise.
+
+    Args:
+        spec: of the value.
+        function: monotone in each element; it may change shape and dtype.
+
+    Example:
+        >>> mapped_spec(Bounded(0, 1, shape=(2,)), lambda value: 3 - value).space.low
+        tensor([2., 2.])
+    """
+    if isinstance(spec, Bounded):
+        ends = function(spec.space.low), function(spec.space.high)
+        low, high = torch.minimum(*ends), torch.maximum(*ends)
+        if not (low.isnan().any() or high.isnan().any()):
+            return Bounded(low, high, dtype=low.dtype, device=spec.device)
+    example = function(spec.zero())
+    return Unbounded(example.shape, dtype=example.dtype, device=spec.device)
+
+
+def from_the_end(dim: int, owner: str, name: str) -> int:
+    """A dimension counted from the last one, so that any batch may come in front.
+
+    Raises:
+        SpecError: if it is counted from the first one.
+    """
+    dim = as_integer(dim, owner, name)
+    if dim >= 0:
+        raise SpecError(f"{owner}: {name} must be negative, counted from the last dimension, got {dim}")
+    return dim

@@ -1,0 +1,31 @@
+"""Transforms of actions."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.envs.transforms.action._action_discretizer import ActionDiscretizer
+    from rl.envs.transforms.action._action_mask import ActionMask
+    from rl.envs.transforms.action._action_scaling import ActionScaling
+    from rl.envs.transforms.action._discrete_action_projection import DiscreteActionProjection
+    from rl.envs.transforms.action._flatten_action import FlattenAction
+
+__all__ = [
+    "ActionDiscretizer",
+    "ActionMask",
+    "ActionScaling",
+    "DiscreteActionProjection",
+    "FlattenAction",
+]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.envs.transforms.action._action_discretizer": ["ActionDiscretizer"],
+        "rl.envs.transforms.action._action_mask": ["ActionMask"],
+        "rl.envs.transforms.action._action_scaling": ["ActionScaling"],
+        "rl.envs.transforms.action._discrete_action_projection": ["DiscreteActionProjection"],
+        "rl.envs.transforms.action._flatten_action": ["FlattenAction"],
+    },
+)

@@ -1,0 +1,62 @@
+"""`ActionMask`: random actions that are legal."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from rl.core.keys import NestedKey, unwrap
+from rl.envs.transforms._base import Transform
+from rl.envs.transforms._specs import Specs
+
+__all__ = ["ActionMask"]
+
+
+class ActionMask(Transform):
+    """Keeps the mask of legal actions of the action spec up to date, so that ``rand_action`` is legal.
+
+    Reads a bool mask, true for legal actions, at every reset and step. It needs a discrete action. Where none is legal,
+    as at the end of a game, the mask allows all.
+
+    Args:
+        action_key: the action.
+        mask_key: the mask.
+
+    Raises:
+        SpecError: if the environment has no such entries.
+
+    Example:
+        >>> from rl.envs import TicTacToeEnv, TransformedEnv
+        >>> env = TransformedEnv(TicTacToeEnv(), ActionMask())
+        >>> env.rollout(9)["next", "player0", "reward"].abs().sum().item() <= 1
+        True
+    """
+
+    leafwise: ClassVar[bool] = True
+
+    def __init__(self, action_key: NestedKey = "action", mask_key: NestedKey = "action_mask") -> None:
+        super().__init__()
+        self.action_key, self.mask_key = unwrap(action_key), unwrap(mask_key)
+
+    def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
+        legal = root[self.mask_key]
+        if mask is not None:  # the other elements keep theirs
+            legal = legal | ~mask
+        self._update(legal)
+        return root
+
+    def _step(self, root: Any, outcome: Any) -> Any:
+        del root
+        self._update(outcome[self.mask_key])
+        return outcome
+
+    def _update(self, legal: Tensor) -> None:
+        assert self._parent is not None
+        env: Any = self._parent
+        env.full_action_spec[self.action_key].update_mask(legal | ~legal.any(-1, keepdim=True))
+
+    def transform_specs(self, specs: Specs) -> None:
+        """Check that the entries exist."""
+        specs.read(self.action_key, self)
+        specs.written(self.mask_key, self)

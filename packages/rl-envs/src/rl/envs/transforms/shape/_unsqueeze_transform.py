@@ -1,0 +1,58 @@
+"""`UnsqueezeTransform`: inserts a dimension of size 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from rl.core.keys import NestedKey
+from rl.core.specs import TensorSpec
+from rl.envs.transforms._base import Transform
+from rl.envs.transforms._maps import from_the_end, mapped_spec
+
+__all__ = ["UnsqueezeTransform"]
+
+
+class UnsqueezeTransform(Transform):
+    """Inserts a dimension of size 1.
+
+    Dimensions are negative, counted from the last one, so that a batch of any shape may come in front.
+
+    Args:
+        dim: where, of the result.
+        in_keys: entries that it reads; ``observation`` if None and there are no inverse keys.
+        out_keys: results; `in_keys` if None.
+        in_keys_inv: entries of the environment's input that get the caller's with the inverse operation.
+        out_keys_inv: the caller's entries; `in_keys_inv` if None.
+
+    Raises:
+        SpecError: if a dimension is not negative.
+
+    Example:
+        >>> from rl.envs import PendulumEnv, TransformedEnv
+        >>> TransformedEnv(PendulumEnv(), UnsqueezeTransform(-2)).reset()["observation"].shape
+        torch.Size([1, 3])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        in_keys: Iterable[NestedKey] | None = None,
+        out_keys: Iterable[NestedKey] | None = None,
+        in_keys_inv: Iterable[NestedKey] = (),
+        out_keys_inv: Iterable[NestedKey] | None = None,
+    ) -> None:
+        reads = list(in_keys_inv)
+        default = [] if reads else ["observation"]
+        super().__init__(default if in_keys is None else in_keys, out_keys, reads, out_keys_inv)
+        self.dim = from_the_end(dim, "UnsqueezeTransform", "dim")
+
+    def _apply(self, value: Tensor) -> Tensor:
+        return value.unsqueeze(self.dim)
+
+    def _inverse(self, value: Tensor) -> Tensor:
+        return value.squeeze(self.dim)
+
+    def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        return mapped_spec(spec, self._apply)
