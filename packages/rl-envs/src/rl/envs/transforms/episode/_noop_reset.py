@@ -85,7 +85,7 @@ class NoopResetEnv(RandomTransform):
         noop = action.zero()
         if isinstance(action, OneHot):
             noop[..., 0] = 1
-        self._noop = noop.expand(*specs.batch_size, *noop.shape).clone()
+        self._noop = noop.expand((*specs.batch_size, *noop.shape)).clone()
 
     def __repr__(self) -> str:
         return f"NoopResetEnv(noops={self.noops}, random={self.random})"

@@ -61,6 +61,11 @@ class RandomTruncationTransform(RandomTransform):
         self._horizon: Tensor | None = None
         self._episode: Tensor | None = None
 
+    def set_seed(self, seed: int) -> None:
+        super().set_seed(seed)
+        if self._episode is not None:  # the next episodes are the first ones again
+            self._episode = torch.zeros_like(self._episode)
+
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
         done = root["done"]
         begins = torch.ones_like(done) if mask is None else mask
