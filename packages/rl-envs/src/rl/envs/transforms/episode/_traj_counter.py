@@ -29,7 +29,7 @@ class TrajCounter(Transform):
 
     Args:
         out_key: where the number goes.
-        repeats: begin from 0 again after so many episodes; never if None.
+        repeats: begin from 0 again after this many episodes; never if None.
 
     Raises:
         SpecError: if `repeats` is below 1.
