@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -236,7 +238,7 @@ def test_unknown_info_entry_is_named(counting_gym):
         pytest.param("CartPol-v1", UnknownComponentError, "Did you mean 'CartPole-v1'", id="typo"),
         pytest.param("cartpole-v1", UnknownComponentError, "'CartPole-v1'", id="case"),
         pytest.param("CartPole-v9", UnknownComponentError, "'CartPole-v0' or 'CartPole-v1'", id="version"),
-        pytest.param("ALE/Nothing-v5", UnknownComponentError, "ale.py", id="namespace"),
+        pytest.param("highway/Nothing-v0", UnknownComponentError, "pip install highway-env", id="namespace"),
     ],
 )
 def test_unknown_ids_get_a_hint(name, error, message):
@@ -252,7 +254,7 @@ def test_missing_libraries_get_the_line_that_installs_them():
     with pytest.raises(MissingExtraError, match="Box2D is not there"):
         GymEnv("Lacking-v0")
     gym.register("Lander-v99", entry_point="gymnasium.envs.box2d.nowhere:Lander")
-    with pytest.raises(MissingExtraError, match=r"pip install 'gymnasium\[box2d\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'rl-envs\[box2d\]'"):
         GymEnv("Lander-v99")
 
 
@@ -375,3 +377,53 @@ def test_text_goes_along_without_a_leaf_form(count):
         words.append(stepped["next"].get("word"))
     assert "w1" in str(words[0])
     assert "w3" in str(words[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"), [("ALE/X-v5", "ale_py", "atari"), ("BabyAI-X-v0", "minigrid", "minigrid")]
+)
+def test_ids_of_a_missing_library_get_the_line_that_installs_it(name, module, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"pip install 'rl-envs\[{extra}\]'"):
+        GymEnv(name)
+
+
+FAMILIES = {
+    "CartPole-v1": "gymnasium",
+    "LunarLander-v3": "Box2D",
+    "HalfCheetah-v5": "mujoco",
+    "ALE/Pong-v5": "ale_py",
+    "MiniGrid-Empty-5x5-v0": "minigrid",
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_thousand_steps_are_bitwise_those_of_the_library(name):
+    pytest.importorskip(FAMILIES[name])
+    env = GymEnv(name, categorical_action_encoding=True)
+    raw = gym.make(name)
+    raw.action_space.seed(0)
+    env.set_seed(7)
+    root = env.reset()
+    observation, _ = raw.reset(seed=7)
+    for _ in range(1000):
+        action = raw.action_space.sample()
+        tensor = torch.as_tensor(action)
+        compare(root, observation)
+        stepped = env.step(root.set("action", tensor))
+        observation, reward, terminated, truncated, _ = raw.step(action)
+        compare(stepped["next"], observation)
+        assert stepped["next", "reward"].item() == np.float32(reward)
+        assert (stepped["next", "terminated"].item(), stepped["next", "truncated"].item()) == (terminated, truncated)
+        root = env.maybe_reset(env.step_mdp(stepped))
+        if terminated or truncated:
+            observation, _ = raw.reset()
+
+
+def compare(td, observation):
+    parts = observation if isinstance(observation, dict) else {"observation": observation}
+    for key, value in parts.items():
+        if isinstance(value, str):
+            assert td[key] == value
+        else:
+            np.testing.assert_array_equal(td[key].numpy(), value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
@@ -12,14 +13,17 @@ from rl.envs.gym._library import gymnasium
 __all__ = ["make", "make_vector"]
 
 _EXTRAS = {
-    "box2d": "gymnasium[box2d]",
-    "mujoco": "gymnasium[mujoco]",
+    "box2d": "rl-envs[box2d]",
+    "mujoco": "rl-envs[mujoco]",
     "toy_text": "gymnasium[toy-text]",
     "classic_control": "gymnasium[classic-control]",
     "phys2d": "gymnasium[jax]",
     "tabular": "gymnasium[jax]",
 }
-_NAMESPACES = {"ale": "ale-py", "minigrid": "minigrid", "highway": "highway-env"}
+_LIBRARIES = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "BabyAI-": ("minigrid", "minigrid")}
+"""Prefix of ids, the module whose import registers them, and the extra that installs it."""
+
+_NAMESPACES = {"highway": "highway-env"}
 
 
 def make(env_name: str, **kwargs: Any) -> Any:
@@ -50,7 +54,24 @@ def make_vector(env_name: str, num_envs: int, **kwargs: Any) -> Any:
     )
 
 
+def _register(env_name: str) -> None:
+    """Import the library that registers an id, if it is one of `_LIBRARIES`.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    for prefix, (module, extra) in _LIBRARIES.items():
+        if env_name.startswith(prefix) and env_name not in gymnasium.registry:
+            try:
+                import_module(module)
+            except ModuleNotFoundError as error:
+                raise MissingExtraError(
+                    f"{env_name} needs a library that is not installed: pip install 'rl-envs[{extra}]'"
+                ) from error
+
+
 def _explained(call: Callable[[], Any], env_name: str) -> Any:
+    _register(env_name)
     try:
         return call()
     except gymnasium.error.UnregisteredEnv as error:

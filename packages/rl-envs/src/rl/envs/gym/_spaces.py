@@ -5,6 +5,7 @@ A space becomes one or several *places*: one for each leaf of a tree of `Dict` a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -175,6 +176,9 @@ def _convert(space: Any, *, categorical: bool) -> Conversion:
     for kind in type(space).__mro__:
         if kind in _CONVERTERS:
             return _CONVERTERS[kind](space, categorical)
+    minigrid = sys.modules.get("minigrid.core.mission")
+    if minigrid is not None and isinstance(space, minigrid.MissionSpace):  # texts, as in `Text`
+        return _text(space, categorical)
     known = ", ".join(sorted(kind.__name__ for kind in _CONVERTERS))
     raise SpecError(
         f"no spec is known for the space {space} (known: Dict, Tuple, {known}); register one with"
