@@ -65,7 +65,10 @@ def protocols(module: griffe.Object) -> Iterator[tuple[str, griffe.Class]]:
         if isinstance(member, griffe.Alias):
             if not member.target_path.startswith(f"{'.'.join(module.path.split('.')[:2])}."):
                 continue  # of another package
-            found = member.final_target
+            try:
+                found = member.final_target
+            except griffe.AliasResolutionError:  # our name for a class of another project
+                continue
         if isinstance(found, griffe.Module):
             yield from protocols(found)
         elif isinstance(found, griffe.Class) and any(str(base).startswith("Protocol") for base in found.bases):
