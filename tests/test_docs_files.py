@@ -10,7 +10,9 @@ import pytest
 from fresh_env import ROOT
 
 PACKAGES = {path.name.removeprefix("rl-"): path for path in (ROOT / "packages").iterdir() if path.is_dir()}
+OTHERS = {"rl.py", "_base.py", "rl/__init__.py"}  # a user's file, a rule, and one that must not exist
 PAGES = {
+    "architecture.md": None,
     "debugging.md": None,
     "internals/collector.md": "collectors",
     "internals/envs.md": "envs",
@@ -38,15 +40,17 @@ def code_lines(path: Path) -> list[tuple[int, str]]:
 
 
 def source(name: str, home: str | None) -> bool:
-    """Whether a file named as in the pages exists: ``core/mdp.py``, or ``_flags.py`` in any folder of home."""
+    """Whether a file named as in the pages exists: ``core/state.py``, or ``_flags.py`` in any folder of home."""
     parts = name.removeprefix("rl/").split("/")
-    package = parts.pop(0) if len(parts) > 1 and parts[0] in PACKAGES else home
-    return package is not None and any((PACKAGES[package] / "src" / "rl" / package).rglob("/".join(parts)))
+    package = parts.pop(0) if len(parts) > 1 and parts[0] in PACKAGES else None
+    if package is not None:
+        return (PACKAGES[package] / "src" / "rl" / package / "/".join(parts)).exists()
+    return home is not None and any((PACKAGES[home] / "src" / "rl" / home).rglob("/".join(parts)))
 
 
 @pytest.mark.parametrize(("page", "home"), PAGES.items(), ids=PAGES)
 def test_source_files_that_a_page_names_exist(page, home):
-    names = set(re.findall(r"[\w./]*\w\.py\b", (ROOT / "docs" / page).read_text())) - {"rl.py"}  # a user's file
+    names = set(re.findall(r"[\w./]*\w\.(?:py|h)\b", (ROOT / "docs" / page).read_text())) - OTHERS
     assert names
     assert [name for name in sorted(names) if not source(name, home)] == []
 
@@ -55,6 +59,7 @@ def test_a_missing_file_would_be_found():
     assert source("_flags.py", "envs")
     assert not source("_flags.py", "core")
     assert not source("core/_flags.py", None)
+    assert not source("envs/_flags.py", None)  # it is in a folder
 
 
 @BY_PAGE

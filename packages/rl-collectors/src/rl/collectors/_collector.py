@@ -120,7 +120,7 @@ class Collector:
         self._postproc = postproc
         self._storing = None if storing_device is None else torch.device(storing_device)
         self._exploration = exploration_type
-        self._track, self._cut = track_traj_ids, set_truncated
+        self._track, self._set_truncated = track_traj_ids, set_truncated
         self._clock = Clock() if profile else None
         self._seconds = 0.0
         self._assemble = Assembler(self._batch_size)
@@ -190,11 +190,11 @@ class Collector:
         self._check_done(entries)
         if self._track:
             self._number(entries, ids)
-        if self._cut:
+        if self._set_truncated:
             _truncate_last(entries[NEXT], len(self._batch_size))
         self._frames += self.frames_per_batch
         batch = self._assemble.tensordict(entries)
-        self._carried.check(batch, starts=starts, cut=self._cut)
+        self._carried.check(batch, starts=starts, cut=self._set_truncated)
         return batch
 
     def _check_done(self, entries: dict[str, Any]) -> None:

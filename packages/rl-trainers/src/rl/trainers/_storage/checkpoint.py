@@ -1,4 +1,4 @@
-"""Checkpoints of runs: files of `rl.core.state`."""
+"""Checkpoints of runs: written at once and checked by `rl.core.state`."""
 
 from __future__ import annotations
 

@@ -91,14 +91,14 @@ static int64_t shared(const rl_span *span) {
 #define T f32
 #define REAL float
 #define BITS int32_t
-#include "tree_walk.h"
+#include "tree_operations.h"
 #undef T
 #undef REAL
 #undef BITS
 #define T f64
 #define REAL double
 #define BITS int64_t
-#include "tree_walk.h"
+#include "tree_operations.h"
 #undef T
 #undef REAL
 #undef BITS
@@ -111,14 +111,14 @@ static int64_t shared(const rl_span *span) {
 #define T f32
 #define REAL float
 #define BITS int32_t
-#include "tree_walk.h"
+#include "tree_operations.h"
 #undef T
 #undef REAL
 #undef BITS
 #define T f64
 #define REAL double
 #define BITS int64_t
-#include "tree_walk.h"
+#include "tree_operations.h"
 #undef T
 #undef REAL
 #undef BITS

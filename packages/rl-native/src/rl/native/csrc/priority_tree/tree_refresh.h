@@ -1,4 +1,4 @@
-/* Writes of leaves, and recomputation of the nodes above. Part of tree_walk.h: once for each dtype of the leaves and
+/* Writes of leaves, and recomputation of the nodes above. Part of tree_operations.h: once for each dtype of the leaves and
  * instruction set. */
 
 /* Rows of a batch that are propagated together. Blocks of doubles are not vectorized: it takes as long. */

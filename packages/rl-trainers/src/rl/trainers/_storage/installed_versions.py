@@ -1,4 +1,4 @@
-"""Versions of the packages that a run used."""
+"""Versions of the packages that a run used: recorded in its summary, never compared."""
 
 from __future__ import annotations
 

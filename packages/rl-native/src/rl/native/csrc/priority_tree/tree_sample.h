@@ -1,4 +1,4 @@
-/* Sampling. Part of tree_walk.h: once for each dtype of the leaves and instruction set. */
+/* Sampling. Part of tree_operations.h: once for each dtype of the leaves and instruction set. */
 
 /* Uniform numbers in [0, 1): 52 bits of splitmix64 of seed and position (Steele, Lea and Flood, 2014). */
 TARGET static void FN(uniform)(double *u, int64_t from, int64_t n, uint64_t seed) {

@@ -158,7 +158,7 @@ TARGET static int64_t FN(set_errors)(const rl_tree *t, const int64_t *index, con
     return RL_TREE_OK;
 }
 
-#include "tree_draw.h"
+#include "tree_sample.h"
 
 TARGET static int64_t FN(get)(const rl_tree *t, const int64_t *index, REAL *priority, int64_t n) {
     int64_t bad;
