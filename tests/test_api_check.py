@@ -54,9 +54,9 @@ def test_an_unchanged_copy_passes(copy):
 @pytest.mark.parametrize(
     ("file", "old", "new", "named"),
     [
-        pytest.param("contract.py", "def rename(self, names", "def rename(self, more, names", "more", id="argument"),
-        pytest.param("contract.py", "def refuse(", "def reject(", "refuse", id="method"),
-        pytest.param("checks.py", "same_shape", "one_shape", "same_shape", id="function"),
+        pytest.param("contract/_contract.py", "def rename(self, names", "def rename(self, more, names", "more", id="argument"),
+        pytest.param("contract/_contract.py", "def refuse(", "def reject(", "refuse", id="method"),
+        pytest.param("arguments/__init__.py", "same_shape", "one_shape", "same_shape", id="function"),
         pytest.param("__init__.py", '    "explain",\n', "", "explain", id="name-of-the-root"),
         pytest.param(
             "interfaces/_env.py", "    def close(", "    def render(self): ...\n\n    def close(", "render", id="member"
@@ -86,7 +86,7 @@ def test_a_break_is_named_and_fails(copy, file, old, new, named):
 
 
 def test_a_break_with_a_new_series_passes(copy):
-    doctor(copy / "contract.py", "def refuse(", "def reject(")
+    doctor(copy / "contract/_contract.py", "def refuse(", "def reject(")
     doctor(copy / "__about__.py", '"0.2', '"0.3')
     done = check(copy.parents[4])
     assert done.returncode == 0, done.stdout
@@ -96,7 +96,9 @@ def test_a_break_with_a_new_series_passes(copy):
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        pytest.param("checks.py", "def same", "def another() -> None:\n    ...\n\n\ndef same", id="function"),
+        pytest.param(
+            "arguments/_checks.py", "def same", "def another() -> None:\n    ...\n\n\ndef same", id="function"
+        ),
         pytest.param("hookspecs.py", "(tensors: ", "(size: int, tensors: ", id="argument-of-a-hook"),
         pytest.param("component.py", '"env": (1, 1)', '"env": (1, 2)', id="newer-contract"),
         pytest.param(PROJECT, "pluggy>=1.5,<2", "pluggy>=1.4", id="wider-bound"),

@@ -109,8 +109,8 @@ def test_set_truncated_marks_the_last_step_and_no_shared_tensor():
             flag = Categorical(2, shape=(1,), dtype=torch.bool)
             self.done_spec = Composite(done=flag, truncated=flag)
 
-        def _running(self):
-            return {**super()._running(), "truncated": torch.zeros(2, 1, dtype=torch.bool)}
+        def _flags(self, terminated=None):
+            return {**super()._flags(terminated), "truncated": torch.zeros(2, 1, dtype=torch.bool)}
 
     data = Cut().rollout(3, set_truncated=True)
     assert data["next", "truncated"][..., 0].tolist() == [[False, False, True]] * 2

@@ -1,23 +1,31 @@
-"""Rollout of a policy in an environment, on TensorDicts."""
+"""Rollout of a policy in an environment, on tensors by key where possible, else on TensorDicts."""
 
 # ruff: noqa: SLF001  # the parts of an environment share its rules, which users do not see
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core import set_recurrent_mode
 from rl.core.errors import ContractError, RLError, SpecError
-from rl.core.keys import as_tuple, key_str, unwrap
+from rl.core.interfaces import LeafEnv, Leaves
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.core.lowering import Lowered, lower
+from rl.core.specs import Composite
 from rl.envs.base._checks import check_entries
+from rl.envs.base._random_policy import RandomPolicy
 from rl.envs.base._specs import leaf_keys
 
 __all__ = ["rollout"]
+
+_AHEAD = 1 << 14
+"""Numbers of random actions that are drawn at once."""
 
 
 def rollout(
@@ -30,8 +38,12 @@ def rollout(
     stop: str,
     contiguous: bool,
     set_truncated: bool,
+    storing_device: torch.device | str | int | None = None,
 ) -> TensorDictBase:
     """Run the steps of `EnvBase.rollout`, after the first reset.
+
+    An environment with a leaf form and a policy with a lowered form run on tensors by key, and become one TensorDict
+    at the end; all others run on TensorDicts.
 
     Args:
         env: the environment.
@@ -42,11 +54,23 @@ def rollout(
         stop: when an episode ends: ``any`` stops, ``all`` stops when all have, ``never`` resets.
         contiguous: stack into tensors.
         set_truncated: mark the last step.
+        storing_device: device of the result; that of the entries if None.
 
     Returns:
         ``[*B, T]``, the last dimension named ``time``.
     """
+    if contiguous and callback is None and storing_device is None and stop != "all":
+        leaf = env.lowered() if env._rl.flags.levels == [()] else None
+        act = _drawn_ahead(env.full_action_spec, max_steps) if policy is None else lower(policy)
+        if leaf is not None and act is not None:
+            root: Leaves = {key: start.get(key) for key in leaf_keys(start)}
+            if all(key in root for key in act.in_keys):  # else the other path says what is missing
+                return _leaf_rollout(env, leaf, root, max_steps, act, stop=stop, set_truncated=set_truncated)
     steps: list[TensorDictBase] = []
+
+    def store(td: TensorDictBase) -> None:
+        steps.append(td if storing_device is None else td.to(storing_device))
+
     td = start.copy()
     for count in range(1, max_steps + 1):
         td = _act(env, policy, td)
@@ -55,7 +79,7 @@ def rollout(
         else:
             td, following = env.step(td), None
         td.pop("_step", None)
-        steps.append(td)
+        store(td)
         if callback is not None:
             callback(env, td)
         if count == max_steps:
@@ -69,8 +93,75 @@ def rollout(
                 following.set("_step", ~over)
         td = following
     if set_truncated:
-        steps[-1] = _truncate(env, steps[-1])
+        last = steps[-1].copy()
+        steps[-1] = last.set("next", _truncate(env, last.get("next").copy()))
     return _stack(env, steps, contiguous=contiguous)
+
+
+def _leaf_rollout(
+    env: Any, leaf: LeafEnv, root: Leaves, max_steps: int, policy: Any, *, stop: str, set_truncated: bool
+) -> TensorDictBase:
+    act, reads = getattr(policy, "fn", policy), policy.in_keys
+    writes = [(key[0] == "next" and isinstance(key, tuple), key) for key in policy.out_keys]
+    writes = [(below, unwrap(key[1:]) if below else key) for below, key in writes]
+    dropped = [*env.reward_keys, *env.action_keys]
+    single = env.batch_size.numel() == 1 and env.full_done_spec["done"].shape.numel() == 1
+    roots: list[Leaves] = []
+    nexts: list[Leaves] = []
+    with set_recurrent_mode(False):  # whatever holds outside: these are single steps
+        for count in range(1, max_steps + 1):
+            extra: Leaves = {}
+            for (below, key), value in zip(writes, act(*[root[key] for key in reads]), strict=True):
+                (extra if below else root)[key] = value
+            outcome = leaf.step_leaves(root)
+            roots.append(root)
+            nexts.append({**extra, **outcome} if extra else outcome)
+            over = bool(outcome["done"] if single else outcome["done"].any())
+            if count == max_steps or (over and stop == "any"):
+                break
+            root = {**root, **nexts[-1]}
+            for key in dropped:
+                root.pop(key, None)
+            if over:
+                root = {**root, **leaf.reset_leaves(root, outcome["done"])}
+    if set_truncated:
+        nexts[-1] = _truncate(env, nexts[-1].copy())
+    return _assemble(env, roots, nexts)
+
+
+def _drawn_ahead(spec: Composite, steps: int) -> Lowered:
+    """Random actions, drawn for many steps at once unless a mask may change between them."""
+    keys = leaf_keys(spec)
+    if any(getattr(spec[key], "mask", None) is not None for key in keys):
+        return RandomPolicy(spec).lowered()
+    ahead = max(1, min(steps, _AHEAD // max(1, sum(spec[key].shape.numel() for key in keys))))
+    drawn: Iterator[tuple[Tensor, ...]] = iter(())
+
+    def draw() -> tuple[Tensor, ...]:
+        nonlocal drawn
+        for one in drawn:
+            return one
+        drawn = zip(*[spec[key].rand((ahead,)).unbind(0) for key in keys], strict=True)
+        return next(drawn)
+
+    return Lowered(draw, [], keys)
+
+
+def _assemble(env: Any, roots: list[Leaves], nexts: list[Leaves]) -> TensorDictBase:
+    dim = len(env.batch_size)
+    _check_same_keys([root.keys() for root in roots])
+    _check_same_keys([outcome.keys() for outcome in nexts])
+    try:
+        columns: Any = {key: torch.stack([row[key] for row in roots], dim) for key in roots[0]}
+        below: Any = {key: torch.stack([row[key] for row in nexts], dim) for key in nexts[0]}
+    except Exception:
+        _explain_outcomes(env, nexts)
+        raise
+    env._rl.flags.check(below, env._rl.owner)
+    names = [*[None] * dim, "time"]
+    size = (*env.batch_size, len(roots))
+    out = TensorDict(columns, size, names=names, device=env.device)
+    return out.set("next", TensorDict(below, size, names=names, device=env.device))
 
 
 def _act(env: Any, policy: Any, td: TensorDictBase) -> TensorDictBase:
@@ -95,44 +186,50 @@ def _over(env: Any, td: TensorDictBase) -> Tensor:
     return flags[0] if len(flags) == 1 else torch.stack(flags).all(0)
 
 
-def _truncate(env: Any, td: TensorDictBase) -> TensorDictBase:
-    outcome = td.get("next").copy()
+def _truncate(env: Any, outcome: Any) -> Any:
+    """Set the truncated and done flags of a step, in place."""
     keys = [key for key in env.done_keys if as_tuple(key)[-1] == "truncated"]
     if not keys:
         raise RLError(
             f"rollout(set_truncated=True): {type(env).__name__} has no 'truncated' flag (done keys: {env.done_keys});"
-            " add one to its done_spec, or append StepCounter(max_steps=...)"
+            " add one with env.add_truncated_keys(), or append StepCounter(max_steps=...)"
         )
     for key in keys:
-        over = torch.ones_like(outcome.get(key))
-        outcome.set(key, over)
-        outcome.set(unwrap((*as_tuple(key)[:-1], "done")), over.clone())
-    return td.copy().set("next", outcome)
+        over = torch.ones_like(outcome[key])
+        outcome[key] = over
+        outcome[unwrap((*as_tuple(key)[:-1], "done"))] = over.clone()
+    return outcome
 
 
 def _stack(env: Any, steps: list[TensorDictBase], *, contiguous: bool) -> TensorDictBase:
     dim = len(env.batch_size)
     if contiguous:
-        first = set(leaf_keys(steps[0]))
-        for number, step in enumerate(steps[1:], 1):
-            keys = set(leaf_keys(step))
-            if keys != first:
-                odd = ", ".join(key_str(key) for key in sorted(first ^ keys, key=str))
-                raise ContractError(
-                    f"rollout: step {number} has other entries than step 0 ({odd}); write them"
-                    " from the first step on, for example a reset that puts a start value (of a recurrent policy: the"
-                    " transform policy.make_tensordict_primer())"
-                )
+        _check_same_keys([set(leaf_keys(step)) for step in steps])
         try:
             out: Any = torch.stack(steps, dim)  # pyright: ignore[reportArgumentType]  # torch knows tensors only
         except Exception:
-            for step in steps:
-                outcome = step.get("next")
-                specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
-                check_entries(outcome, specs, owner=f"{env._rl.owner}._step", allowed=leaf_keys(outcome))
+            _explain_outcomes(env, [step.get("next") for step in steps])
             raise
     else:
         out = LazyStackedTensorDict.lazy_stack(steps, dim)
     env._rl.flags.check(out.get("next"), env._rl.owner)
     out.names = [*[None] * dim, "time"]
     return out
+
+
+def _check_same_keys(steps: Sequence[AbstractSet[NestedKey]]) -> None:
+    for number, keys in enumerate(steps):
+        if keys != steps[0]:
+            odd = ", ".join(key_str(key) for key in sorted(steps[0] ^ keys, key=str))
+            raise ContractError(
+                f"rollout: step {number} has other entries than step 0 ({odd}); write them"
+                " from the first step on, for example a reset that puts a start value (of a recurrent policy: the"
+                " transform policy.make_tensordict_primer())"
+            )
+
+
+def _explain_outcomes(env: Any, outcomes: list[Any]) -> None:
+    """Raise a SpecError if an outcome does not agree with the specs."""
+    for outcome in outcomes:
+        specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
+        check_entries(outcome, specs, owner=f"{env._rl.owner}._step", allowed=leaf_keys(outcome))

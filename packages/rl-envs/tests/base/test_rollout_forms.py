@@ -1,0 +1,72 @@
+"""`rollout` gives the same on tensors by key and on TensorDicts."""
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule, TensorDictSequential
+
+from rl.envs import CartPoleEnv, GymEnv, PendulumEnv, RewardSum, StepCounter, TensorDictPrimer
+from rl.core.specs import Unbounded
+
+
+def push(observation):
+    return (observation[..., 2] > 0).long()
+
+
+def make(kind):
+    if kind == "gym":
+        env = GymEnv("CartPole-v1", categorical_action_encoding=True)
+    elif kind == "gyms":
+        env = GymEnv("CartPole-v1", num_envs=3, categorical_action_encoding=True)
+    else:
+        env = CartPoleEnv([2, 2], categorical_action_encoding=True).append_transform(StepCounter(max_steps=7))
+    env = env.append_transform(RewardSum())
+    env.set_seed(3)
+    return env
+
+
+@pytest.mark.parametrize("kind", ["gym", "gyms", "native"])
+@pytest.mark.parametrize("go_on", [False, True])
+def test_both_forms_agree(kind, go_on):
+    policy = TensorDictModule(push, ["observation"], ["action"])
+    options = {"break_when_any_done": not go_on, "set_truncated": True}
+    fast = make(kind).rollout(60, policy, **options)
+    slow = make(kind).rollout(60, lambda td: policy(td), **options)  # nothing to lower
+    assert fast.names == slow.names
+    assert (fast == slow).all()
+    assert set(fast.keys(True, True)) == set(slow.keys(True, True))
+
+
+def test_a_state_under_next_is_carried_and_reset():
+    class Memory(torch.nn.Module):
+        def forward(self, observation, memory):
+            return push(observation), memory + 1
+
+    policy = TensorDictSequential(
+        TensorDictModule(Memory(), ["observation", "memory"], ["action", ("next", "memory")])
+    )
+    env = make("gyms").append_transform(TensorDictPrimer({"memory": Unbounded(1)}))
+    data = env.rollout(30, policy, break_when_any_done=False)
+    count = torch.zeros(3, 1)
+    for t in range(30):
+        assert (data["memory"][:, t] == count).all()
+        assert (data["next", "memory"][:, t] == count + 1).all()
+        count = torch.where(data["next", "done"][:, t], 0, count + 1)
+
+
+def test_other_entries_of_the_start_stay():
+    start = PendulumEnv().reset().set("goal", torch.tensor([7.0]))
+    policy = TensorDictModule(lambda x: x[..., :1], ["observation"], ["action"])
+    data = PendulumEnv().rollout(3, policy, auto_reset=False, tensordict=start)
+    assert data["goal"].tolist() == [[7.0]] * 3
+    assert (data["observation"][0] == start["observation"]).all()
+
+
+def test_random_actions_cover_the_choices_and_follow_the_seed():
+    env = GymEnv("CartPole-v1", num_envs=2)
+    torch.manual_seed(1)
+    one = env.rollout(400, break_when_any_done=False)["action"]
+    torch.manual_seed(1)
+    two = env.rollout(400, break_when_any_done=False)["action"]
+    assert (one == two).all()
+    assert (one.sum(-1) == 1).all()
+    assert 0.4 < one[..., 0].float().mean() < 0.6
