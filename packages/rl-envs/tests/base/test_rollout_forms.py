@@ -4,8 +4,18 @@ import pytest
 import torch
 from tensordict.nn import TensorDictModule, TensorDictSequential
 
-from rl.envs import CartPoleEnv, GymEnv, PendulumEnv, RewardSum, StepCounter, TensorDictPrimer
 from rl.core.specs import Unbounded
+from rl.envs import CartPoleEnv, GymEnv, PendulumEnv, RewardSum, StepCounter, TensorDictPrimer
+
+
+class NotLowered:
+    """A policy that is called with TensorDicts."""
+
+    def __init__(self, policy):
+        self.policy = policy
+
+    def __call__(self, td):
+        return self.policy(td)
 
 
 def push(observation):
@@ -30,7 +40,7 @@ def test_both_forms_agree(kind, go_on):
     policy = TensorDictModule(push, ["observation"], ["action"])
     options = {"break_when_any_done": not go_on, "set_truncated": True}
     fast = make(kind).rollout(60, policy, **options)
-    slow = make(kind).rollout(60, lambda td: policy(td), **options)  # nothing to lower
+    slow = make(kind).rollout(60, NotLowered(policy), **options)
     assert fast.names == slow.names
     assert (fast == slow).all()
     assert set(fast.keys(True, True)) == set(slow.keys(True, True))
@@ -41,9 +51,7 @@ def test_a_state_under_next_is_carried_and_reset():
         def forward(self, observation, memory):
             return push(observation), memory + 1
 
-    policy = TensorDictSequential(
-        TensorDictModule(Memory(), ["observation", "memory"], ["action", ("next", "memory")])
-    )
+    policy = TensorDictSequential(TensorDictModule(Memory(), ["observation", "memory"], ["action", ("next", "memory")]))
     env = make("gyms").append_transform(TensorDictPrimer({"memory": Unbounded(1)}))
     data = env.rollout(30, policy, break_when_any_done=False)
     count = torch.zeros(3, 1)

@@ -263,9 +263,10 @@ def test_missing_libraries_get_the_line_that_installs_them():
     [
         pytest.param({"num_envs": 0}, "at least 1", id="none"),
         pytest.param({"frame_skip": 0}, "at least 1", id="skip"),
-        pytest.param({"vectorization": "threads"}, "'in-process' or 'native'", id="vectorization"),
+        pytest.param({"vectorization": "threads"}, "'in-process', 'native' or 'async'", id="vectorization"),
         pytest.param({"vectorization": "native"}, "needs num_envs", id="native-one"),
-        pytest.param({"vectorization": "native", "num_envs": 2}, "NEXT_STEP", id="native-autoreset"),
+        pytest.param({"pixels_only": True}, "from_pixels=True", id="pixels"),
+        pytest.param({"vectorization": "native", "num_envs": 2, "frame_skip": 2}, "frame_skip", id="native-skip"),
         pytest.param(
             {"vectorization": "native", "num_envs": 2, "wrappers": [lambda env: env]}, "wrappers", id="native-wrappers"
         ),

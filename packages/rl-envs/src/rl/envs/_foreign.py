@@ -19,7 +19,6 @@ gym_env = foreign_arguments(
         **_ENV,
         "batch_size": ("needless: it is that of the simulator; use num_envs=", None),
         "convert_actions_to_numpy": ("needless: a simulator gets NumPy arrays", True),
-        "pixels_only": ("not available yet: with from_pixels=True the other observations stay", False),
     },
     replaced={"missing_obs_value": "needless: every reset has an observation"},
 )

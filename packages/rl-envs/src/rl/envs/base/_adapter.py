@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
-from rl.core.errors import SpecError
-from rl.core.interfaces import Env, LeafEnv, Leaves, missing_env_members
+from rl.core.errors import RLError, SpecError
+from rl.core.interfaces import Env, LeafEnv, missing_env_members
 from rl.core.lowering import lower_env
 from rl.core.specs import Composite
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
 from rl.envs.base._leaf import LeafCalls, LeafForm, reset_where
 from rl.envs.base._rules import partial_root
-from rl.envs.base._specs import leaf_keys
 
 __all__ = ["EnvAdapter", "as_env"]
 
@@ -55,7 +54,6 @@ class EnvAdapter(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         self.done_spec = self._of_one_element("full_done_spec")
         if getattr(env, "full_state_spec", None) is not None:
             self.state_spec = self._of_one_element("full_state_spec")
-        self._lacks_flags = set(self.done_keys) != set(leaf_keys(env.full_done_spec))
 
     def _of_one_element(self, name: str) -> Composite:
         spec = getattr(self.base_env, name)
@@ -81,17 +79,14 @@ class EnvAdapter(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         leaf = lower_env(self.base_env)
         if leaf is None:
             return None
-        restart = reset_where(self.base_env, leaf)
-        if not self._lacks_flags:
-            return LeafForm(self, LeafCalls(restart, leaf.step_leaves, leaf.reset_leaves))
+        return LeafForm(self, LeafCalls(reset_where(self.base_env, leaf), leaf.step_leaves, leaf.reset_leaves))
 
-        def reset(mask: Tensor | None) -> Leaves:
-            return self._rl.flags.clear(restart(mask), self.full_done_spec)
-
-        def step(root: Leaves) -> Leaves:
-            return self._rl.flags.complete(leaf.step_leaves(root), self.full_done_spec, self._name)
-
-        return LeafForm(self, LeafCalls(reset, step))
+    def to(self, target: torch.device | str | int | torch.dtype) -> EnvBase:
+        if not isinstance(target, torch.dtype):
+            if getattr(self.base_env, "to", None) is None:
+                raise RLError(f"{self._name} cannot move to {target}: it has no method to(device)")
+            self.base_env.to(target)
+        return super().to(target)
 
     # ---- delegated to the environment
 

@@ -1,19 +1,23 @@
 """`EnvBase`: base class of environments that are written from TensorDict to TensorDict."""
 
+# ruff: noqa: SLF001  # environments that consist of others use their rules
+
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeGuard
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.interfaces import LeafEnv
-from rl.core.keys import NestedKey, unwrap
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import StepMDP, merge_reset, where_reset
+from rl.core.specs import Composite
 from rl.envs import _foreign
 from rl.envs.base._checks import (
     as_batch_size,
@@ -23,7 +27,9 @@ from rl.envs.base._checks import (
     warn_not_restorable,
 )
 from rl.envs.base._flags import Masks
-from rl.envs.base._rollout import rollout
+from rl.envs.base._given_actions import GivenActions
+from rl.envs.base._infer_specs import infer_specs
+from rl.envs.base._rollout import on_its_device, rollout, write_into
 from rl.envs.base._rules import StepRules
 from rl.envs.base._specs import SpecNames, leaf_keys
 
@@ -57,6 +63,9 @@ class EnvBase(SpecNames):
     - ``_step(td)`` returns a new TensorDict with the entries under ``next``. Missing done flags are completed.
     - ``_set_seed(seed)`` seeds the simulator.
 
+    An environment whose state is in the TensorDict may offer ``_set_state(td)``: the root entries of episodes that
+    begin in the state entries of `td`; ``reset(td, set_state=True)`` calls it.
+
     The results of the first two are compared with the specs at the first reset and the first step; at each one if
     `debug` is true. Inherit `LeafEnvBase` instead for an environment that collectors step without TensorDicts. The
     attribute ``_rl`` is reserved.
@@ -85,6 +94,9 @@ class EnvBase(SpecNames):
     batch_size: torch.Size
     device: torch.device | None
     debug: bool
+    batch_locked: bool = True
+    """Whether inputs must have `batch_size`. An environment without a batch that sets it to False takes TensorDicts of
+    any batch, and runs as many copies; its methods read ``self.batch_size``."""
     __final: ClassVar[Mapping[str, Any]] = {}
     _rl: StepRules = _Rules()  # pyright: ignore[reportAssignmentType]  # until the constructor sets it
 
@@ -143,6 +155,13 @@ class EnvBase(SpecNames):
         del seed
         raise RLError(f"{type(self).__name__} implements no _set_seed(seed): it cannot be made repeatable")
 
+    def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
+        del tensordict
+        raise RLError(
+            f"{type(self).__name__} cannot begin in a given state: it implements no _set_state(td). Continue from a"
+            " saved one with load_state_dict(state) instead"
+        )
+
     def _close(self) -> None:
         """Release the resources of the environment; called once."""
 
@@ -152,12 +171,14 @@ class EnvBase(SpecNames):
 
     # ---- episodes
 
-    def reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+    def reset(self, tensordict: TensorDictBase | None = None, *, set_state: bool = False) -> TensorDictBase:
         """Start new episodes.
 
         Args:
             tensordict: root entries. With ``_reset`` (bool, the shape of the done flag next to it) only the marked
                 elements are reset, and the others keep the entries of `tensordict`.
+            set_state: begin in the state entries (`state_keys`) of `tensordict`, in environments whose state is in
+                the TensorDict.
 
         Returns:
             `tensordict`, updated, or a new one: observations, state, and done flags, which are false.
@@ -165,9 +186,13 @@ class EnvBase(SpecNames):
         Raises:
             ShapeError: if the batch or a mask has the wrong shape.
             SpecError: if the result of ``_reset`` does not agree with the specs (first reset).
+            ContractError: if `set_state` is true and a state entry is missing.
         """
         rules = self._rl
         rules.check_open()
+        if self.__takes(tensordict):
+            return self.with_batch(tensordict.batch_size).reset(tensordict, set_state=set_state)
+        state = self.__given_state(tensordict) if set_state else None
         masks = None
         if tensordict is not None:
             rules.check_batch(tensordict, "reset")
@@ -175,7 +200,10 @@ class EnvBase(SpecNames):
         if masks is not None and not any(bool(mask.any()) for mask in masks.values()):
             return tensordict if tensordict is not None else TensorDict({}, self.batch_size)
         given = tensordict if masks is None else self.__mask_entries(masks)
-        fresh = self._reset(given)
+        if state is None:
+            fresh = self._reset(given)
+        else:
+            fresh = self._set_state(state if given is None or masks is None else state.update(given))
         rules.check_result(fresh, given, "_reset")
         rules.flags.clear(fresh, self.full_done_spec)
         check_not_done(fresh, rules.flags.done_keys, masks, rules.owner)
@@ -186,6 +214,45 @@ class EnvBase(SpecNames):
             current: Any = tensordict
             fresh = TensorDict(merge_reset(current, leaves, masks), batch_size=self.batch_size, device=self.device)
         return fresh if tensordict is None else tensordict.update(fresh)
+
+    def __given_state(self, tensordict: TensorDictBase | None) -> TensorDict:
+        """A copy of the state entries of `tensordict`."""
+        found = {} if tensordict is None else {key: tensordict.get(key, None) for key in self.state_keys}
+        missing = [key_str(key) for key, value in found.items() if value is None]
+        if missing or not found:
+            raise ContractError(
+                f"{self._rl.owner}.reset(set_state=True) reads its state entries ({self.state_keys or 'it has none'})"
+                f" from the TensorDict, which lacks {', '.join(missing) or 'them'}: take them from an earlier root"
+            )
+        entries: Any = {key: value.clone() for key, value in found.items()}
+        return TensorDict(entries, batch_size=self.batch_size, device=self.device)
+
+    def __takes(self, tensordict: TensorDictBase | None) -> TypeGuard[TensorDictBase]:
+        """Whether `tensordict` has another batch than this environment, which takes any."""
+        return not self.batch_locked and tensordict is not None and tensordict.batch_size != self.batch_size
+
+    def with_batch(self, batch_size: Iterable[int]) -> Self:
+        """Return this environment with another batch: the same parameters and random numbers.
+
+        Inputs with another batch than `batch_size` are given to it.
+
+        Raises:
+            SpecError: if the environment has a fixed batch (`batch_locked`).
+        """
+        size = as_batch_size(batch_size, self._rl.owner)
+        if self.batch_locked:
+            raise SpecError(
+                f"{self._rl.owner} runs {list(self.batch_size)} copies only: make another with {list(size)}"
+            )
+        other = self._rl.other_batch.get(size)
+        if other is None:
+            other = copy.copy(self)
+            other.batch_size = size
+            other._rl = self._rl.with_batch(size)
+            if self._rl.compile_options is not None:
+                other.compile(**self._rl.compile_options)
+            self._rl.other_batch = {size: other}  # the last one
+        return other
 
     def __mask_entries(self, masks: Masks) -> TensorDict:
         """The masks by key, for ``_reset``; at the root their union."""
@@ -211,6 +278,8 @@ class EnvBase(SpecNames):
         """
         rules = self._rl
         rules.check_open()
+        if self.__takes(tensordict):
+            return self.with_batch(tensordict.batch_size).step(tensordict)
         unchecked = self.debug or not rules.step_checked
         if unchecked:
             rules.check_batch(tensordict, "step")
@@ -278,7 +347,7 @@ class EnvBase(SpecNames):
             tensordict.set(key, flag.clone())
         return self.reset(tensordict)
 
-    def rollout(
+    def rollout(  # noqa: PLR0913  # TorchRL's arguments
         self,
         max_steps: int,
         policy: Callable[[TensorDictBase], TensorDictBase] | None = None,
@@ -290,6 +359,10 @@ class EnvBase(SpecNames):
         return_contiguous: bool = True,
         tensordict: TensorDictBase | None = None,
         set_truncated: bool = False,
+        actions: TensorDictBase | Tensor | None = None,
+        out: TensorDictBase | None = None,
+        storing_device: torch.device | str | int | None = None,
+        auto_cast_to_device: bool = False,
     ) -> TensorDictBase:
         """Run the policy for some steps.
 
@@ -307,22 +380,53 @@ class EnvBase(SpecNames):
             return_contiguous: one tensor for each entry; a lazy stack of the steps if false.
             tensordict: root entries to start from; handed to `reset` if `auto_reset`.
             set_truncated: mark the last step as truncated and done.
+            actions: the action of each step instead of a policy: a tensor ``[*B, T, ...]`` for the only action, or a
+                TensorDict ``[*B, T]`` with all of them. The rollout has at most T steps.
+            out: a TensorDict ``[*B, T]`` with the entries of the rollout, T at least the number of steps; its first
+                steps are overwritten.
+            storing_device: device of the result; that of the environment if None.
+            auto_cast_to_device: move the policy's input to the device of its first parameter, and its output back.
 
         Returns:
-            ``[*B, T]``; the last dimension is named ``time``.
+            ``[*B, T]``; the last dimension is named ``time``. With `out`, a view of what was written.
 
         Raises:
-            RLError: if there is nothing to start from, or no flag for `set_truncated`.
+            RLError: if there is nothing to start from, no flag for `set_truncated`, or both a policy and actions.
+            ShapeError: if `actions` or `out` has another batch, or `out` is shorter than the rollout.
+            ContractError: if `out` has other entries.
         """
+        if self.__takes(tensordict):
+            return self.with_batch(tensordict.batch_size).rollout(
+                max_steps,
+                policy,
+                callback,
+                auto_reset=auto_reset,
+                break_when_any_done=break_when_any_done,
+                break_when_all_done=break_when_all_done,
+                return_contiguous=return_contiguous,
+                tensordict=tensordict,
+                set_truncated=set_truncated,
+                actions=actions,
+                out=out,
+                storing_device=storing_device,
+                auto_cast_to_device=auto_cast_to_device,
+            )
         mode = "all" if break_when_all_done else "any" if break_when_any_done else "never"
         max_steps = as_integer(max_steps, "rollout", "max_steps", 1)
         if not auto_reset and tensordict is None:
             raise RLError("rollout(auto_reset=False) has nothing to start from: pass tensordict=env.reset()")
+        if actions is not None:
+            if policy is not None:
+                raise RLError("rollout takes a policy or actions, and was given both: leave one out")
+            policy = GivenActions(self, actions)
+            max_steps = min(max_steps, policy.steps)
+        elif policy is not None and auto_cast_to_device:
+            policy = on_its_device(policy, self.device)
         if auto_reset or tensordict is None:
             start = self.reset(tensordict)
         else:
             start = self.maybe_reset(self._rl.flags.complete(tensordict.copy(), self.full_done_spec, self._rl.owner))
-        return rollout(
+        found = rollout(
             self,
             start,
             max_steps,
@@ -331,14 +435,46 @@ class EnvBase(SpecNames):
             stop=mode,
             contiguous=return_contiguous,
             set_truncated=set_truncated,
+            storing_device=storing_device,
         )
+        return found if out is None else write_into(out, found)
 
     # ---- utilities
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Write random actions, sampled from the action spec with torch's global generator."""
+        if self.__takes(tensordict):
+            return self.with_batch(tensordict.batch_size).rand_action(tensordict)
         td = TensorDict({}, batch_size=self.batch_size, device=self.device) if tensordict is None else tensordict
         return td.update(self.full_action_spec.rand())
+
+    def all_actions(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Return every action, ``[n, *B]``, for an environment whose actions are all discrete.
+
+        Args:
+            tensordict: its entries are repeated next to each action; actions alone if None.
+
+        Raises:
+            SpecError: if an action is continuous, or there are too many.
+
+        Example:
+            >>> from rl.envs import CartPoleEnv
+            >>> CartPoleEnv(categorical_action_encoding=True).all_actions()["action"]
+            tensor([0, 1])
+        """
+        each = self.full_action_spec_unbatched.enumerate()
+        count = each.batch_size[0]
+        batch = len(self.batch_size)
+        actions = TensorDict(
+            {
+                key: each.get(key).reshape(count, *[1] * batch, *spec.shape[batch:]).expand(count, *spec.shape)
+                for key in self.action_keys
+                for spec in [self.full_action_spec[key]]
+            },  # pyright: ignore[reportArgumentType]  # nested keys
+            batch_size=(count, *self.batch_size),
+            device=self.device,
+        )
+        return actions if tensordict is None else tensordict.expand(count, *self.batch_size).clone().update(actions)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Step with random actions, from a reset if `tensordict` is None."""
@@ -369,6 +505,126 @@ class EnvBase(SpecNames):
         import rl.envs  # finds the class by its public name: transforms build on this module
 
         return rl.envs.TransformedEnv(self, transform)
+
+    # ---- specs, device, compilation
+
+    @property
+    def output_spec(self) -> Composite:
+        """What the environment writes: ``full_observation_spec``, ``full_reward_spec`` and ``full_done_spec``."""
+        return self.__composite("full_observation_spec", "full_reward_spec", "full_done_spec")
+
+    @property
+    def input_spec(self) -> Composite:
+        """What the environment reads: ``full_action_spec`` and ``full_state_spec``."""
+        return self.__composite("full_action_spec", "full_state_spec")
+
+    @property
+    def specs(self) -> Composite:
+        """All specs: `output_spec` and `input_spec`."""
+        return self.__composite("output_spec", "input_spec")
+
+    def __composite(self, *names: str) -> Composite:
+        return Composite({name: getattr(self, name) for name in names}, shape=self.batch_size).lock_()
+
+    def auto_specs_(
+        self,
+        policy: Callable[[TensorDictBase], TensorDictBase] | None = None,
+        *,
+        tensordict: TensorDictBase | None = None,
+        action_key: NestedKey | Sequence[NestedKey] = "action",
+        observation_key: NestedKey | Sequence[NestedKey] | None = None,
+        reward_key: NestedKey | Sequence[NestedKey] = "reward",
+        done_key: NestedKey | Sequence[NestedKey] | None = None,
+    ) -> Self:
+        """Assign the specs that a reset and a step show: shapes and dtypes, without bounds.
+
+        Entries under ``next`` are done flags by name (``done``, ``terminated``, ``truncated``), rewards by
+        `reward_key`, and observations otherwise. Booleans become `Binary`. An action spec that is assigned already
+        stays.
+
+        Args:
+            policy: writes the action; random actions of the assigned action spec if None.
+            tensordict: given to the reset.
+            action_key: entries that the policy writes for the environment.
+            observation_key: observations; every other entry if None.
+            reward_key: rewards; entries of the same last name at any level.
+            done_key: done flags; by name if None.
+
+        Returns:
+            The environment.
+
+        Raises:
+            SpecError: if there is neither a policy nor an action spec, or a key is not written.
+        """
+        found = infer_specs(self, policy, tensordict, action_key, observation_key, reward_key, done_key)
+        for role, spec in found.items():
+            setattr(self, f"{role}_spec", spec)
+        return self
+
+    def add_truncated_keys(self) -> Self:
+        """Add the flag ``truncated`` next to every ``done``, false unless the environment writes it."""
+        spec = self.done_spec_unbatched.clone()
+        for key in self._rl.flags.done_keys:
+            flag = unwrap((*as_tuple(key)[:-1], "truncated"))
+            if spec.get(flag, None) is None:
+                spec[flag] = spec[key].clone()
+        self.done_spec = spec
+        return self
+
+    def to(self, target: torch.device | str | int | torch.dtype) -> EnvBase:
+        """Move the environment to a device, or convert its floating-point entries.
+
+        Args:
+            target: a device: specs, tensors and random generators of this environment move there (generators with
+                another seed). A dtype: observations and rewards are converted to it, actions and state from it.
+
+        Returns:
+            This environment; for a dtype a `TransformedEnv` of it.
+        """
+        if isinstance(target, torch.dtype):
+            return self.__cast(target)
+        device = torch.empty(0, device=target).device  # with its index
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
+            elif isinstance(value, torch.Generator) and value.device != device:
+                seed = int(torch.randint(1 << 62, (), generator=value, device=value.device))
+                setattr(self, name, torch.Generator(device).manual_seed(seed))
+        self.device = device
+        self._rl.to(device)
+        return self
+
+    def __cast(self, dtype: torch.dtype) -> EnvBase:
+        import rl.envs  # finds the classes by their public names: transforms build on this module
+
+        specs = [self.observation_spec, self.full_reward_spec, self.full_action_spec, self.full_state_spec]
+        found = {spec[key].dtype for spec in specs for key in leaf_keys(spec)}
+        others = sorted((one for one in found if one is not None and one.is_floating_point and one != dtype), key=str)
+        return rl.envs.TransformedEnv(
+            self, rl.envs.Compose(*[rl.envs.DTypeCastTransform(one, dtype) for one in others])
+        )
+
+    def compile(self, **kwargs: Any) -> Self:  # noqa: ARG002  # for subclasses
+        """Compile the step with `torch.compile`, for a `LeafEnvBase` written in torch; `eager` undoes it.
+
+        Args:
+            kwargs: for `torch.compile`.
+
+        Returns:
+            The environment.
+
+        Raises:
+            RLError: if the environment is not written in torch, or on TensorDicts.
+        """
+        raise RLError(
+            f"{self._rl.owner} cannot be compiled: its step is not a function of tensors in torch. Write it as a"
+            " LeafEnvBase, or compile what it computes inside of its own step"
+        )
+
+    def eager(self) -> Self:
+        """Step without compilation again."""
+        self._rl.compile(None, None)
+        return self
 
     def check_env_specs(self, *, seed: int | None = None) -> None:
         """Compare a short rollout with the specs, entry by entry. See `rl.core.testing.check_env`."""
@@ -408,6 +664,11 @@ class EnvBase(SpecNames):
         if not self._rl.closed:
             self._rl.closed = True
             self._close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = vars(self).copy()
+        state["_rl"] = self._rl.uncompiled()
+        return state
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -47,15 +47,18 @@ class LeafEnvBase(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     The constructor and the specs are those of `EnvBase`. The author writes two methods, which return fresh tensors:
 
-    - ``_reset_leaves(mask)`` returns the root entries of new episodes, all done flags included. `mask` (bool
+    - ``_reset_leaves(mask)`` returns the root entries of new episodes, done flags included. `mask` (bool
       ``[*B, 1]``) marks the elements of a partial reset, None means all; rows outside the mask are ignored.
-    - ``_step_leaves(root)`` returns the entries under ``next``: observations, rewards and all done flags.
+    - ``_step_leaves(root)`` returns the entries under ``next``: observations, rewards and done flags.
 
     `reset`, `step` and everything else that takes TensorDicts is derived from them and final: a subclass that
     overrides it raises an RLError when the class is created. Collectors call the two methods without building a
     TensorDict.
 
-    Two methods are optional:
+    Three methods are optional:
+
+    - ``_set_state_leaves(state)`` returns the root entries of episodes that begin in `state`, the entries of
+      `state_spec` by key; done flags may be left out. ``reset(td, set_state=True)`` calls it.
 
     - ``_reset_rows(current, mask)`` returns all root entries after a partial reset, or None for the general path
       (``_reset_leaves``, then a merge with `current`). It must not change the tensors of `current`.
@@ -99,20 +102,39 @@ class LeafEnvBase(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
         return _no_rows(current, mask)
 
+    def _set_state_leaves(self, state: Leaves) -> Leaves:
+        del state
+        raise RLError(
+            f"{type(self).__name__} cannot begin in a given state: it implements no _set_state_leaves(state). Continue"
+            " from a saved one with load_state_dict(state) instead"
+        )
+
     @classmethod
     def _step_together(cls, envs: Sequence[Any]) -> LeafCalls | None:
         del envs
 
     def lowered(self) -> LeafEnv | None:
         """Return the leaf form."""
-        return LeafForm(self, LeafCalls(self._reset_leaves, self._step_leaves, self._reset_rows))
+        step = self._rl.compiled or self._step_leaves
+        return LeafForm(self, LeafCalls(self._reset_leaves, step, self._reset_rows))
+
+    def compile(self, **kwargs: Any) -> Self:
+        self._rl.compile(torch.compile(self._step_leaves, **kwargs), kwargs)
+        return self
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         leaves: Any = self._reset_leaves(None if tensordict is None else tensordict.get("_reset"))
         return TensorDict(leaves, batch_size=self.batch_size, device=self.device)
 
+    def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
+        leaves: Any = self._set_state_leaves({key: tensordict.get(key) for key in self.state_keys})
+        return TensorDict(leaves, batch_size=self.batch_size, device=self.device)
+
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        leaves: Any = self._step_leaves(tensordict)  # pyright: ignore[reportArgumentType]  # a mapping too
+        if self._rl.compiled is None:
+            leaves: Any = self._step_leaves(tensordict)  # pyright: ignore[reportArgumentType]  # a mapping too
+        else:
+            leaves = self._rl.compiled({key: tensordict.get(key) for key in leaf_keys(tensordict)})
         return TensorDict(leaves, batch_size=self.batch_size, device=self.device)
 
 
@@ -157,11 +179,15 @@ class LeafForm:
                 f" torch.bool {tuple(self._flag_shape)}, as 'done'"
             )
         checked = rules.reset_checked and not self._env.debug
-        if checked and mask is not None and current is not None:
+        if checked and mask is not None and current is not None and not rules.completes:
             rows = self._rows(current, mask)
             if rows is not None:
                 return rows
         fresh = self._reset(mask)
+        if not checked:
+            rules.completes = any(key not in fresh for key in rules.flags.keys)
+        if rules.completes:
+            rules.flags.clear(fresh, self._env.full_done_spec)
         if not checked:
             rules.check_reset(fresh, None if mask is None else {(): mask})
         if mask is None or current is None or bool(mask.all()):
@@ -173,14 +199,21 @@ class LeafForm:
         rules = self._rules
         if rules.step_checked and not self._env.debug:
             try:
-                return self._step(root)
+                outcome = self._step(root)
             except Exception:
                 check_action(root, self._env.full_action_spec, owner=rules.owner)  # says more if that is the cause
                 raise
+            return self._complete(outcome) if rules.completes else outcome
         check_action(root, self._env.full_action_spec, owner=rules.owner)
         outcome = self._step(root)
+        rules.completes = any(key not in outcome for key in rules.flags.keys)
+        if rules.completes:
+            outcome = self._complete(outcome)
         rules.check_step(outcome)
         return outcome
+
+    def _complete(self, outcome: Leaves) -> Leaves:
+        return self._rules.flags.complete(outcome, self._env.full_done_spec, self._rules.owner)
 
 
 def reset_where(env: Any, leaf: LeafEnv) -> Callable[[Tensor | None], Leaves]:

@@ -13,7 +13,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core import set_recurrent_mode
-from rl.core.errors import ContractError, RLError, SpecError
+from rl.core.errors import ContractError, RLError, ShapeError, SpecError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.lowering import Lowered, lower
@@ -22,7 +22,7 @@ from rl.envs.base._checks import check_entries
 from rl.envs.base._random_policy import RandomPolicy
 from rl.envs.base._specs import leaf_keys
 
-__all__ = ["rollout"]
+__all__ = ["on_its_device", "rollout", "write_into"]
 
 _AHEAD = 1 << 14
 """Numbers of random actions that are drawn at once."""
@@ -66,10 +66,18 @@ def rollout(
             root: Leaves = {key: start.get(key) for key in leaf_keys(start)}
             if all(key in root for key in act.in_keys):  # else the other path says what is missing
                 return _leaf_rollout(env, leaf, root, max_steps, act, stop=stop, set_truncated=set_truncated)
-    steps: list[TensorDictBase] = []
+    steps = _steps(env, start, max_steps, policy, callback, stop=stop, device=storing_device)
+    if set_truncated:
+        last = steps[-1].copy()
+        steps[-1] = last.set("next", _truncate(env, last.get("next").copy()))
+    return _stack(env, steps, contiguous=contiguous)
 
-    def store(td: TensorDictBase) -> None:
-        steps.append(td if storing_device is None else td.to(storing_device))
+
+def _steps(
+    env: Any, start: TensorDictBase, max_steps: int, policy: Any, callback: Any, *, stop: str, device: Any
+) -> list[TensorDictBase]:
+    """The steps of a rollout on TensorDicts."""
+    steps: list[TensorDictBase] = []
 
     td = start.copy()
     for count in range(1, max_steps + 1):
@@ -79,7 +87,7 @@ def rollout(
         else:
             td, following = env.step(td), None
         td.pop("_step", None)
-        store(td)
+        steps.append(td if device is None else td.to(device))
         if callback is not None:
             callback(env, td)
         if count == max_steps:
@@ -92,10 +100,7 @@ def rollout(
             if stop == "all" and bool(over.any()):
                 following.set("_step", ~over)
         td = following
-    if set_truncated:
-        last = steps[-1].copy()
-        steps[-1] = last.set("next", _truncate(env, last.get("next").copy()))
-    return _stack(env, steps, contiguous=contiguous)
+    return steps
 
 
 def _leaf_rollout(
@@ -158,10 +163,41 @@ def _assemble(env: Any, roots: list[Leaves], nexts: list[Leaves]) -> TensorDictB
         _explain_outcomes(env, nexts)
         raise
     env._rl.flags.check(below, env._rl.owner)
-    names = [*[None] * dim, "time"]
+    names: Any = [*[None] * dim, "time"]
     size = (*env.batch_size, len(roots))
     out = TensorDict(columns, size, names=names, device=env.device)
     return out.set("next", TensorDict(below, size, names=names, device=env.device))
+
+
+def on_its_device(policy: Any, device: torch.device | None) -> Callable[[TensorDictBase], TensorDictBase]:
+    """Return `policy` with its input on the device of its first parameter or buffer, and its output on `device`."""
+    tensors = [*getattr(policy, "parameters", tuple)(), *getattr(policy, "buffers", tuple)()]
+    home = device or torch.device("cpu")
+    if not tensors or tensors[0].device == home:
+        return policy
+    return lambda td: policy(td.to(tensors[0].device)).to(home)
+
+
+def write_into(out: TensorDictBase, found: TensorDictBase) -> TensorDictBase:
+    """Copy a rollout into the first steps of `out`, and return the view of them.
+
+    Raises:
+        ShapeError: if `out` has another batch or too few steps.
+        ContractError: if it has other entries.
+    """
+    steps = found.batch_size[-1]
+    if out.batch_size[:-1] != found.batch_size[:-1] or not out.batch_size or out.batch_size[-1] < steps:
+        raise ShapeError(
+            f"rollout(out=...): the rollout is {list(found.batch_size)}, and out is {list(out.batch_size)}: it needs"
+            " the same batch and at least as many steps"
+        )
+    odd = sorted(set(leaf_keys(out)) ^ set(leaf_keys(found)), key=str)
+    if odd:
+        raise ContractError(
+            f"rollout(out=...): out and the rollout do not have the same entries ({', '.join(map(key_str, odd))} are in"
+            " one of them): make it from an earlier rollout with torch.empty_like"
+        )
+    return out[..., :steps].update_(found)
 
 
 def _act(env: Any, policy: Any, td: TensorDictBase) -> TensorDictBase:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
 from rl.core.errors import RLError, SpecError
+from rl.core.keys import as_tuple
 from rl.core.mdp import StepMDP
 from rl.core.specs import TensorSpec
 from rl.envs.base._checks import check_entries, check_not_done
 from rl.envs.base._flags import Flags, Masks
-from rl.envs.base._specs import EnvSpecs, leaf_keys
+from rl.envs.base._specs import ROLES, EnvSpecs, leaf_keys
 
-__all__ = ["StepRules", "partial_root"]
+__all__ = ["StepRules", "partial_root", "start_at"]
 
 
 class StepRules:
@@ -27,6 +30,9 @@ class StepRules:
     """
 
     closed = False
+    compiled: Callable[[Any], Any] | None = None
+    """The compiled step on leaves."""
+    compile_options: dict[str, Any] | None = None
 
     def __init__(self, owner: str, batch_size: torch.Size, device: torch.device | None) -> None:
         self.owner = owner
@@ -38,6 +44,10 @@ class StepRules:
         self.reset_checked = self.step_checked = False
         self.flags = Flags(self.specs.keys("done"))
         self.step_mdp: StepMDP | None = None
+        #: whether flags must be added to what the leaf form writes; known after the first reset
+        self.completes = False
+        #: the environment with another batch, if it takes any
+        self.other_batch: dict[torch.Size, Any] = {}
 
     def rename(self, owner: str) -> None:
         """Set the name for messages."""
@@ -47,6 +57,32 @@ class StepRules:
         """Set a spec; the next reset and the next step are checked again."""
         self.specs.assign(role, spec)
         self._derive()
+
+    def with_batch(self, batch_size: torch.Size) -> StepRules:
+        """The same rules for another batch."""
+        other = StepRules(self.owner, batch_size, self.specs.device)
+        for role in ROLES:
+            if self.specs.has(role):
+                other.assign(role, self.specs.unbatched(role))
+        return other
+
+    def compile(self, step: Callable[[Any], Any] | None, options: dict[str, Any] | None) -> None:
+        """Set the compiled step, or remove it with None."""
+        self.compiled, self.compile_options, self.other_batch = step, options, {}
+
+    def uncompiled(self) -> StepRules:
+        """A copy that can be pickled."""
+        other = copy.copy(self)
+        other.compiled = other.compile_options = None
+        other.other_batch = {}
+        return other
+
+    def to(self, device: torch.device) -> None:
+        """Move the specs."""
+        self.specs.device = device
+        for role in ROLES:
+            if self.specs.has(role):
+                self.assign(role, self.specs.unbatched(role))
 
     def check_open(self) -> None:
         """Raise an RLError if the environment was closed."""
@@ -102,3 +138,11 @@ def partial_root(env: Any, masks: TensorDictBase) -> TensorDictBase:
         blank = env.full_state_spec.zero().update(blank)
     several = len(leaf_keys(masks)) > 1  # the one at the root is then the union of the others, and would override them
     return blank.update(masks.exclude("_reset") if several else masks)
+
+
+def start_at(env: Any, state: TensorDictBase) -> TensorDictBase:
+    """Reset an environment in the state entries of `state`, which may hold the masks of a partial reset too."""
+    if not any(as_tuple(key)[-1] == "_reset" for key in leaf_keys(state)):
+        return env.reset(state, set_state=True)
+    masks = state.select(*[key for key in leaf_keys(state) if as_tuple(key)[-1] == "_reset"])
+    return env.reset(partial_root(env, masks).update(state.select(*env.state_keys)), set_state=True)

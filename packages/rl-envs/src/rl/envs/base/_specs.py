@@ -13,10 +13,14 @@ from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import Categorical, Composite, TensorSpec, Unbounded
 
-__all__ = ["FLAGS", "EnvSpecs", "SpecNames", "flag_spec", "leaf_keys"]
+__all__ = ["FLAGS", "ROLES", "EnvSpecs", "SpecNames", "flag_spec", "leaf_keys"]
 
 FLAGS = ("done", "terminated", "truncated")
 """The flags of a done group; the first two always exist."""
+
+
+ROLES = ("observation", "action", "reward", "done", "state")
+"""The five kinds of entries of an environment."""
 
 
 def leaf_keys(entries: Any) -> list[NestedKey]:

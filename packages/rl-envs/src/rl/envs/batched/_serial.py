@@ -18,7 +18,7 @@ from rl.envs.base._adapter import as_env
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
 from rl.envs.base._checks import check_entries, describe
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase, LeafForm, reset_where
-from rl.envs.base._rules import partial_root
+from rl.envs.base._rules import partial_root, start_at
 from rl.envs.base._specs import leaf_keys
 
 __all__ = ["SerialEnv"]
@@ -117,6 +117,29 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
             return self._stacked(rows, _stack) if any(row is not None for row in rows) else _leaves(_blank_step(self))
 
         return LeafForm(self, LeafCalls(reset, step))
+
+    def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
+        rows: list[Any] = []
+        for env, start in zip(self.envs, tensordict.unbind(0), strict=True):
+            masked = start.get("_reset", None) is not None
+            rows.append(None if masked and not bool(start.get("_reset").any()) else start_at(env, start))
+        return torch.stack(_filled(rows))  # pyright: ignore[reportReturnType]
+
+    def to(self, target: torch.device | str | int | torch.dtype) -> EnvBase:
+        if not isinstance(target, torch.dtype):
+            for env in self.envs:
+                env.to(target)
+        return super().to(target)
+
+    def compile(self, **kwargs: Any) -> SerialEnv:
+        for env in self.envs:
+            env.compile(**kwargs)
+        return self
+
+    def eager(self) -> SerialEnv:
+        for env in self.envs:
+            env.eager()
+        return self
 
     def _stacked(self, rows: list[Any], stack: Callable[[list[Any]], Any]) -> Any:
         try:

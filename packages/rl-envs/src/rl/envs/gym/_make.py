@@ -10,7 +10,7 @@ from typing import Any
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
 from rl.envs.gym._library import gymnasium
 
-__all__ = ["make", "make_vector"]
+__all__ = ["AvailableEnvs", "make", "make_async", "make_vector"]
 
 _EXTRAS = {
     "box2d": "rl-envs[box2d]",
@@ -52,6 +52,19 @@ def make_vector(env_name: str, num_envs: int, **kwargs: Any) -> Any:
     return _explained(
         lambda: gymnasium.make_vec(env_name, num_envs, vectorization_mode="vector_entry_point", **kwargs), env_name
     )
+
+
+def make_async(make_one: Callable[[], Any], num_envs: int) -> Any:
+    """A `gymnasium.vector.AsyncVectorEnv` that resets on request."""
+    mode = gymnasium.vector.AutoresetMode.DISABLED
+    return gymnasium.vector.AsyncVectorEnv([make_one] * num_envs, autoreset_mode=mode)
+
+
+class AvailableEnvs:
+    """The ids in Gymnasium's registry, read when the attribute is."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
+        return sorted(gymnasium.registry)
 
 
 def _register(env_name: str) -> None:

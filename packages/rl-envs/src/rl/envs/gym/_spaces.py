@@ -30,7 +30,7 @@ from rl.core.specs import (
 )
 from rl.envs.gym._library import gymnasium
 
-__all__ = ["Place", "nest", "places", "register_gym_spec_conversion", "space_spec"]
+__all__ = ["Place", "nest", "place", "places", "register_gym_spec_conversion", "space_spec"]
 
 spaces = gymnasium.spaces
 
@@ -47,6 +47,7 @@ class Place:
         decode: from a tensor ``[n, *shape]`` to the simulator's values.
         encode_one: `encode` for one value and an array ``[*shape]``, at less cost.
         decode_one: `decode` for one value, at less cost.
+        made_of: arguments of `place`, from which a pickled one is made again.
     """
 
     path: tuple[Any, ...]
@@ -56,6 +57,10 @@ class Place:
     decode: Callable[[Tensor], list[Any]]
     encode_one: Callable[[Any], Any]
     decode_one: Callable[[Tensor], Any]
+    made_of: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return place, self.made_of
 
 
 Conversion = tuple[TensorSpec, Callable[[Sequence[Any]], Any], Callable[[Tensor], list[Any]]]
@@ -211,10 +216,15 @@ def places(space: Any, name: str, *, categorical: bool, under_name: bool) -> lis
     for path, leaf in _walk(space, ()):
         rooted = isinstance(space, spaces.Dict) and not under_name
         parts = tuple(str(part) for part in path)
-        spec, encode, decode = _convert(leaf, categorical=categorical)
-        key = unwrap(parts if rooted else (name, *parts))
-        found.append(Place(path, key, spec, encode, decode, *_for_one(leaf, spec, encode, decode)))
+        found.append(place(path, unwrap(parts if rooted else (name, *parts)), leaf, categorical))
     return found
+
+
+def place(path: tuple[Any, ...], key: NestedKey, space: Any, categorical: bool) -> Place:  # noqa: FBT001  pickled so
+    """The leaf `space` that lies at `path` in the simulator's value and at `key` in a TensorDict."""
+    spec, encode, decode = _convert(space, categorical=categorical)
+    made_of = (path, key, space, categorical)
+    return Place(path, key, spec, encode, decode, *_for_one(space, spec, encode, decode), made_of)
 
 
 def _for_one(

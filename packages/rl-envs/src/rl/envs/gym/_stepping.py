@@ -14,6 +14,7 @@ from rl.core.interfaces import Leaves
 from rl.core.keys import NestedKey, key_str
 from rl.core.specs import TensorSpec
 from rl.envs.base._checks import warn_not_restorable
+from rl.envs.gym._library import gymnasium
 from rl.envs.gym._record import Record
 from rl.envs.gym._spaces import Place, nest
 
@@ -55,6 +56,9 @@ class Codec:
         if len(actions) == 1 and not actions[0].path:
             act, decode = actions[0].key, actions[0].decode_one
             self.decode_one = lambda root: decode(root[act])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _codec, (self.observations, self.actions, self.infos, self.batched, self.device)
 
     def _encode_one_of_many(self, value: Any) -> Leaves:
         return self.encode((value,))
@@ -117,6 +121,10 @@ def _at(value: Any, path: tuple[Any, ...]) -> Any:
     return value
 
 
+def _codec(observations: Any, actions: Any, infos: Any, batched: bool, device: Any) -> Codec:  # noqa: FBT001  pickled so
+    return Codec(observations, actions, infos, batched=batched, device=device)
+
+
 class Simulator:
     """One Gymnasium environment and the state of its episode.
 
@@ -129,7 +137,7 @@ class Simulator:
 
     def __init__(self, env: Any, frame_skip: int) -> None:
         self.env = env
-        self._step: Callable[[Any], Outcome] = env.step if frame_skip == 1 else _Skipping(env, frame_skip)
+        self._step: Callable[[Any], Outcome] = (env if frame_skip == 1 else SkippingEnv(env, frame_skip)).step
         self.record = Record()
         self.seed: int | None = None
         self.observed: Any = None
@@ -175,7 +183,12 @@ class GymLeaves:
     """
 
     def __init__(self, simulators: Sequence[Simulator], codec: Codec, *, pixels: bool) -> None:
-        self.simulators, self.codec, self.pixels = list(simulators), codec, pixels
+        self.simulators, self.pixels = list(simulators), pixels
+        self.use(codec)
+
+    def use(self, codec: Codec) -> None:
+        """Convert with `codec` from now on."""
+        self.codec, pixels = codec, self.pixels
         self._more = pixels or bool(codec.infos)
         tensors = all(place.spec.dtype is not None for place in codec.observations)
         self._writes_rows = codec.batched and codec.device is None and tensors and not self._more
@@ -239,8 +252,12 @@ class GymLeaves:
 
     def _step_single(self, root: Any) -> Leaves:
         """`step` for one environment without a batch: the same, without lists."""
-        codec = self.codec
-        observation, reward, terminated, truncated, _ = self.simulators[0].step(codec.decode_one(root))
+        codec, held = self.codec, root.get("_step", None)
+        simulator = self.simulators[0]
+        moves = held is None or bool(held)
+        observation, reward, terminated, truncated, _ = (
+            simulator.step(codec.decode_one(root)) if moves else simulator.hold()
+        )
         leaves = codec.encode_one(observation)
         flag, from_numpy = _FLAG, torch.from_numpy
         leaves["reward"] = from_numpy(np.array((reward,), _REWARD))
@@ -340,13 +357,20 @@ def _equal(left: Any, right: Any) -> bool:
     return left == right
 
 
-class _Skipping:
-    """A step that repeats its action; an object, so that a copy of the environment steps its own simulator."""
+class SkippingEnv(gymnasium.Wrapper):  # pyright: ignore[reportMissingTypeArgument]
+    """Gymnasium wrapper that repeats each action and adds up the rewards.
+
+    Args:
+        env: the environment.
+        times: how often an action is taken; the end of an episode stops it.
+    """
 
     def __init__(self, env: Any, times: int) -> None:
-        self.env, self.times = env, times
+        super().__init__(env)
+        self.times = times
 
-    def __call__(self, action: Any) -> Outcome:
+    def step(self, action: Any) -> Outcome:
+        """Take the action several times."""
         total = 0.0
         for _ in range(self.times):
             observation, reward, terminated, truncated, info = self.env.step(action)

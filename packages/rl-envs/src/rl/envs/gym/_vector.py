@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from rl.envs.gym._stepping import Codec
 __all__ = ["VectorLeaves", "autoreset_mode"]
 
 AutoresetMode = gymnasium.vector.AutoresetMode
+CartPoleVectorEnv = import_module("gymnasium.envs.classic_control.cartpole").CartPoleVectorEnv
 
 
 def autoreset_mode(env: Any) -> Any:
@@ -46,12 +48,28 @@ def autoreset_mode(env: Any) -> Any:
         env.autoreset_mode = AutoresetMode.DISABLED
         env.metadata["autoreset_mode"] = AutoresetMode.DISABLED
         return AutoresetMode.DISABLED
+    if type(env) in _PARTIAL_RESETS:
+        return AutoresetMode.DISABLED
     raise SpecError(
-        f"{owner} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP): that step"
-        " ignores the action, and is no transition. Make it with"
+        f"{owner} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP), which is no"
+        " transition, and offers no partial reset. Make it with"
         " autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or .DISABLED if it takes that argument, or use"
-        " GymEnv(id, num_envs=n) without vectorization='native', which steps n environments itself"
+        " GymEnv(id, num_envs=n), which steps n environments itself"
     )
+
+
+def _reset_cart_poles(env: Any, mask: Any) -> Any:
+    """What `CartPoleVectorEnv.step` does with elements that ended in the step before."""
+    env.state[:, mask] = env.np_random.uniform(low=env.low, high=env.high, size=(4, int(mask.sum())))
+    env.steps[mask] = 0
+    env.prev_done[:] = False
+    return env.state.T.astype(np.float32)
+
+
+_PARTIAL_RESETS: dict[type, Callable[[Any, Any], Any]] = {
+    CartPoleVectorEnv: _reset_cart_poles,
+}
+"""Partial resets of vector classes that reset at the next step: of the environment and a mask, to observations."""
 
 
 class VectorLeaves:
@@ -60,11 +78,18 @@ class VectorLeaves:
     Args:
         env: the vector environment.
         codec: between its values and tensors.
+        pixels: whether a rendered frame is written under ``pixels``.
     """
 
-    def __init__(self, env: Any, codec: Codec) -> None:
-        self.env, self.codec = env, codec
+    def __init__(self, env: Any, codec: Codec, *, pixels: bool = False) -> None:
+        self.env, self.codec, self.pixels = env, codec, pixels
         self.mode = autoreset_mode(env)
+        if self.mode is AutoresetMode.SAME_STEP and (pixels or codec.infos):
+            raise SpecError(
+                f"{type(env.unwrapped).__name__} resets in the same step, so that the last frame and info of an episode"
+                " are lost: make it with AutoresetMode.DISABLED, or leave from_pixels and info_keys out"
+            )
+        self._infos: list[Any] = []
         self._maskable = self.mode is AutoresetMode.DISABLED or isinstance(
             env.unwrapped, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
         )
@@ -73,6 +98,10 @@ class VectorLeaves:
         self._restarted = np.zeros(env.num_envs, dtype=np.bool_)
         self._over = np.zeros(env.num_envs, dtype=np.bool_)
         self._paths = [place.path for place in codec.actions]
+
+    def use(self, codec: Codec) -> None:
+        """Convert with `codec` from now on."""
+        self.codec = codec
 
     def seed(self, seed: int) -> None:
         """Seed the next full reset: `seed`, `seed` + 1, ..."""
@@ -94,9 +123,10 @@ class VectorLeaves:
     def reset(self, mask: Tensor | None) -> Leaves:
         """Start new episodes, in all or where the mask is true; the other rows hold what they hold."""
         if mask is None or not self._rows:
-            observations, _ = self.env.reset(seed=self._seed)
+            observations, info = self.env.reset(seed=self._seed)
             self._seed = None
             self._rows = self._encode(observations)
+            self._keep_infos(info)
             self._restarted[:] = self._over[:] = False
         else:
             wanted = mask.flatten().cpu().numpy()
@@ -108,6 +138,25 @@ class VectorLeaves:
         leaves = self._leaves([row.copy() for row in self._rows])
         for name in ("done", "terminated", "truncated"):
             leaves[name] = self.codec.column([False] * self.env.num_envs, np.bool_)
+        return self._add_more(leaves)
+
+    def _keep_infos(self, info: Mapping[str, Any], rows: Any = None) -> None:
+        """Keep the chosen entries of `info`, by element; of the rows in a mask alone if there is one."""
+        if not self.codec.infos:
+            return
+        every = np.ones(self.env.num_envs, np.bool_)
+        names = [name for name in self.codec.infos if name in info]
+        found = [
+            {name: info[name][row] for name in names if info.get(f"_{name}", every)[row]}
+            for row in range(self.env.num_envs)
+        ]
+        self._infos = [new if rows is None or rows[row] else self._infos[row] for row, new in enumerate(found)]
+
+    def _add_more(self, leaves: Leaves) -> Leaves:
+        if self.codec.infos:
+            leaves.update(self.codec.info_leaves(self._infos))
+        if self.pixels:
+            leaves["pixels"] = self.codec.tensor(np.stack(self.env.render()))
         return leaves
 
     def _reset_some(self, wanted: Any) -> None:
@@ -118,7 +167,11 @@ class VectorLeaves:
                 " reset others on request; a time limit or a partial reset of your own needs AutoresetMode.DISABLED, or"
                 " GymEnv(id, num_envs=n)"
             )
-        observations, _ = self.env.reset(options={"reset_mask": wanted.copy()})
+        if type(self.env) in _PARTIAL_RESETS:
+            observations, info = _PARTIAL_RESETS[type(self.env)](self.env, wanted), {}
+        else:
+            observations, info = self.env.reset(options={"reset_mask": wanted.copy()})
+        self._keep_infos(info, wanted)
         for old, new in zip(self._rows, self._encode(observations), strict=True):
             old[wanted] = new[wanted]
 
@@ -147,7 +200,8 @@ class VectorLeaves:
         leaves["done"] = self.codec.column(self._over, np.bool_)
         leaves["terminated"] = self.codec.column(terminated, np.bool_)
         leaves["truncated"] = self.codec.column(truncated, np.bool_)
-        return leaves
+        self._keep_infos(info)
+        return self._add_more(leaves)
 
     def _last_rows(self, rows: list[Any], info: Mapping[str, Any]) -> list[Any]:
         """The true last observations of what finished, in copies of the rows."""

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -16,12 +17,13 @@ from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import as_tuple, key_str
 from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
 from rl.envs import _foreign
+from rl.envs.base._base import EnvBase
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec
 from rl.envs.gym._library import gymnasium
-from rl.envs.gym._make import make, make_vector
+from rl.envs.gym._make import AvailableEnvs, make, make_async, make_vector
 from rl.envs.gym._spaces import places
-from rl.envs.gym._stepping import Codec, GymLeaves, Simulator
+from rl.envs.gym._stepping import Codec, GymLeaves, Simulator, SkippingEnv
 from rl.envs.gym._vector import VectorLeaves
 
 __all__ = ["GymEnv", "GymWrapper"]
@@ -40,13 +42,17 @@ class GymWrapper(LeafEnvBase):
     Args:
         env: one environment (no batch), a sequence of equal ones (``[n]``, stepped one after the other), or a
             `gymnasium.vector.VectorEnv` (``[n]``) that resets in the same step or on request. A plain
-            `SyncVectorEnv` that resets at the next step is switched to resetting on request.
+            `SyncVectorEnv` and Gymnasium's own `CartPoleVectorEnv`, which reset at the next step, are made to reset on
+            request.
         categorical_action_encoding: integers instead of one-hot vectors, in actions and observations.
         device: device of the tensors; the CPU if None.
         frame_skip: number of times each action is repeated; rewards are added up, and the end of an episode stops it.
+            Not for vector environments.
         from_pixels: render after every step, into ``pixels`` uint8 ``[*B, H, W, 3]``.
+        pixels_only: write ``pixels`` instead of the observations.
         info_keys: entries of ``info`` to write, zero where a simulator does not report one. The specs of names are
-            found by a reset and a step of the first environment; a mapping gives them.
+            found by a reset and a step of the first environment; a mapping gives them, and must for a vector
+            environment.
 
     Raises:
         SpecError: if a space has no spec, or a vector environment resets at the next step.
@@ -66,6 +72,7 @@ class GymWrapper(LeafEnvBase):
         device: torch.device | str | int | None = None,
         frame_skip: int | None = None,
         from_pixels: bool = False,
+        pixels_only: bool = False,
         info_keys: Iterable[str] | Mapping[str, TensorSpec] | None = None,
     ) -> None:
         skip = 1 if frame_skip is None else frame_skip
@@ -80,12 +87,13 @@ class GymWrapper(LeafEnvBase):
                     f"{type(self).__name__} wraps a Gymnasium environment, got {one!r:.100}: make it with"
                     " gymnasium.make(id), or use GymEnv(id)"
                 )
-        if vector and (skip != 1 or from_pixels or info_keys):
+        if vector and (skip != 1 or (info_keys and not isinstance(info_keys, Mapping))):
             raise SpecError(
-                f"{type(self).__name__}: frame_skip, from_pixels and info_keys do not go with a vector environment;"
-                " give a"
-                " list of environments, or GymEnv(id, num_envs=n)"
+                f"{type(self).__name__}: a vector environment takes no frame_skip, and the specs of info_keys as a"
+                " mapping, {name: spec}; give a list of environments, or GymEnv(id, num_envs=n)"
             )
+        if pixels_only and not from_pixels:
+            raise SpecError(f"{type(self).__name__}: pixels_only=True needs from_pixels=True")
         count = env.num_envs if vector else len(env) if several else None
         super().__init__(batch_size=() if count is None else (count,), device=device)
         self._env = env
@@ -102,16 +110,18 @@ class GymWrapper(LeafEnvBase):
             categorical=categorical_action_encoding,
             under_name=True,
         )
-        infos = {} if vector or not info_keys else _info_specs(first, info_keys)
+        if pixels_only:
+            self._seen = []
+        infos = {} if not info_keys else _info_specs(first, info_keys)
         codec = Codec(self._seen, acts, infos, batched=count is not None, device=self.device)
         self._sim: GymLeaves | VectorLeaves
         if vector:
-            self._sim = VectorLeaves(env, codec)
+            self._sim = VectorLeaves(env, codec, pixels=from_pixels)
         else:
             envs = list(env) if several else [env]
             _refuse_different(envs, type(self).__name__)
             self._sim = GymLeaves([Simulator(one, skip) for one in envs], codec, pixels=from_pixels)
-        self._set_specs(codec, _frame_spec(first) if from_pixels else None)
+        self._set_specs(codec, _frame_spec(first, vector=vector) if from_pixels else None)
         self._has_text = any(place.spec.dtype is None for place in (*self._seen, *acts))
 
     def _set_specs(self, codec: Codec, frame: TensorSpec | None) -> None:
@@ -161,6 +171,19 @@ class GymWrapper(LeafEnvBase):
     def lowered(self) -> LeafEnv | None:
         """Return the leaf form; None if a space has text, which is no tensor."""
         return None if self._has_text else super().lowered()
+
+    def to(self, target: torch.device | str | int | torch.dtype) -> EnvBase:
+        """Move the tensors to a device; the simulator stays where it is. See `EnvBase.to`."""
+        moved = super().to(target)
+        if moved is self:
+            old = self._sim.codec
+            self._sim.use(Codec(old.observations, old.actions, old.infos, batched=old.batched, device=self.device))
+        return moved
+
+    def compile(self, **kwargs: Any) -> Self:
+        """Refuse: a simulator is not written in torch."""
+        EnvBase.compile(self, **kwargs)
+        return self
 
     def _set_seed(self, seed: int) -> None:
         if seed < 0:
@@ -221,8 +244,10 @@ class GymEnv(GymWrapper):
         device: device of the tensors; the CPU if None.
         frame_skip: number of times each action is repeated.
         from_pixels: render after every step, into ``pixels``.
+        pixels_only: write ``pixels`` instead of the observations.
         info_keys: entries of ``info`` to write.
-        vectorization: ``"in-process"`` steps `num_envs` environments one after the other; ``"native"`` uses the
+        vectorization: ``"in-process"`` steps `num_envs` environments one after the other; ``"async"`` steps each in a
+            process of its own (`gymnasium.vector.AsyncVectorEnv`), for slow simulators; ``"native"`` uses the
             environment's own vector form, if it has one that does not reset at the next step.
         wrappers: Gymnasium wrappers for each environment, innermost first; each is called with an environment and
             returns one.
@@ -249,46 +274,66 @@ class GymEnv(GymWrapper):
         device: torch.device | str | int | None = None,
         frame_skip: int | None = None,
         from_pixels: bool = False,
+        pixels_only: bool = False,
         info_keys: Iterable[str] | Mapping[str, TensorSpec] | None = None,
-        vectorization: Literal["in-process", "native"] = "in-process",
+        vectorization: Literal["in-process", "native", "async"] = "in-process",
         wrappers: Sequence[Callable[[Any], Any]] = (),
         **gym_kwargs: Any,
     ) -> None:
         if num_envs is not None and num_envs < 1:
             raise SpecError(f"GymEnv: num_envs must be at least 1, got {num_envs}")
-        if vectorization not in ("in-process", "native"):
-            raise SpecError(f"GymEnv: vectorization must be 'in-process' or 'native', got {vectorization!r}")
+        if frame_skip is not None and frame_skip < 1:
+            raise SpecError(f"GymEnv: frame_skip must be at least 1, got {frame_skip}")
+        if vectorization not in ("in-process", "native", "async"):
+            raise SpecError(f"GymEnv: vectorization must be 'in-process', 'native' or 'async', got {vectorization!r}")
         if from_pixels:
             gym_kwargs.setdefault("render_mode", "rgb_array")
-        env: Any
-        if vectorization == "native":
-            if num_envs is None:
-                raise SpecError("GymEnv: vectorization='native' needs num_envs")
-            if wrappers:
-                raise SpecError("GymEnv: wrappers need vectorization='in-process', which has an object to wrap")
-            env = make_vector(env_name, num_envs, **gym_kwargs)
-        elif num_envs is None:
-            env = _wrapped(make(env_name, **gym_kwargs), wrappers)
+        one = partial(_made, env_name, frame_skip or 1, tuple(wrappers), gym_kwargs)
+        if vectorization == "in-process":
+            env: Any = one() if num_envs is None else [one() for _ in range(num_envs)]
         else:
-            env = [_wrapped(make(env_name, **gym_kwargs), wrappers) for _ in range(num_envs)]
+            if num_envs is None:
+                raise SpecError(f"GymEnv: vectorization={vectorization!r} needs num_envs")
+            if vectorization == "native" and (wrappers or frame_skip not in (None, 1)):
+                raise SpecError(
+                    "GymEnv: wrappers and frame_skip need another vectorization, which has single environments"
+                )
+            if info_keys:
+                info_keys = _probed(one, info_keys)
+            made = make_vector(env_name, num_envs, **gym_kwargs) if vectorization == "native" else None
+            env = make_async(one, num_envs) if made is None else made
         super().__init__(
             env,
             categorical_action_encoding=categorical_action_encoding,
             device=device,
-            frame_skip=frame_skip,
             from_pixels=from_pixels,
+            pixels_only=pixels_only,
             info_keys=info_keys,
         )
         self.env_name = env_name
+
+    available_envs: ClassVar[AvailableEnvs] = AvailableEnvs()
+    """Ids that Gymnasium knows now, sorted; packages that are imported later add theirs."""
 
     def _label(self) -> str:
         return self.env_name
 
 
-def _wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
+def _made(env_name: str, frame_skip: int, wrappers: Sequence[Callable[[Any], Any]], gym_kwargs: dict[str, Any]) -> Any:
+    """One environment with its wrappers; for ``"async"`` called in its process."""
+    env = make(env_name, **gym_kwargs)
     for wrapper in wrappers:
         env = wrapper(env)
-    return env
+    return env if frame_skip == 1 else SkippingEnv(env, frame_skip)
+
+
+def _probed(make_one: Callable[[], Any], info_keys: Iterable[str] | Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    """Specs of entries of ``info``, from an environment of its own."""
+    env = make_one()
+    try:
+        return _info_specs(env, info_keys)
+    finally:
+        env.close()
 
 
 def _same_spaces(env: Any, other: Any) -> bool:
@@ -316,7 +361,7 @@ def _put_back(env: Any, state: Any) -> None:
         env.unwrapped.np_random.bit_generator.state = state
 
 
-def _frame_spec(env: Any) -> TensorSpec:
+def _frame_spec(env: Any, *, vector: bool) -> TensorSpec:
     """The spec of a rendered frame; the environment is reset to find it."""
     if env.render_mode != "rgb_array":
         raise SpecError(
@@ -324,7 +369,7 @@ def _frame_spec(env: Any) -> TensorSpec:
         )
     state = _untouched(env)
     env.reset()
-    frame = np.asarray(env.render())
+    frame = np.asarray(env.render()[0] if vector else env.render())
     _put_back(env, state)
     return Bounded(0, 255, shape=frame.shape, dtype=torch.uint8)
 

@@ -67,6 +67,9 @@ class AcrobotEnv(NativeEnv):
         state = self._rand(4, dtype=self.dtype) * 0.2 - 0.1
         return {**self._observe(state), **self._flags()}
 
+    def _set_state_leaves(self, state: Leaves) -> Leaves:
+        return self._observe(state["state"])
+
     def _step_leaves(self, root: Leaves) -> Leaves:
         state = root["state"]
         torque = action_index(root["action"], categorical=self._categorical).to(state.dtype) - 1

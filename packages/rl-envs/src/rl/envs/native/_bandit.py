@@ -79,6 +79,9 @@ class BanditEnv(NativeEnv):
         means = self._normal(self.arms) if fixed is None else fixed.expand(*self.batch_size, self.arms).clone()
         return {"means": means, "observation": torch.zeros_like(means[..., :1]), **self._flags()}
 
+    def _set_state_leaves(self, state: Leaves) -> Leaves:
+        return {"means": state["means"], "observation": torch.zeros_like(state["means"][..., :1])}
+
     def _step_leaves(self, root: Leaves) -> Leaves:
         means = root["means"]
         arm = action_index(root["action"], categorical=self._categorical).unsqueeze(-1)

@@ -19,6 +19,8 @@ __all__ = ["NativeEnv", "action_index", "discrete_action"]
 class NativeEnv(LeafEnvBase):
     """Environment in torch whose state is in the TensorDict; it owns a generator of start states.
 
+    Without a batch size it takes TensorDicts of any batch (`batch_locked` is false).
+
     Args:
         batch_size: number of copies in each batch dimension.
         device: device of the tensors; the CPU if None.
@@ -32,6 +34,7 @@ class NativeEnv(LeafEnvBase):
         seed: int | None = None,
     ) -> None:
         super().__init__(batch_size=batch_size, device=device)
+        self.batch_locked = bool(self.batch_size)
         self._generator = torch.Generator(device=self.device or "cpu")
         if seed is None:
             self._generator.seed()

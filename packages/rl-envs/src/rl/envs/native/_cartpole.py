@@ -64,7 +64,10 @@ class CartPoleEnv(NativeEnv):
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
         del mask  # the caller ignores the other rows
         state = self._rand(4, dtype=self.dtype) * 0.1 - 0.05
-        return {"state": state, "observation": state.to(torch.float32, copy=True), **self._flags()}
+        return {**self._set_state_leaves({"state": state}), **self._flags()}
+
+    def _set_state_leaves(self, state: Leaves) -> Leaves:
+        return {"state": state["state"], "observation": state["state"].to(torch.float32, copy=True)}
 
     def _step_leaves(self, root: Leaves) -> Leaves:
         x, speed, angle, turn = root["state"].unbind(-1)
@@ -78,8 +81,7 @@ class CartPoleEnv(NativeEnv):
         over = (state[..., 0].abs() > X_LIMIT) | (state[..., 2].abs() > ANGLE_LIMIT)
         reward = torch.ones_like(over, dtype=torch.float32).unsqueeze(-1)
         return {
-            "state": state,
-            "observation": state.to(torch.float32, copy=True),
+            **self._set_state_leaves({"state": state}),
             "reward": reward,
             **self._flags(over),
         }

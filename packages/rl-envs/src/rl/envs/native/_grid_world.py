@@ -98,6 +98,9 @@ class GridWorldEnv(NativeEnv):
         cell = self._starts.take((self._rand() * len(self._starts)).long())
         return {**self._observe(cell), **self._flags()}
 
+    def _set_state_leaves(self, state: Leaves) -> Leaves:
+        return self._observe(state["cell"])
+
     def _step_leaves(self, root: Leaves) -> Leaves:
         move = action_index(root["action"], categorical=self._categorical)
         if self.slip:

@@ -61,7 +61,10 @@ class MountainCarEnv(NativeEnv):
         del mask  # the caller ignores the other rows
         place = self._rand(dtype=self.dtype) * 0.2 - 0.6
         state = torch.stack([place, torch.zeros_like(place)], -1)
-        return {"state": state, "observation": state.to(torch.float32, copy=True), **self._flags()}
+        return {**self._set_state_leaves({"state": state}), **self._flags()}
+
+    def _set_state_leaves(self, state: Leaves) -> Leaves:
+        return {"state": state["state"], "observation": state["state"].to(torch.float32, copy=True)}
 
     def _step_leaves(self, root: Leaves) -> Leaves:
         place, speed = root["state"].unbind(-1)
@@ -73,8 +76,7 @@ class MountainCarEnv(NativeEnv):
         over = (place >= GOAL) & (speed >= 0)
         reward = torch.full_like(over, -1, dtype=torch.float32).unsqueeze(-1)
         return {
-            "state": state,
-            "observation": state.to(torch.float32, copy=True),
+            **self._set_state_leaves({"state": state}),
             "reward": reward,
             **self._flags(over),
         }

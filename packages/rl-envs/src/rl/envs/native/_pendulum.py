@@ -78,6 +78,9 @@ class PendulumEnv(NativeEnv):
         th, thdot = (self._rand() * 2 - 1) * pi, self._rand() * 2 - 1
         return {**self._observe(th, thdot), **self._flags()}
 
+    def _set_state_leaves(self, state: Leaves) -> Leaves:
+        return self._observe(state["th"], state["thdot"])
+
     def _step_leaves(self, root: Leaves) -> Leaves:
         th, thdot = root["th"], root["thdot"]
         g, m, length, dt, max_torque, max_speed = self.physics.values()

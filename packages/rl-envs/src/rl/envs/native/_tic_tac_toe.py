@@ -75,6 +75,9 @@ class TicTacToeEnv(NativeEnv):
         cells = torch.zeros((*self.batch_size, 9), dtype=torch.int64, device=self._generator.device)
         return {**self._observe(cells, torch.zeros_like(flags["done"], dtype=torch.int64)), **flags}
 
+    def _set_state_leaves(self, state: Leaves) -> Leaves:
+        return self._observe(state["board"].flatten(-2), state["turn"])
+
     def _step_leaves(self, root: Leaves) -> Leaves:
         cells, turn = root["board"].flatten(-2), root["turn"]
         cell = action_index(root["action"], categorical=self._categorical).unsqueeze(-1)

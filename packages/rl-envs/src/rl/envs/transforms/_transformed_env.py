@@ -4,21 +4,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from textwrap import indent
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError
+from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Env, LeafEnv
 from rl.envs import _foreign
 from rl.envs.base._adapter import as_env
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import LeafCalls, LeafForm, reset_where
-from rl.envs.base._rules import partial_root
+from rl.envs.base._rules import partial_root, start_at
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._compose import Compose
 from rl.envs.transforms._function import as_transform
@@ -64,6 +65,7 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         self.base_env: EnvBase = inner
         self.transform.set_parent(self)
         self._masks: TensorDictBase | None = None
+        self._start: TensorDictBase | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -85,9 +87,21 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         self.reward_spec = specs.reward
         self.done_spec = specs.done
         self.state_spec = specs.state
+        self.batch_locked = base.batch_locked
         self._reset_through, self._step_through = self.transform._wrap(self._reset_base, self._step_base)
 
+    def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
+        changed = set(self.transform.in_keys_inv) & set(self.base_env.state_keys)
+        self._start = self.transform.inv(tensordict) if changed else tensordict
+        try:
+            return self._reset(tensordict if tensordict.get("_reset", None) is not None else None)
+        finally:
+            self._start = None
+
     def _reset_base(self, mask: Tensor | None) -> TensorDictBase:
+        if self._start is not None:
+            start, self._start = self._start, None
+            return start_at(self.base_env, start)
         if mask is None:
             return self.base_env.reset()
         masks = self._masks
@@ -123,6 +137,43 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._step_through(tensordict)
+
+    def with_batch(self, batch_size: Iterable[int]) -> TransformedEnv:
+        size = torch.Size(batch_size)
+        other = self._rl.other_batch.get(size)
+        if other is None:
+            if _is_stateful(self.transform.state_dict()):
+                raise SpecError(
+                    f"{self.transform!r} keeps a state of its own and needs a fixed batch: make the environment with"
+                    f" batch_size={list(size)}"
+                )
+            other = TransformedEnv(self.base_env.with_batch(size), self.transform.clone())
+            self._rl.other_batch = {size: other}  # the last one
+        return other
+
+    def to(self, target: torch.device | str | int | torch.dtype) -> EnvBase:
+        if isinstance(target, torch.dtype):
+            return super().to(target)
+        self.base_env.to(target)
+        self.transform.to(target)
+        self.refresh()
+        return self
+
+    def compile(self, **kwargs: Any) -> TransformedEnv:
+        """Compile the step of the environment inside; the transforms stay as they are."""
+        self.base_env.compile(**kwargs)
+        return self
+
+    def eager(self) -> TransformedEnv:
+        self.base_env.eager()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"base_env": self.base_env, "transform": self.transform}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _masks=None, _start=None)
+        self.refresh()
 
     def lowered(self) -> LeafEnv | None:
         inner = self.base_env.lowered()
@@ -180,3 +231,10 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     def __repr__(self) -> str:
         parts = f"env={self.base_env!r},\ntransform={self.transform!r}"
         return f"{type(self).__name__}(\n{indent(parts, '    ')})"
+
+
+def _is_stateful(state: Any) -> bool:
+    """Whether a state holds anything but empty containers."""
+    if isinstance(state, Mapping):
+        return any(map(_is_stateful, state.values()))
+    return any(map(_is_stateful, state)) if isinstance(state, list) else state is not None
