@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rl.envs.__about__ import __version__
     from rl.envs.base._adapter import EnvAdapter, as_env
     from rl.envs.base._base import EnvBase
+    from rl.envs.base._check_env import check_env
     from rl.envs.base._checks import check_env_specs
     from rl.envs.base._leaf import LeafCalls, LeafEnvBase
     from rl.envs.base._random_policy import RandomPolicy
@@ -165,6 +166,7 @@ __all__ = [
     "__version__",
     "as_env",
     "cat_frames",
+    "check_env",
     "check_env_specs",
     "register_gym_spec_conversion",
     "step_mdp",
@@ -177,6 +179,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.__about__": ["__version__"],
         "rl.envs.base._adapter": ["EnvAdapter", "as_env"],
         "rl.envs.base._base": ["EnvBase"],
+        "rl.envs.base._check_env": ["check_env"],
         "rl.envs.base._checks": ["check_env_specs"],
         "rl.envs.base._leaf": ["LeafCalls", "LeafEnvBase"],
         "rl.envs.base._random_policy": ["RandomPolicy"],

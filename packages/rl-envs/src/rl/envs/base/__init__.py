@@ -7,11 +7,21 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.envs.base._adapter import EnvAdapter, as_env
     from rl.envs.base._base import EnvBase
+    from rl.envs.base._check_env import check_env
     from rl.envs.base._checks import check_env_specs
     from rl.envs.base._leaf import LeafCalls, LeafEnvBase
     from rl.envs.base._random_policy import RandomPolicy
 
-__all__ = ["EnvAdapter", "EnvBase", "LeafCalls", "LeafEnvBase", "RandomPolicy", "as_env", "check_env_specs"]
+__all__ = [
+    "EnvAdapter",
+    "EnvBase",
+    "LeafCalls",
+    "LeafEnvBase",
+    "RandomPolicy",
+    "as_env",
+    "check_env",
+    "check_env_specs",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -19,6 +29,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.base._adapter": ["EnvAdapter", "as_env"],
         "rl.envs.base._base": ["EnvBase"],
         "rl.envs.base._leaf": ["LeafCalls", "LeafEnvBase"],
+        "rl.envs.base._check_env": ["check_env"],
         "rl.envs.base._checks": ["check_env_specs"],
         "rl.envs.base._random_policy": ["RandomPolicy"],
     },

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
-from rl.core.specs import Composite, TensorSpec
+from rl.core.specs import Composite, TensorSpec, Unbounded
 from rl.envs.base._specs import leaf_keys
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ __all__ = [
     "check_env_specs",
     "check_not_done",
     "describe",
+    "entry_fault",
+    "expected_entry",
     "warn_not_restorable",
 ]
 
@@ -36,9 +38,11 @@ def describe(value: Any) -> str:
 
 
 def _domain(spec: TensorSpec) -> str:
+    if isinstance(spec, Unbounded):
+        return ""
     space = getattr(spec, "space", None)
     low, high = getattr(space, "low", None), getattr(space, "high", None)
-    if isinstance(low, Tensor) and isinstance(high, Tensor):
+    if isinstance(low, Tensor) and isinstance(high, Tensor) and not low.is_meta:
         return f" in [{_ends(low)}, {_ends(high)}]"
     n = getattr(space, "n", None)
     return f" of {type(spec).__name__}({n})" if n is not None else f" of {type(spec).__name__}"
@@ -57,7 +61,12 @@ def _range(value: Tensor) -> str:
     return f" with values from {value.min().item():g} to {value.max().item():g}"
 
 
-def _fault(spec: TensorSpec, value: Any) -> str | None:
+def expected_entry(value: Any) -> str:
+    """Dtype, shape and domain of a spec; dtype, shape and range of a tensor."""
+    return describe(value) + (_domain(value) if isinstance(value, TensorSpec) else "")
+
+
+def entry_fault(spec: TensorSpec, value: Any) -> str | None:
     """What is wrong with a value, or None."""
     if not isinstance(value, Tensor):
         return f"expected {describe(spec)}, got {describe(value)}" if spec.dtype is not None else None
@@ -90,7 +99,7 @@ def check_entries(entries: Any, specs: Iterable[Composite], *, owner: str, allow
             close = nearest(key, [other for other in found if other not in wanted])
             hint = f" (did it write {key_str(close)} instead?)" if close is not None else ""
             faults.append(f"  {key_str(key)}: expected {describe(spec)}, got nothing{hint}")
-        elif (fault := _fault(spec, entries.get(key))) is not None:
+        elif (fault := entry_fault(spec, entries.get(key))) is not None:
             faults.append(f"  {key_str(key)}: {fault}")
     extra = [key for key in found if key not in wanted and key not in {unwrap(k) for k in allowed}]
     faults += [f"  {key_str(key)}: expected nothing, got {describe(entries.get(key))}" for key in extra]
@@ -119,7 +128,7 @@ def check_action(entries: Any, spec: Composite, *, owner: str) -> None:
                 f"{owner}.step reads {key_str(key)}, which nothing wrote (keys: {listed}).{hint} Let the policy"
                 f" write it (out_keys), or sample one with env.rand_action(td)"
             )
-        fault = _fault(spec[key], value)
+        fault = entry_fault(spec[key], value)
         if fault is not None:
             raise SpecError(
                 f"{owner}.step was given {key_str(key)} that is not in its spec: {fault}. Squash or scale the policy's"

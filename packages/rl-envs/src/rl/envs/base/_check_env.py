@@ -1,0 +1,310 @@
+"""`check_env`: what an environment writes, key by key, and all of its faults at once."""
+
+# ruff: noqa: T201  # it prints
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import RLError, SpecError
+from rl.core.interfaces import Env
+from rl.core.keys import as_tuple, key_str, unwrap
+from rl.core.mdp import done_levels
+from rl.core.specs import Composite
+from rl.envs.base._adapter import as_env
+from rl.envs.base._checks import entry_fault, expected_entry
+from rl.envs.base._specs import FLAGS, leaf_keys
+
+__all__ = ["check_env"]
+
+_LIMIT = 46
+"""Characters of a column."""
+
+
+def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
+    """Check an environment, print what it writes key by key, and raise one error with all faults.
+
+    Random steps are compared with the specs: keys, shapes, dtypes, devices, bounds, NaN. Further rows say whether the
+    done flags agree, an episode begins without a done flag, the last observation of an episode is kept, one seed gives
+    one trajectory, inputs stay as they are, and a partial reset (``_reset``) leaves the other elements alone. What
+    could not be judged is said too. The environment is left in the middle of an episode. The kit
+    `rl.core.testing.check_env` checks more, given a function that makes environments.
+
+    Args:
+        env: any environment of the `rl.core.interfaces.Env` protocol.
+        seed: for `set_seed`.
+        steps: number of random steps.
+
+    Raises:
+        SpecError: with one line for each fault.
+
+    Example:
+        >>> from rl.envs import CartPoleEnv
+        >>> check_env(CartPoleEnv(batch_size=[2]), steps=50)
+        CartPoleEnv, batch [2], 50 random steps
+        key         | expected ...
+    """
+    checked: Any = as_env(env)
+    debug, checked.debug = checked.debug, False
+    table = _Table(checked)
+    state = torch.get_rng_state()
+    try:
+        torch.manual_seed(seed)
+        _Checks(checked, table, seed, steps).run()
+    finally:
+        checked.debug = debug
+        torch.set_rng_state(state)
+    table.show(f"{checked._rl.owner}, batch {list(checked.batch_size)}, {steps} random steps")  # noqa: SLF001  # its name
+    if table.faults:
+        listed = "\n".join(f"  {fault}" for fault in table.faults)
+        raise SpecError(f"{checked._rl.owner} has {len(table.faults)} faults:\n{listed}")  # noqa: SLF001
+
+
+class _Table:
+    """Rows by name: expected, got, verdict."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._rows: dict[str, tuple[str, str, str]] = {}
+        self.faults: list[str] = []
+
+    def row(self, name: str, expected: str, got: str, fault: str | None = None) -> None:
+        """Add a row; a fault stays, and the first one counts."""
+        if self._rows.get(name, ("", "", "ok"))[2] != "ok":
+            return
+        self._rows[name] = (expected, got, "ok" if fault is None else "FAULT")
+        if fault is not None:
+            self.faults.append(f"{name}: {fault}")
+
+    def skip(self, name: str, why: str) -> None:
+        """Add a row that could not be judged."""
+        self._rows.setdefault(name, ("", why, "not judged"))
+
+    def entries(self, entries: Any, specs: list[Composite], prefix: tuple[str, ...], step: int) -> None:
+        """Compare what was written with the specs."""
+        wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
+        when = "at the reset" if not prefix else f"at step {step}"
+        for key, spec in wanted.items():
+            value = entries.get(key, None)
+            name, expected = key_str(unwrap((*prefix, *as_tuple(key)))), expected_entry(spec)
+            got = "nothing" if value is None else expected_entry(value)
+            fault = "it is missing" if value is None else entry_fault(spec, value)
+            if fault is None and isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
+                fault = "it has NaN"
+            self.row(name, expected, got, None if fault is None else f"{fault} ({when})")
+        for key in leaf_keys(entries):
+            if key not in wanted and as_tuple(key)[-1] not in ("_reset", "_step") and key not in self._env.state_keys:
+                name = key_str(unwrap((*prefix, *as_tuple(key))))
+                self.row(name, "nothing", expected_entry(entries.get(key)), f"no spec has this entry ({when})")
+
+    def show(self, title: str) -> None:
+        """Print the table."""
+        rows = [("key", "expected", "got", "verdict"), *((name, *row) for name, row in self._rows.items())]
+        widths = [min(_LIMIT, max(len(row[column]) for row in rows)) for column in range(4)]
+        print(title)
+        for row in rows:
+            cells = [cell if len(cell) <= _LIMIT else f"{cell[: _LIMIT - 3]}..." for cell in row]
+            print(" | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+
+
+class _Checks:
+    """The runs from which the rows come."""
+
+    def __init__(self, env: Any, table: _Table, seed: int, steps: int) -> None:
+        self.env, self.table, self.seed, self.steps = env, table, seed, steps
+        self.levels = done_levels(env.done_keys)
+        self.seeded = True
+
+    def run(self) -> None:
+        """Fill the table."""
+        try:
+            self.env.set_seed(self.seed)
+        except RLError as error:
+            self.seeded = False
+            self.table.row("same seed", "one trajectory", "no seed", str(error))
+        first = self._walk("reset and steps", watch=True)
+        if first is None:
+            return
+        self._judge_last_observations(first)
+        if not self.seeded:
+            return
+        again = self._walk("same seed", first[1])
+        if again is not None:
+            self._compare_runs(first[0], again[0])
+        self._judge_partial_reset()
+
+    # ---- a run
+
+    def _walk(
+        self, name: str, actions: list[TensorDict] | None = None, *, watch: bool = False, resets: int | None = None
+    ) -> tuple[list[TensorDictBase], list[TensorDict]] | None:
+        """Steps from a seeded reset and their actions; None if one raised, which is a fault.
+
+        Args:
+            name: row of that fault.
+            actions: random ones if None.
+            watch: compare with the specs.
+            resets: 1 to reset the first element after two steps; 0 for the same run without; None for neither.
+        """
+        env, table = self.env, self.table
+        found: list[TensorDictBase] = []
+        played: list[TensorDict] = []
+        step = 0
+        try:
+            if self.seeded:
+                env.set_seed(self.seed)
+            self._trust()
+            td = env.reset()
+            if watch:
+                table.entries(td, [env.observation_spec, env.full_done_spec], (), 0)
+                self._judge_start(td)
+            count = self.steps if actions is None else len(actions)
+            for step in range(1, count + 1):
+                action = env.full_action_spec.rand() if actions is None else actions[step - 1]
+                played.append(action.clone())
+                td.update(action.clone())
+                before = td.clone()
+                self._trust()
+                stepped = env.step(td)
+                if watch:
+                    self._judge_step(before, stepped, step)
+                root = env.step_mdp(stepped)
+                outcome = stepped.get("next").clone()
+                td = env.maybe_reset(root)
+                found.append(TensorDict({"root": before, "next": outcome, "following": td.clone()}, env.batch_size))
+                if step == 2 and resets is not None:
+                    if resets:
+                        env.set_seed(self.seed + 1)
+                        td = self._reset_first(td)
+                    env.set_seed(self.seed + 1)  # what follows is drawn alike
+        except Exception as error:  # noqa: BLE001  # whatever it is, it goes into the table
+            text = f"{type(error).__name__}: {error}"
+            where = "the reset" if step == 0 else f"step {step}"
+            table.row(name, "no error", type(error).__name__, f"{where} raised {text}")
+            return None
+        return found, played
+
+    def _trust(self) -> None:
+        """Keep the environment's own comparison with its specs, which stops at the first fault, out of the way."""
+        rules = self.env._rl  # noqa: SLF001  # the parts of an environment share its rules
+        rules.reset_checked = rules.step_checked = True
+
+    # ---- verdicts
+
+    def _judge_start(self, td: TensorDictBase) -> None:
+        over = [key_str(key) for key in self.env.done_keys if bool(td.get(key).any())]
+        fault = f"a reset returned {', '.join(over)} true: an episode cannot begin at its end" if over else None
+        self.table.row("start of an episode", "no done flag", "done" if over else "not done", fault)
+
+    def _judge_step(self, before: TensorDictBase, stepped: TensorDictBase, step: int) -> None:
+        env, table, outcome = self.env, self.table, stepped.get("next")
+        specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
+        table.entries(outcome, specs, ("next",), step)
+        changed = [key for key in leaf_keys(before) if not _same(before.get(key), stepped.get(key, None))]
+        fault = f"step {step} changed {', '.join(map(key_str, changed))} of its input" if changed else None
+        table.row("input of a step", "kept", "changed" if changed else "kept", fault)
+        for level in self.levels:
+            flags = [outcome.get(unwrap((*level, flag)), None) for flag in FLAGS]
+            if flags[0] is None or flags[1] is None:
+                continue
+            ended = flags[1] if flags[2] is None else flags[1] | flags[2]
+            agree = flags[0].shape == ended.shape and bool((flags[0] == ended).all())
+            name = "done flags" if not level else f"done flags of {'.'.join(level)}"
+            fault = None if agree else f"done is not terminated | truncated at step {step}"
+            table.row(name, "done = terminated | truncated", "so" if agree else "otherwise", fault)
+
+    def _compare_runs(self, one: list[TensorDictBase], two: list[TensorDictBase]) -> None:
+        fault = None
+        for step, (left, right) in enumerate(zip(one, two, strict=True), 1):
+            odd = [key for key in leaf_keys(left) if not _same(left.get(key), right.get(key, None))]
+            if odd:
+                fault = f"two runs with the same seed and actions differ in {key_str(odd[0])} at step {step}"
+                break
+        self.table.row("same seed", "one trajectory", "so" if fault is None else "two trajectories", fault)
+
+    def _judge_last_observations(self, run: tuple[list[TensorDictBase], list[TensorDict]]) -> None:
+        """An observation at the end of an episode that always equals the first of the next one is not the last."""
+        name, expected = "last observation of an episode", "under 'next'"
+        if self.levels != [()]:
+            self.table.skip(name, "done flags at several levels")
+            return
+        ends = kept = 0
+        moved = False
+        keys = [key for key in self.env.observation_keys if isinstance(run[0][0].get(("next", *as_tuple(key))), Tensor)]
+        for step in run[0]:
+            over = step.get(("next", "done")).flatten(len(self.env.batch_size)).any(-1)
+            root, outcome, following = step.get("root"), step.get("next"), step.get("following")
+            moved |= any(not _same(root.get(key), outcome.get(key)) for key in keys)
+            if bool(over.any()):
+                same = torch.stack([_same_rows(outcome.get(key), following.get(key), over.ndim) for key in keys]).all(0)
+                ends, kept = ends + int(over.sum()), kept + int((over & ~same).sum())
+        if kept:
+            self.table.row(name, expected, "so")
+        elif ends > 1 and moved:
+            fault = "at every end 'next' holds the first observation of the following episode: the last one is lost"
+            self.table.row(name, expected, "lost", fault)
+        else:
+            self.table.skip(name, f"{ends} ends in {self.steps} steps")
+
+    def _judge_partial_reset(self) -> None:
+        name, expected = "partial reset", "of marked elements only"
+        if self.env.batch_size.numel() < 2 or self.levels != [()]:
+            self.table.skip(name, "one element" if self.levels == [()] else "done flags at several levels")
+            return
+        plain = self._walk(name, resets=0)
+        reset = None if plain is None else self._walk(name, plain[1], resets=1)
+        if plain is None or reset is None:
+            return
+        changed = self._first_difference(plain[0], reset[0])
+        fault = None if changed is None else f"after a reset of element 0, {changed} of another element is different"
+        if fault is None and len(plain[0]) > 2 and self._unmoved(plain[0][1], reset[0][2]):
+            fault = "element 0 was marked in '_reset' and not reset"
+        self.table.row(name, expected, "so" if fault is None else "otherwise", fault)
+
+    def _reset_first(self, td: TensorDictBase) -> TensorDictBase:
+        mask = torch.zeros_like(td.get("done"))
+        mask.view(-1)[0] = True
+        return self.env.reset(td.set("_reset", mask))
+
+    def _first_difference(self, one: list[TensorDictBase], two: list[TensorDictBase]) -> str | None:
+        """The first key in which another element than the first differs before it ends."""
+        ndim = len(self.env.batch_size)
+        alive = torch.ones(self.env.batch_size, dtype=torch.bool)
+        alive.view(-1)[0] = False
+        for left, right in zip(one, two, strict=True):
+            a, b = left.get("next"), right.get("next")
+            for key in leaf_keys(a):
+                value, other = a.get(key), b.get(key, None)
+                if isinstance(value, Tensor) and not bool((_same_rows(value, other, ndim) | ~alive).all()):
+                    return key_str(key)
+            alive = alive & ~a.get("done").flatten(ndim).any(-1).cpu()
+        return None
+
+    def _unmoved(self, before: TensorDictBase, after: TensorDictBase) -> bool:
+        """Whether the first element begins its next step where it was, although it had moved."""
+        index = (0,) * len(self.env.batch_size)
+        start, place, now = before.get("root")[index], before.get("following")[index], after.get("root")[index]
+        keys = self.env.observation_keys
+        moved = any(not _same(start.get(key), place.get(key)) for key in keys)
+        return moved and all(_same(place.get(key), now.get(key)) for key in keys)
+
+
+def _same(left: Any, right: Any) -> bool:
+    if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+        return type(left) is type(right) and (not isinstance(left, Mapping) or left == right)
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    return bool(_same_rows(left, right, left.ndim).all())
+
+
+def _same_rows(left: Tensor, right: Tensor, ndim: int) -> Tensor:
+    """Which elements are equal, ``[*B]``; NaN equals NaN."""
+    same = left == right
+    if left.is_floating_point():
+        same |= left.isnan() & right.isnan()
+    return (same.flatten(ndim).all(-1) if same.ndim > ndim else same).cpu()
