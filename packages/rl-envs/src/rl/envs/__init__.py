@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from rl.envs.base._checks import check_env_specs
     from rl.envs.base._leaf import LeafCalls, LeafEnvBase
     from rl.envs.base._random_policy import RandomPolicy
+    from rl.envs.batched._env_creator import EnvCreator
     from rl.envs.batched._serial import SerialEnv
+    from rl.envs.gym._as_gymnasium import as_gymnasium, register_gym_env
     from rl.envs.gym._spaces import register_gym_spec_conversion
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
     from rl.envs.native._acrobot import AcrobotEnv
@@ -111,6 +113,7 @@ __all__ = [
     "EndOfLifeTransform",
     "EnvAdapter",
     "EnvBase",
+    "EnvCreator",
     "ExcludeTransform",
     "ExpandAs",
     "FiniteTensorDictCheck",
@@ -165,9 +168,11 @@ __all__ = [
     "VecNorm",
     "__version__",
     "as_env",
+    "as_gymnasium",
     "cat_frames",
     "check_env",
     "check_env_specs",
+    "register_gym_env",
     "register_gym_spec_conversion",
     "step_mdp",
 ]
@@ -183,7 +188,9 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.base._checks": ["check_env_specs"],
         "rl.envs.base._leaf": ["LeafCalls", "LeafEnvBase"],
         "rl.envs.base._random_policy": ["RandomPolicy"],
+        "rl.envs.batched._env_creator": ["EnvCreator"],
         "rl.envs.batched._serial": ["SerialEnv"],
+        "rl.envs.gym._as_gymnasium": ["as_gymnasium", "register_gym_env"],
         "rl.envs.gym._spaces": ["register_gym_spec_conversion"],
         "rl.envs.gym._wrapper": ["GymEnv", "GymWrapper"],
         "rl.envs.native._acrobot": ["AcrobotEnv"],

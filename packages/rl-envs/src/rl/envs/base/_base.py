@@ -626,6 +626,57 @@ class EnvBase(SpecNames):
         self._rl.compile(None, None)
         return self
 
+    @classmethod
+    def register_gym(
+        cls,
+        id: str,  # noqa: A002  # Gymnasium's name
+        *,
+        entry_point: Callable[..., EnvBase] | None = None,
+        transform: Any = None,
+        info_keys: Iterable[NestedKey] = (),
+        reward_threshold: float | None = None,
+        nondeterministic: bool = False,
+        max_episode_steps: int | None = None,
+        order_enforce: bool = True,
+        disable_env_checker: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Register the environment with Gymnasium, so that ``gymnasium.make(id)`` makes it.
+
+        Args:
+            id: the id, such as ``"Mine-v0"``.
+            entry_point: makes the environment; this class if None.
+            transform: appended to it; each environment gets a clone.
+            info_keys: observations that go into ``info``.
+            reward_threshold: see `gymnasium.register`, as for the following ones.
+            nondeterministic: whether one seed may give several trajectories.
+            max_episode_steps: time limit.
+            order_enforce: refuse a step before a reset.
+            disable_env_checker: leave Gymnasium's check of the first steps out.
+            kwargs: for the environment.
+
+        Example:
+            >>> import gymnasium
+            >>> from rl.envs import PendulumEnv
+            >>> PendulumEnv.register_gym("Swing-v0", info_keys=["th", "thdot"], max_episode_steps=200)
+            >>> gymnasium.make("Swing-v0").reset(seed=0)[0].shape
+            (3,)
+        """
+        import rl.envs  # finds the function by its public name: it builds on this module
+
+        rl.envs.register_gym_env(
+            id,
+            cls if entry_point is None else entry_point,
+            transform=transform,
+            info_keys=info_keys,
+            kwargs=kwargs,
+            reward_threshold=reward_threshold,
+            nondeterministic=nondeterministic,
+            max_episode_steps=max_episode_steps,
+            order_enforce=order_enforce,
+            disable_env_checker=disable_env_checker,
+        )
+
     def check_env_specs(self, *, seed: int | None = None) -> None:
         """Compare a short rollout with the specs, entry by entry. See `rl.core.testing.check_env`."""
         check_env_specs(self, seed=seed)

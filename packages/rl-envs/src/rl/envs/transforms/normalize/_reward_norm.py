@@ -13,7 +13,7 @@ from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import TensorSpec, Unbounded
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
-from rl.envs.transforms.normalize._running_stats import RunningStats
+from rl.envs.transforms.normalize._running_stats import RunningStats, share_all
 
 __all__ = ["RewardNorm"]
 
@@ -110,6 +110,19 @@ class RewardNorm(Transform):
         """Update the statistics again."""
         self._frozen = False
         return self
+
+    def share_memory(self) -> None:
+        """Move the statistics into memory that other processes see."""
+        for stats in self._stats.values():
+            stats.share_memory()
+
+    def share_statistics(self, other: RewardNorm) -> None:
+        """Use the statistics of `other` from now on: what one of both updates, the other sees.
+
+        Raises:
+            SpecError: if the entries differ.
+        """
+        share_all(self, self._stats, other._stats)
 
     def to(self, device: torch.device | str | int) -> Self:
         self._returns = {key: value.to(device) for key, value in self._returns.items()}

@@ -9,7 +9,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-__all__ = ["RunningStats"]
+from rl.core.errors import SpecError
+from rl.core.keys import NestedKey
+
+__all__ = ["RunningStats", "share_all"]
 
 
 class RunningStats:
@@ -43,6 +46,11 @@ class RunningStats:
     def share(self, tensors: TensorDictBase | Mapping[str, Tensor]) -> None:
         """Use `tensors` (``count``, ``mean``, ``square``) from now on, in place."""
         self.tensors = {name: tensors[name] for name in ("count", "mean", "square")}
+
+    def share_memory(self) -> None:
+        """Move the tensors into memory that other processes see."""
+        for tensor in self.tensors.values():
+            tensor.share_memory_()
 
     def update(self, values: Tensor) -> None:
         """Add values ``[n, *shape]``."""
@@ -82,3 +90,20 @@ class RunningStats:
         """Continue from `state`, in place."""
         for name, tensor in self.tensors.items():
             tensor.copy_(state[name])
+
+
+def share_all(
+    transform: object, stats: Mapping[NestedKey, RunningStats], others: Mapping[NestedKey, RunningStats]
+) -> None:
+    """Use the tensors of `others` in `stats`.
+
+    Raises:
+        SpecError: if the entries or their shapes differ.
+    """
+    mine, theirs = ({key: list(one.mean.shape) for key, one in group.items()} for group in (stats, others))
+    if mine != theirs:
+        raise SpecError(
+            f"{transform!r} has statistics of {mine}, and cannot share those of {theirs}: normalize the same"
+        )
+    for key, one in stats.items():
+        one.share(others[key].tensors)

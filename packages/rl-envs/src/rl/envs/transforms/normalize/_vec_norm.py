@@ -18,7 +18,7 @@ from rl.envs.transforms._base import Transform
 from rl.envs.transforms._compose import Compose
 from rl.envs.transforms._specs import Specs
 from rl.envs.transforms.normalize._observation_norm import ObservationNorm
-from rl.envs.transforms.normalize._running_stats import RunningStats
+from rl.envs.transforms.normalize._running_stats import RunningStats, share_all
 
 __all__ = ["VecNorm"]
 
@@ -153,6 +153,19 @@ class VecNorm(Transform):
     def frozen_copy(self) -> VecNorm:
         """Return a frozen transform with a copy of the statistics."""
         return self.clone().freeze()
+
+    def share_memory(self) -> None:
+        """Move the statistics into memory that other processes see."""
+        for stats in self._stats.values():
+            stats.share_memory()
+
+    def share_statistics(self, other: VecNorm) -> None:
+        """Use the statistics of `other` from now on: what one of both updates, the other sees.
+
+        Raises:
+            SpecError: if the entries differ.
+        """
+        share_all(self, self._stats, other._stats)
 
     @property
     def loc(self) -> TensorDict:
