@@ -54,7 +54,9 @@ def test_an_unchanged_copy_passes(copy):
 @pytest.mark.parametrize(
     ("file", "old", "new", "named"),
     [
-        pytest.param("contract/_contract.py", "def rename(self, names", "def rename(self, more, names", "more", id="argument"),
+        pytest.param(
+            "contract/_contract.py", "def rename(self, names", "def rename(self, more, names", "more", id="argument"
+        ),
         pytest.param("contract/_contract.py", "def refuse(", "def reject(", "refuse", id="method"),
         pytest.param("arguments/__init__.py", "same_shape", "one_shape", "same_shape", id="function"),
         pytest.param("__init__.py", '    "explain",\n', "", "explain", id="name-of-the-root"),

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from rl.core.arguments import Needless, foreign_arguments
 
-__all__ = ["env", "gym_env", "pendulum", "primer", "reward_sum", "serial_env", "transformed_env"]
+__all__ = [
+    "batch_size",
+    "device_cast",
+    "end_of_life",
+    "env",
+    "exclude",
+    "gym_env",
+    "pendulum",
+    "positive_dim",
+    "primer",
+    "reward_sum",
+    "rollout",
+    "select",
+    "serial_env",
+    "transformed_env",
+    "vec_norm",
+]
 
 _PROCESS = "not available yet: environments of a SerialEnv are in this process"
 _ENV: dict[str, Needless] = {
@@ -26,7 +42,7 @@ transformed_env = foreign_arguments(
     needless={
         **_ENV,
         "cache_specs": ("needless: specs are computed once for each transform", True),
-        "auto_unwrap": ("not available yet: transforms of an inner TransformedEnv stay there", None),
+        "auto_unwrap": ("needless: transforms of an inner TransformedEnv become part of the chain", None),
         "device": ("use the device of the environment inside", None),
         "batch_size": ("needless: it is that of the environment inside", None),
     },
@@ -70,4 +86,42 @@ reward_sum = foreign_arguments(
         "reset_keys": ("needless: a partial reset is read from '_reset'", None),
         "reward_spec": ("not available yet: sums are part of observation_spec", False),
     }
+)
+positive_dim = foreign_arguments(
+    needless={"allow_positive_dim": ("dimensions are negative, counted from the end: use dim=-1 and the like", False)}
+)
+vec_norm = foreign_arguments(
+    needless={
+        "shapes": ("needless: shapes are those of the specs", None),
+        "new_api": ("needless: there is one VecNorm", None),
+    }
+)
+end_of_life = foreign_arguments(
+    replaced={"eol_attribute": "use lives_key=, with GymEnv(..., info_keys=['lives'])"},
+)
+select = foreign_arguments(
+    needless={
+        "keep_rewards": ("needless: rewards stay", True),
+        "keep_dones": ("needless: done flags stay", True),
+    }
+)
+exclude = foreign_arguments(
+    needless={"inverse": ("not available yet: it removes what the environment writes", False)},
+)
+batch_size = foreign_arguments(
+    needless={
+        "reset_func": ("use reshape_fn=, or a transform of your own", None),
+        "env_kwarg": ("needless: functions get the data alone", False),
+    }
+)
+device_cast = foreign_arguments(
+    needless={
+        "in_keys": ("needless: every entry moves", None),
+        "out_keys": ("needless: every entry moves", None),
+        "in_keys_inv": ("needless: every entry moves", None),
+        "out_keys_inv": ("needless: every entry moves", None),
+    }
+)
+rollout = foreign_arguments(
+    needless={"trust_policy": ("needless: what a policy returns is checked where it is cheap", False)},
 )

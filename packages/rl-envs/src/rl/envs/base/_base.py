@@ -347,6 +347,7 @@ class EnvBase(SpecNames):
             tensordict.set(key, flag.clone())
         return self.reset(tensordict)
 
+    @_foreign.rollout
     def rollout(  # noqa: PLR0913  # TorchRL's arguments
         self,
         max_steps: int,

@@ -33,7 +33,7 @@ spaces = gymnasium.spaces
 def as_gymnasium(env: Env, *, info_keys: Iterable[NestedKey] = (), render_mode: str | None = None) -> Any:
     """Return an environment of ours as a `gymnasium.Env`, for other libraries.
 
-    Observations are the value of the only observation, or a `Dict` by key; actions likewise. One-hot vectors become
+    Observations are the value of the only observation, or a `Dict` by key; so are actions. One-hot vectors become
     `Discrete`.
 
     Args:

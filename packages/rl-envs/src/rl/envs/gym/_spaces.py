@@ -47,7 +47,7 @@ class Place:
         decode: from a tensor ``[n, *shape]`` to the simulator's values.
         encode_one: `encode` for one value and an array ``[*shape]``, at less cost.
         decode_one: `decode` for one value, at less cost.
-        made_of: arguments of `place`, from which a pickled one is made again.
+        made_of: arguments of `place`, from which a pickled one is rebuilt.
     """
 
     path: tuple[Any, ...]

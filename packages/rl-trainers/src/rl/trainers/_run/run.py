@@ -31,8 +31,8 @@ from rl.trainers._run.schedule import Every
 from rl.trainers._run.signals import SavedInterrupt, StopSignals
 from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
 from rl.trainers._storage.folder import RunFolder, config_yaml, settings_of
-from rl.trainers._storage.resume import check_resume
 from rl.trainers._storage.installed_versions import package_versions
+from rl.trainers._storage.resume import check_resume
 from rl.trainers.loggers._set import LoggerSet
 
 __all__ = ["Run", "Stateful", "TrainResult"]

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.keys import NestedKey
+from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
@@ -16,6 +17,7 @@ from rl.envs.transforms._specs import Specs
 __all__ = ["DeviceCastTransform"]
 
 
+@_foreign.device_cast
 class DeviceCastTransform(Transform):
     """Moves all entries that the environment writes to a device, and those that it reads back to its own.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.specs import Unbounded
+from rl.envs import _foreign
 from rl.envs.base._specs import flag_spec
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._checks import from_root
@@ -18,6 +19,7 @@ from rl.envs.transforms._specs import Specs
 __all__ = ["EndOfLifeTransform"]
 
 
+@_foreign.end_of_life
 class EndOfLifeTransform(Transform):
     """Writes whether a step lost a life or ended the episode.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, key_str
+from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._specs import Specs
 from rl.envs.transforms.keys._select_transform import SelectTransform
@@ -11,6 +12,7 @@ from rl.envs.transforms.keys._select_transform import SelectTransform
 __all__ = ["ExcludeTransform"]
 
 
+@_foreign.exclude
 class ExcludeTransform(SelectTransform):
     """Removes observations.
 

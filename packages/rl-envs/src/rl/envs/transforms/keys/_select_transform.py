@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from rl.core.keys import NestedKey, as_tuple, unwrap
+from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
@@ -12,6 +13,7 @@ from rl.envs.transforms._specs import Specs
 __all__ = ["SelectTransform"]
 
 
+@_foreign.select
 class SelectTransform(Transform):
     """Keeps the selected observations and removes the others; rewards, done flags and state entries stay.
 

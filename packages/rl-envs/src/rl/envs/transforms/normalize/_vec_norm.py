@@ -13,6 +13,7 @@ from torch import Tensor
 from rl.core.errors import RLError, SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec, Unbounded
+from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._compose import Compose
@@ -23,6 +24,7 @@ from rl.envs.transforms.normalize._running_stats import RunningStats, share_all
 __all__ = ["VecNorm"]
 
 
+@_foreign.vec_norm
 class VecNorm(Transform):
     """Normalizes entries with the running mean and standard deviation of all values so far: ``(x - mean) / std``.
 

@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import SpecError
+from rl.envs import _foreign
 from rl.envs.transforms._base import Reset, Step, Transform
 from rl.envs.transforms._entries import entry_keys
 from rl.envs.transforms._specs import Specs
@@ -17,6 +18,7 @@ from rl.envs.transforms._specs import Specs
 __all__ = ["BatchSizeTransform"]
 
 
+@_foreign.batch_size
 class BatchSizeTransform(Transform):
     """Reshapes the batch of an environment.
 

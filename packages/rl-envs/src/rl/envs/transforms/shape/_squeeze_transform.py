@@ -8,12 +8,14 @@ from torch import Tensor
 
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
+from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._maps import from_the_end, mapped_spec
 
 __all__ = ["SqueezeTransform"]
 
 
+@_foreign.positive_dim
 class SqueezeTransform(Transform):
     """Removes a dimension of size 1.
 
