@@ -88,7 +88,7 @@ reward_sum = foreign_arguments(
     }
 )
 positive_dim = foreign_arguments(
-    needless={"allow_positive_dim": ("dimensions are negative, counted from the end: use dim=-1 and the like", False)}
+    needless={"allow_positive_dim": ("use negative dimensions, counted from the end", False)}
 )
 vec_norm = foreign_arguments(
     needless={
