@@ -459,7 +459,7 @@ class ReplayBuffer:
             "storage": storage,
             "sampler": self.sampler.state_dict(),
             "writer": self.writer.state_dict(),
-            "transforms": pack(self._transforms.state_dict(), f"{owner}: a transform"),
+            "transforms": self._transforms.state_dict(),
             "write_count": self._write_count,
             "batch_size": self.batch_size,
             "generator": None if self.generator is None else self.generator.get_state(),

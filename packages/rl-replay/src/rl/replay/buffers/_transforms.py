@@ -91,7 +91,7 @@ class Transforms:
         for stage in reversed(self._stages):
             if (write := stage.write) is not None:
                 data = write(data)
-                if data is None or (isinstance(data, TensorDictBase) and not data.numel()):
+                if data is None or (isinstance(data, TensorDictBase) and 0 in data.batch_size):
                     return None
         return data
 

@@ -145,7 +145,7 @@ class MultiStepTransform:
 
     def _joined(self, data: TensorDictBase) -> TensorDictBase:
         """The steps that were held back, and those of `data`; shallow."""
-        if not data.ndim or not data.numel():
+        if not data.ndim or 0 in data.batch_size:
             raise ShapeError(
                 f"MultiStepTransform: expected a batch [*B, T] in time order with at least one step, got"
                 f" {list(data.batch_size)}"
