@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import RLError
+from rl.core.errors import RLError, SpecError
 from rl.core.testing import check_transform
 from rl.envs import (
     ActionDiscretizer,
@@ -25,6 +25,7 @@ from rl.envs import (
     ExpandAs,
     FiniteTensorDictCheck,
     FlattenObservation,
+    FlattenTensorDict,
     InitTracker,
     LineariseRewards,
     ObservationNorm,
@@ -251,3 +252,19 @@ def test_a_failing_transform_names_itself_and_the_entry():
 def test_a_missing_key_of_a_batch_is_named():
     with pytest.raises(Exception, match="reads 'reward', which the batch has neither at the root nor under 'next'"):
         RewardScaling(0.0, 2.0)(TensorDict({"x": torch.zeros(2)}, [2]))
+
+
+def test_a_transform_of_a_buffer_is_refused_by_an_environment():
+    replay = pytest.importorskip("rl.replay")
+    with pytest.raises(SpecError, match="MultiStepTransform has an inverse.*append it to the replay buffer"):
+        TransformedEnv(PendulumEnv(), replay.MultiStepTransform(3, 0.9))
+
+
+def test_a_flat_buffer_of_multi_step_transitions():
+    replay = pytest.importorskip("rl.replay")
+    buffer = replay.TensorDictReplayBuffer(storage=replay.LazyTensorStorage(50), batch_size=4)
+    buffer.append_transform(FlattenTensorDict()).append_transform(replay.MultiStepTransform(2, 0.5))
+    batch = rollout()
+    assert buffer.extend(batch).tolist() == list(range(6))
+    reward = batch["next", "reward"]
+    torch.testing.assert_close(buffer[:]["next", "reward"].view(2, 3, 1), (reward[:, :-1] + reward[:, 1:] / 2)[:, :3])

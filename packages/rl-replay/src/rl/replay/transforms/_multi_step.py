@@ -11,8 +11,19 @@ from torch import Tensor
 
 from rl.core.contract import Key, missing_key_message
 from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
-from rl.core.keys import DONE, NEXT, REWARD, TERMINATED, TRUNCATED, NestedKey, as_tuple, key_str, leaf_keys, next_key
-from rl.core.keys import unwrap as shortest
+from rl.core.keys import (
+    DONE,
+    NEXT,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    NestedKey,
+    as_tuple,
+    key_str,
+    leaf_keys,
+    next_key,
+    unwrap,
+)
 from rl.core.sequences import any_of_step, check_time_order
 from rl.core.state import pack, unpack
 from rl.replay._arguments import whole
@@ -92,7 +103,7 @@ class MultiStepTransform:
         self._any_flag: Final = done_key is None and done_keys is None
         ends = [DONE, TERMINATED, TRUNCATED] if done_keys is None else done_keys
         self.done_keys: Final = _keys("done_keys", ends if done_key is None else [done_key])
-        self.mask_key: Final = shortest(mask_key)
+        self.mask_key: Final = unwrap(mask_key)
         self._held: TensorDictBase | None = None
 
     @property
@@ -159,7 +170,8 @@ class MultiStepTransform:
                 f" {list(data.batch_size)}: write batches [*B, T] with the same [*B], or empty the buffer first"
             )
         Layout.of(held, dims).check(flatten(data, dims), "MultiStepTransform")
-        return torch.cat([held, data], dims - 1)
+        joined: Any = torch.cat([held, data], dims - 1)
+        return joined
 
     def _ends(self, data: TensorDictBase) -> tuple[Tensor, Tensor | None]:
         """Whether a trajectory ends at a step, bool ``[*B, T]``, padding included; and which steps are valid."""
@@ -228,7 +240,7 @@ class MultiStepTransform:
 
 
 def _keys(name: str, keys: Iterable[NestedKey]) -> list[NestedKey]:
-    found = [keys] if isinstance(keys, str) else [shortest(key) for key in keys]
+    found: list[NestedKey] = [keys] if isinstance(keys, str) else [unwrap(key) for key in keys]
     if not found:
         raise ContractError(f"MultiStepTransform: {name} is empty: name at least one key, or leave it out")
     return found

@@ -54,7 +54,8 @@ def check_copies_in_env(
                 found = _walk(twin, seed)
             finally:
                 twin.close()
-            require_same(found, expected, f"{what} gives another result", report.owner)
+            for one, two in zip(found, expected, strict=True):
+                require_same(one, two, f"{what} gives another result", report.owner)
     finally:
         env.close()
 
@@ -83,13 +84,14 @@ def _load(other: Any, state: Any) -> None:
         other.load_state_dict(copy.deepcopy(state))
 
 
-def _walk(env: Any, seed: int) -> TensorDictBase:
-    """The entries of a few random steps, stacked."""
+def _walk(env: Any, seed: int) -> list[TensorDictBase]:
+    """The entries of a few random steps."""
     env.set_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        root, steps = env.reset(), []
+        root = env.reset()
+        steps: list[TensorDictBase] = []
         for _ in range(_STEPS):
             stepped, root = env.step_and_maybe_reset(root.update(env.full_action_spec.rand()))
             steps.append(stepped.clone())
-    return torch.stack(steps)
+    return steps
