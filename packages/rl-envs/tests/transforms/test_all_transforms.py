@@ -256,7 +256,7 @@ def test_a_missing_key_of_a_batch_is_named():
 
 def test_a_transform_of_a_buffer_is_refused_by_an_environment():
     replay = pytest.importorskip("rl.replay")
-    with pytest.raises(SpecError, match="MultiStepTransform has an inverse.*append it to the replay buffer"):
+    with pytest.raises(SpecError, match=r"MultiStepTransform has an inverse.*append it to the replay buffer"):
         TransformedEnv(PendulumEnv(), replay.MultiStepTransform(3, 0.9))
 
 

@@ -304,7 +304,8 @@ class TDEstimatorBase(ValueEstimatorBase):
             return self.returns
         raise ContractError(
             f"{type(self).__name__} adds the rewards of several steps, and the batch has"
-            f" {key_str(self._keys['discount'])}: its rewards are multi-step returns already. Use TD0, or store single steps"
+            f" {key_str(self._keys['discount'])}: its rewards are multi-step returns already. Use TD0, or store"
+            " single steps"
         )
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
