@@ -8,6 +8,7 @@ import torch
 from tensordict import NonTensorStack, TensorDict
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
+from rl.core.testing import check_transform
 from rl.replay import LazyTensorStorage, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 
 GAMMA = 0.9
@@ -157,6 +158,10 @@ def test_a_resumed_buffer_continues_the_stream(disk, tmp_path):
     same(first[:].exclude("text"), expected[14:])
 
 
+def test_samples_are_not_changed():
+    check_transform(MultiStepTransform(3, GAMMA), stream(10))
+
+
 def test_copies_hold_their_own_steps():
     data, transform = stream(20), MultiStepTransform(3, GAMMA)
     transform.inv(data[:10])
@@ -233,7 +238,6 @@ def test_the_target_of_dqn_equals_a_loop(gamma):
     torch.manual_seed(0)
     net = torch.nn.Linear(3, 2)
     loss = objectives.DQNLoss(net, action_space="categorical", gamma=0.5)  # the batch says how the value is discounted
-    loss.set_keys()
     data, n = stream(30, seed=4), 3
     data = data.exclude("agents", ("next", "agents")).rename_key_("obs", "observation")
     data["next"].rename_key_("obs", "observation")

@@ -31,7 +31,7 @@ from rl.replay._layout import Layout, flatten
 
 __all__ = ["MultiStepTransform"]
 
-_MASK = ("collector", "mask")
+_MASK: NestedKey = ("collector", "mask")
 
 
 @final
@@ -64,7 +64,8 @@ class MultiStepTransform:
         done_key: the only end flag, without ``next``.
         done_keys: several end flags; ``done``, ``terminated`` and ``truncated``, where the batch has them, if neither
             is given. Flags are bool ``[*B, T, 1]``.
-        mask_key: bool ``[*B, T]`` or ``[*B, T, 1]``, false at padding; read where the batch has it.
+        mask_key: bool ``[*B, T]`` or ``[*B, T, 1]``, false at padding; read where the batch has it. ``("collector",
+            "mask")`` if None.
 
     Raises:
         ContractError: if `n_steps` is not an integer of at least 1, or a list of keys is empty.
@@ -89,7 +90,7 @@ class MultiStepTransform:
         reward_keys: Iterable[NestedKey] | None = None,
         done_key: NestedKey | None = None,
         done_keys: Iterable[NestedKey] | None = None,
-        mask_key: NestedKey = _MASK,
+        mask_key: NestedKey | None = None,
     ) -> None:
         if whole(n_steps) is None:
             raise ContractError(f"MultiStepTransform: n_steps must be an integer of at least 1, got {n_steps!r}")
@@ -103,7 +104,7 @@ class MultiStepTransform:
         self._any_flag: Final = done_key is None and done_keys is None
         ends = [DONE, TERMINATED, TRUNCATED] if done_keys is None else done_keys
         self.done_keys: Final = _keys("done_keys", ends if done_key is None else [done_key])
-        self.mask_key: Final = unwrap(mask_key)
+        self.mask_key: Final[NestedKey] = _MASK if mask_key is None else unwrap(mask_key)
         self._held: TensorDictBase | None = None
 
     @property

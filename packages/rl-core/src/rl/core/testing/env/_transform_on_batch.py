@@ -130,13 +130,15 @@ def _check_compiled(copy: Copy, batch: TensorDictBase, report: Report) -> None:
 
 def _check_cuda(copy: Copy, batch: TensorDictBase, report: Report) -> None:
     transform = copy()
-    move = getattr(transform, "to", None)
+    if hasattr(transform, "to"):
+        transform = transform.to("cuda")
     with raising("a batch on a CUDA device", report.owner):
-        out = (transform if move is None else move("cuda"))(batch.to("cuda"))
-    for key in leaf_keys(out):
-        value = out.get(key)
-        on_device = not isinstance(value, Tensor) or value.is_cuda
-        require(on_device, f"{key_str(key)} is on the CPU for a batch on a CUDA device", report.owner)
+        out = transform(batch.to("cuda").clear_device_())  # one with a device moves what is set
+    values = {key: out.get(key) for key in leaf_keys(out)}
+    devices = {key: value.device.type for key, value in values.items() if isinstance(value, Tensor)}
+    for key, device in devices.items():
+        one = len(set(devices.values())) == 1 or device != "cpu"
+        require(one, f"{key_str(key)} is on the CPU for a batch on a CUDA device, other entries are not", report.owner)
 
 
 def require_close(left: Any, right: Any, reason: str, owner: str) -> None:
