@@ -135,7 +135,7 @@ class ReplayBuffer:
         return f"{type(self).__name__}(\n    " + ",\n    ".join(lines) + ",\n)"
 
     def add(self, data: Any) -> Tensor:
-        """Write one row; returns its index, int64 ``[]``.
+        """Write one row; returns its index, int64 ``[]``, or that of the rows that transforms make of it, ``[n]``.
 
         Raises:
             ContractError: if a key is missing or new.

@@ -130,8 +130,9 @@ class MultiStepTransform:
         rewards = [self._reward(data, key) for key in self.reward_keys]
         check_time_order(data, data.ndim - 1, end, "MultiStepTransform", mask=valid, mask_key=self.mask_key)
         steps = data.batch_size[-1]
+        out = None if steps <= self.n_steps else self._transitions(data, rewards, end, valid)
         self._held = data[..., -self.n_steps :].clone()
-        return None if steps <= self.n_steps else self._transitions(data, rewards, end, valid)
+        return out
 
     def empty(self) -> None:
         """Discard the steps that are held back."""
