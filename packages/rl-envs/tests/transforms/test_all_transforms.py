@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import pytest
 import torch
 from tensordict import TensorDict
 
+from rl.core.errors import RLError, SpecError
 from rl.core.testing import check_transform
 from rl.envs import (
     ActionDiscretizer,
@@ -27,6 +25,7 @@ from rl.envs import (
     ExpandAs,
     FiniteTensorDictCheck,
     FlattenObservation,
+    FlattenTensorDict,
     InitTracker,
     LineariseRewards,
     ObservationNorm,
@@ -52,6 +51,20 @@ from rl.envs import (
 )
 
 F32, F64 = torch.float32, torch.float64
+
+
+def doubled(x):
+    return x.repeat_interleave(2, -1)
+
+
+def halved(x):
+    return x[..., ::2]
+
+
+def nested(*keys):
+    return [("nested", key) for key in keys]
+
+
 PENDULUM = {
     "action-discretizer": lambda: ActionDiscretizer(5),
     "action-discretizer-one-hot": lambda: ActionDiscretizer([5], sampling="low", categorical=False),
@@ -87,7 +100,7 @@ PENDULUM = {
     "stack": lambda: Stack(["th", "thdot"], "both", del_keys=False),
     "step-counter": lambda: StepCounter(7),
     "success": lambda: SuccessReward("done"),
-    "unary": lambda: UnaryTransform(["observation"], ["more"], fn=lambda x: x.repeat_interleave(2, -1)),
+    "unary": lambda: UnaryTransform(["observation"], ["more"], fn=doubled),
     "vec-norm": lambda: VecNorm(["observation", "reward"]).freeze(),
     "vec-norm-every": lambda: VecNorm(decay=1.0).freeze(),
 }
@@ -99,7 +112,53 @@ DISCRETE = {
         lambda batch, seed: CartPoleEnv(batch, seed=seed, categorical_action_encoding=True),
     ),
 }
+BOTH_WAYS = {
+    "action-scaling-both": lambda: ActionScaling(in_keys=["action"], loc=1.0, scale=2.0),
+    "dtype-both": lambda: DTypeCastTransform(F32, F64, ["observation"], None, ["observation"]),
+    "observation-norm-both": lambda: ObservationNorm(1.0, 2.0, ["observation"], None, ["observation"]),
+    "rename-both": lambda: RenameTransform(["observation"], ["obs"], ["observation"], ["obs"]),
+    "squeeze-both": lambda: SqueezeTransform(-1, ["action"], None, ["action"]),
+    "unary-both": lambda: UnaryTransform(["observation"], ["x"], ["observation"], ["x"], fn=doubled, inv_fn=halved),
+    "unsqueeze-both": lambda: UnsqueezeTransform(-1, ["observation"], None, ["observation"]),
+}
+NESTED = {
+    "action-scaling-both": lambda: ActionScaling(nested("action"), None, nested("action"), loc=1.0, scale=2.0),
+    "binarize": lambda: BinarizeReward(nested("reward")),
+    "cat": lambda: CatTensors(nested("th", "thdot"), *nested("both"), unsqueeze_if_oor=True, del_keys=False),
+    "clip": lambda: ClipTransform(nested("observation"), low=-0.5, high=0.5),
+    "dtype": lambda: DTypeCastTransform(F32, F64, nested("observation"), None, nested("action")),
+    "exclude": lambda: ExcludeTransform(*nested("observation")),
+    "expand": lambda: ExpandAs(*nested("reward", "observation", "rewards")),
+    "flatten": lambda: Compose(
+        UnsqueezeTransform(-1, nested("observation")), FlattenObservation(-2, -1, nested("observation"))
+    ),
+    "linearise": lambda: LineariseRewards(nested("reward"), weights=[2.0]),
+    "observation-norm": lambda: ObservationNorm(1.0, 2.0, nested("observation"), standard_normal=True),
+    "permute": lambda: Compose(
+        UnsqueezeTransform(-1, nested("observation")), PermuteTransform([-1, -2], nested("observation"))
+    ),
+    "rename-both": lambda: RenameTransform(*2 * [nested("observation"), nested("obs")]),
+    "rename-copy": lambda: RenameTransform(nested("done", "reward"), nested("over", "pay"), create_copy=True),
+    "reward-clipping": lambda: RewardClipping(-1, 1, nested("reward")),
+    "reward-scaling": lambda: RewardScaling(1.0, 0.1, nested("reward"), standard_normal=True),
+    "sign": lambda: SignTransform(nested("reward", "observation"), nested("reward", "signs")),
+    "squeeze": lambda: Compose(
+        UnsqueezeTransform(-1, nested("observation")), SqueezeTransform(-1, nested("observation"))
+    ),
+    "stack": lambda: Stack(nested("th", "thdot"), *nested("both"), del_keys=False),
+    "success": lambda: SuccessReward(*nested("done", "reward")),
+    "unary": lambda: UnaryTransform(nested("observation"), nested("more"), fn=doubled),
+}
+READS_VALUES = {"finite"}
 REFUSED_ON_BATCHES = {"init-tracker", "step-counter", "vec-norm", "vec-norm-every", "reward-norm"}
+BATCHES = {name: make for name, make in {**PENDULUM, **BOTH_WAYS}.items() if name not in REFUSED_ON_BATCHES}
+NEEDS_BOUNDS = {"action-discretizer", "action-discretizer-one-hot", "action-scaling"}
+
+
+def rollout():
+    """A batch [2, 5] of Pendulum-v1."""
+    torch.manual_seed(0)
+    return PendulumEnv([2], seed=0).rollout(5)
 
 
 def around(make, env=PendulumEnv, batch=()):
@@ -119,30 +178,33 @@ def test_it_keeps_the_rules_with_discrete_actions(name, batch):
     check_transform(make(), wrap=lambda t: around(lambda: t, env=env, batch=batch))
 
 
-@pytest.mark.parametrize("name", PENDULUM)
-def test_copies_do_the_same_and_are_independent(name):
-    if name == "unary":
-        pytest.skip("a lambda cannot be pickled")
-    one = around(PENDULUM[name], batch=[2])
-    one.set_seed(1)
-    one.rollout(5)
-    transform = one.transform
-    for other in (
-        transform.clone(),
-        copy.deepcopy(one).transform.clone(),
-        pickle.loads(pickle.dumps(transform.clone())),
-    ):
-        twin = TransformedEnv(PendulumEnv([2], seed=0), other)
-        assert repr(twin.transform) == repr(transform)
-        other.load_state_dict(transform.state_dict())
-        results = []
-        for env in (one, twin):
-            state = transform.state_dict()
-            env.set_seed(3)
-            torch.manual_seed(3)
-            results.append(env.rollout(6))
-            one.transform.load_state_dict(state)
-        assert (results[0] == results[1]).all(), name
+@pytest.mark.parametrize("name", BATCHES)
+def test_it_keeps_the_rules_on_a_batch(name):
+    other = NESTED[name]() if name in NESTED else None
+    check_transform(BATCHES[name](), rollout(), nested=other, compiles=name not in READS_VALUES)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_BOUNDS))
+def test_without_an_environment_the_bounds_of_an_action_are_missing(name):
+    with pytest.raises(RLError, match=r"^Action\w+ has no bounds.*append it to an environment"):
+        PENDULUM[name]().inv(rollout())
+
+
+@pytest.mark.parametrize("name", sorted(set(BATCHES) - NEEDS_BOUNDS))
+def test_in_a_buffer_it_does_what_it_does_on_a_batch(name):
+    replay = pytest.importorskip("rl.replay")
+    transform, batch = BATCHES[name](), rollout().reshape(-1)
+    buffer = replay.TensorDictReplayBuffer(storage=replay.LazyTensorStorage(50), batch_size=20)
+    buffer.append_transform(transform)
+    buffer.extend(batch)
+    torch.manual_seed(0)
+    sample = buffer.sample()
+    torch.manual_seed(0)
+    stored = transform.inv(batch) if transform.has_inverse() else batch
+    index = buffer.sampler.sample(buffer.storage, 20)[0]
+    expected = BATCHES[name]()(stored[index].set("index", index))
+    assert (sample == expected).all()
+    assert set(sample.keys(True)) == set(expected.keys(True))
 
 
 @pytest.mark.parametrize("name", sorted(set(PENDULUM) - REFUSED_ON_BATCHES))
@@ -190,3 +252,19 @@ def test_a_failing_transform_names_itself_and_the_entry():
 def test_a_missing_key_of_a_batch_is_named():
     with pytest.raises(Exception, match="reads 'reward', which the batch has neither at the root nor under 'next'"):
         RewardScaling(0.0, 2.0)(TensorDict({"x": torch.zeros(2)}, [2]))
+
+
+def test_a_transform_of_a_buffer_is_refused_by_an_environment():
+    replay = pytest.importorskip("rl.replay")
+    with pytest.raises(SpecError, match=r"MultiStepTransform has an inverse.*append it to the replay buffer"):
+        TransformedEnv(PendulumEnv(), replay.MultiStepTransform(3, 0.9))
+
+
+def test_a_flat_buffer_of_multi_step_transitions():
+    replay = pytest.importorskip("rl.replay")
+    buffer = replay.TensorDictReplayBuffer(storage=replay.LazyTensorStorage(50), batch_size=4)
+    buffer.append_transform(FlattenTensorDict()).append_transform(replay.MultiStepTransform(2, 0.5))
+    batch = rollout()
+    assert buffer.extend(batch).tolist() == list(range(6))
+    reward = batch["next", "reward"]
+    torch.testing.assert_close(buffer[:]["next", "reward"].view(2, 3, 1), (reward[:, :-1] + reward[:, 1:] / 2)[:, :3])

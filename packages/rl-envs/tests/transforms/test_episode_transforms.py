@@ -24,12 +24,17 @@ from rl.envs import (
     TransformedEnv,
 )
 
+
+def upside_down(entries):
+    return entries["th"].unsqueeze(-1).abs() > 3.0
+
+
 ALL = {
     "cat-frames": lambda: CatFrames(3, -1, ["observation"]),
     "cat-frames-constant": lambda: CatFrames(3, -1, ["observation"], padding="constant", padding_value=-1),
     "frame-skip": lambda: FrameSkipTransform(3),
     "random-truncation": lambda: Compose(StepCounter(), RandomTruncationTransform(3, 6)),
-    "terminate": lambda: TerminateTransform(lambda entries: entries["th"].unsqueeze(-1).abs() > 3.0),
+    "terminate": lambda: TerminateTransform(upside_down),
     "time-max-pool": lambda: TimeMaxPool(["observation"], T=2),
     "traj-counter": TrajCounter,
     "policy-version": PolicyVersion,

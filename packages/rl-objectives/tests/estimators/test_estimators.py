@@ -366,3 +366,16 @@ def test_flags_of_several_agents_end_a_step_where_one_does(key):
         GAE()(batch.clone())
     done[0, 1, 2] = True
     GAE()(batch)
+
+
+def test_a_discount_of_the_batch_is_that_of_the_next_value():
+    flag = torch.zeros(3, 1, dtype=torch.bool)
+    after = TensorDict(reward=torch.ones(3, 1), done=flag, terminated=flag, state_value=torch.full((3, 1), 2.0))
+    discount = torch.tensor([[0.5], [0.25], [1.0]])
+    batch = TensorDict(state_value=torch.zeros(3, 1), gamma=discount, next=after, batch_size=[3])
+    assert TD0Estimator(gamma=0.9)(batch)["value_target"].flatten().tolist() == [2.0, 1.5, 3.0]
+    for kind in (TD1Estimator, TDLambdaEstimator):
+        with pytest.raises(ContractError, match="multi-step returns already"):
+            kind(gamma=0.9)(batch)
+    with pytest.raises(ShapeError, match="gamma"):
+        TD0Estimator(gamma=0.9)(batch.set("gamma", discount.expand(3, 2)))

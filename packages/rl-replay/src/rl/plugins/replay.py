@@ -24,6 +24,8 @@ _ROWS = (
     ("sampler", "slices", "SliceSampler", "Steps that follow each other within a trajectory."),
     ("sampler", "slices-without-replacement", "SliceSamplerWithoutReplacement", "A slice of each trajectory in turn."),
     ("transform", "burn-in", "BurnInTransform", "Recurrent states warmed up on the first steps of sampled slices."),
+    ("transform", "multi-step", "MultiStepTransform", "Rewards and states of n steps, before they are written."),
+    ("transform", "policy-age", "PolicyAgeFilter", "Samples without the steps of old policies."),
     ("writer", "round-robin", "RoundRobinWriter", "A ring: the newest row replaces the oldest."),
     ("writer", "immutable", "ImmutableDatasetWriter", "Refuses writes, for datasets."),
 )
@@ -31,7 +33,7 @@ _ROWS = (
 
 @hookimpl
 def rl_components() -> Iterator[Component]:
-    """Storages, samplers, writers and the transform of samples."""
+    """Storages, samplers, writers and transforms of buffers."""
     for kind, name, attribute, summary in _ROWS:
         yield Component(kind=kind, name=name, target=f"rl.replay:{attribute}", summary=summary)
 

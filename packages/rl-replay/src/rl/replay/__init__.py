@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rl.replay.storages._memmap import LazyMemmapStorage
     from rl.replay.storages._tensor import LazyTensorStorage, TensorStorage
     from rl.replay.transforms._burn_in import BurnInTransform
+    from rl.replay.transforms._multi_step import MultiStepTransform
+    from rl.replay.transforms._policy_age_filter import PolicyAgeFilter
     from rl.replay.writers._immutable import ImmutableDatasetWriter
     from rl.replay.writers._round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
 
@@ -30,6 +32,8 @@ __all__ = [
     "LazyTensorStorage",
     "LinearScheduler",
     "ListStorage",
+    "MultiStepTransform",
+    "PolicyAgeFilter",
     "PrioritizedReplayBuffer",
     "PrioritizedSampler",
     "RandomSampler",
@@ -53,6 +57,8 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay._slices.check": ["check_slices"],
         "rl.replay.buffers._base": ["ReplayBuffer"],
         "rl.replay.transforms._burn_in": ["BurnInTransform"],
+        "rl.replay.transforms._multi_step": ["MultiStepTransform"],
+        "rl.replay.transforms._policy_age_filter": ["PolicyAgeFilter"],
         "rl.replay.writers._immutable": ["ImmutableDatasetWriter"],
         "rl.replay.storages._list": ["ListStorage"],
         "rl.replay.storages._memmap": ["LazyMemmapStorage"],

@@ -100,6 +100,27 @@ def missing_env_members(env: object) -> list[str]:
 
 
 class Transform(Protocol):
-    """Any callable from TensorDict to TensorDict."""
+    """Any callable from TensorDict to TensorDict.
+
+    These methods are optional, and looked up by name. A replay buffer calls them:
+
+    - ``inv(td)``: the other direction, called on each batch before it is written. Returns the rows to write, None or
+      an empty TensorDict if there are none. It changes no tensor of `td` in place;
+    - ``has_inverse()``: false if ``inv`` changes nothing, so that it is not called;
+    - ``state_dict()``, ``load_state_dict(state)``: of a transform with ``inv``, its memory as tensors and plain
+      containers; part of the state of the buffer, and restored if a batch cannot be written;
+    - ``empty()``: the buffer was emptied: discard rows that are held back.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> class Half:  # stores x in half precision
+        ...     def __call__(self, td):
+        ...         return td.set("x", td["x"].float())
+        ...
+        ...     def inv(self, td):
+        ...         return td.copy().set("x", td["x"].half())
+        >>> Half().inv(TensorDict(x=torch.ones(3), batch_size=[3]))["x"].dtype
+        torch.float16
+    """
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase: ...

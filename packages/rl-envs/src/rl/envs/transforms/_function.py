@@ -59,10 +59,15 @@ def as_transform(one: Any) -> Transform:
     """Return `one` if it is a transform, or a transform that calls it.
 
     Raises:
-        SpecError: if it is neither.
+        SpecError: if it is neither, or has an inverse and is not a `Transform`.
     """
     if isinstance(one, Transform):
         return one
+    if hasattr(one, "inv") and not isinstance(one, type):
+        raise SpecError(
+            f"{type(one).__name__} has an inverse, for batches that a buffer writes: append it to the replay buffer;"
+            " in an environment, inherit from Transform"
+        )
     if isinstance(one, type):
         raise SpecError(f"a transform is an object, got the class {one.__name__}: write {one.__name__}(...)")
     if callable(one):

@@ -1,4 +1,4 @@
-"""Mask of valid steps: padding of shorter sequences is masked out."""
+"""Optional entries of a batch: the mask of valid steps, end flags, the discount of each step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rl.core.errors import ShapeError
 from rl.core.keys import NestedKey, key_str, next_key
 
 __all__ = [
+    "DISCOUNT",
     "MASK",
+    "discount_key",
     "fitted",
     "mask_key",
     "mean_of",
@@ -26,6 +28,15 @@ __all__ = [
 
 MASK: NestedKey = ("collector", "mask")
 """Key under which ``SliceSampler(pad_output=True)`` writes the mask."""
+
+
+DISCOUNT: NestedKey = "gamma"
+"""Key under which ``MultiStepTransform`` of rl-replay writes the discount of each next value."""
+
+
+def discount_key(name: NestedKey) -> Key:
+    """The discount of the next values in a contract."""
+    return Key(name, (1,), "discount of the next value, in place of the estimator's", optional=True)
 
 
 def mask_key(name: NestedKey) -> Key:

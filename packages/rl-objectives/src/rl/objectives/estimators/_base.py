@@ -19,7 +19,9 @@ from rl.core.sequences import any_of_step, check_sequences, check_time_order
 from rl.objectives import _foreign
 from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
+    DISCOUNT,
     MASK,
+    discount_key,
     fitted,
     mask_key,
     terminated_key,
@@ -125,6 +127,7 @@ class ValueEstimatorBase(KeyedModule):
             Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
             terminated_key(keys["terminated"]),
             mask_key(keys["mask"]),
+            *(discount_key(keys["discount"]) for _ in range("discount" in keys)),
         )
         writes = [
             Key(keys["advantage"], (1,), "advantage of the action, units of return"),
@@ -279,19 +282,49 @@ def _evaluate_shifted(
 
 @_foreign.td_estimator
 class TDEstimatorBase(ValueEstimatorBase):
-    """Base of estimators whose target needs only the values of the next states; advantage = target - value."""
+    """Base of estimators whose target needs only the values of the next states; advantage = target - value.
+
+    Where the batch has ``gamma`` ``[*B, 1]``, as `MultiStepTransform` of rl-replay writes it, rewards are multi-step
+    returns, and it is the discount of the next values; only `TD0Estimator` can use such batches.
+    """
+
+    default_keys: ClassVar[dict[str, NestedKey]] = {**ValueEstimatorBase.default_keys, "discount": DISCOUNT}
 
     @abstractmethod
     def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:
         """The target, ``[*B, T, F]`` as all arguments are."""
 
+    def discounted(self, discount: Tensor | None) -> Callable[..., Tensor]:
+        """`returns` for the discount that the batch holds, ``[*B, 1]``, or None.
+
+        Raises:
+            ContractError: if it holds one, and the estimator adds the rewards of several steps.
+        """
+        if discount is None:
+            return self.returns
+        raise ContractError(
+            f"{type(self).__name__} adds the rewards of several steps, and the batch has"
+            f" {key_str(self._keys['discount'])}: its rewards are multi-step returns already. Use TD0, or store"
+            " single steps"
+        )
+
+    def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
+        discount = tensordict.get(self._keys["discount"], None)
+        if discount is None:
+            return self.estimate
+        returns = self.discounted(discount)
+        return lambda value, *outcome: _with_advantage(value, returns(*outcome))
+
     def estimate(
         self, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int
     ) -> tuple[Tensor, Tensor]:
         """Advantage and value target, ``[*B, T, F]`` as all arguments are."""
-        if value.shape != reward.shape:
-            raise ShapeError(
-                f"state_value has shape {tuple(value.shape)} and reward {tuple(reward.shape)}: they would broadcast"
-            )
-        target = self.returns(next_value, reward, done, terminated, time_dim)
-        return target - value, target
+        return _with_advantage(value, self.returns(next_value, reward, done, terminated, time_dim))
+
+
+def _with_advantage(value: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    if value.shape != target.shape:
+        raise ShapeError(
+            f"state_value has shape {tuple(value.shape)} and reward {tuple(target.shape)}: they would broadcast"
+        )
+    return target - value, target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 from torch import Tensor, nn
@@ -22,7 +23,8 @@ class TD0Estimator(TDEstimatorBase):
     """TD(0): one reward and the discounted value of the next state; steps may be in any order.
 
     Sutton and Barto, "Reinforcement learning: an introduction", 2018, eq. 6.2. Arguments and keys as for
-    `ValueEstimatorBase`, shapes ``[*B, ...]``.
+    `ValueEstimatorBase`, shapes ``[*B, ...]``. Reads ``gamma`` ``[*B, 1]``, if it is there, in place of the argument:
+    the discount after a multi-step return.
 
     Example:
         >>> import torch
@@ -39,6 +41,14 @@ class TD0Estimator(TDEstimatorBase):
     def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:  # noqa: ARG002 - of the interface
         """The target, ``[*B, F]`` as all arguments are."""
         return td0_return_estimate(self.gamma, next_value, reward, terminated)
+
+    def discounted(self, discount: Tensor | None) -> Callable[..., Tensor]:
+        """`returns` with the discount of the batch, if it holds one."""
+        if discount is None:
+            return self.returns
+        return lambda next_value, reward, _done, terminated, _time: td0_return_estimate(
+            discount, next_value, reward, terminated
+        )
 
 
 @final

@@ -14,7 +14,7 @@ from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
 from rl.objectives import _foreign
 from rl.objectives._batch.done_flags import end_flags
-from rl.objectives._batch.mask import MASK, mask_key, mean_of, scalar, terminated_key
+from rl.objectives._batch.mask import DISCOUNT, MASK, discount_key, mask_key, mean_of, scalar, terminated_key
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
 from rl.objectives.functional import greedy_value
@@ -58,7 +58,8 @@ class DQNLoss(LossModule):
     Reads the network's inputs at the root and under ``next``, ``action`` (one-hot ``[*B, n]`` or integer ``[*B]``),
     ``("next", "reward")``, ``("next", "done")`` and, if there, ``("next", "terminated")`` ``[*B, 1]`` and
     ``priority_weight`` ``[*B]``, which weights the elements, and ``("collector", "mask")`` bool ``[*B]``, which masks
-    out padding. Returns scalars: ``loss``, and detached means of
+    out padding. Where the batch has ``gamma`` ``[*B, 1]``, as `MultiStepTransform` of rl-replay writes it, that is the
+    discount of the next values, in place of the argument. Returns scalars: ``loss``, and detached means of
     ``td_error`` (absolute), ``pred_value`` and ``target_value``. Writes one entry into the batch, which a
     prioritized replay buffer reads: ``td_error`` ``[*B]``, absolute, detached.
 
@@ -104,6 +105,7 @@ class DQNLoss(LossModule):
         "priority": "td_error",
         "priority_weight": "priority_weight",
         "mask": MASK,
+        "discount": DISCOUNT,
     }
     _options: ClassVar[tuple[str, ...]] = ("double_dqn",)
 
@@ -164,6 +166,7 @@ class DQNLoss(LossModule):
                 terminated_key(keys["terminated"]),
                 Key(keys["priority_weight"], (), "weight of the element", optional=True),
                 mask_key(keys["mask"]),
+                discount_key(keys["discount"]),
             ),
             (
                 scalar("loss", "distance of action values and targets"),
@@ -199,7 +202,8 @@ class DQNLoss(LossModule):
             estimator = self._estimators[0]
             assert isinstance(estimator, TDEstimatorBase)
             time = estimator.find_time(tensordict, tensordict.get(next_key(keys["done"])).bool())
-            target = estimator.returns(value, reward, done, terminated, time)
+            returns = estimator.discounted(entries.get(keys["discount"]))
+            target = returns(value, reward, done, terminated, time)
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
         weight = entries.get(keys["priority_weight"])
         if weight is not None:

@@ -12,7 +12,6 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.arguments import foreign_arguments
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX
@@ -23,6 +22,7 @@ from rl.replay._state import Apply, Fields, prepare_load
 from rl.replay._untraced import untraced
 from rl.replay.buffers._collate import collate
 from rl.replay.buffers._prefetch import Batch, Flight
+from rl.replay.buffers._transforms import Transforms
 from rl.replay.samplers._random import RandomSampler
 from rl.replay.storages._list import ListStorage
 from rl.replay.storages._rows import TensorRows
@@ -31,7 +31,7 @@ from rl.replay.writers._round_robin import RoundRobinWriter
 __all__ = ["ReplayBuffer"]
 
 _FILE = "state.safetensors"
-_STATE = ("types", "storage", "sampler", "writer", "write_count", "batch_size", "generator", "in_flight")
+_STATE = ("types", "storage", "sampler", "writer", "transforms", "write_count", "batch_size", "generator", "in_flight")
 
 
 @_foreign.buffer
@@ -43,8 +43,7 @@ class ReplayBuffer:
         sampler: selects the rows of a batch; `RandomSampler` if None.
         writer: selects the indices of new rows; `RoundRobinWriter` if None.
         batch_size: rows of a batch if `sample` gets none; needed for iteration and `prefetch`.
-        transform: applied to every sampled batch, any callable from TensorDict to TensorDict; with
-            `prefetch` it runs in other threads.
+        transform: see `append_transform`.
         collate_fn: makes a batch of the result of `storage.get`; a list of TensorDicts or tensors is stacked if
             None.
         prefetch: number of batches that are prepared ahead, and of threads; 0 or None for none.
@@ -98,7 +97,9 @@ class ReplayBuffer:
             )
         self.batch_size: Final = None if batch_size is None else int(batch_size)
         self.generator: Final = generator
-        self._transform = transform
+        self._transforms: Final = Transforms(owner)
+        if transform is not None:
+            self._transforms.append(transform, invert=False)
         self._collate = collate if collate_fn is None else collate_fn
         self._pin_memory = pin_memory
         self._flight = Flight(prefetch or 0)
@@ -134,7 +135,7 @@ class ReplayBuffer:
         return f"{type(self).__name__}(\n    " + ",\n    ".join(lines) + ",\n)"
 
     def add(self, data: Any) -> Tensor:
-        """Write one row; returns its index, int64 ``[]``.
+        """Write one row; returns its index, int64 ``[]``, or that of the rows that transforms make of it, ``[n]``.
 
         Raises:
             ContractError: if a key is missing or new.
@@ -148,7 +149,8 @@ class ReplayBuffer:
         """Write the rows of a batch ``[n, ...]``; returns their indices, int64 ``[n]``.
 
         A batch ``[B, T]`` makes B rows of T steps, in a storage with ``ndim=2`` ``B * T`` elements. When the
-        storage is full, the oldest rows are overwritten.
+        storage is full, the oldest rows are overwritten. Transforms with an inverse map the batch first, the last one
+        first; the index is ``[0]`` if they leave nothing to write.
 
         Raises:
             ContractError: if a key is missing or new, or the writer refuses.
@@ -203,7 +205,7 @@ class ReplayBuffer:
             yield future.result()[0]
 
     def __getitem__(self, index: Index) -> Any:
-        """Copy of stored rows, without `transform`: one row for an int, a batch otherwise.
+        """Copy of stored rows, without transforms: one row for an int, a batch otherwise.
 
         Raises:
             IndexError: if an index is outside of what is stored.
@@ -214,7 +216,7 @@ class ReplayBuffer:
         return rows if isinstance(index, int) else self._collate(rows)
 
     def __setitem__(self, index: Index, data: Any) -> None:
-        """Replace stored rows; they get the priority of new rows and begin a new pass.
+        """Replace stored rows, without transforms; they get the priority of new rows and begin a new pass.
 
         Raises:
             IndexError: if an index is outside of what is stored.
@@ -232,9 +234,16 @@ class ReplayBuffer:
             self.storage.set(rows, data)
             self.sampler.extended(rows, data)
 
-    @foreign_arguments(needless={"invert": ("not available: transforms change sampled rows only", False)})
-    def append_transform(self, transform: Callable[[Any], Any]) -> Self:
+    def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> Self:
         """Apply `transform` to every sampled batch, after the existing ones; returns the buffer.
+
+        A transform with a method ``inv``, see `rl.core.interfaces.Transform`, is also applied inversely to every batch
+        that `extend` and `add` write, before the existing ones.
+
+        Args:
+            transform: any callable from TensorDict to TensorDict. With `prefetch` it runs in other threads.
+            invert: exchange the two directions: call `transform` on batches that are written, and its inverse, if it
+                has one, on samples.
 
         Raises:
             ContractError: if it is not callable, or batches are prefetched already.
@@ -247,12 +256,11 @@ class ReplayBuffer:
                     f"{owner}: {len(self._flight)} batches are prefetched without this transform; append it before the"
                     " first sample"
                 )
-            first = self._transform
-            self._transform = transform if first is None else _Chain(first, transform)
+            self._transforms.append(transform, invert=invert)
         return self
 
     def empty(self) -> None:
-        """Remove all rows and prefetched batches; keys, shapes and dtypes stay fixed.
+        """Remove all rows, also those that transforms hold back, and prefetched batches; the layout stays fixed.
 
         Raises:
             ContractError: if the writer refuses.
@@ -262,6 +270,7 @@ class ReplayBuffer:
             self._flight.clear()
             self.storage.empty()
             self.sampler.empty()
+            self._transforms.empty()
             self._write_count = 0
 
     def update_priority(self, index: Tensor, priority: Tensor) -> None:
@@ -274,7 +283,7 @@ class ReplayBuffer:
             self.sampler.update_priority(index, priority)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of storage, sampler, writer, generator and prefetched batches, for an exact continuation.
+        """State of storage, sampler, writer, transforms, generator and prefetched batches, to continue exactly.
 
         Tensors are copies; the rest are plain containers.
 
@@ -293,13 +302,14 @@ class ReplayBuffer:
         with self._lock:
             fields = self._fields(state)
             rows, load_rows = self._prepare_rows(fields["storage"])
-            parts: list[tuple[Sampler | Writer, Apply]] = [
+            parts: list[tuple[Any, Apply]] = [
                 (part, prepare_load(part, fields[name], rows, self.storage.max_size))
                 for name, part in (("sampler", self.sampler), ("writer", self.writer))
             ]
             finish = self._prepare_rest(fields, rows)
             # Parts without `prepare_load` may still refuse: they come first, and are restored if a later one fails.
             parts.sort(key=lambda part: hasattr(part[0], "prepare_load"))
+            parts.insert(0, (self._transforms, lambda: self._transforms.load_state_dict(fields["transforms"])))
             before = [(part, part.state_dict()) for part, _ in parts if not hasattr(part, "prepare_load")]
             self._flight.wait_gathered()
             try:
@@ -351,8 +361,8 @@ class ReplayBuffer:
             ("writer", self.writer),
             ("batch_size", self.batch_size),
         ]
-        if self._transform is not None:
-            options.append(("transform", self._transform))
+        if len(self._transforms):
+            options.append(("transform", self._transforms))
         if self.prefetch:
             options.append(("prefetch", self.prefetch))
         return options
@@ -367,6 +377,18 @@ class ReplayBuffer:
         return size
 
     def _extend(self, data: Any) -> Tensor:
+        if not self._transforms.writes:
+            return self._write(data)
+        with self._lock:
+            before = self._transforms.state_dict()
+            try:
+                rows = self._transforms.write(data)
+                return torch.empty(0, dtype=torch.int64, device="cpu") if rows is None else self._write(rows)
+            except BaseException:
+                self._transforms.load_state_dict(before)
+                raise
+
+    def _write(self, data: Any) -> Tensor:
         with self._lock:
             self._check(data)
             count = self.storage.count(data)
@@ -418,8 +440,7 @@ class ReplayBuffer:
             data = self._annotate(data, info)
         else:
             data = self._postprocess(self._annotate(data, {INDEX: index}), info)
-        if self._transform is not None:
-            data = self._transform(data)
+        data = self._transforms.read(data)
         if self._pin_memory:
             data = data.pin_memory()
         return data, info
@@ -438,6 +459,7 @@ class ReplayBuffer:
             "storage": storage,
             "sampler": self.sampler.state_dict(),
             "writer": self.writer.state_dict(),
+            "transforms": self._transforms.state_dict(),
             "write_count": self._write_count,
             "batch_size": self.batch_size,
             "generator": None if self.generator is None else self.generator.get_state(),
@@ -501,20 +523,6 @@ class ReplayBuffer:
                 self._flight.land(batch, last=last)
 
         return apply
-
-
-class _Chain:
-    """Composition of two transforms."""
-
-    def __init__(self, first: Callable[[Any], Any], second: Callable[[Any], Any]) -> None:
-        self._first, self._second = first, second
-        self.__name__ = ", ".join(getattr(each, "__name__", type(each).__name__) for each in (first, second))
-
-    def __call__(self, data: Any) -> Any:
-        return self._second(self._first(data))
-
-    def __repr__(self) -> str:
-        return f"{self._first!r}, {self._second!r}"
 
 
 def _landing(owner: str, item: Any, rows: int | None) -> tuple[Batch, bool]:

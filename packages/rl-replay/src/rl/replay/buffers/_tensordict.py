@@ -117,9 +117,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
             index = index.reshape(len(index), -1)[:, 0]
         self.update_priority(index, priority)
 
-    def _extend(self, data: Any) -> Tensor:
+    def _write(self, data: Any) -> Tensor:
         if self._check_priority is None:
-            return super()._extend(data)
+            return super()._write(data)
         with self._lock:
             self._check(data)
             rows = self.storage.count(data)
@@ -128,7 +128,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 if given.dim() > 1 and given.shape[0] != rows:  # a storage with ndim > 1 counts steps as rows
                     given = given.reshape(rows, -1) if given.numel() % rows == 0 else given
                 given = self._check_priority(given, rows)
-            index = super()._extend(data)
+            index = super()._write(data)
             if given is not None:
                 self.sampler.update_priority(index, given)
         return index

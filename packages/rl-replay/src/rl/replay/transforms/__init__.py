@@ -1,4 +1,4 @@
-"""Transforms of sampled batches."""
+"""Transforms of samples, and of batches before they are written."""
 
 from typing import TYPE_CHECKING
 
@@ -6,12 +6,16 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.transforms._burn_in import BurnInTransform
+    from rl.replay.transforms._multi_step import MultiStepTransform
+    from rl.replay.transforms._policy_age_filter import PolicyAgeFilter
 
-__all__ = ["BurnInTransform"]
+__all__ = ["BurnInTransform", "MultiStepTransform", "PolicyAgeFilter"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.replay.transforms._burn_in": ["BurnInTransform"],
+        "rl.replay.transforms._multi_step": ["MultiStepTransform"],
+        "rl.replay.transforms._policy_age_filter": ["PolicyAgeFilter"],
     },
 )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from tensordict import TensorDictBase
-from torch import Tensor
 
-from rl.core.contract import Contract
 from rl.core.interfaces import Env, Transform
-from rl.core.keys import NestedKey, key_str, leaf_keys, next_key
-from rl.core.testing._contracts import Tried, require_kept
-from rl.core.testing._report import Report, require, require_same, same_values
+from rl.core.testing._report import Report, require
 from rl.core.testing.env._check_env import check_env
+from rl.core.testing.env._transform_copies import check_copies_in_env, check_copies_on_batch, copy_of
+from rl.core.testing.env._transform_on_batch import check_on_batch
 
 __all__ = ["check_transform"]
 
@@ -24,24 +22,41 @@ def check_transform(
     batch: TensorDictBase | None = None,
     *,
     wrap: Callable[[Any], Env] | None = None,
+    nested: Transform | None = None,
     seed: int = 0,
     repeatable: bool = True,
+    picklable: bool = True,
+    compiles: bool = True,
     time_limit: int | None = None,
 ) -> Report:
     """Check a transform on a batch, within an environment, or both.
 
-    On a batch: it returns a TensorDict of the same batch size, changes no tensor of its input in place, replaces only
-    entries that its ``contract`` or ``out_keys`` declare, and gives the same result for the same input. Within an
-    environment: that environment passes `check_env`, so its specs are what the transform makes of them.
+    On a batch, it
+
+    - returns a TensorDict of the same batch size, and changes no tensor of its input in place;
+    - replaces only entries that its ``contract`` or ``out_keys`` declare;
+    - gives the same result for the same input, for a batch with one dimension more, compiled by
+      ``torch.compile(fullgraph=True)``, and with nested keys;
+    - gives the input back through ``inv``, for keys that are in ``in_keys`` and ``in_keys_inv``;
+    - runs on a CUDA device, where there is one.
+
+    Within an environment, that environment passes `check_env`: data match the specs that the transform makes,
+    observations restart with partial resets. On both, a clone, a deep copy, a pickle, and a new one with its
+    ``state_dict`` continue as the transform does.
 
     Args:
         transform: any callable from TensorDict to TensorDict. Copies of it are used, from its ``clone()`` if it has
             one.
         batch: a batch on which it can run.
         wrap: puts a copy of the transform around an environment, for example
-            ``lambda t: TransformedEnv(PendulumEnv(), t)``.
+            ``lambda t: TransformedEnv(PendulumEnv(), t)``. A batched environment is needed for partial resets.
+        nested: the same transform with ``("nested", key)`` in place of each of its keys; it runs on a copy of `batch`
+            with these keys.
         seed: for the environment.
-        repeatable: false for a transform that is random, or keeps a state, on purpose.
+        repeatable: false for a transform that is random, or keeps a state, on purpose; its copies are compared if it
+            has a ``state_dict``.
+        picklable: false for a transform that holds a function without a name.
+        compiles: false for a transform of a batch that is not for compiled code, because it reads values for example.
         time_limit: see `check_env`.
 
     Returns:
@@ -58,54 +73,18 @@ def check_transform(
     """
     report = Report(getattr(transform, "__name__", type(transform).__name__))
     require(batch is not None or wrap is not None, "needs a batch, or wrap= with an environment", "check_transform")
+    require(nested is None or batch is not None, "needs a batch for the transform nested=", "check_transform")
+    copied = not isinstance(transform, FunctionType) and (repeatable or hasattr(transform, "state_dict"))
     if batch is not None:
-        _check_on_batch(_copy(transform), batch, report, repeatable=repeatable)
+        check_on_batch(
+            lambda: copy_of(transform), batch, report, nested=nested, repeatable=repeatable, compiles=compiles
+        )
+        if copied:
+            check_copies_on_batch(transform, batch, report, picklable=picklable)
     report.warn()
     if wrap is not None:
-        inner = check_env(lambda: wrap(_copy(transform)), seed=seed, time_limit=time_limit)
+        inner = check_env(lambda: wrap(copy_of(transform)), seed=seed, time_limit=time_limit)
         report.not_exercised += inner.not_exercised
+        if copied:
+            check_copies_in_env(transform, wrap, seed, report, picklable=picklable)
     return report
-
-
-def _copy(transform: Any) -> Any:
-    clone = getattr(transform, "clone", None)
-    return clone() if clone is not None else copy.deepcopy(transform)
-
-
-def _check_on_batch(transform: Any, batch: TensorDictBase, report: Report, *, repeatable: bool) -> None:
-    owner = report.owner
-    contract = getattr(transform, "contract", None)
-    if isinstance(contract, Contract):
-        Tried(_copy(transform), contract, batch, owner)  # raises if it reads more than it declares
-    before = batch.clone()
-    held = dict(batch.items(include_nested=True, leaves_only=True))
-    out = transform(batch.copy())
-    require(isinstance(out, TensorDictBase), f"must return a TensorDict, got {type(out).__name__}", owner)
-    require(
-        out.batch_size == batch.batch_size,
-        f"batch size {tuple(out.batch_size)} was returned for an input of {tuple(batch.batch_size)}",
-        owner,
-    )
-    for key, value in held.items():
-        if isinstance(value, Tensor):
-            same = same_values(value, before.get(key))
-            require(same, f"changed {key_str(key)} of its input in place: others hold that tensor too", owner)
-    _check_replaced(transform, before, out, report)
-    if repeatable:
-        again = transform(batch.copy())
-        reason = "the same input gives two results: the transform is random or keeps a state (if on purpose, give"
-        require_same(out, again, f"{reason} `repeatable=False`)", owner)
-
-
-def _check_replaced(transform: Any, before: TensorDictBase, out: TensorDictBase, report: Report) -> None:
-    contract = getattr(transform, "contract", None)
-    declared: list[NestedKey] = list(
-        contract.out_keys if isinstance(contract, Contract) else getattr(transform, "out_keys", ())
-    )
-    if declared:
-        require_kept(before, out, [*declared, *map(next_key, declared)], report.owner)
-        return
-    present = leaf_keys(out)
-    replaced = [key for key in leaf_keys(before) if key in present and not same_values(before.get(key), out.get(key))]
-    if replaced:
-        report.skip(f"whether {replaced} may be replaced: the transform has no contract and no out_keys")

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import RLError, SpecError
 from rl.core.keys import NestedKey, key_str
 from rl.core.specs import Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 from rl.envs.transforms._base import Transform
@@ -33,6 +33,7 @@ class ActionDiscretizer(Transform):
 
     Raises:
         SpecError: if the action has no finite bounds, or the numbers do not fit its shape.
+        RLError: if it is called on a batch without having an environment.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -56,8 +57,11 @@ class ActionDiscretizer(Transform):
         if bool((self.num_intervals < 1).any()):
             raise SpecError(f"ActionDiscretizer: num_intervals must be positive, got {num_intervals}")
         self.sampling, self.categorical = sampling, categorical
+        self._low: Tensor | None = None
 
     def _inverse(self, value: Tensor) -> Tensor:
+        if self._low is None:
+            raise RLError("ActionDiscretizer has no bounds: append it to an environment, which has them")
         if not self.categorical:
             parts = value.split([int(n) for n in self._counts.reshape(-1)], -1) if self._counts.ndim else [value]
             indices = [part.int().argmax(-1) for part in parts]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import RLError, SpecError
 from rl.core.keys import NestedKey, key_str
 from rl.core.specs import Bounded, TensorSpec
 from rl.envs.transforms._base import Transform
@@ -32,6 +32,7 @@ class ActionScaling(Transform):
 
     Raises:
         SpecError: if the action is not bounded and `loc` or `scale` is missing.
+        RLError: if it is called on a batch, and has neither these nor an environment.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -58,16 +59,19 @@ class ActionScaling(Transform):
         self.standard_normal = standard_normal
 
     def _inverse(self, value: Tensor) -> Tensor:
-        assert self.loc is not None
-        assert self.scale is not None
+        loc, scale = self._bounds()
         unit = value if self.standard_normal else 2 * value - 1
-        return unit * self.scale.to(value) + self.loc.to(value)
+        return unit * scale.to(value) + loc.to(value)
 
     def _apply(self, value: Tensor) -> Tensor:
-        assert self.loc is not None
-        assert self.scale is not None
-        unit = (value - self.loc.to(value)) / self.scale.to(value)
+        loc, scale = self._bounds()
+        unit = (value - loc.to(value)) / scale.to(value)
         return unit if self.standard_normal else (unit + 1) / 2
+
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        if self.loc is None or self.scale is None:
+            raise RLError("ActionScaling has no bounds: append it to an environment, or give loc= and scale=")
+        return self.loc, self.scale
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         low = -1.0 if self.standard_normal else 0.0

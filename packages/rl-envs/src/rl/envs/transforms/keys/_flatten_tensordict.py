@@ -30,6 +30,10 @@ class FlattenTensorDict(Transform):
         super().__init__()
         self.inverse = inverse
 
+    def has_inverse(self) -> bool:
+        """Whether it flattens what is written."""
+        return self.inverse
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Flatten a sampled batch, unless `inverse`."""
         return tensordict if self.inverse else tensordict.reshape(-1)

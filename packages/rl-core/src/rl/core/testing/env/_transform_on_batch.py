@@ -1,0 +1,155 @@
+"""Checks of a transform on a batch: what it changes, other forms of the batch, the inverse, compiled code, devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl.core.contract import Contract
+from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, leaf_keys, next_key
+from rl.core.testing._contracts import Tried, require_kept, seeded
+from rl.core.testing._report import Report, raising, require, require_same, same_values
+
+__all__ = ["check_on_batch"]
+
+Copy = Callable[[], Any]
+
+
+def check_on_batch(
+    copy: Copy, batch: TensorDictBase, report: Report, *, nested: Any, repeatable: bool, compiles: bool
+) -> None:
+    """Check fresh copies of a transform, made by `copy`, on a batch."""
+    _check_entries(copy, batch, report)
+    if repeatable:
+        transform = copy()
+        reason = "the same input gives two results: the transform is random or keeps a state (if on purpose, give"
+        out, again = transform(batch.copy()), transform(batch.copy())
+        require_same(out, again, f"{reason} `repeatable=False`)", report.owner)
+        _check_dimension(copy, batch, report)
+    _check_inverse(copy(), batch, report)
+    if nested is not None:
+        _check_nested(copy(), nested, batch, report)
+    if compiles:
+        _check_compiled(copy, batch, report)
+    if torch.cuda.is_available():
+        _check_cuda(copy, batch, report)
+
+
+def _check_entries(copy: Copy, batch: TensorDictBase, report: Report) -> None:
+    transform, owner = copy(), report.owner
+    contract = getattr(transform, "contract", None)
+    if isinstance(contract, Contract):
+        Tried(copy(), contract, batch, owner)  # raises if it reads more than it declares
+    out = _unchanged(transform, batch, "of its input", owner)
+    require(
+        out.batch_size == batch.batch_size,
+        f"batch size {tuple(out.batch_size)} was returned for an input of {tuple(batch.batch_size)}",
+        owner,
+    )
+    declared: list[NestedKey] = list(
+        contract.out_keys if isinstance(contract, Contract) else getattr(transform, "out_keys", ())
+    )
+    if declared:
+        require_kept(batch, out, [*declared, *map(next_key, declared)], owner)
+        return
+    present = leaf_keys(out)
+    replaced = [key for key in leaf_keys(batch) if key in present and not same_values(batch.get(key), out.get(key))]
+    if replaced:
+        report.skip(f"whether {replaced} may be replaced: the transform has no contract and no out_keys")
+
+
+def _unchanged(call: Callable[[Any], Any], batch: TensorDictBase, which: str, owner: str) -> TensorDictBase:
+    """The result of a call that must change no tensor of the batch in place."""
+    before, held = batch.clone(), dict(batch.items(include_nested=True, leaves_only=True))
+    out = call(batch.copy())
+    require(isinstance(out, TensorDictBase), f"must return a TensorDict, got {type(out).__name__}", owner)
+    for key, value in held.items():
+        if isinstance(value, Tensor):
+            same = same_values(value, before.get(key))
+            require(same, f"changed {key_str(key)} {which} in place: others hold that tensor too", owner)
+    return out
+
+
+def _check_dimension(copy: Copy, batch: TensorDictBase, report: Report) -> None:
+    """A batch ``[1, *B]`` gives the same as ``[*B]``."""
+    reason = f"a batch {[1, *batch.batch_size]} gives another result than the same batch {list(batch.batch_size)}"
+    with raising(f"a batch {[1, *batch.batch_size]}", report.owner):
+        out = copy()(batch.unsqueeze(0))
+    require_close(out, copy()(batch.copy()).unsqueeze(0), reason, report.owner)
+
+
+def _check_inverse(transform: Any, batch: TensorDictBase, report: Report) -> None:
+    inverse = getattr(transform, "inv", None)
+    if inverse is None or not getattr(transform, "has_inverse", lambda: True)():
+        return
+    names = ("in_keys", "out_keys", "in_keys_inv", "out_keys_inv")
+    keys, outs, keys_inv, outs_inv = (list(getattr(transform, name, ())) for name in names)
+    backwards = list(zip(keys_inv, outs_inv, strict=False))
+    both = [key for key, out in zip(keys, outs, strict=False) if (key, out) in backwards]
+    present = leaf_keys(batch)
+    for key in (one for one in both if one in present):
+        back = _unchanged(inverse, transform(batch.copy()), "of the input of inv", report.owner)
+        same = back.get(key, None) is not None and _close(back.get(key), batch.get(key))
+        reason = f"the inverse of the result must be the input again, and {key_str(key)} differs"
+        require(same, f"{reason}: leave the key out of in_keys_inv if it cannot be inverted", report.owner)
+
+
+def _check_nested(transform: Any, nested: Any, batch: TensorDictBase, report: Report) -> None:
+    """The transform of nested keys does with nested entries what the other does with those at the root."""
+    with raising("the transform with nested keys", report.owner):
+        out = nested(_nested(batch))
+    require_close(out, _nested(transform(batch.copy())), "nested keys give another result", report.owner)
+
+
+def _nested(batch: TensorDictBase) -> TensorDict:
+    out = TensorDict({}, batch_size=batch.batch_size)
+    for key in leaf_keys(batch):
+        first, *rest = as_tuple(key)
+        out.set((NEXT, "nested", *rest) if first == NEXT else ("nested", first, *rest), batch.get(key))
+    return out
+
+
+def _check_compiled(copy: Copy, batch: TensorDictBase, report: Report) -> None:
+    expected, transform = seeded(copy(), batch), copy()
+
+    def run(td: TensorDictBase) -> TensorDictBase:
+        return transform(td)
+
+    torch.compiler.reset()
+    function: Any = torch.compile(run, fullgraph=True, backend="eager")
+    what = "torch.compile(fullgraph=True) (if it cannot be compiled on purpose, give `compiles=False`)"
+    with raising(what, report.owner):
+        out = seeded(function, batch)
+    torch.compiler.reset()
+    require_close(out, expected, "compiled, it gives another result", report.owner)
+
+
+def _check_cuda(copy: Copy, batch: TensorDictBase, report: Report) -> None:
+    transform = copy()
+    if hasattr(transform, "to"):
+        transform = transform.to("cuda")
+    with raising("a batch on a CUDA device", report.owner):
+        out = transform(batch.to("cuda").clear_device_())  # one with a device moves what is set
+    values = {key: out.get(key) for key in leaf_keys(out)}
+    devices = {key: value.device.type for key, value in values.items() if isinstance(value, Tensor)}
+    for key, device in devices.items():
+        one = len(set(devices.values())) == 1 or device != "cpu"
+        require(one, f"{key_str(key)} is on the CPU for a batch on a CUDA device, other entries are not", report.owner)
+
+
+def require_close(left: Any, right: Any, reason: str, owner: str) -> None:
+    """Raise unless two sets of entries agree up to rounding; the error names the key."""
+    one, two = set(leaf_keys(left)), set(leaf_keys(right))
+    require(one == two, f"{reason}: the entries {sorted(map(str, one ^ two))} are in one of them only", owner)
+    for key in one:
+        require(_close(left.get(key), right.get(key)), f"{reason}: {key_str(key)} differs", owner)
+
+
+def _close(one: Any, two: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(two, Tensor) and one.shape == two.shape and one.is_floating_point():
+        return one.dtype == two.dtype and torch.allclose(one, two, rtol=1e-4, atol=1e-5, equal_nan=True)
+    return same_values(one, two)
