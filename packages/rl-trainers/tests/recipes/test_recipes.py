@@ -305,8 +305,8 @@ def test_every_setting_is_documented():
 
 
 def test_wrong_settings_are_named_together():
-    with pytest.raises(SpecError, match=r"PPOConfig: gamma must be in \[0, 1\], got 2; clip must be"):
-        PPOConfig(gamma=2, clip=0.0)
+    with pytest.raises(SpecError, match=r"PPOConfig: gae_lambda must be in \[0, 1\], got 2; clip must be"):
+        PPOConfig(gae_lambda=2, clip=0.0)
 
 
 def test_single_environments_of_any_make_are_put_side_by_side():

@@ -17,7 +17,7 @@ from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import ACTION, ACTION_VALUE, DONE, NEXT, REWARD, TERMINATED, NestedKey, key_str
+from rl.core.keys import ACTION, ACTION_VALUE, DONE, NEXT, TERMINATED, NestedKey, key_str
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.modules import EGreedyModule, QValueActor
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
@@ -109,7 +109,7 @@ def train_dqn(
                 batch = collector.collect()
                 explore.step(batch.numel())
                 learn.remember(batch)
-            run.episodes.update(batch[NEXT, REWARD], batch[NEXT, DONE])
+            run.record_episodes(batch)
             with run.timed("update"):
                 figures = learn(run.frames, run.frames + batch.numel())
             run.end_iteration(batch.numel(), lambda: {"epsilon": float(explore.eps), **figures()})  # noqa: B023
