@@ -130,8 +130,8 @@ def test_what_cannot_be_understood_is_said_with_status_2(words, message, capsys,
         pytest.param("test/gues", "did you mean 'test/guess'", id="component"),
         pytest.param("gym", "takes an id: write gym/ID", id="no-id"),
         pytest.param(
-            "ALE/Pong-v5",
-            "pip install ale-py, and name the module that registers them: 'ale_py:ALE/Pong-v5'",
+            "highway/merge-v0",
+            "pip install highway-env, and name the module that registers them: 'highway_env:highway/merge-v0'",
             id="other-package",
         ),
         pytest.param("a:b:c", "'a:b:c' has the wrong form; write module:Class or module:ID", id="two-colons"),
@@ -153,6 +153,16 @@ def test_help_names_every_setting_without_torch():
     text = " ".join(done.stdout.split())
     for part in ("--total-frames", "--gae-lambda", "decay of the advantage estimator", "default: 0.95", "--resume"):
         assert part in text
+
+
+def test_preprocessing_is_set_by_options(capsys):
+    words = ["--normalize-observation", "true", "--normalize-reward=true", "--frame-stack", "4", "--frame-skip", "2"]
+    config = parse_train(["dqn", *words]).config
+    assert (config.normalize_observation, config.normalize_reward, config.atari) == (True, True, False)
+    assert (config.frame_stack, config.frame_skip) == (4, 2)
+    for words in (["--frame-stack", "0"], ["--frame-skip", "0"], ["--atari", "true", "--frame-stack", "2"]):
+        assert main(["train", *words]) == 2
+        assert f"{words[-2][2:].replace('-', '_')} must be " in capsys.readouterr().err
 
 
 def test_both_spellings_of_an_option_are_understood():

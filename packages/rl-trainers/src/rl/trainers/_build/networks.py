@@ -24,6 +24,7 @@ __all__ = [
     "network",
     "observations_of",
     "readings_of",
+    "yaml_key",
 ]
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
@@ -55,7 +56,7 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
         if spec[key].dtype is None:
             raise SpecError(
                 f"the observation {key_str(key)} of {type(env).__name__} is no tensor ({type(spec[key]).__name__}),"
-                " and networks read numbers only: encode it in the environment, or leave it out there"
+                f" and networks read numbers only: leave it out with --transform 'exclude:{{excluded_keys: [{yaml_key(key)}]}}'"
             )
     return {key: spec[key] for key in keys}
 
@@ -70,10 +71,23 @@ def action_of(env: Env) -> tuple[NestedKey, Any]:
     keys = leaf_keys(spec)
     if len(keys) != 1:
         listed = ", ".join(map(key_str, keys)) or "none"
-        raise SpecError(f"this recipe trains one action, {type(env).__name__} has {len(keys)}: {listed}")
+        raise SpecError(
+            f"this recipe trains one action, {type(env).__name__} has {len(keys)}: {listed}; make them one with a"
+            " transform of your own (--transform module:Class)"
+        )
     leaf = spec[keys[0]]
     first = (0,) * len(env.batch_size)
     return keys[0], leaf[first] if first else leaf
+
+
+def yaml_key(key: NestedKey) -> str:
+    """A key as the arguments of ``--transform`` have it.
+
+    Example:
+        >>> yaml_key(("agents", "action"))
+        '[agents, action]'
+    """
+    return key if isinstance(key, str) else f"[{', '.join(key)}]"
 
 
 def described(spec: Any) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Env
 from rl.core.registry import load
-from rl.trainers._build.device import check_device
+from rl.trainers._build.device import check_device, torch_threads
 from rl.trainers._build.envs import env_options, make_env
 from rl.trainers._build.preprocessing import set_statistics
 from rl.trainers._config.config import RunConfig
@@ -174,7 +174,7 @@ def evaluate(
     trained = run if isinstance(run, TrainedRun) else load_run(run)
     if seed is None:
         seed = seeds_of(trained.config.seed).later_evaluation
-    with preserved_rng():
+    with torch_threads(trained.config.threads), preserved_rng():
         evaluator = Evaluator(trained.make_env, trained.policy, deterministic=deterministic)
         returns = evaluator.run(episodes, seed=seed)
         evaluator.close()

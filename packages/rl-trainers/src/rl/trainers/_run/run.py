@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD
-from rl.trainers._build.device import check_device
+from rl.trainers._build.device import check_device, torch_threads
 from rl.trainers._build.envs import env_options, make_env
 from rl.trainers._build.networks import EPISODE_REWARD
 from rl.trainers._build.preprocessing import statistics_of
@@ -159,9 +158,7 @@ class Run:
             stack.enter_context(folder.locked())
             resume_step = self._restore(self._saved) if self._saved is not None else None
             stack.push(self._say_what_is_left)
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            if self.config.threads:
-                torch.set_num_threads(self.config.threads)
+            stack.enter_context(torch_threads(self.config.threads))
             stack.callback(evaluator.close)
             evaluator.note = self.note
             self._loggers.open(folder.path, resume_step=resume_step)
