@@ -128,17 +128,6 @@ def test_dqn_writes_actions_of_the_spec(spec, shape):
 
 
 @pytest.mark.parametrize(
-    ("build", "config", "spec"),
-    [
-        pytest.param(dqn_policy, DQNConfig(), Unbounded((2,)), id="dqn-continuous"),
-    ],
-)
-def test_other_actions_are_refused(build, config, spec):
-    with pytest.raises(SpecError, match="trains"):
-        build(config, FakeEnv(spec))
-
-
-@pytest.mark.parametrize(
     "observation",
     [
         pytest.param(Unbounded((4,)), id="vector"),
