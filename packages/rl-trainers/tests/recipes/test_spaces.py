@@ -86,8 +86,7 @@ def test_the_transforms_that_an_error_names_make_the_environment_trainable(recip
         pytest.param(ppo_policy, PPOConfig(), "Several-v0", "make them one with a transform of your own",
                      id="several"),
         pytest.param(ppo_policy, PPOConfig(), "Integers-v0", "with a transform of your own", id="integers"),
-        pytest.param(dqn_policy, DQNConfig(), "Bits-v0", "train it with ppo", id="dqn-bits"),
-        pytest.param(dqn_policy, DQNConfig(), "Doubles-v0", "train it with ppo", id="dqn-two-numbers"),
+        pytest.param(dqn_policy, DQNConfig(), "Integers-v0", "with a transform of your own", id="dqn-integers"),
     ],
 )  # fmt: skip
 def test_other_actions_are_refused_with_what_to_do(policy, config, env, message):

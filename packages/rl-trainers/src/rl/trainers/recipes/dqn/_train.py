@@ -18,7 +18,7 @@ from rl.core import check_pipeline
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import ACTION, ACTION_VALUE, DONE, NEXT, TERMINATED, NestedKey, key_str
-from rl.core.specs import Bounded, Categorical, OneHot
+from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.modules import EGreedyModule, QValueActor
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
 from rl.replay import BurnInTransform, LazyTensorStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer
@@ -260,8 +260,11 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
 
 def _remedy(key: NestedKey, spec: Any) -> str:
     """How to train with another action."""
-    one = type(spec) is Bounded and spec.dtype.is_floating_point and spec.shape in (torch.Size(), torch.Size([1]))
-    if key != ACTION or not one:
-        return "train it with ppo, or convert it with a transform of your own (--transform module:Class)"
-    flat = f"--transform 'squeeze:{{dim: -1, in_keys_inv: [{ACTION}]}}' " if spec.shape else ""
-    return f"choose among five values with {flat}--transform 'action-discretizer:{{num_intervals: 5}}'"
+    floats = type(spec) in (Bounded, Unbounded) and spec.dtype in (torch.float32, torch.float64)
+    remedies: list[str] = []
+    if len(spec.shape) == 1 and (floats or type(spec) in (OneHot, MultiCategorical, Binary)):
+        remedies.append("train it with ppo")
+    if key == ACTION and floats and type(spec) is Bounded and spec.shape in (torch.Size(), torch.Size([1])):
+        flat = f"--transform 'squeeze:{{dim: -1, in_keys_inv: [{ACTION}]}}' " if spec.shape else ""
+        remedies.append(f"choose among five values with {flat}--transform 'action-discretizer:{{num_intervals: 5}}'")
+    return ", or ".join(remedies) or "convert it with a transform of your own (--transform module:Class)"
