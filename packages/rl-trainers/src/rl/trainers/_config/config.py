@@ -33,7 +33,7 @@ class RunConfig:
             Metrics and evaluations show the rewards of the environment.
         frame_stack: last observations of an episode that the policy sees as one: vectors are joined in their last
             dimension, images in their channels.
-        frame_skip: how often each action is repeated; rewards are added up, and one repetition is one frame of all
+        frame_skip: how often each action is repeated; rewards are added up, and the repetitions are one frame in all
             other settings.
         atari: the standard preprocessing of Atari games: no-op starts, 4 frames for each action, the maximum of the
             last two, gray, 84 x 84, 4 of them stacked; in training an episode for each life and the sign of the reward,
