@@ -179,14 +179,17 @@ def test_writers_and_readers_do_not_disturb_each_other(tmp_path):
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_the_state_of_a_generator_is_aligned(tmp_path, mapped):
+@pytest.mark.parametrize("width", [1, 16, 64, 65, 6_000])
+def test_a_loaded_state_continues_a_generator(width, mapped, tmp_path):
+    """torch reads the state of a generator as an aligned C struct from the start of its storage."""
     generator = torch.Generator().manual_seed(3)
-    odd = torch.zeros(10_001, dtype=torch.uint8)
-    save(tmp_path / "x", {"odd": odd, "one": odd[:1], "generator": generator.get_state()})
-    loaded = load(tmp_path / "x", mapped=mapped)
-    assert loaded["generator"].data_ptr() % 16 == 0
+    before = torch.zeros(width, dtype=torch.uint8)
+    save(tmp_path / "x", {"before": before, "generator": generator.get_state()})
+    loaded = load(tmp_path / "x", mapped=mapped)["generator"]
+    assert loaded.data_ptr() % 16 == 0
+    assert loaded.storage_offset() == 0
     other = torch.Generator()
-    other.set_state(loaded["generator"])
+    other.set_state(loaded)
     assert torch.equal(torch.rand(3, generator=other), torch.rand(3, generator=generator))
 
 

@@ -174,11 +174,68 @@ def bits(**kwargs):
     return TargetEnv(gymnasium.spaces.MultiBinary(3), lambda a: (a != [1, 0, 1]).mean(), **kwargs)
 
 
+class SeenEnv(gymnasium.Env):
+    """Shows random observations for eight steps, each of which pays 1."""
+
+    def __init__(self, observation_space=None, action_space=None, shape=None):
+        image = None if shape is None else gymnasium.spaces.Box(0, 255, tuple(shape), np.uint8)
+        self.observation_space = observation_space or image
+        self.action_space = action_space or gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self._steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self._steps += 1
+        return self.observation_space.sample(), 1.0, self._steps == LENGTH, False, {}
+
+
+spaces = gymnasium.spaces
+VECTOR = spaces.Box(-1, 1, (2,), np.float32)
+SEEN = {
+    "Seen-v0": {},
+    "SeenDiscrete-v0": {"observation_space": spaces.Discrete(5, start=3)},
+    "SeenChoices-v0": {"observation_space": spaces.MultiDiscrete([2, 4])},
+    "SeenBits-v0": {"observation_space": spaces.MultiBinary(3)},
+    "SeenDouble-v0": {"observation_space": spaces.Box(-1e9, 1e9, (2,), np.float64)},
+    "SeenImage-v0": {"observation_space": spaces.Box(0, 255, (40, 36, 3), np.uint8)},
+    "SeenTuple-v0": {"observation_space": spaces.Tuple((VECTOR, spaces.Discrete(3)))},
+    "Dict-v0": {
+        "observation_space": spaces.Dict(
+            vector=spaces.Box(-1, 1, (2,), np.float64),
+            image=spaces.Box(0, 255, (12, 12, 3), np.uint8),
+            index=spaces.Discrete(3),
+            bits=spaces.MultiBinary(3),
+        )
+    },
+    "Text-v0": {"observation_space": spaces.Dict(vector=VECTOR, said=spaces.Text(5))},
+    "NestedText-v0": {"observation_space": spaces.Dict(a=spaces.Dict(vector=VECTOR, said=spaces.Text(5)))},
+    "Matrix-v0": {"action_space": spaces.Box(-1, 1, (2, 3), np.float32)},
+    "Scalar-v0": {"action_space": spaces.Box(-1, 1, (), np.float32)},
+    "One-v0": {"action_space": spaces.Box(-1, 1, (1,), np.float32)},
+    "Several-v0": {"action_space": spaces.Dict(a=spaces.Discrete(2), b=spaces.Discrete(3))},
+    "HalfOpen-v0": {"action_space": spaces.Box(0, np.inf, (2,), np.float32)},
+    "Integers-v0": {"action_space": spaces.Box(0, 5, (2,), np.int64)},
+}
+
+
+def seen(**kwargs):
+    return SeenEnv(**{**({} if "shape" in kwargs else {"observation_space": VECTOR}), **kwargs})
+
+
 gym_module = ModuleType("rl_trainers_test_gym")
 sys.modules[gym_module.__name__] = gym_module
 for name, make in (("Doubles-v0", doubles), ("Choices-v0", choices), ("Bits-v0", bits)):
     if name not in gymnasium.registry:
         gymnasium.register(name, entry_point=make)
+for name, kwargs in SEEN.items():
+    if name not in gymnasium.registry:
+        gymnasium.register(name, entry_point=seen, kwargs=kwargs)
 
 module = ModuleType("rl_trainers_test_envs")
 module.FakeEnv = FakeEnv

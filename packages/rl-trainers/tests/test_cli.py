@@ -155,6 +155,16 @@ def test_help_names_every_setting_without_torch():
         assert part in text
 
 
+def test_preprocessing_is_set_by_options(capsys):
+    words = ["--normalize-observation", "true", "--normalize-reward=true", "--frame-stack", "4", "--frame-skip", "2"]
+    config = parse_train(["dqn", *words]).config
+    assert (config.normalize_observation, config.normalize_reward, config.atari) == (True, True, False)
+    assert (config.frame_stack, config.frame_skip) == (4, 2)
+    for words in (["--frame-stack", "0"], ["--frame-skip", "0"], ["--atari", "true", "--frame-stack", "2"]):
+        assert main(["train", *words]) == 2
+        assert f"{words[-2][2:].replace('-', '_')} must be " in capsys.readouterr().err
+
+
 def test_both_spellings_of_an_option_are_understood():
     parsed = parse_train(["ppo", "--total-frames=3000", "--gae_lambda", "0.5", "--hidden", "[8, 8]"])
     assert (parsed.config.total_frames, parsed.config.gae_lambda, parsed.config.hidden) == (3000, 0.5, (8, 8))

@@ -126,6 +126,7 @@ def test_runs_that_begin_together_get_folders_of_their_own():
     ("build", "config", "spec", "named"),
     [
         pytest.param(dqn_policy, DQNConfig(), Bounded(-2.0, 2.0, (1,)), "a Bounded float32 [1]", id="dqn-box"),
+        pytest.param(dqn_policy, DQNConfig(), Bounded(-2.0, 2.0, (2,)), "a Bounded float32 [2]", id="dqn-two"),
         pytest.param(dqn_policy, DQNConfig(), MultiCategorical([2, 3]), "a MultiCategorical int64 [2]", id="dqn-multi"),
         pytest.param(ppo_policy, PPOConfig(), Binary(3, (2, 3)), "a Binary int8 [2, 3]", id="ppo-binary-matrix"),
         pytest.param(ppo_policy, PPOConfig(), Bounded(0, 3, (2,), dtype=torch.int64), "Bounded int64", id="ppo-int"),
@@ -144,7 +145,7 @@ def test_refused_actions_are_named_in_one_line(build, config, spec, named):
 
 def test_actions_with_a_bound_on_one_side_are_refused():
     spec = Bounded(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, float("inf")]))
-    with pytest.raises(SpecError, match=r"'action' of FakeEnv is in \[\[-1.0, 0.0\], \[1.0, inf\]\]: give"):
+    with pytest.raises(SpecError, match=r"'action' of FakeEnv is in \[\[-1.0, 0.0\], \[1.0, inf\]\]: set bounds"):
         ppo_policy(PPOConfig(), FakeEnv(spec))
 
 

@@ -24,10 +24,18 @@ DQN = DQNConfig(
     **SMALL, frames_per_batch=64, learning_starts=128, updates_per_batch=4, buffer_size=300, minibatch_size=16
 )
 GYM = {"env": "CartPole-v1", "num_envs": 2}
+PREPROCESSED = {**GYM, "normalize_observation": True, "normalize_reward": True, "frame_stack": 2, "frame_skip": 2}
 CASES = [
     pytest.param(train_ppo, PPO, id="ppo"),
     pytest.param(train_ppo, dataclasses.replace(PPO, **GYM), id="ppo-gymnasium"),
     pytest.param(train_ppo, dataclasses.replace(PPO, env="test/one-guess"), id="ppo-side-by-side"),
+    pytest.param(train_ppo, dataclasses.replace(PPO, **PREPROCESSED), id="ppo-preprocessed"),
+    pytest.param(train_dqn, dataclasses.replace(DQN, **PREPROCESSED), id="dqn-preprocessed"),
+    pytest.param(
+        train_ppo,
+        dataclasses.replace(PPO, **{**PREPROCESSED, "env": "pendulum", "max_episode_steps": 30, "eval_every": 100}),
+        id="ppo-preprocessed-native",
+    ),
     pytest.param(train_dqn, DQN, id="dqn-soft"),
     pytest.param(train_dqn, dataclasses.replace(DQN, target_tau=0.0, target_every=200), id="dqn-hard"),
     pytest.param(train_dqn, dataclasses.replace(DQN, **GYM), id="dqn-gymnasium"),

@@ -105,7 +105,7 @@ def test_settings_edited_in_the_folder_are_refused_and_those_that_may_change_are
     text = path.read_text()
     path.write_text(text.replace("gamma: 0.99", "gamma: 0.5").replace("seed: 0", "seed: 4"))
     assert main(["train", "--resume", "run", "--display", "none"]) == 1
-    assert "run was begun with seed=0, not 4; gamma=0.99, not 0.5" in capsys.readouterr().err
+    assert "run was begun with gamma=0.99, not 0.5; seed=0, not 4" in capsys.readouterr().err
     path.write_text(text)
     assert main(["train", "--resume", "run", "--total-frames", "256", "--display", "plain"]) == 0
     assert "resumed with total_frames=256 (was 512)" in capsys.readouterr().out

@@ -292,7 +292,10 @@ def _tensor(raw: Tensor, start: int, entry: Mapping[str, Any]) -> Tensor:
     if low == high:
         return torch.empty(entry["shape"], dtype=dtype, device="cpu")
     part = raw[start + low : start + high]
-    if part.data_ptr() % _ALIGNMENT:  # torch reads some tensors as C structs, such as the state of a generator
+    state_of_generator = (
+        dtype is torch.uint8 and len(entry["shape"]) == 1
+    )  # torch reads it from offset 0 of its storage
+    if state_of_generator or part.data_ptr() % _ALIGNMENT:
         part = part.clone()
     return part.view(dtype).reshape(entry["shape"])
 

@@ -110,4 +110,7 @@ class FrameMemory(Transform):
                 f"{self!r} holds {self._length} frames of {len(self.in_keys)} entries, the state has"
                 f" {[len(one) for one in saved]}: build the same transform"
             )
-        self._frames = {key: list(one) for key, one in zip(self.in_keys, saved, strict=False)}
+        device = None if self._parent is None else self._parent.device
+        self._frames = {
+            key: [frame.to(device) for frame in frames] for key, frames in zip(self.in_keys, saved, strict=False)
+        }

@@ -15,7 +15,7 @@ from rl.core.keys import NestedKey, key_str
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.modules import Categorical as CategoricalDistribution
 from rl.modules import IndependentNormal, OneHotCategorical, TanhNormal
-from rl.trainers._build.networks import action_of, described
+from rl.trainers._build.networks import action_of, described, yaml_key
 
 __all__ = ["ActionDistribution", "BinaryVector", "CategoricalVector", "distribution_of"]
 
@@ -129,10 +129,22 @@ def distribution_of(env: Env) -> ActionDistribution:
             return ActionDistribution(key, spec, spec.shape[0], ["loc", "scale"], TanhNormal)
         raise SpecError(
             f"ppo trains actions that are bounded on both sides or not at all; {key_str(key)} of {type(env).__name__}"
-            f" is in [{spec.low.tolist()}, {spec.high.tolist()}]: give it finite bounds"
+            f" is in [{spec.low.tolist()}, {spec.high.tolist()}]: set bounds with --transform"
+            f" 'clip:{{in_keys_inv: [{yaml_key(key)}], low: LOW, high: HIGH}}'"
         )
     raise SpecError(
         "ppo trains one choice (Categorical, OneHot), vectors of choices (MultiCategorical, Binary) and vectors of"
-        f" floats (Bounded, Unbounded); {key_str(key)} of {type(env).__name__} is {described(spec)}: convert it in the"
-        " environment"
+        f" float32 or float64 (Bounded, Unbounded); {key_str(key)} of {type(env).__name__} is {described(spec)}: {_remedy(key, spec)}"
     )
+
+
+def _remedy(key: NestedKey, spec: Any) -> str:
+    """How to make an action trainable."""
+    dims, keys = len(spec.shape), f"in_keys_inv: [{yaml_key(key)}]"
+    if not spec.dtype.is_floating_point:
+        return "convert it with a transform of your own (--transform module:Class)"
+    if dims > 1:
+        return f"make it a vector with --transform 'flatten-action:{{first_dim: -{dims}, last_dim: -1, {keys}}}'"
+    if not dims:
+        return f"make it a vector with --transform 'unsqueeze:{{dim: -1, {keys}}}'"
+    return "make the environment with actions of float32"

@@ -1,12 +1,15 @@
-"""Devices by name."""
+"""Devices by name, and threads."""
 
 from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import torch
 
 from rl.core.errors import BackendError
 
-__all__ = ["check_device", "storing_device"]
+__all__ = ["check_device", "storing_device", "torch_threads"]
 
 
 def check_device(device: str) -> None:
@@ -33,3 +36,21 @@ def check_device(device: str) -> None:
 def storing_device(device: str) -> str | None:
     """Where a collector shall put its batches: None, which copies nothing, where learning happens on the CPU."""
     return None if device == "cpu" else device
+
+
+@contextmanager
+def torch_threads(count: int) -> Generator[None]:
+    """Let torch use `count` threads in the block, 0 for as many as before: sums depend on their number.
+
+    Example:
+        >>> with torch_threads(1):
+        ...     torch.get_num_threads()
+        1
+    """
+    before = torch.get_num_threads()
+    if count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

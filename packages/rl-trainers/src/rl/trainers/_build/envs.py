@@ -12,8 +12,14 @@ import gymnasium
 from rl.core.errors import RLError, SpecError, UnknownComponentError
 from rl.core.interfaces import Env
 from rl.core.registry import components, load
-from rl.trainers._config.named import find_call, import_attribute, import_named
+from rl.trainers._build.preprocessing import (
+    check_no_reward_statistics,
+    normalized_observations,
+    stacked_frames,
+    training_rewards,
+)
 from rl.trainers._config.config import RunConfig
+from rl.trainers._config.named import find_call, import_attribute, import_named
 
 __all__ = ["env_options", "make_env"]
 
@@ -30,6 +36,14 @@ def make_env(
     env_kwargs: Mapping[str, Any] | None = None,
     wrapper: Sequence[str] = (),
     transform: Sequence[str] = (),
+    normalize_observation: bool = False,
+    normalize_reward: bool = False,
+    frame_stack: int = 1,
+    frame_skip: int = 1,
+    atari: bool = False,
+    gamma: float = 0.99,
+    observation_layout: str = "auto",
+    evaluation: bool = False,
     **options: Any,
 ) -> Env:
     """`num_envs` copies of an environment as one, seeded, in this process.
@@ -40,19 +54,28 @@ def make_env(
             Gymnasium id that the module registers; a Gymnasium id.
         num_envs: batch size; an environment with a batch of its own keeps that.
         seed: of the environment.
-        max_episode_steps: episodes end as truncated after so many steps; 0 for the environment's own
-            ``max_episode_steps``, if it has one.
+        max_episode_steps: episodes end as truncated after so many steps, each of `frame_skip` repetitions; 0 for the
+            environment's own ``max_episode_steps``, if it has one, which counts repetitions.
         observation_indices: entries of a vector observation that are kept; all if empty.
         env_kwargs: arguments for the environment, from the user.
         wrapper: Gymnasium wrappers, ``module:callable`` or ``module:callable:{key: value}``, innermost first.
         transform: transforms in order: component names or ``module:callable``, both also with ``:{key: value}``.
+        normalize_observation: see `RunConfig`, as for the following ones.
+        normalize_reward: of training only.
+        frame_stack: after the normalization.
+        frame_skip: before `transform`.
+        atari: before `transform`.
+        gamma: discount of the return whose scale normalizes rewards.
+        observation_layout: decides what is a vector and what is an image.
+        evaluation: the environment is for an evaluation: rewards are those of the environment, and an Atari game ends
+            with its last life. `set_statistics` gives it the statistics of training.
         options: further arguments for the environment, for example ``render_mode="rgb_array"``.
 
     Raises:
         UnknownComponentError: if there is no such environment, wrapper or transform; the message names the nearest.
         MissingExtraError: if a library that the environment needs is not installed.
-        SpecError: if the observation has no such entries, or wrappers are given for an environment that is not
-            Gymnasium's.
+        SpecError: if the observation has no such entries, wrappers are given for an environment that is not
+            Gymnasium's, or `atari`, `frame_stack` or a normalization does not fit the environment.
         RLError: if the environment does not take `env_kwargs`.
 
     Example:
@@ -64,31 +87,50 @@ def make_env(
     """
     make, arguments = _resolve(env)
     given = {**(env_kwargs or {}), **options}
+    by_id = make is load("env", "gym")
+    if atari:
+        given |= _atari_arguments(env, given, by_id=by_id)
+    elif frame_skip > 1 and by_id:
+        given |= _exclusive("frame_skip", given, {"frame_skip": frame_skip})
     wrappers = [_wrapper(text) for text in wrapper]
     try:
         made = _batched(make, arguments, num_envs, given, wrappers)
+        if atari:
+            from rl.envs import TransformedEnv
+            from rl.envs.transforms import atari as preset
+
+            made = TransformedEnv(made, preset(episodic_life=not evaluation, clip_reward=False))
     except UnknownComponentError as error:
         if arguments != (env,):
             raise
         stop = "" if str(error).endswith((".", "?")) else "."
         raise UnknownComponentError(f"{error}{stop} {_no_component(env)}") from error
-    except TypeError as error:
+    except (TypeError, SpecError) as error:
+        if atari:
+            raise SpecError(
+                f"atari (--atari) is for games of the Arcade Learning Environment, such as ALE/Pong-v5, and {env!r} does"
+                f" not work with it: {error}"
+            ) from error
+        if isinstance(error, SpecError):
+            raise
         given_kwargs = f" with env_kwargs={dict(env_kwargs)}" if env_kwargs else ""
         raise RLError(
             f"{env!r} cannot be made{given_kwargs}: {error}; give what it takes with --env-kwargs '{{key: value}}'"
         ) from error
-    from rl.envs import EnvBase, StepCounter, TransformedEnv
-
-    if isinstance(made, EnvBase) and not max_episode_steps:
-        max_episode_steps = int(getattr(type(made), "max_episode_steps", 0))
-    if max_episode_steps:
-        made = TransformedEnv(made, StepCounter(max_steps=max_episode_steps))
+    made = _limited(made, max_episode_steps, 1 if by_id else frame_skip)
     for text in transform:
         made = _transformed(made, text)
     if observation_indices:
+        from rl.envs import TransformedEnv
         from rl.trainers._build.observation_indices import ObservationIndices
 
         made = TransformedEnv(made, ObservationIndices(observation_indices))
+    if normalize_observation:
+        made = normalized_observations(made, observation_layout)
+    if frame_stack > 1:
+        made = stacked_frames(made, frame_stack, observation_layout)
+    if not evaluation and (atari or normalize_reward):
+        made = training_rewards(made, sign=atari, normalize=normalize_reward, gamma=gamma)
     made.set_seed(seed)
     return made
 
@@ -101,7 +143,51 @@ def env_options(config: RunConfig) -> dict[str, Any]:
         "env_kwargs": config.env_kwargs,
         "wrapper": config.wrapper,
         "transform": config.transform,
+        "normalize_observation": config.normalize_observation,
+        "normalize_reward": config.normalize_reward,
+        "frame_stack": config.frame_stack,
+        "frame_skip": config.frame_skip,
+        "atari": config.atari,
+        "gamma": config.gamma,
+        "observation_layout": config.observation_layout,
     }
+
+
+def _atari_arguments(env: str, given: Mapping[str, Any], *, by_id: bool) -> dict[str, Any]:
+    """Arguments of a game whose frames the preset processes."""
+    if not by_id:
+        raise SpecError(
+            f"atari (--atari) is for games of the Arcade Learning Environment, such as ALE/Pong-v5, and {env!r} is none"
+        )
+    return _exclusive("atari", given, {"frameskip": 1, "obs_type": "grayscale", "info_keys": ["lives"]})
+
+
+def _exclusive(name: str, given: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """`arguments`, if none of them is given.
+
+    Raises:
+        SpecError: if one is.
+    """
+    both = sorted(given.keys() & arguments.keys())
+    if both:
+        raise SpecError(
+            f"env_kwargs has {', '.join(both)}, which {name} (--{name.replace('_', '-')}) sets: leave one of them out"
+        )
+    return arguments
+
+
+def _limited(env: Any, max_episode_steps: int, frame_skip: int) -> Any:
+    """The environment with repeated actions, its own step limit before and that of the user after the repetition."""
+    from rl.envs import EnvBase, FrameSkipTransform, StepCounter, TransformedEnv
+
+    own = int(getattr(type(env), "max_episode_steps", 0)) if isinstance(env, EnvBase) and not max_episode_steps else 0
+    if own:
+        env = TransformedEnv(env, StepCounter(max_steps=own))
+    if frame_skip > 1:
+        env = TransformedEnv(env, FrameSkipTransform(frame_skip))
+    if max_episode_steps:
+        env = TransformedEnv(env, StepCounter(max_steps=max_episode_steps))
+    return env
 
 
 def _transformed(env: Any, text: str) -> Any:
@@ -116,6 +202,7 @@ def _transformed(env: Any, text: str) -> Any:
             f"the transform {text!r} does not fit: {str(error).splitlines()[0]}; name a Transform, or a function from"
             " TensorDict to TensorDict"
         ) from error
+    check_no_reward_statistics(transform, made, text)
     return made
 
 
@@ -124,8 +211,10 @@ def _transform(text: str) -> Any:
     found, arguments = find_call("transform", text)
     if not isinstance(found, type):
         return partial(found, **arguments) if arguments else found
+    several = (name for name, one in _parameters(found).items() if one.kind is one.VAR_POSITIONAL)
+    positional = arguments.pop(next(several, ""), ())  # *excluded_keys of ExcludeTransform
     try:
-        return found(**arguments)
+        return found(*positional, **arguments)
     except TypeError as error:
         raise RLError(f"the transform {text!r} cannot be made: {error}; write NAME:{{key: value}}") from error
 

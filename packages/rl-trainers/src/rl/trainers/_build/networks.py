@@ -16,15 +16,27 @@ from rl.core.keys import OBSERVATION, NestedKey, key_str, leaf_keys
 from rl.core.specs import Categorical, TensorSpec
 from rl.modules import MLP, ConvNet, orthogonal_init
 
-__all__ = ["action_of", "described", "described_observations", "network", "observations_of"]
+__all__ = [
+    "EPISODE_REWARD",
+    "action_of",
+    "described",
+    "described_observations",
+    "network",
+    "observations_of",
+    "readings_of",
+    "yaml_key",
+]
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 #: height and width that the convolutions need at least
 SMALLEST_IMAGE = 3
 
+#: where `RewardSum` writes the return so far
+EPISODE_REWARD = "episode_reward"
+
 #: entries that transforms write for bookkeeping; no policy should act on them
-BOOKKEEPING = frozenset({"step_count", "episode_reward", "is_init"})
+BOOKKEEPING = frozenset({"step_count", EPISODE_REWARD, "is_init"})
 
 
 def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
@@ -44,7 +56,7 @@ def observations_of(env: Env) -> dict[NestedKey, TensorSpec]:
         if spec[key].dtype is None:
             raise SpecError(
                 f"the observation {key_str(key)} of {type(env).__name__} is no tensor ({type(spec[key]).__name__}),"
-                " and networks read numbers only: encode it in the environment, or leave it out there"
+                f" and networks read numbers only: leave it out with --transform 'exclude:{{excluded_keys: [{yaml_key(key)}]}}'"
             )
     return {key: spec[key] for key in keys}
 
@@ -59,10 +71,23 @@ def action_of(env: Env) -> tuple[NestedKey, Any]:
     keys = leaf_keys(spec)
     if len(keys) != 1:
         listed = ", ".join(map(key_str, keys)) or "none"
-        raise SpecError(f"this recipe trains one action, {type(env).__name__} has {len(keys)}: {listed}")
+        raise SpecError(
+            f"this recipe trains one action, {type(env).__name__} has {len(keys)}: {listed}; make them one with a"
+            " transform of your own (--transform module:Class)"
+        )
     leaf = spec[keys[0]]
     first = (0,) * len(env.batch_size)
     return keys[0], leaf[first] if first else leaf
+
+
+def yaml_key(key: NestedKey) -> str:
+    """A key as the arguments of ``--transform`` have it.
+
+    Example:
+        >>> yaml_key(("agents", "action"))
+        '[agents, action]'
+    """
+    return key if isinstance(key, str) else f"[{', '.join(key)}]"
 
 
 def described(spec: Any) -> str:
@@ -148,6 +173,16 @@ def described_observations(env: Env, layout: str = "auto") -> str:
     return f"reads {'; '.join(read)}"
 
 
+def readings_of(env: Env, layout: str = "auto") -> dict[NestedKey, str]:
+    """How a policy reads each observation: ``vector``, ``index``, or an image ``channels-first`` or ``channels-last``.
+
+    Raises:
+        SpecError: if `layout` does not say how to read one.
+    """
+    batch = len(env.batch_size)
+    return {key: _reading(key, spec, tuple(spec.shape[batch:]), layout) for key, spec in observations_of(env).items()}
+
+
 def _parts(env: Env, layout: str) -> list[Any]:
     batch = len(env.batch_size)
     return [_part(key, spec, tuple(spec.shape[batch:]), layout) for key, spec in observations_of(env).items()]
@@ -213,15 +248,26 @@ class _Image(nn.Module):
 
 
 def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str) -> Any:
-    """The encoder of one observation, by the rule that `RunConfig` documents.
+    """The encoder of one observation."""
+    reading = _reading(key, spec, shape, layout)
+    if reading == "index":
+        assert isinstance(spec, Categorical)
+        return _Choice(int(spec.n))
+    if reading == "vector":
+        return _Vector(len(shape), math.prod(shape), spec.dtype)
+    return _Image(shape, spec.dtype, channels_last=reading == "channels-last")
+
+
+def _reading(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str) -> str:
+    """How one observation is read, by the rule that `RunConfig` documents.
 
     Raises:
         SpecError: if the rule does not say how to read it.
     """
     if type(spec) is Categorical and not shape:
-        return _Choice(int(spec.n))
+        return "index"
     if len(shape) <= 1 or layout == "flat":
-        return _Vector(len(shape), math.prod(shape), spec.dtype)
+        return "vector"
     image = len(shape) == 3 and (layout != "auto" or (spec.dtype is torch.uint8 and shape[0] != shape[-1]))
     channels_last = layout == "channels-last" or (layout == "auto" and shape[-1] < shape[0])
     if not image or min(shape[:2] if channels_last else shape[1:]) < SMALLEST_IMAGE:
@@ -236,4 +282,4 @@ def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str)
             " image whose channels are the smaller of the first and last dimension, of at least"
             f" {SMALLEST_IMAGE} x {SMALLEST_IMAGE}, and channels-first and channels-last take three dimensions. Set --observation-layout to {' or '.join([*fitting, 'flat'])}"
         )
-    return _Image(shape, spec.dtype, channels_last=channels_last)
+    return "channels-last" if channels_last else "channels-first"

@@ -26,6 +26,19 @@ class RunConfig:
             be repeated, the first one is innermost.
         transform: a transform of the environment, as NAME, 'NAME:{key: value}' or module:callable; may be repeated,
             in order.
+        normalize_observation: normalize the vectors of floats that the policy reads with their running mean and
+            standard deviation, and clip them to [-10, 10]. Evaluations use the statistics of training and do not change
+            them; checkpoints contain them.
+        normalize_reward: divide the rewards of training by the running standard deviation of their discounted return.
+            Metrics and evaluations show the rewards of the environment.
+        frame_stack: last observations of an episode that the policy sees as one: vectors are joined in their last
+            dimension, images in their channels.
+        frame_skip: how often each action is repeated; rewards are added up, and the repetitions are one frame in all
+            other settings.
+        atari: the standard preprocessing of Atari games: no-op starts, 4 frames for each action, the maximum of the
+            last two, gray, 84 x 84, 4 of them stacked; in training an episode for each life and the sign of the reward,
+            in evaluations whole games and their score.
+        gamma: discount of the return, per step.
         observation_layout: how observations with two or more dimensions are read. auto takes uint8 with three
             dimensions as an image, whose channels are the smaller of the first and last dimension, and refuses
             others; channels-first and channels-last take all with three dimensions as images; flat takes all as
@@ -64,6 +77,12 @@ class RunConfig:
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     wrapper: tuple[str, ...] = field(default=(), metadata=REPEATED)
     transform: tuple[str, ...] = field(default=(), metadata=REPEATED)
+    normalize_observation: bool = False
+    normalize_reward: bool = False
+    frame_stack: int = 1
+    frame_skip: int = 1
+    atari: bool = False
+    gamma: float = 0.99
     observation_layout: str = "auto"
     total_frames: int = 100_000
     seed: int = 0
@@ -94,6 +113,9 @@ class RunConfig:
                     _is_mapping,
                     "a mapping with names as keys and a space after each colon, as in {frame_skip: 4}",
                 ),
+                "frame_stack": (positive, "above 0, where 1 stacks nothing"),
+                "frame_skip": (positive, "above 0, where 1 repeats nothing"),
+                "gamma": in_range(0, 1),
                 "observation_layout": one_of(*LAYOUTS),
                 "total_frames": above_zero,
                 "seed": in_range(0, 2**31 - 1),
@@ -111,6 +133,18 @@ class RunConfig:
                 "threads": (lambda n: n >= 0, "0 or more"),
             },
         )
+        if self.atari:
+            check(
+                self,
+                {
+                    "frame_stack": (lambda n: n == 1, "left out with atari, which stacks 4 frames"),
+                    "frame_skip": (lambda n: n == 1, "left out with atari, which repeats each action 4 times"),
+                    "normalize_observation": (
+                        lambda given: not given,
+                        "left out with atari, whose images of bytes are divided by 255",
+                    ),
+                },
+            )
 
 
 def _is_mapping(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from rl.collectors import Collector
 from rl.core.errors import RLError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD
+from rl.trainers._build.preprocessing import set_statistics
 from rl.trainers._rng import seed_everything
 
 __all__ = ["Evaluator"]
@@ -26,15 +27,19 @@ class Evaluator:
     Each parallel environment plays the same number of episodes, so that short episodes are not over-represented.
 
     Args:
-        make: called with the number of parallel environments and a seed, returns the environment.
+        make: called with the number of parallel environments and a seed, returns the environment; `Run.make_env` makes
+            one that is meant for evaluations.
         policy: the policy; each `run` uses its current weights.
         deterministic: take the deterministic action, or sample actions as in training.
 
     Attributes:
         note: called with a line about an evaluation that takes suspiciously long.
+        statistics: those with which the environments normalize observations, see
+            `rl.trainers._build.preprocessing.statistics_of`; None if they have what they need.
     """
 
     note: Callable[[str], object] | None = None
+    statistics: Sequence[Any] | None = None
 
     def __init__(
         self, make: Callable[[int, int], Env], policy: Callable[[Any], Any], *, deterministic: bool = True
@@ -56,6 +61,8 @@ class Evaluator:
         from rl.core import ExplorationType
 
         env = self._envs.get(episodes) or self._envs.setdefault(episodes, self._make(episodes, seed))
+        if self.statistics is not None:
+            set_statistics(env, self.statistics)
         env.set_seed(seed)
         seed_everything(seed)
         how = ExplorationType.DETERMINISTIC if self._deterministic else ExplorationType.RANDOM

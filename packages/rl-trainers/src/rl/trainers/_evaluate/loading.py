@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +12,9 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Env
 from rl.core.registry import load
-from rl.trainers._build.device import check_device
+from rl.trainers._build.device import check_device, torch_threads
 from rl.trainers._build.envs import env_options, make_env
+from rl.trainers._build.preprocessing import set_statistics
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.recipe import Recipe
 from rl.trainers._evaluate.evaluator import Evaluator
@@ -33,6 +35,7 @@ class TrainedRun:
         policy: with the weights of the checkpoint, on ``config.device``.
         frames: frames that the policy was trained for.
         checkpoint: where the weights come from, ``best`` or ``last``.
+        statistics: of normalized observations, from the same checkpoint.
     """
 
     recipe: Recipe
@@ -40,11 +43,23 @@ class TrainedRun:
     policy: Any
     frames: int
     checkpoint: Literal["best", "last"]
+    statistics: Sequence[Any] = ()
 
     def make_env(self, num_envs: int, seed: int, **options: Any) -> Env:
-        """The environment that the policy was trained on."""
-        config = self.config
-        return make_env(config.env, num_envs, seed=seed, device=config.device, **env_options(config), **options)
+        """The environment that the policy was trained on, as evaluations use it.
+
+        Observations are normalized with the statistics of the checkpoint, which do not change; rewards are those of the
+        environment.
+        """
+        env = _evaluation_env(self.config, num_envs, seed, **options)
+        set_statistics(env, self.statistics)
+        return env
+
+
+def _evaluation_env(config: RunConfig, num_envs: int, seed: int, **options: Any) -> Env:
+    return make_env(
+        config.env, num_envs, seed=seed, device=config.device, evaluation=True, **env_options(config), **options
+    )
 
 
 def load_config(run: str | Path) -> tuple[Recipe, RunConfig]:
@@ -90,22 +105,26 @@ def load_run(run: str | Path, checkpoint: Literal["best", "last"] = "best", devi
     path = folder.best if checkpoint == "best" else folder.last
     state = load_checkpoint(path)
     with preserved_rng():
-        env = make_env(config.env, 1, seed=0, device=config.device, **env_options(config))
+        env = _evaluation_env(config, 1, 0)
         policy = recipe.load_policy()(config, env)
-        env.close()
     try:
         policy.load_state_dict(state["policy"])
-        frames = state["frames"] if "frames" in state else state["run"]["frames"]
-    except (RuntimeError, LookupError, TypeError) as error:
+        source = state if "frames" in state else state["run"]
+        frames, statistics = source["frames"], source.get("statistics", [])
+        set_statistics(env, statistics)
+    except (RuntimeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} does not fit the policy of {recipe.name!r} on {config.env!r} ({error}); was config.yaml"
             " changed, or the environment?"
         ) from error
-    return TrainedRun(recipe, config, policy, frames, checkpoint)
+    env.close()
+    return TrainedRun(recipe, config, policy, frames, checkpoint, statistics)
 
 
 def load_policy(run: str | Path, checkpoint: Literal["best", "last"] = "best", device: str | None = None) -> Any:
     """The trained policy of a run folder: reads observations from a TensorDict, writes actions.
+
+    It reads the observations of ``load_run(run).make_env(...)``, normalized and stacked as in training.
 
     Args:
         run: the run folder.
@@ -155,7 +174,7 @@ def evaluate(
     trained = run if isinstance(run, TrainedRun) else load_run(run)
     if seed is None:
         seed = seeds_of(trained.config.seed).later_evaluation
-    with preserved_rng():
+    with torch_threads(trained.config.threads), preserved_rng():
         evaluator = Evaluator(trained.make_env, trained.policy, deterministic=deterministic)
         returns = evaluator.run(episodes, seed=seed)
         evaluator.close()

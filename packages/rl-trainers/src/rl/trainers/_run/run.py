@@ -7,19 +7,22 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env
-from rl.trainers._build.device import check_device
+from rl.core.keys import DONE, NEXT, REWARD
+from rl.trainers._build.device import check_device, torch_threads
 from rl.trainers._build.envs import env_options, make_env
+from rl.trainers._build.networks import EPISODE_REWARD
+from rl.trainers._build.preprocessing import statistics_of
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.recipe import Recipe
 from rl.trainers._evaluate.evaluator import Evaluator
@@ -124,6 +127,7 @@ class Run:
         self._figures: Callable[[], Mapping[str, float]] = dict
         self._said: set[str] = set()
         self._shown: dict[str, float] = {}
+        self._env: Env | None = None
         self.folder: RunFolder | None = None
         if resume is not None:
             self.folder = RunFolder.open(resume)
@@ -154,9 +158,7 @@ class Run:
             stack.enter_context(folder.locked())
             resume_step = self._restore(self._saved) if self._saved is not None else None
             stack.push(self._say_what_is_left)
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            if self.config.threads:
-                torch.set_num_threads(self.config.threads)
+            stack.enter_context(torch_threads(self.config.threads))
             stack.callback(evaluator.close)
             evaluator.note = self.note
             self._loggers.open(folder.path, resume_step=resume_step)
@@ -198,15 +200,36 @@ class Run:
             self._display.note(text)
 
     def make_env(self, num_envs: int, seed: int | None = None) -> Env:
-        """The environment of the run.
+        """The environment of training, or one for evaluations.
 
         Args:
             num_envs: batch size.
-            seed: of the environment; that of training if None.
+            seed: of an environment for evaluations, which gives the rewards of the environment, and normalizes
+                observations with the statistics of training (`Evaluator.statistics`); None for that of training.
         """
-        config = self.config
-        seed = self.seeds.environment if seed is None else seed
-        return make_env(config.env, num_envs, seed=seed, device=config.device, **env_options(config))
+        config, evaluation = self.config, seed is not None
+        env = make_env(
+            config.env,
+            num_envs,
+            seed=self.seeds.environment if seed is None else seed,
+            device=config.device,
+            evaluation=evaluation,
+            **env_options(config),
+        )
+        if not evaluation:
+            self._env = env
+        return env
+
+    def record_episodes(self, batch: TensorDictBase) -> None:
+        """Take the episodes that end in a batch ``[num_envs, T]`` into the metrics.
+
+        Reads ``("next", "done")`` and ``("next", "reward")``; where rewards are changed for training, it reads
+        ``episode_reward`` instead, at the root and under ``next``.
+        """
+        reward = batch[NEXT, REWARD]
+        if self.config.normalize_reward or self.config.atari:
+            reward = batch[NEXT, EPISODE_REWARD].double() - batch[EPISODE_REWARD].double()
+        self.episodes.update(reward, batch[NEXT, DONE])
 
     @property
     def progress(self) -> float:
@@ -271,10 +294,10 @@ class Run:
             self._evaluate()
         best = self._best
         assert best is not None
-        last_returns = returns = self._final_returns()
+        last_returns = returns = self._final_returns(statistics_of(self._env))
         if best["frames"] != self.frames:
             self._parts["policy"].load_state_dict(best["policy"])
-            returns = self._final_returns()
+            returns = self._final_returns(best.get("statistics", []))
         mean, std = float(returns.mean()), float(returns.std(correction=0))
         self.folder.check_present()
         self.folder.write_summary(self._summary(best["frames"], returns, last_returns, seconds))
@@ -293,7 +316,8 @@ class Run:
         """Recipe, environment and seed, for people."""
         return f"{self.recipe.name} on {self.config.env}, seed {self.config.seed}"
 
-    def _final_returns(self) -> Tensor:
+    def _final_returns(self, statistics: Sequence[Any]) -> Tensor:
+        self._evaluator.statistics = statistics
         with preserved_rng():
             return self._evaluator.run(self.config.final_eval_episodes, seed=self.seeds.final_evaluation)
 
@@ -346,6 +370,7 @@ class Run:
 
     def _evaluate(self) -> float:
         assert self.folder is not None
+        self._evaluator.statistics = statistics = statistics_of(self._env)
         with self.timed("evaluate"), preserved_rng():
             returns = self._evaluator.run(self.config.eval_episodes, seed=self.seeds.evaluation)
         mean = float(returns.mean())
@@ -356,7 +381,12 @@ class Run:
             )
         if self._best is None or mean >= self._best["eval_return_mean"]:  # of equals the later: it has seen more
             policy = copy.deepcopy(self._parts["policy"].state_dict())
-            self._best = {"policy": policy, "frames": self.frames, "eval_return_mean": mean}
+            self._best = {
+                "policy": policy,
+                "frames": self.frames,
+                "eval_return_mean": mean,
+                "statistics": statistics,
+            }
             save_checkpoint(self.folder.best, self._best)
         return mean
 
@@ -375,6 +405,7 @@ class Run:
             "seconds": self._elapsed(),
             "times": self._times,
             "best": self._best,
+            "statistics": statistics_of(self._env),
             "episodes": self.episodes.state_dict(),
             "schedules": [self._log.next, self._eval.next, self._checkpoint.next],
             "rng": rng_state(),

@@ -145,4 +145,4 @@ class RewardNorm(Transform):
             stats.load_state_dict(part)
         for key, total in zip(self._returns, state["returns"], strict=True):
             if total.shape == self._returns[key].shape:
-                self._returns[key] = total.clone()
+                self._returns[key] = total.to(self._returns[key].device, copy=True)

@@ -29,7 +29,6 @@ class DQNConfig(RunConfig):
         learning_starts: frames before the first update.
         learning_rate: of Adam.
         anneal: let the learning rate fall linearly to 0 at `total_frames`.
-        gamma: discount of the return, per step.
         double: choose the next action with the online network (double Q-learning).
         target_tau: the target network moves this far towards the online one after every gradient step; 0
             copies it whole every `target_every` frames instead.
@@ -68,7 +67,6 @@ class DQNConfig(RunConfig):
     learning_starts: int = 1_000
     learning_rate: float = 1e-3
     anneal: bool = False
-    gamma: float = 0.99
     double: bool = True
     target_tau: float = 0.02
     target_every: int = 500
@@ -104,7 +102,6 @@ class DQNConfig(RunConfig):
                 ),
                 "learning_starts": (lambda n: n >= 0, "0 or more"),
                 "learning_rate": above_zero,
-                "gamma": in_range(0, 1),
                 "target_tau": in_range(0, 1),
                 "target_every": above_zero,
                 "epsilon_start": in_range(0, 1),

@@ -17,7 +17,7 @@ from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import ACTION, ACTION_VALUE, DONE, NEXT, REWARD, TERMINATED, NestedKey, key_str
+from rl.core.keys import ACTION, ACTION_VALUE, DONE, NEXT, TERMINATED, NestedKey, key_str
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.modules import EGreedyModule, QValueActor
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
@@ -109,7 +109,7 @@ def train_dqn(
                 batch = collector.collect()
                 explore.step(batch.numel())
                 learn.remember(batch)
-            run.episodes.update(batch[NEXT, REWARD], batch[NEXT, DONE])
+            run.record_episodes(batch)
             with run.timed("update"):
                 figures = learn(run.frames, run.frames + batch.numel())
             run.end_iteration(batch.numel(), lambda: {"epsilon": float(explore.eps), **figures()})  # noqa: B023
@@ -241,11 +241,9 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
     key, spec = action_of(env)
     choice = type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
     if not choice or key != ACTION:
-        vector = type(spec) in (Bounded, Unbounded, MultiCategorical, Binary) and len(spec.shape) == 1
-        remedy = "train it with ppo" if vector else "convert it in the environment"
         raise SpecError(
             f"dqn trains one choice (Categorical, OneHot) under {ACTION!r}; {key_str(key)} of {type(env).__name__} is"
-            f" {described(spec)}: {remedy}"
+            f" {described(spec)}: {_remedy(key, spec)}"
         )
     net = partial(
         network,
@@ -258,3 +256,15 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
         device=config.device,
     )
     return QValueActor(with_memory(config, env, net, [ACTION_VALUE]), spec=spec)
+
+
+def _remedy(key: NestedKey, spec: Any) -> str:
+    """How to train with another action."""
+    floats = type(spec) in (Bounded, Unbounded) and spec.dtype in (torch.float32, torch.float64)
+    remedies: list[str] = []
+    if len(spec.shape) == 1 and (floats or type(spec) in (OneHot, MultiCategorical, Binary)):
+        remedies.append("train it with ppo")
+    if key == ACTION and floats and type(spec) is Bounded and spec.shape in (torch.Size(), torch.Size([1])):
+        flat = f"--transform 'squeeze:{{dim: -1, in_keys_inv: [{ACTION}]}}' " if spec.shape else ""
+        remedies.append(f"choose among five values with {flat}--transform 'action-discretizer:{{num_intervals: 5}}'")
+    return ", or ".join(remedies) or "convert it with a transform of your own (--transform module:Class)"

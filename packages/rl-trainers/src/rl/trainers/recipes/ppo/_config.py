@@ -27,7 +27,6 @@ class PPOConfig(RunConfig):
         minibatch_size: frames of one gradient step; with a recurrent policy a multiple of sequence_length.
         learning_rate: of Adam.
         anneal: let the learning rate fall linearly to 0 at `total_frames`.
-        gamma: discount of the return, per step.
         gae_lambda: decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
         clip: how far the probability ratio may move from 1 before its gain is cut.
         value_weight: weight of the critic's loss.
@@ -61,7 +60,6 @@ class PPOConfig(RunConfig):
     minibatch_size: int = 256
     learning_rate: float = 1e-3
     anneal: bool = True
-    gamma: float = 0.99
     gae_lambda: float = 0.95
     clip: float = 0.2
     value_weight: float = 0.5
@@ -92,7 +90,6 @@ class PPOConfig(RunConfig):
                     f"between 2 and frames_per_batch ({self.frames_per_batch})",
                 ),
                 "learning_rate": above_zero,
-                "gamma": in_range(0, 1),
                 "gae_lambda": in_range(0, 1),
                 "clip": (lambda c: 0 < c < 1, "in (0, 1)"),
                 "value_weight": (lambda w: w >= 0, "0 or more"),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.interfaces import Env
-from rl.core.keys import ADVANTAGE, DONE, NEXT, REWARD, STATE_VALUE, VALUE_TARGET, NestedKey
+from rl.core.keys import ADVANTAGE, STATE_VALUE, VALUE_TARGET, NestedKey
 from rl.modules import ProbabilisticActor
 from rl.objectives import ClipPPOLoss
 from rl.objectives.value import GAE
@@ -96,7 +96,7 @@ def train_ppo(
                 set_learning_rate(optimizer, config.learning_rate * (1 - run.progress))
             with run.timed("collect"):
                 batch = collector.collect()
-            run.episodes.update(batch[NEXT, REWARD], batch[NEXT, DONE])
+            run.record_episodes(batch)
             with run.timed("estimate"), torch.no_grad():
                 batch = estimate(batch)
             with run.timed("update"):
