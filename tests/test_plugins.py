@@ -106,8 +106,8 @@ def test_it_trains_with_our_recipe(crowd, tmp_path):
     done = crowd.rl(*command, RL_PLUGINS_DISABLE="rl-plugin-broken,rl-plugin-future")
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["train_frames"] == 4096
-    assert "eval_return_mean" in summary
+    assert summary["frames"] == 4096
+    assert "best/return_mean" in summary
 
 
 def test_a_misspelt_environment_of_it_is_corrected(crowd, tmp_path):

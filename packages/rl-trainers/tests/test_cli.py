@@ -27,12 +27,19 @@ def test_train_then_eval(capsys, tmp_path):
     assert "trained 256 frames in" in out
     assert "run folder: run" in out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["train_frames"] == 256
+    assert summary["frames"] == 256
     assert summary["seed"] == 0
-    assert {"eval_return_mean", "eval_return_std", "train_seconds"} <= summary.keys()
+    assert {
+        "best/return_mean",
+        "best/return_std",
+        "last/return_mean",
+        "time/seconds",
+        "time/cpu_seconds",
+    } <= summary.keys()
     assert {"torch", "rl-core", "rl-trainers", "python"} <= summary["versions"].keys()
     assert {p.name for p in (tmp_path / "run").iterdir()} == {
-        ".lock", "checkpoints", "config.yaml", "learning_curve.png", "metrics.csv", "summary.json"
+        ".lock", "checkpoints", "config.yaml", "episodes.csv", "history.json", "learning_curve.png", "metrics.csv",
+        "summary.json",
     }  # fmt: skip
     assert main(["eval", "run", "--episodes", "3"]) == 0
     line = capsys.readouterr().out
@@ -209,7 +216,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, tmp_path):
     assert not (tmp_path / "run" / "summary.json").exists()
     frames = int(metrics.read_text().splitlines()[-1].split(",")[0])
     assert main(["train", "--resume", "run", "--total-frames", str(frames + 1024), "--display", "none"]) == 0
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["train_frames"] >= frames + 1024
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["frames"] >= frames + 1024
 
 
 def test_a_resume_without_a_run_says_so(capsys):

@@ -22,7 +22,7 @@ DQN = DQNConfig(**SMALL, **NORMALIZED, env="CartPole-v1", total_frames=1024, lea
 def test_rl_eval_repeats_the_evaluations_of_the_run(train, config, tmp_path, capsys):
     train(config, out=tmp_path / "run", display="none")
     columns = read_metrics(tmp_path / "run" / "metrics.csv")
-    logged = [value for value in columns["eval_return_mean"] if not math.isnan(value)]
+    logged = [value for value in columns["eval/return_mean"] if not math.isnan(value)]
     seed = seeds_of(config.seed).evaluation
     best, last = (load_run(tmp_path / "run", kind) for kind in ("best", "last"))
     assert float(evaluate(best, episodes=3, seed=seed).mean()) == max(logged)
@@ -43,10 +43,10 @@ def test_metrics_show_the_rewards_of_the_environment(tmp_path):
         )
         train_ppo(config, out=tmp_path / str(normalize), display="none")
         rows[normalize] = read_metrics(tmp_path / str(normalize) / "metrics.csv")
-    for column in ("return_mean", "length_mean", "episodes", "eval_return_mean"):
+    for column in ("rollout/return_mean", "rollout/length_mean", "rollout/episodes", "eval/return_mean"):
         for raw, normalized in zip(rows[False][column], rows[True][column], strict=True):
             assert normalized == pytest.approx(raw, rel=1e-5, nan_ok=True)
-    assert rows[True]["loss_value"][-1] != pytest.approx(rows[False]["loss_value"][-1], rel=0.1)
+    assert rows[True]["train/loss_critic"][-1] != pytest.approx(rows[False]["train/loss_critic"][-1], rel=0.1)
 
 
 def test_the_best_policy_is_evaluated_with_its_own_statistics(tmp_path):
@@ -78,7 +78,7 @@ def test_ppo_swings_the_pendulum_up_faster_with_normalization(tmp_path):
 def test_ppo_balances_the_pole_with_normalization(tmp_path):
     config = PPOConfig(total_frames=10_240, eval_every=2_560, loggers=("csv",), **NORMALIZED)
     result = train_ppo(config, out=tmp_path / "run", display="none")
-    returns = read_metrics(tmp_path / "run" / "metrics.csv")["return_mean"]
+    returns = read_metrics(tmp_path / "run" / "metrics.csv")["rollout/return_mean"]
     assert returns[0] < 40
     assert result.eval_return_mean > 300
 
@@ -102,7 +102,7 @@ def test_an_atari_game_is_trained_saved_resumed_and_evaluated(train, config, tmp
     assert (half.interrupted, half.train_frames) == (True, 800)
     result = train(config, resume=tmp_path / "run", display="none")
     assert result.train_frames == 2000
-    assert read_metrics(tmp_path / "run" / "metrics.csv")["length_mean"][-1] == 60
+    assert read_metrics(tmp_path / "run" / "metrics.csv")["rollout/length_mean"][-1] == 60
     scores = evaluate(tmp_path / "run", episodes=2, seed=seeds_of(0).final_evaluation)
     assert scores.shape == (2,)
     assert torch.equal(scores, scores.round())

@@ -68,7 +68,7 @@ def test_an_environment_without_state_is_trained_and_said_once(tmp_path, capsys,
 def test_a_step_limit_ends_episodes(env, tmp_path):
     config = PPOConfig(**{**ENDLESS, "env": env}, max_episode_steps=5)
     train_ppo(config, out=tmp_path / "a", display="none")
-    assert set(read_metrics(tmp_path / "a" / "metrics.csv")["length_mean"]) == {5.0}
+    assert set(read_metrics(tmp_path / "a" / "metrics.csv")["rollout/length_mean"]) == {5.0}
 
 
 @pytest.mark.parametrize(("train", "config"), [(train_ppo, PPOConfig), (train_dqn, DQNConfig)], ids=["ppo", "dqn"])
@@ -228,7 +228,7 @@ def test_the_logged_value_loss_does_not_depend_on_its_weight(tmp_path):
     for weight in (0.5, 2.0):
         config = PPOConfig(**QUICK, total_frames=256, frames_per_batch=256, learning_rate=1e-30, value_weight=weight)
         train_ppo(config, out=tmp_path / str(weight), display="none")
-        rows.append(read_metrics(tmp_path / str(weight) / "metrics.csv")["loss_value"][-1])
+        rows.append(read_metrics(tmp_path / str(weight) / "metrics.csv")["train/loss_critic"][-1])
     assert rows[0] == pytest.approx(rows[1], rel=1e-4)
 
 
@@ -238,7 +238,7 @@ def test_the_summary_has_the_best_and_the_last_policy(tmp_path, monkeypatch):
     monkeypatch.setattr(Evaluator, "run", lambda self, episodes, *, seed: torch.full((episodes,), next(returns)))
     train_ppo(config, out=tmp_path / "run", display="none")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["eval_return_mean"], summary["last_return_mean"], summary["best_frames"]) == (7.0, 2.0, 512)
+    assert (summary["best/return_mean"], summary["last/return_mean"], summary["best/frames"]) == (7.0, 2.0, 512)
 
 
 def test_seeds_of_neighbouring_runs_share_no_start_states():

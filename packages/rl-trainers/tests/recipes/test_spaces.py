@@ -35,7 +35,7 @@ def tiny(recipe, **settings):
 def test_every_kind_of_observation_is_trained_on(recipe, env, tmp_path):
     train, config = tiny(recipe, env=env)
     assert train(config, out=tmp_path / "run", display="none").train_frames == 256
-    losses = {k: v for k, v in read_metrics(tmp_path / "run" / "metrics.csv").items() if k.startswith("loss")}
+    losses = {k: v for k, v in read_metrics(tmp_path / "run" / "metrics.csv").items() if k.startswith("train/loss")}
     assert losses
     assert all(torch.tensor(column[-1:]).isfinite().all() for column in losses.values())
 

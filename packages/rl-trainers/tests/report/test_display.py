@@ -6,7 +6,7 @@ import pytest
 from rl.core.errors import SpecError
 from rl.trainers._report.display import PlainDisplay, QuietDisplay, RichDisplay, make_display
 
-VALUES = {"return_mean": 21.5, "loss_policy": -0.0123, "eval_return_mean": math.nan}
+VALUES = {"rollout/return_mean": 21.5, "train/loss_actor": -0.0123, "eval/return_mean": math.nan}
 TIMES = {"collect": 3.0, "update": 1.0}
 
 
@@ -30,7 +30,7 @@ def test_plain_lines_say_what_matters():
     title, line, note, _ = out.getvalue().splitlines()
     assert title == "ppo on X, seed 0: runs/x"
     assert line.startswith("500/1000 frames | ")
-    assert "return mean 21.5 | loss policy -0.0123 | collect 75 %, update 25 % | " in line
+    assert "rollout return mean 21.5 | loss actor -0.0123 | collect 75 %, update 25 % | " in line
     assert line.endswith(" left")
     assert "eval" not in line
     assert note == "a note"

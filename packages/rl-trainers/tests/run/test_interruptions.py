@@ -48,12 +48,12 @@ def result(folder):
     best = load_checkpoint(folder / "checkpoints" / "best.safetensors")
     rows = read_metrics(folder / "metrics.csv")
     summary = json.loads((folder / "summary.json").read_text())
-    kept = ("frames", "eval_return_mean", "return_mean", "loss_value")
+    kept = ("frames", "eval/return_mean", "rollout/return_mean", "train/loss_critic")
     return (
         best["frames"],
         best["eval_return_mean"],
         {name: [repr(value) for value in rows[name]] for name in kept},
-        {name: value for name, value in summary.items() if name != "train_seconds"},
+        {name: value for name, value in summary.items() if not name.startswith("time/")},
     )
 
 

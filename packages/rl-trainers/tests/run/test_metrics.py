@@ -90,6 +90,6 @@ def test_tensorboard_events_can_be_read_back(tmp_path):
 
 
 def test_the_learning_curve_is_a_png(tmp_path):
-    (tmp_path / "metrics.csv").write_text("frames,return_mean,eval_return_mean\n10,,\n20,1.5,2\n")
+    (tmp_path / "metrics.csv").write_text("frames,rollout/return_mean,eval/return_mean\n10,,\n20,1.5,2\n")
     plot_learning_curve(tmp_path / "metrics.csv", tmp_path / "curve.png", "title")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

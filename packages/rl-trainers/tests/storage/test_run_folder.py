@@ -51,7 +51,7 @@ def test_the_best_policy_is_of_the_frames_that_were_trained(monkeypatch, tmp_pat
     returns(monkeypatch, [4])
     result = train_ppo(dataclasses.replace(CONFIG, total_frames=256), resume="run", display="none")
     assert result.train_frames == load_checkpoint(best)["frames"] == 256
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["best_frames"] == 256
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["best/frames"] == 256
 
 
 def test_fewer_frames_than_are_saved_end_the_run_with_an_evaluation():
@@ -123,7 +123,7 @@ def test_a_curve_can_be_drawn_again(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "run/learning_curve.png\n"
     assert (tmp_path / "run" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert main(["plot"]) == 2
-    (tmp_path / "run" / "metrics.csv").write_text("frames,return_mean\n10,many\n")
+    (tmp_path / "run" / "metrics.csv").write_text("frames,rollout/return_mean\n10,many\n")
     assert main(["plot", "run"]) == 1
     assert "metrics.csv is damaged" in capsys.readouterr().err
 

@@ -38,6 +38,7 @@ def make_env(
     transform: Sequence[str] = (),
     normalize_observation: bool = False,
     normalize_reward: bool = False,
+    clip_actions: bool = False,
     frame_stack: int = 1,
     frame_skip: int = 1,
     atari: bool = False,
@@ -62,6 +63,7 @@ def make_env(
         transform: transforms in order: component names or ``module:callable``, both also with ``:{key: value}``.
         normalize_observation: see `RunConfig`, as for the following ones.
         normalize_reward: of training only.
+        clip_actions: after `transform`.
         frame_stack: after the normalization.
         frame_skip: before `transform`.
         atari: before `transform`.
@@ -125,6 +127,11 @@ def make_env(
         from rl.trainers._build.observation_indices import ObservationIndices
 
         made = TransformedEnv(made, ObservationIndices(observation_indices))
+    if clip_actions:
+        from rl.envs import TransformedEnv
+        from rl.trainers._build.clipped_action import ClippedAction
+
+        made = TransformedEnv(made, ClippedAction())
     if normalize_observation:
         made = normalized_observations(made, observation_layout)
     if frame_stack > 1:
@@ -145,6 +152,7 @@ def env_options(config: RunConfig) -> dict[str, Any]:
         "transform": config.transform,
         "normalize_observation": config.normalize_observation,
         "normalize_reward": config.normalize_reward,
+        "clip_actions": config.clip_actions,
         "frame_stack": config.frame_stack,
         "frame_skip": config.frame_skip,
         "atari": config.atari,

@@ -178,7 +178,8 @@ class RichDisplay:
 
 
 def _label(name: str) -> str:
-    return name.replace("_", " ")
+    """``train/loss_actor`` as "loss actor", ``eval/return_mean`` as "eval return mean"."""
+    return name.removeprefix("train/").replace("/", " ").replace("_", " ")
 
 
 def _figures(values: Mapping[str, float]) -> list[tuple[str, str]]:

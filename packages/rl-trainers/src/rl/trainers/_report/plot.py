@@ -16,7 +16,7 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
     """Draw returns over frames from a ``metrics.csv``.
 
     Args:
-        metrics: the file; its columns ``return_mean`` and ``eval_return_mean`` are plotted.
+        metrics: the file; its columns ``rollout/return_mean`` and ``eval/return_mean`` are plotted.
         out: the PNG file to write.
         title: above the picture.
 
@@ -31,8 +31,8 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    labels = {"return_mean": "training episodes (mean of the last 100)", "eval_return_mean": "evaluation"}
-    for name, marker in (("return_mean", ""), ("eval_return_mean", "o")):
+    labels = {"rollout/return_mean": "training episodes (mean of the last 100)", "eval/return_mean": "evaluation"}
+    for name, marker in (("rollout/return_mean", ""), ("eval/return_mean", "o")):
         points = [
             (x, y) for x, y in zip(columns.get("frames", []), columns.get(name, []), strict=False) if not math.isnan(y)
         ]

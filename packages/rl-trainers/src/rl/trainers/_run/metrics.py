@@ -1,16 +1,24 @@
-"""Episode statistics and the rows of metrics."""
+"""Statistics of training episodes."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["EpisodeStats"]
+__all__ = ["Episode", "EpisodeStats"]
+
+
+class Episode(NamedTuple):
+    """A finished episode: the steps of its environment in the batch up to its end, its return and its length."""
+
+    step: int
+    episode_return: float
+    length: int
 
 
 class EpisodeStats:
@@ -23,6 +31,7 @@ class EpisodeStats:
     Example:
         >>> stats = EpisodeStats(num_envs=1)
         >>> stats.update(torch.ones(1, 3, 1), torch.tensor([False, True, False]).view(1, 3, 1))
+        [Episode(step=2, episode_return=2.0, length=2)]
         >>> stats.episodes, stats.return_mean
         (1, 2.0)
     """
@@ -34,32 +43,37 @@ class EpisodeStats:
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[float] = deque(maxlen=window)
 
-    def update(self, reward: Tensor, done: Tensor) -> None:
+    def update(self, reward: Tensor, done: Tensor) -> list[Episode]:
         """Take a batch in time order.
 
         Args:
             reward: ``[num_envs, T, 1]``.
             done: bool ``[num_envs, T, 1]``.
+
+        Returns:
+            The episodes that end in it, in order of time.
         """
         rewards = reward.squeeze(-1).to("cpu", torch.float64)
         ends = done.squeeze(-1).cpu()
         time = torch.arange(1, rewards.shape[1] + 1, dtype=torch.float64)
         total = torch.cumsum(rewards, dim=1) + self._running[:, None]
         steps = time + self._steps[:, None]
-        finished: list[tuple[int, float, float]] = []
+        finished: list[Episode] = []
         for env in ends.any(dim=1).nonzero().flatten().tolist():
             before, before_steps = 0.0, 0.0
             for t in ends[env].nonzero().flatten().tolist():
                 here, here_steps = float(total[env, t]), float(steps[env, t])
-                finished.append((t, here - before, here_steps - before_steps))
+                finished.append(Episode(t + 1, here - before, int(here_steps - before_steps)))
                 before, before_steps = here, here_steps
             total[env, -1] -= before
             steps[env, -1] -= before_steps
         self._running, self._steps = total[:, -1].clone(), steps[:, -1].clone()
-        for _, episode_return, length in sorted(finished, key=lambda item: item[0]):
+        finished.sort(key=lambda episode: episode.step)
+        for episode in finished:
             self.episodes += 1
-            self._returns.append(episode_return)
-            self._lengths.append(length)
+            self._returns.append(episode.episode_return)
+            self._lengths.append(episode.length)
+        return finished
 
     @property
     def return_mean(self) -> float:

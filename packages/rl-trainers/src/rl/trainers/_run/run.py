@@ -36,9 +36,13 @@ from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
 from rl.trainers._storage.folder import RunFolder, config_yaml, settings_of
 from rl.trainers._storage.installed_versions import package_versions
 from rl.trainers._storage.resume import check_resume
+from rl.trainers.loggers._loggers import CSVLogger
 from rl.trainers.loggers._set import LoggerSet
 
 __all__ = ["Run", "Stateful", "TrainResult"]
+
+#: metrics of training episodes
+ROLLOUT = ("rollout/return_mean", "rollout/length_mean", "rollout/episodes")
 
 #: steps of each environment without the end of an episode before a note reports it
 ENDLESS_STEPS = 10_000
@@ -116,7 +120,8 @@ class Run:
         self._signals = StopSignals()
         self._times: dict[str, float] = {}
         self._seconds = 0.0
-        self._since = time.perf_counter()
+        self._cpu_seconds = 0.0
+        self._since, self._cpu_since = time.perf_counter(), time.process_time()
         self._best: dict[str, Any] | None = None
         self._changes: list[str] = []
         self._log = Every(config.log_every)
@@ -147,11 +152,11 @@ class Run:
         Args:
             evaluator: holds the policy that is trained; ``parts["policy"]`` is its state.
             parts: everything whose state an exact continuation needs, by name.
-            metrics: names of the figures that `end_iteration` gets, columns of metrics.csv.
+            metrics: names of the figures that `end_iteration` gets; metrics.csv has them with ``train/`` before.
             phases: what `timed` is called with, in the order in which it is shown.
         """
         self._evaluator, self._parts = evaluator, parts
-        self._columns = ("return_mean", "length_mean", "episodes", "eval_return_mean", *metrics)
+        self._columns = (*ROLLOUT, "eval/return_mean", *(f"train/{name}" for name in metrics))
         self._times = dict.fromkeys((*phases, "evaluate"), 0.0)
         folder = self.folder = self.folder or RunFolder.create(self._out, self.recipe, self.config)
         with ExitStack() as stack:
@@ -162,6 +167,9 @@ class Run:
             stack.callback(evaluator.close)
             evaluator.note = self.note
             self._loggers.open(folder.path, resume_step=resume_step)
+            self._episodes = CSVLogger(folder.path, resume_step=resume_step, file=folder.episodes.name)
+            stack.callback(self._episodes.close)
+            folder.add_to_history(self.frames)
             stack.callback(self._loggers.close)
             stack.callback(self._display.stop)
             self._display.start(
@@ -172,7 +180,7 @@ class Run:
             if self._changes:
                 self.note(f"resumed with {', '.join(self._changes)}")
             stack.enter_context(self._signals)
-            self._since = time.perf_counter()
+            self._since, self._cpu_since = time.perf_counter(), time.process_time()
             yield self
 
     def _say_what_is_left(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -221,7 +229,7 @@ class Run:
         return env
 
     def record_episodes(self, batch: TensorDictBase) -> None:
-        """Take the episodes that end in a batch ``[num_envs, T]`` into the metrics.
+        """Take the episodes that end in a batch ``[num_envs, T]`` into the metrics, and into ``episodes.csv``.
 
         Reads ``("next", "done")`` and ``("next", "reward")``; where rewards are changed for training, it reads
         ``episode_reward`` instead, at the root and under ``next``.
@@ -229,7 +237,10 @@ class Run:
         reward = batch[NEXT, REWARD]
         if self.config.normalize_reward or self.config.atari:
             reward = batch[NEXT, EPISODE_REWARD].double() - batch[EPISODE_REWARD].double()
-        self.episodes.update(reward, batch[NEXT, DONE])
+        seconds = self._elapsed()
+        for step, episode_return, length in self.episodes.update(reward, batch[NEXT, DONE]):
+            values = {"return": episode_return, "length": length, "seconds": seconds}
+            self._episodes.log_scalars(values, self.frames + step * self.config.num_envs)
 
     @property
     def progress(self) -> float:
@@ -326,19 +337,25 @@ class Run:
             "recipe": self.recipe.name,
             "env": self.config.env,
             "seed": self.config.seed,
-            "train_frames": self.frames,
-            "train_seconds": round(seconds, 3),
-            "eval_return_mean": float(returns.mean()),
-            "eval_return_std": float(returns.std(correction=0)),
-            "last_return_mean": float(last_returns.mean()),
-            "last_return_std": float(last_returns.std(correction=0)),
-            "eval_episodes": self.config.final_eval_episodes,
-            "best_frames": best_frames,
+            "frames": self.frames,
+            "best/frames": best_frames,
+            "best/return_mean": float(returns.mean()),
+            "best/return_std": float(returns.std(correction=0)),
+            "last/return_mean": float(last_returns.mean()),
+            "last/return_std": float(last_returns.std(correction=0)),
+            "rollout/episodes": self.episodes.episodes,
+            "time/seconds": round(seconds, 3),
+            "time/cpu_seconds": round(self._cpu_elapsed(), 3),
+            "time/fps": round(self.frames / max(seconds, 1e-9), 1),
             "versions": package_versions(),
         }
 
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._since
+
+    def _cpu_elapsed(self) -> float:
+        """CPU seconds of this run's processes, without those of their child processes."""
+        return self._cpu_seconds + time.process_time() - self._cpu_since
 
     def _finite_figures(self) -> Mapping[str, float]:
         """The latest figures; raises if a loss is not finite."""
@@ -356,16 +373,16 @@ class Run:
         self.folder.check_present()
         values = self._finite_figures()
         row = dict.fromkeys(self._columns, math.nan)
-        row["return_mean"], row["length_mean"] = self.episodes.return_mean, self.episodes.length_mean
-        row["episodes"] = self.episodes.episodes
-        row |= values
-        row["eval_return_mean"] = self._evaluate() if evaluate else math.nan
+        stats = self.episodes
+        row |= dict(zip(ROLLOUT, (stats.return_mean, stats.length_mean, stats.episodes), strict=True))
+        row |= {f"train/{name}": value for name, value in values.items()}
+        row["eval/return_mean"] = self._evaluate() if evaluate else math.nan
         if evaluate:
-            self._shown = {"eval_return_mean": row["eval_return_mean"]}
+            self._shown = {"eval/return_mean": row["eval/return_mean"]}
         self._display.update(self.frames, row | self._shown, self._times)
         seconds = self._elapsed()
-        timing = {"seconds": seconds, "frames_per_second": self.frames / max(seconds, 1e-9)}
-        times = {f"time_{name}": spent for name, spent in self._times.items()}
+        timing = {"time/seconds": seconds, "time/fps": self.frames / max(seconds, 1e-9)}
+        times = {f"time/{name}": spent for name, spent in self._times.items()}
         self._loggers.log_scalars({**row, **timing, **times}, self.frames)
 
     def _evaluate(self) -> float:
@@ -403,6 +420,7 @@ class Run:
             "config": settings_of(self.recipe.name, self.config),
             "frames": self.frames,
             "seconds": self._elapsed(),
+            "cpu_seconds": self._cpu_elapsed(),
             "times": self._times,
             "best": self._best,
             "statistics": statistics_of(self._env),
@@ -429,6 +447,7 @@ class Run:
                 part.load_state_dict(saved[name])
             name, run = "run", saved["run"]
             self.frames, self._seconds, self._times = run["frames"], run["seconds"], dict(run["times"])
+            self._cpu_seconds = run.get("cpu_seconds", 0.0)  # rl-trainers 0.3 had none
             self.episodes.load_state_dict(run["episodes"])
             self._log.next, self._eval.next, self._checkpoint.next = run["schedules"]
             load_rng_state(run["rng"])

@@ -18,6 +18,7 @@ from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.recipe import Recipe
 from rl.trainers._storage.files import remove_temporary, write_atomic
+from rl.trainers._storage.process import this_process
 
 __all__ = ["RunFolder", "config_yaml", "settings_of"]
 
@@ -33,7 +34,9 @@ class RunFolder:
         self.path = Path(path)
         self.config = self.path / "config.yaml"
         self.summary = self.path / "summary.json"
+        self.history = self.path / "history.json"
         self.metrics = self.path / "metrics.csv"
+        self.episodes = self.path / "episodes.csv"
         self.curve = self.path / "learning_curve.png"
         self.best = self.path / "checkpoints" / "best.safetensors"
         self.last = self.path / "checkpoints" / "last.safetensors"
@@ -57,7 +60,16 @@ class RunFolder:
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be locked: {error}; make it writable") from error
         try:
-            for path in (self.config, self.summary, self.metrics, self.curve, self.best, self.last):
+            for path in (
+                self.config,
+                self.summary,
+                self.history,
+                self.metrics,
+                self.episodes,
+                self.curve,
+                self.best,
+                self.last,
+            ):
                 remove_temporary(path)
             yield
         finally:
@@ -139,6 +151,21 @@ class RunFolder:
     def write_summary(self, values: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
         write_atomic(self.summary, json.dumps(values, indent=2) + "\n")
+
+    def add_to_history(self, frames: int) -> None:
+        """Record the start of this process in ``history.json``.
+
+        Args:
+            frames: that are done already.
+
+        Raises:
+            CheckpointError: if the file is damaged.
+        """
+        try:
+            before = json.loads(self.history.read_text(encoding="utf-8")) if self.history.is_file() else []
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.history} is damaged: {error}; delete it, and resume the run") from error
+        write_atomic(self.history, json.dumps([*before, {"frames": frames, **this_process()}], indent=2) + "\n")
 
 
 def config_yaml(recipe: str, config: RunConfig) -> str:

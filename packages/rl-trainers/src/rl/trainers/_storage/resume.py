@@ -57,6 +57,8 @@ def check_resume(folder: RunFolder, recipe: Recipe, config: RunConfig, saved: Ma
 def _has_result(folder: RunFolder, frames: int) -> bool:
     """Whether the final evaluation after `frames` frames is done; it may have been interrupted."""
     try:
-        return json.loads(folder.summary.read_text(encoding="utf-8"))["train_frames"] >= frames
+        summary = json.loads(folder.summary.read_text(encoding="utf-8"))
+        done = summary["train_frames" if "train_frames" in summary else "frames"]  # the former in rl-trainers 0.3
+        return done >= frames
     except (OSError, ValueError, KeyError, TypeError):
         return False

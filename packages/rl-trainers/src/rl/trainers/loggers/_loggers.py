@@ -22,20 +22,21 @@ class CSVLogger:
     Args:
         folder: the run folder.
         resume_step: None for a new run; else lines of later frames are dropped and the rest is continued.
+        file: name of the file.
 
     Example:
         >>> import tempfile
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     logger = CSVLogger(Path(folder))
-        ...     logger.log_scalars({"loss": 0.5}, step=10)
+        ...     logger.log_scalars({"train/loss_critic": 0.5}, step=10)
         ...     logger.close()
         ...     (Path(folder) / "metrics.csv").read_text()
-        'frames,loss\n10,0.5\n'
+        'frames,train/loss_critic\n10,0.5\n'
     """
 
-    def __init__(self, folder: Path, *, resume_step: int | None = None) -> None:
-        self.path = Path(folder) / "metrics.csv"
+    def __init__(self, folder: Path, *, resume_step: int | None = None, file: str = "metrics.csv") -> None:
+        self.path = Path(folder) / file
         self._columns: list[str] = []
         self._file: TextIO | None = None
         if resume_step is not None and self.path.is_file():
@@ -100,7 +101,7 @@ class TensorBoardLogger:
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
-    """The columns of a ``metrics.csv``; an empty cell is NaN.
+    """The columns of a ``metrics.csv``; an empty cell is NaN. Names of rl-trainers 0.3 become the present ones.
 
     Raises:
         CheckpointError: if the file cannot be read or has no header, or a cell is not a number.
@@ -111,7 +112,8 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
             _check_header(path, reader.fieldnames or [])
             rows = list(reader)
         names = list(rows[0]) if rows else []
-        return {name: [float(row[name]) if row[name] else math.nan for row in rows] for name in names}
+        values = [[float(row[name]) if row[name] else math.nan for row in rows] for name in names]
+        return dict(zip(_present(names), values, strict=True))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}; name a run folder with metrics") from error
     except (ValueError, KeyError, TypeError, csv.Error) as error:
@@ -126,6 +128,29 @@ def _check_header(path: Path, columns: Sequence[str]) -> None:
         )
 
 
+#: present names of metrics of rl-trainers 0.3 that are not theirs with ``train/`` before
+_RENAMED = {
+    "return_mean": "rollout/return_mean",
+    "length_mean": "rollout/length_mean",
+    "episodes": "rollout/episodes",
+    "eval_return_mean": "eval/return_mean",
+    "seconds": "time/seconds",
+    "frames_per_second": "time/fps",
+    "loss": "train/loss_critic",
+    "loss_policy": "train/loss_actor",
+    "loss_value": "train/loss_critic",
+}
+
+
+def _present(columns: list[str]) -> list[str]:
+    """The present names of the columns of a file, which may be of rl-trainers 0.3."""
+    if "eval_return_mean" not in columns:
+        return columns
+    phases = {name: f"time/{name.removeprefix('time_')}" for name in columns if name.startswith("time_")}
+    known = {"frames": "frames", **_RENAMED, **phases}
+    return [known.get(name, f"train/{name}") for name in columns]
+
+
 def _cell(value: float) -> str:
     return "" if math.isnan(value) else repr(float(value)) if not float(value).is_integer() else str(int(value))
 
@@ -138,6 +163,7 @@ def _truncate(path: Path, step: int) -> list[str]:
             return []
         columns = lines[0].strip().split(",")
         _check_header(path, columns)
+        columns = _present(columns)
         kept = [
             line
             for line in lines[1:]
@@ -145,5 +171,5 @@ def _truncate(path: Path, step: int) -> list[str]:
         ]
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}; correct that line, or delete the file") from error
-    write_atomic(path, "".join([lines[0], *kept]))
+    write_atomic(path, "".join([",".join(columns) + "\n", *kept]))
     return columns

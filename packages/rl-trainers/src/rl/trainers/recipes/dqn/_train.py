@@ -118,7 +118,7 @@ def train_dqn(
 
 #: never true: to a recurrent policy the whole life of an environment is one sequence
 BREAK = (NEXT, "break")
-METRICS = ("loss", "q_value", "gradient_norm", "epsilon", "learning_rate")
+METRICS = ("loss_critic", "q_value", "gradient_norm", "epsilon", "learning_rate")
 
 
 def q_loss(config: DQNConfig, policy: QValueActor) -> DQNLoss:
@@ -225,7 +225,7 @@ class _Learner:
     def _figures(self, seen: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:
         loss, value, norm = (float(torch.stack(column).mean()) for column in zip(*seen, strict=True))
         return {
-            "loss": loss,
+            "loss_critic": loss,
             "q_value": value,
             "gradient_norm": norm,
             "learning_rate": self._optimizer.param_groups[0]["lr"],

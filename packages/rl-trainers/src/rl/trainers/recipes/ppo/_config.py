@@ -27,14 +27,22 @@ class PPOConfig(RunConfig):
         minibatch_size: frames of one gradient step; with a recurrent policy a multiple of sequence_length.
         learning_rate: of Adam.
         anneal: let the learning rate fall linearly to 0 at `total_frames`.
+        anneal_clip: let `clip` fall linearly to 0 as well.
         gae_lambda: decay of the advantage estimator; 0 trusts the critic, 1 the sampled returns.
         clip: how far the probability ratio may move from 1 before its gain is cut.
+        clip_value: how far a value may move from the one of the collected batch before its loss is cut; 0 for any
+            distance.
         value_weight: weight of the critic's loss.
         entropy_weight: weight of the entropy bonus.
         max_grad_norm: gradients of actor and critic together are scaled down to this norm.
         normalize_advantage: shift and scale the advantages of each minibatch to mean 0 and deviation 1.
         hidden: widths of the hidden layers of actor and critic, as in [64,64].
         activation: tanh, relu, or auto for tanh without and relu with recurrent layers.
+        ortho_init: begin with orthogonal weights, with a gain of sqrt(2) in hidden layers, 0.01 in the last one of the
+            actor and 1 in that of the critic; otherwise with torch's.
+        init_log_scale: logarithm of the standard deviation with which actions of floats are sampled at the beginning.
+        state_independent_scale: these standard deviations are parameters of their own; otherwise outputs of the actor's
+            network.
         policy: mlp, or with a memory lstm or gru: for environments that hide a part of their state. Actor and critic
             have one each.
         recurrent_size: width of that memory.
@@ -60,14 +68,19 @@ class PPOConfig(RunConfig):
     minibatch_size: int = 256
     learning_rate: float = 1e-3
     anneal: bool = True
+    anneal_clip: bool = False
     gae_lambda: float = 0.95
     clip: float = 0.2
+    clip_value: float = 0.0
     value_weight: float = 0.5
     entropy_weight: float = 0.0
     max_grad_norm: float = 0.5
     normalize_advantage: bool = True
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "auto"
+    ortho_init: bool = True
+    init_log_scale: float = 0.0
+    state_independent_scale: bool = True
     policy: str = "mlp"
     recurrent_size: int = 64
     recurrent_layers: int = 1
@@ -92,6 +105,8 @@ class PPOConfig(RunConfig):
                 "learning_rate": above_zero,
                 "gae_lambda": in_range(0, 1),
                 "clip": (lambda c: 0 < c < 1, "in (0, 1)"),
+                "clip_value": (lambda c: c >= 0, "0 or more"),
+                "init_log_scale": in_range(-5, 2),
                 "value_weight": (lambda w: w >= 0, "0 or more"),
                 "entropy_weight": (lambda w: w >= 0, "0 or more"),
                 "max_grad_norm": above_zero,

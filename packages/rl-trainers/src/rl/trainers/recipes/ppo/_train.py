@@ -20,7 +20,7 @@ from rl.core.keys import ADVANTAGE, STATE_VALUE, VALUE_TARGET, NestedKey
 from rl.modules import ProbabilisticActor
 from rl.objectives import ClipPPOLoss
 from rl.objectives.value import GAE
-from rl.trainers._build.actions import distribution_of
+from rl.trainers._build.actions import ActionDistribution, distribution_of
 from rl.trainers._build.device import storing_device
 from rl.trainers._build.memory import activation_of, with_memory
 from rl.trainers._build.networks import described_observations, network
@@ -71,6 +71,7 @@ def train_ppo(
     estimate = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
     settings: dict[str, Any] = {
         "clip_epsilon": config.clip,
+        "clip_value": config.clip_value or None,
         "entropy_coeff": config.entropy_weight,
         "loss_critic_type": "l2",
         "normalize_advantage": config.normalize_advantage,
@@ -94,6 +95,8 @@ def train_ppo(
         while run.going:
             if config.anneal:
                 set_learning_rate(optimizer, config.learning_rate * (1 - run.progress))
+            if config.anneal_clip:
+                loss.clip_epsilon = loss_with_diagnostics.clip_epsilon = config.clip * (1 - run.progress)
             with run.timed("collect"):
                 batch = collector.collect()
             run.record_episodes(batch)
@@ -106,8 +109,8 @@ def train_ppo(
 
 
 METRICS = (
-    "loss_policy",
-    "loss_value",
+    "loss_actor",
+    "loss_critic",
     "entropy",
     "kl",
     "clip_fraction",
@@ -118,8 +121,8 @@ METRICS = (
 
 #: what a row calls the loss module's outputs
 _OUTPUTS = {
-    "loss_policy": "loss_objective",
-    "loss_value": "loss_critic",
+    "loss_actor": "loss_objective",
+    "loss_critic": "loss_critic",
     "entropy": "entropy",
     "kl": "kl_approx",
     "clip_fraction": "clip_fraction",
@@ -190,8 +193,7 @@ def ppo_networks(config: PPOConfig, env: Env) -> tuple[ProbabilisticActor, Tenso
     """The untrained actor and critic, which share nothing.
 
     The actor reads observations, and writes ``action`` and ``action_log_prob``; the critic writes ``state_value``.
-    `rl.trainers._build.actions.distribution_of` lists the distributions; standard deviations do not depend on the
-    state.
+    `rl.trainers._build.actions.distribution_of` lists the distributions.
 
     Raises:
         SpecError: if the environment's action is of another kind.
@@ -205,9 +207,10 @@ def ppo_networks(config: PPOConfig, env: Env) -> tuple[ProbabilisticActor, Tenso
         layout=config.observation_layout,
         device=config.device,
     )
-    act = partial(make, out_features=action.width, last_gain=0.01)
+    gains: dict[str, Any] = {"actor": 0.01, "critic": 1.0} if config.ortho_init else {"actor": None, "critic": None}
+    act = partial(make, out_features=action.width, last_gain=gains["actor"])
     if len(action.params) == 2:
-        act = _with_deviation(act, action.width, config.device, action.spec.dtype)
+        act = _with_scale(config, make, action, gains["actor"])
     params: list[Any] = action.params
     actor = ProbabilisticActor(
         with_memory(config, env, act, params),
@@ -218,7 +221,7 @@ def ppo_networks(config: PPOConfig, env: Env) -> tuple[ProbabilisticActor, Tenso
         distribution_kwargs=action.kwargs,
         return_log_prob=True,
     )
-    value = partial(make, out_features=1, last_gain=1.0)
+    value = partial(make, out_features=1, last_gain=gains["critic"])
     return actor, with_memory(config, env, value, [STATE_VALUE], state="critic_state")
 
 
@@ -231,20 +234,44 @@ def ppo_policy(config: PPOConfig, env: Env) -> ProbabilisticActor:
     return ppo_networks(config, env)[0]
 
 
-def _with_deviation(
-    make: Callable[..., nn.Module], width: int, device: str, dtype: torch.dtype
+def _with_scale(
+    config: PPOConfig, make: Callable[..., nn.Module], action: ActionDistribution, gain: float | None
 ) -> Callable[..., nn.Module]:
-    return lambda **settings: _WithDeviation(make(**settings), width, dtype).to(device)
+    own, dtype = config.state_independent_scale, action.spec.dtype
+    kind = _WithScale if own else _SplitScale
+    width = action.width if own else 2 * action.width
+
+    def build(**settings: Any) -> nn.Module:
+        body = make(out_features=width, last_gain=gain, **settings)
+        return kind(body, action.width, config.init_log_scale, dtype).to(config.device)
+
+    return build
 
 
-class _WithDeviation(nn.Module):
+#: limits of the logarithm of a standard deviation
+LEAST, MOST = -5.0, 2.0
+
+
+class _WithScale(nn.Module):
     """A mean from a network, and a standard deviation for each dimension, both of the action's dtype."""
 
-    def __init__(self, mean: nn.Module, width: int, dtype: torch.dtype) -> None:
+    def __init__(self, mean: nn.Module, width: int, log_scale: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.mean, self.dtype = mean, dtype
-        self.log_scale = nn.Parameter(torch.zeros(width))
+        self.log_scale = nn.Parameter(torch.full((width,), log_scale))
 
     def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
         mean = self.mean(*observations).to(self.dtype)
-        return mean, self.log_scale.clamp(-5, 2).exp().to(self.dtype).expand_as(mean)
+        return mean, self.log_scale.clamp(LEAST, MOST).exp().to(self.dtype).expand_as(mean)
+
+
+class _SplitScale(nn.Module):
+    """Mean and standard deviation from one network, both of the action's dtype."""
+
+    def __init__(self, body: nn.Module, width: int, log_scale: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.body, self.width, self.log_scale, self.dtype = body, width, log_scale, dtype
+
+    def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw = self.body(*observations).split(self.width, -1)
+        return mean.to(self.dtype), (raw + self.log_scale).clamp(LEAST, MOST).exp().to(self.dtype)
