@@ -13,6 +13,12 @@ too, and bootstraps unless it is terminated.
 
 from __future__ import annotations
 
+from rl.objectives.functional._actor_critic import (
+    expected_soft_value,
+    smoothed_action,
+    soft_value,
+    temperature_loss,
+)
 from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
 from rl.objectives.functional._policy_gradient import clipped_surrogate, policy_gradient, surrogate
 from rl.objectives.functional._q_learning import greedy_value
@@ -35,11 +41,14 @@ from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 __all__ = [
     "clipped_surrogate",
     "distance",
+    "expected_soft_value",
     "generalized_advantage_estimate",
     "greedy_value",
     "policy_gradient",
     "reduce",
     "reward2go",
+    "smoothed_action",
+    "soft_value",
     "surrogate",
     "td0_advantage_estimate",
     "td0_return_estimate",
@@ -47,6 +56,7 @@ __all__ = [
     "td1_return_estimate",
     "td_lambda_advantage_estimate",
     "td_lambda_return_estimate",
+    "temperature_loss",
     "vec_generalized_advantage_estimate",
     "vec_td1_advantage_estimate",
     "vec_td1_return_estimate",
