@@ -433,9 +433,9 @@ def test_bounds_of_td3():
 
 def test_wrong_networks_and_layouts():
     actor, _ = discrete()
+    of_continuous = SACLoss(actor, critic())
     with pytest.raises(SpecError, match="use DiscreteSACLoss"):
-        loss = SACLoss(actor, critic())
-        loss(make_batch(4))
+        of_continuous(make_batch(4))
     _, values = discrete()
     with pytest.raises(SpecError, match="use SACLoss"):
         DiscreteSACLoss(policy(), values)(make_batch(4, name="discrete-sac"))
@@ -447,7 +447,7 @@ def test_wrong_networks_and_layouts():
         make("sac")(wrong)
     with pytest.raises(ContractError, match="'observation'"):
         make("ddpg")(make_batch(4).exclude("observation"))
-    with pytest.raises(SpecError, match="takes TD0|cannot use GAE"):
+    with pytest.raises(SpecError, match="cannot use GAE"):
         make("sac").make_value_estimator("gae")
     with pytest.raises(SpecError, match="sub_sample_len"):
         make("redq", sub_sample_len=9)
