@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from rl.objectives.estimators._vtrace import VTrace
     from rl.objectives.losses._a2c import A2CLoss
     from rl.objectives.losses._base import LossModule
+    from rl.objectives.losses._distributional_dqn import DistributionalDQNLoss
     from rl.objectives.losses._dqn import DQNLoss
     from rl.objectives.losses._ppo import ClipPPOLoss, PPOLoss
+    from rl.objectives.losses._qr_dqn import QRDQNLoss
     from rl.objectives.losses._reinforce import ReinforceLoss
     from rl.objectives.targets._target_networks import HardUpdate, SoftUpdate
 
@@ -23,9 +25,11 @@ __all__ = [
     "A2CLoss",
     "ClipPPOLoss",
     "DQNLoss",
+    "DistributionalDQNLoss",
     "HardUpdate",
     "LossModule",
     "PPOLoss",
+    "QRDQNLoss",
     "ReinforceLoss",
     "SoftUpdate",
     "TD0Estimator",
@@ -43,6 +47,8 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core": ["compile_with_warmup"],
         "rl.objectives.__about__": ["__version__"],
         "rl.objectives.losses._a2c": ["A2CLoss"],
+        "rl.objectives.losses._distributional_dqn": ["DistributionalDQNLoss"],
+        "rl.objectives.losses._qr_dqn": ["QRDQNLoss"],
         "rl.objectives.losses._dqn": ["DQNLoss"],
         "rl.objectives.losses._base": ["LossModule"],
         "rl.objectives.losses._ppo": ["ClipPPOLoss", "PPOLoss"],

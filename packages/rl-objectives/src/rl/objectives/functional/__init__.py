@@ -13,6 +13,7 @@ too, and bootstraps unless it is terminated.
 
 from __future__ import annotations
 
+from rl.objectives.functional._distributional import categorical_divergence, project_distribution, quantile_huber
 from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
 from rl.objectives.functional._policy_gradient import clipped_surrogate, policy_gradient, surrogate
 from rl.objectives.functional._q_learning import greedy_value
@@ -33,11 +34,14 @@ from rl.objectives.functional._td import (
 from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 
 __all__ = [
+    "categorical_divergence",
     "clipped_surrogate",
     "distance",
     "generalized_advantage_estimate",
     "greedy_value",
     "policy_gradient",
+    "project_distribution",
+    "quantile_huber",
     "reduce",
     "reward2go",
     "surrogate",

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
-from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModule
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.keys import NestedKey
@@ -18,6 +17,7 @@ from rl.objectives.losses._base import Entries
 from rl.objectives.losses._q_loss import QLoss
 
 __all__ = ["DQNLoss"]
+
 
 @final
 @_foreign.dqn_loss

@@ -27,6 +27,7 @@ from rl.objectives._batch.mask import (
 )
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
+from rl.objectives.estimators._td import TD0Estimator
 from rl.objectives.functional._regression import reduce
 from rl.objectives.losses._base import Entries, LossModule
 from rl.objectives.targets._target_networks import make_target
@@ -59,8 +60,8 @@ def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
 class QLoss(LossModule):
     """Base of losses that fit values of actions to one target, with a target network and optionally double.
 
-    A subclass implements `_following_keys` and `forward`. The last line of its ``__init__`` is
-    ``self.make_value_estimator(gamma=gamma)``. Arguments are those of `DQNLoss`.
+    A subclass implements `forward`, and `_means` if its network writes distributions, else `_following_keys`. The last
+    line of its ``__init__`` is ``self.make_value_estimator(gamma=gamma)``. Arguments are those of `DQNLoss`.
     """
 
     default_keys: ClassVar[dict[str, NestedKey]] = {
@@ -77,6 +78,8 @@ class QLoss(LossModule):
         "steps_to_next_obs": STEPS,
     }
     _options: ClassVar[tuple[str, ...]] = ("double_dqn",)
+    _distributional: ClassVar[bool] = False
+    """Whether the network writes a distribution of the value of each action."""
 
     value_network: nn.Module
     target_value_network: nn.Module | None
@@ -93,6 +96,11 @@ class QLoss(LossModule):
         self.target_value_network = make_target(value_network, owner) if delay_value else None
 
     def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
+        if self._distributional and not isinstance(estimator, TD0Estimator):
+            raise SpecError(
+                f"{type(self).__name__} cannot use {type(estimator).__name__}: the target of a distribution is one"
+                " step, TD0; for n steps store multi-step transitions (MultiStepTransform)"
+            )
         if not isinstance(estimator, TDEstimatorBase):
             raise SpecError(
                 f"{type(self).__name__} cannot use {type(estimator).__name__}, which needs the value of the"
@@ -100,8 +108,9 @@ class QLoss(LossModule):
             )
 
     def _following_keys(self, written: Sequence[NestedKey]) -> Mapping[str, NestedKey]:
-        """Outputs of the network that values next states, of those that it writes."""
-        raise NotImplementedError
+        """Outputs of the network that values next states, of those that it writes; here for distributions."""
+        names = ["action_value", *(["action"] if self._keys["action"] in written and not self.double_dqn else [])]
+        return {name: self._keys[name] for name in names}
 
     def _derive(self) -> Contract:
         keys = self._keys
@@ -146,9 +155,7 @@ class QLoss(LossModule):
         return action_value, after
 
     @staticmethod
-    def _outcome(
-        call: NetworkCall, entries: Entries, after: Sequence[Tensor] | None, size: torch.Size
-    ) -> list[Tensor]:
+    def _outcome(call: NetworkCall, entries: Entries, after: Sequence[Tensor] | None, size: torch.Size) -> list[Tensor]:
         """Outputs of a network for the next states; a recurrent one continues from the states `after`."""
         if not call.states:
             return call.after(entries, size)
@@ -165,6 +172,24 @@ class QLoss(LossModule):
             f" {tuple(action_value.shape)} and action_space={self.action_space!r}: one-hot actions have that shape,"
             " categorical ones lack its last dimension"
         )
+
+    def _next_distribution(self, entries: Entries, after: list[Tensor], size: torch.Size) -> tuple[Tensor, Tensor]:
+        """Distributions of all next values, as the network writes them, and the index of the best action ``[*B, 1]``.
+
+        The action is that of the network, where it writes one, else the one of the largest mean (`_means`).
+        """
+        written = self._outcome(self._target, entries, None, size)
+        means = self._means(written[0])
+        call, found = self._target, written
+        if self._choice is not None:
+            call, found = self._choice, self._outcome(self._choice, entries, after, size)
+        if call.out_keys[-1] == self._keys["action"]:
+            return written[0], self._index(found[-1], means)
+        return written[0], (means if call is self._target else self._means(found[0])).argmax(-1, keepdim=True)
+
+    def _means(self, action_value: Tensor) -> Tensor:
+        """Expected value of each action, ``[*B, n]``; of a distributional loss."""
+        raise NotImplementedError
 
     def _backup(self, tensordict: TensorDictBase, entries: Entries, mask: Tensor | None, value: Tensor) -> Tensor:
         """Target of each of the next values ``[*B, F]``, in that shape; reward and flags count for all F."""
