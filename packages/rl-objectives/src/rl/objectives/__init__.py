@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rl.objectives.losses._base import LossModule
     from rl.objectives.losses._distributional_dqn import DistributionalDQNLoss
     from rl.objectives.losses._dqn import DQNLoss
+    from rl.objectives.losses._kl_pen_ppo import KLPENPPOLoss
     from rl.objectives.losses._ppo import ClipPPOLoss, PPOLoss
     from rl.objectives.losses._qr_dqn import QRDQNLoss
     from rl.objectives.losses._reinforce import ReinforceLoss
@@ -27,6 +28,7 @@ __all__ = [
     "DQNLoss",
     "DistributionalDQNLoss",
     "HardUpdate",
+    "KLPENPPOLoss",
     "LossModule",
     "PPOLoss",
     "QRDQNLoss",
@@ -49,6 +51,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.objectives.losses._a2c": ["A2CLoss"],
         "rl.objectives.losses._distributional_dqn": ["DistributionalDQNLoss"],
         "rl.objectives.losses._qr_dqn": ["QRDQNLoss"],
+        "rl.objectives.losses._kl_pen_ppo": ["KLPENPPOLoss"],
         "rl.objectives.losses._dqn": ["DQNLoss"],
         "rl.objectives.losses._base": ["LossModule"],
         "rl.objectives.losses._ppo": ["ClipPPOLoss", "PPOLoss"],

@@ -23,6 +23,7 @@ def rl_components() -> Iterator[Component]:
         ("a2c", "A2CLoss", "Advantage actor-critic: policy gradient with a critic and an entropy bonus."),
         ("reinforce", "ReinforceLoss", "REINFORCE with a critic as baseline."),
         ("dqn", "DQNLoss", "Deep Q-learning, optionally double, with a target network."),
+        ("ppo-kl", "KLPENPPOLoss", "Proximal policy optimization with a penalty on the divergence of the policies."),
         ("c51", "DistributionalDQNLoss", "Distributional Q-learning with fixed atoms."),
         ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )

@@ -15,7 +15,13 @@ from __future__ import annotations
 
 from rl.objectives.functional._distributional import categorical_divergence, project_distribution, quantile_huber
 from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
-from rl.objectives.functional._policy_gradient import clipped_surrogate, policy_gradient, surrogate
+from rl.objectives.functional._policy_gradient import (
+    adapted_penalty,
+    clipped_surrogate,
+    penalized_surrogate,
+    policy_gradient,
+    surrogate,
+)
 from rl.objectives.functional._q_learning import greedy_value
 from rl.objectives.functional._regression import distance, reduce
 from rl.objectives.functional._td import (
@@ -34,11 +40,13 @@ from rl.objectives.functional._td import (
 from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 
 __all__ = [
+    "adapted_penalty",
     "categorical_divergence",
     "clipped_surrogate",
     "distance",
     "generalized_advantage_estimate",
     "greedy_value",
+    "penalized_surrogate",
     "policy_gradient",
     "project_distribution",
     "quantile_huber",

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rl.objectives.losses._base import LossModule
     from rl.objectives.losses._distributional_dqn import DistributionalDQNLoss
     from rl.objectives.losses._dqn import DQNLoss
+    from rl.objectives.losses._kl_pen_ppo import KLPENPPOLoss
     from rl.objectives.losses._ppo import ClipPPOLoss, PPOLoss
     from rl.objectives.losses._qr_dqn import QRDQNLoss
     from rl.objectives.losses._reinforce import ReinforceLoss
@@ -18,6 +19,7 @@ __all__ = [
     "ClipPPOLoss",
     "DQNLoss",
     "DistributionalDQNLoss",
+    "KLPENPPOLoss",
     "LossModule",
     "PPOLoss",
     "QRDQNLoss",
@@ -31,6 +33,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.objectives.losses._base": ["LossModule"],
         "rl.objectives.losses._distributional_dqn": ["DistributionalDQNLoss"],
         "rl.objectives.losses._qr_dqn": ["QRDQNLoss"],
+        "rl.objectives.losses._kl_pen_ppo": ["KLPENPPOLoss"],
         "rl.objectives.losses._dqn": ["DQNLoss"],
         "rl.objectives.losses._ppo": ["ClipPPOLoss", "PPOLoss"],
         "rl.objectives.losses._reinforce": ["ReinforceLoss"],
