@@ -30,6 +30,7 @@ from rl.objectives import (
     SACLoss,
     SoftUpdate,
     TD3Loss,
+    TQCLoss,
 )
 
 OBS, ACT, N = 3, 2, 4
@@ -83,6 +84,9 @@ def make(name, **options):
         return TD3Loss(deterministic(), critic(), **{"bounds": (-1.0, 1.0), **options})
     if name == "discrete-sac":
         return DiscreteSACLoss(*discrete(), **options)
+    if name == "tqc":
+        network = TensorDictModule(Joined(5), ["observation", "action"], ["state_action_value"])
+        return TQCLoss(policy(), network, **{"top_quantiles_to_drop_per_net": 2, **options})
     if name == "sac-value":
         value = TensorDictModule(nn.Linear(OBS, 1), ["observation"], ["state_value"])
         return SACLoss(policy(), critic(), value, **options)
@@ -90,7 +94,7 @@ def make(name, **options):
     return kind(policy(), critic(), **({"num_qvalue_nets": 4} if name == "redq" else {}), **options)
 
 
-NAMES = ["ddpg", "td3", "sac", "sac-value", "redq", "crossq", "discrete-sac"]
+NAMES = ["ddpg", "td3", "sac", "sac-value", "redq", "crossq", "discrete-sac", "tqc"]
 
 
 def make_batch(*size, name="sac", dtype=torch.float32):
@@ -227,6 +231,30 @@ def test_discrete_sac_is_the_paper():
     torch.testing.assert_close(make("discrete-sac", gamma=0.9, alpha_init=0.3, loss_function="l2")(same), out)
 
 
+def test_tqc_is_the_paper():
+    loss, batch = make("tqc", gamma=0.9, alpha_init=0.3).double(), make_batch(16, dtype=torch.float64)
+    out = loss(batch)
+    after, reward, alive = outcome(batch)
+    dist = loss.actor_network.get_dist(TensorDict(observation=after, batch_size=[16]))
+    action = dist.rsample()
+    log_prob = dist.log_prob(action).unsqueeze(-1)
+    pooled = torch.cat([q(one, after, action) for one in loss.target_qvalue_network.members], -1)
+    atoms = pooled.sort(-1).values[:, :6]
+    target = (reward + 0.9 * alive * (atoms - 0.3 * log_prob)).detach()
+    total = 0.0
+    for one in loss.qvalue_network.members:
+        quantiles = q(one, batch["observation"], batch["action"])
+        for row in range(16):
+            for i in range(5):
+                for j in range(6):
+                    error = target[row, j] - quantiles[row, i]
+                    huber = 0.5 * error**2 if error.abs() <= 1 else error.abs() - 0.5
+                    total = total + abs((i + 0.5) / 5 - float(error < 0)) * huber
+    torch.testing.assert_close(out["loss_qvalue"], total / (2 * 16 * 5 * 6))
+    with pytest.raises(ShapeError, match="nothing is left"):
+        make("tqc", top_quantiles_to_drop_per_net=5)(make_batch(4))
+
+
 def test_an_action_that_is_not_allowed_leaves_gradients_finite():
     class Masked(Categorical):
         def __init__(self, logits):
@@ -327,6 +355,12 @@ def test_weights_masks_and_discounts_of_the_batch(name):
     torch.manual_seed(2)
     zero = loss.critic_loss(batch.clone().set("gamma", torch.zeros(6, 1)))
     torch.testing.assert_close(zero["target_value"], batch["next", "reward"].mean())
+    stepped = batch.clone().set("steps_to_next_obs", torch.full((6, 1), 3))
+    torch.manual_seed(2)
+    by_steps = loss.critic_loss(stepped)[critic_loss]
+    torch.manual_seed(2)
+    cubed = loss.critic_loss(batch.clone().set("gamma", torch.full((6, 1), 0.99**3)))[critic_loss]
+    torch.testing.assert_close(by_steps, cubed)
     if name == "crossq":
         return
     padded = batch.clone().set(("collector", "mask"), torch.tensor([True] * 4 + [False] * 2))

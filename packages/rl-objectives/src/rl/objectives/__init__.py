@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from rl.objectives.losses._crossq import CrossQLoss
     from rl.objectives.losses._ddpg import DDPGLoss
     from rl.objectives.losses._discrete_sac import DiscreteSACLoss
+    from rl.objectives.losses._distributional_dqn import DistributionalDQNLoss
     from rl.objectives.losses._dqn import DQNLoss
+    from rl.objectives.losses._kl_pen_ppo import KLPENPPOLoss
     from rl.objectives.losses._ppo import ClipPPOLoss, PPOLoss
+    from rl.objectives.losses._qr_dqn import QRDQNLoss
     from rl.objectives.losses._redq import REDQLoss
     from rl.objectives.losses._reinforce import ReinforceLoss
     from rl.objectives.losses._sac import SACLoss
     from rl.objectives.losses._td3 import TD3Loss
+    from rl.objectives.losses._tqc import TQCLoss
     from rl.objectives.targets._target_networks import HardUpdate, SoftUpdate
 
 __all__ = [
@@ -32,9 +36,12 @@ __all__ = [
     "DDPGLoss",
     "DQNLoss",
     "DiscreteSACLoss",
+    "DistributionalDQNLoss",
     "HardUpdate",
+    "KLPENPPOLoss",
     "LossModule",
     "PPOLoss",
+    "QRDQNLoss",
     "REDQLoss",
     "ReinforceLoss",
     "SACLoss",
@@ -43,6 +50,7 @@ __all__ = [
     "TD1Estimator",
     "TD3Loss",
     "TDLambdaEstimator",
+    "TQCLoss",
     "VTrace",
     "ValueEstimators",
     "__version__",
@@ -55,6 +63,9 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core": ["compile_with_warmup"],
         "rl.objectives.__about__": ["__version__"],
         "rl.objectives.losses._a2c": ["A2CLoss"],
+        "rl.objectives.losses._distributional_dqn": ["DistributionalDQNLoss"],
+        "rl.objectives.losses._qr_dqn": ["QRDQNLoss"],
+        "rl.objectives.losses._kl_pen_ppo": ["KLPENPPOLoss"],
         "rl.objectives.losses._dqn": ["DQNLoss"],
         "rl.objectives.losses._base": ["LossModule"],
         "rl.objectives.losses._crossq": ["CrossQLoss"],
@@ -63,6 +74,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.objectives.losses._redq": ["REDQLoss"],
         "rl.objectives.losses._sac": ["SACLoss"],
         "rl.objectives.losses._td3": ["TD3Loss"],
+        "rl.objectives.losses._tqc": ["TQCLoss"],
         "rl.objectives.losses._ppo": ["ClipPPOLoss", "PPOLoss"],
         "rl.objectives.losses._reinforce": ["ReinforceLoss"],
         "rl.objectives.targets._target_networks": ["HardUpdate", "SoftUpdate"],

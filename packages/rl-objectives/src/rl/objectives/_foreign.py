@@ -63,7 +63,6 @@ _NETWORKS: dict[str, Needless] = {
 _POLICY: dict[str, Needless] = {
     **_NETWORKS,
     "gamma": ("use make_value_estimator(..., gamma=...) or an estimator of its own", None),
-    "separate_losses": ("not available yet: gradients of a shared network are summed; use two networks", False),
     "advantage_key": (_KEYS, None),
     "value_target_key": (_KEYS, None),
     "value_key": (_KEYS, None),

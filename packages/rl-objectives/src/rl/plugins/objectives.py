@@ -28,7 +28,11 @@ def rl_components() -> Iterator[Component]:
         ("sac", "SACLoss", "Soft actor-critic, with an automatic temperature."),
         ("discrete-sac", "DiscreteSACLoss", "Soft actor-critic for discrete actions."),
         ("redq", "REDQLoss", "Soft actor-critic with many critics and a random subset in the target."),
+        ("tqc", "TQCLoss", "Soft actor-critic with truncated mixtures of quantiles."),
         ("crossq", "CrossQLoss", "Soft actor-critic with batch normalization and without target networks."),
+        ("ppo-kl", "KLPENPPOLoss", "Proximal policy optimization with a penalty on the divergence of the policies."),
+        ("c51", "DistributionalDQNLoss", "Distributional Q-learning with fixed atoms."),
+        ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )
     for name, attribute, summary in losses:
         yield Component(kind="loss", name=name, target=f"rl.objectives:{attribute}", summary=summary)

@@ -18,9 +18,17 @@ from rl.objectives.functional._actor_critic import (
     smoothed_action,
     soft_value,
     temperature_loss,
+    truncated_quantiles,
 )
+from rl.objectives.functional._distributional import categorical_divergence, project_distribution, quantile_huber
 from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
-from rl.objectives.functional._policy_gradient import clipped_surrogate, policy_gradient, surrogate
+from rl.objectives.functional._policy_gradient import (
+    adapted_penalty,
+    clipped_surrogate,
+    penalized_surrogate,
+    policy_gradient,
+    surrogate,
+)
 from rl.objectives.functional._q_learning import greedy_value
 from rl.objectives.functional._regression import distance, reduce
 from rl.objectives.functional._td import (
@@ -39,12 +47,17 @@ from rl.objectives.functional._td import (
 from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 
 __all__ = [
+    "adapted_penalty",
+    "categorical_divergence",
     "clipped_surrogate",
     "distance",
     "expected_soft_value",
     "generalized_advantage_estimate",
     "greedy_value",
+    "penalized_surrogate",
     "policy_gradient",
+    "project_distribution",
+    "quantile_huber",
     "reduce",
     "reward2go",
     "smoothed_action",
@@ -57,6 +70,7 @@ __all__ = [
     "td_lambda_advantage_estimate",
     "td_lambda_return_estimate",
     "temperature_loss",
+    "truncated_quantiles",
     "vec_generalized_advantage_estimate",
     "vec_td1_advantage_estimate",
     "vec_td1_return_estimate",

@@ -8,7 +8,7 @@ from torch import Tensor
 from rl.core.arguments import same_shape
 from rl.core.errors import ShapeError
 
-__all__ = ["expected_soft_value", "smoothed_action", "soft_value", "temperature_loss"]
+__all__ = ["expected_soft_value", "smoothed_action", "soft_value", "temperature_loss", "truncated_quantiles"]
 
 
 def soft_value(action_values: Tensor, log_prob: Tensor, alpha: Tensor | float) -> Tensor:
@@ -118,3 +118,30 @@ def smoothed_action(action: Tensor, noise: Tensor, noise_clip: float, low: Tenso
     """
     same_shape(action=action, noise=noise)
     return torch.clamp(action + noise.clamp(-noise_clip, noise_clip), low, high)
+
+
+def truncated_quantiles(quantiles: Tensor, dropped: int) -> Tensor:
+    """The quantiles of all critics together without the largest ones, in ascending order.
+
+    Kuznetsov et al., "Controlling overestimation bias with truncated mixture of continuous distributional quantile
+    critics", 2020, eq. 9 and 10.
+
+    Args:
+        quantiles: by critic, ``[k, *B, n]``, units of return.
+        dropped: number of quantiles that are dropped for each critic.
+
+    Returns:
+        ``[*B, k * (n - dropped)]``.
+
+    Raises:
+        ShapeError: if nothing is left.
+
+    Example:
+        >>> truncated_quantiles(torch.tensor([[[1.0, 5.0]], [[3.0, 2.0]]]), 1)
+        tensor([[1., 2.]])
+    """
+    critics, count = quantiles.shape[0], quantiles.shape[-1]
+    if dropped >= count:
+        raise ShapeError(f"{dropped} of {count} quantiles of each critic are dropped: nothing is left")
+    pooled = quantiles.movedim(0, -2).flatten(-2)
+    return pooled.sort(-1).values[..., : critics * (count - dropped)]

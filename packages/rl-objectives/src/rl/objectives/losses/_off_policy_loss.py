@@ -15,7 +15,17 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.objectives._batch.done_flags import end_flags
-from rl.objectives._batch.mask import DISCOUNT, MASK, discount_key, mask_key, mean_of, scalar, terminated_key
+from rl.objectives._batch.mask import (
+    DISCOUNT,
+    MASK,
+    STEPS,
+    discount_key,
+    mask_key,
+    mean_of,
+    scalar,
+    steps_key,
+    terminated_key,
+)
 from rl.objectives._networks.calls import NetworkCall, actor_keys, input_key
 from rl.objectives._networks.composite import joint, listed
 from rl.objectives._networks.ensemble import Ensemble, FrozenCall
@@ -85,6 +95,7 @@ class OffPolicyLoss(LossModule):
         "priority_weight": "priority_weight",
         "mask": MASK,
         "discount": DISCOUNT,
+        "steps_to_next_obs": STEPS,
     }
     _critic_name: ClassVar[str] = "qvalue_network"
     _critic_reads: ClassVar[str] = "state_action_value"
@@ -178,6 +189,7 @@ class OffPolicyLoss(LossModule):
                 Key(keys["priority_weight"], (), "weight of the element", optional=True),
                 mask_key(keys["mask"]),
                 discount_key(keys["discount"]),
+                steps_key(keys["steps_to_next_obs"]),
             ),
             (
                 *self._writes(),
@@ -232,14 +244,18 @@ class OffPolicyLoss(LossModule):
         return value if isinstance(self._critics(), Ensemble) else value.unsqueeze(0)
 
     def _target(self, batch: Batch, next_value: Tensor) -> Tensor:
-        """Reward and discounted value of the next state, ``[*B, 1]``."""
+        """Reward and discounted value of the next state, in the shape of `next_value` ``[*B, n]``."""
         keys, entries = self._keys, batch.entries
         done, ended = entries[next_key(keys["done"])], entries.get(next_key(keys["terminated"]))
         done, terminated = end_flags(batch.tensordict, done, ended, keys, batch.mask, type(self).__name__)
         estimator = self._estimators[0]
         assert isinstance(estimator, TDEstimatorBase)
-        returns = estimator.discounted(entries.get(keys["discount"]))
-        return returns(next_value, entries[next_key(keys["reward"])], done, terminated, -1)
+        reward = entries[next_key(keys["reward"])]
+        discount = estimator.row_discount(entries.get(keys["discount"]), entries.get(keys["steps_to_next_obs"]))
+        if next_value.shape[-1] != 1 and reward.shape == (*next_value.shape[:-1], 1):  # a distribution
+            reward, done, terminated = (x.expand_as(next_value) for x in (reward, done, terminated))
+            discount = None if discount is None else discount.expand_as(next_value)
+        return estimator.discounted(discount)(next_value, reward, done, terminated, -1)
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
