@@ -19,7 +19,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.testing import check_loss
-from rl.objectives import GAE, ClipPPOLoss, PPOLoss, ValueEstimators
+from rl.objectives import GAE, A2CLoss, ClipPPOLoss, PPOLoss, ReinforceLoss, ValueEstimators
 from rl.objectives.functional import clipped_surrogate, surrogate
 
 
@@ -483,3 +483,30 @@ def test_the_loss_compiles_whole(kind, critic):
     out = compiled(batch)
     torch.testing.assert_close(out, expected)
     out["loss_objective"].backward()
+
+
+@pytest.mark.parametrize("kind", [PPOLoss, A2CLoss, ReinforceLoss])
+@pytest.mark.parametrize("clip_value", [None, 0.2])
+def test_separate_losses_keep_the_critics_gradient_out_of_a_shared_trunk(kind, clip_value):
+    trunk = TensorDictModule(nn.Linear(3, 5), ["observation"], ["hidden"])
+    body = TensorDictSequential(trunk, TensorDictModule(nn.Linear(5, 4), ["hidden"], ["logits"]))
+    head = ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=Categorical, return_log_prob=True)
+    actor = ProbabilisticTensorDictSequential(*body.module, head)
+    critic = TensorDictSequential(trunk, TensorDictModule(nn.Linear(5, 1), ["hidden"], ["state_value"]))
+    batch = make_batch(actor, 8)
+    batch["state_value"] = torch.randn(8, 1)
+    joined, separate = (
+        kind(actor, critic, separate_losses=value, clip_value=clip_value, reduction="mean") for value in (False, True)
+    )
+    name = "loss_value" if kind is ReinforceLoss else "loss_critic"
+    torch.testing.assert_close(separate(batch), joined(batch))
+    shared, own = [*trunk.parameters()], [*critic[1].parameters()]
+    found = torch.autograd.grad(separate(batch)[name], [*shared, *own], allow_unused=True)
+    expected = torch.autograd.grad(joined(batch)[name], [*shared, *own])
+    assert found[:2] == (None, None)
+    torch.testing.assert_close(found[2:], expected[2:])
+    assert all(p.requires_grad for p in shared)
+    compiled = torch.compile(separate, fullgraph=True, backend="eager")(batch)
+    assert torch.autograd.grad(compiled[name], shared, allow_unused=True) == (None, None)
+    joined.separate_losses = True  # may be set later
+    assert torch.autograd.grad(joined(batch)[name], shared, allow_unused=True) == (None, None)

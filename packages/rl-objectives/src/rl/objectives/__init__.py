@@ -13,24 +13,44 @@ if TYPE_CHECKING:
     from rl.objectives.estimators._vtrace import VTrace
     from rl.objectives.losses._a2c import A2CLoss
     from rl.objectives.losses._base import LossModule
+    from rl.objectives.losses._crossq import CrossQLoss
+    from rl.objectives.losses._ddpg import DDPGLoss
+    from rl.objectives.losses._discrete_sac import DiscreteSACLoss
+    from rl.objectives.losses._distributional_dqn import DistributionalDQNLoss
     from rl.objectives.losses._dqn import DQNLoss
+    from rl.objectives.losses._kl_pen_ppo import KLPENPPOLoss
     from rl.objectives.losses._ppo import ClipPPOLoss, PPOLoss
+    from rl.objectives.losses._qr_dqn import QRDQNLoss
+    from rl.objectives.losses._redq import REDQLoss
     from rl.objectives.losses._reinforce import ReinforceLoss
+    from rl.objectives.losses._sac import SACLoss
+    from rl.objectives.losses._td3 import TD3Loss
+    from rl.objectives.losses._tqc import TQCLoss
     from rl.objectives.targets._target_networks import HardUpdate, SoftUpdate
 
 __all__ = [
     "GAE",
     "A2CLoss",
     "ClipPPOLoss",
+    "CrossQLoss",
+    "DDPGLoss",
     "DQNLoss",
+    "DiscreteSACLoss",
+    "DistributionalDQNLoss",
     "HardUpdate",
+    "KLPENPPOLoss",
     "LossModule",
     "PPOLoss",
+    "QRDQNLoss",
+    "REDQLoss",
     "ReinforceLoss",
+    "SACLoss",
     "SoftUpdate",
     "TD0Estimator",
     "TD1Estimator",
+    "TD3Loss",
     "TDLambdaEstimator",
+    "TQCLoss",
     "VTrace",
     "ValueEstimators",
     "__version__",
@@ -43,8 +63,18 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core": ["compile_with_warmup"],
         "rl.objectives.__about__": ["__version__"],
         "rl.objectives.losses._a2c": ["A2CLoss"],
+        "rl.objectives.losses._distributional_dqn": ["DistributionalDQNLoss"],
+        "rl.objectives.losses._qr_dqn": ["QRDQNLoss"],
+        "rl.objectives.losses._kl_pen_ppo": ["KLPENPPOLoss"],
         "rl.objectives.losses._dqn": ["DQNLoss"],
         "rl.objectives.losses._base": ["LossModule"],
+        "rl.objectives.losses._crossq": ["CrossQLoss"],
+        "rl.objectives.losses._ddpg": ["DDPGLoss"],
+        "rl.objectives.losses._discrete_sac": ["DiscreteSACLoss"],
+        "rl.objectives.losses._redq": ["REDQLoss"],
+        "rl.objectives.losses._sac": ["SACLoss"],
+        "rl.objectives.losses._td3": ["TD3Loss"],
+        "rl.objectives.losses._tqc": ["TQCLoss"],
         "rl.objectives.losses._ppo": ["ClipPPOLoss", "PPOLoss"],
         "rl.objectives.losses._reinforce": ["ReinforceLoss"],
         "rl.objectives.targets._target_networks": ["HardUpdate", "SoftUpdate"],

@@ -6,11 +6,14 @@ from rl.core.arguments import Needless, foreign_arguments
 
 __all__ = [
     "a2c_loss",
+    "discrete_sac_loss",
     "dqn_loss",
     "estimator",
+    "off_policy_loss",
     "ppo_loss",
     "reinforce_loss",
     "rolling",
+    "sac_loss",
     "td_estimator",
     "update",
     "vtrace",
@@ -60,7 +63,6 @@ _NETWORKS: dict[str, Needless] = {
 _POLICY: dict[str, Needless] = {
     **_NETWORKS,
     "gamma": ("use make_value_estimator(..., gamma=...) or an estimator of its own", None),
-    "separate_losses": ("not available yet: gradients of a shared network are summed; use two networks", False),
     "advantage_key": (_KEYS, None),
     "value_target_key": (_KEYS, None),
     "value_key": (_KEYS, None),
@@ -94,6 +96,24 @@ dqn_loss = foreign_arguments(
         "priority_key": ("use set_keys(priority=...)", None),
         "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto"),
     }
+)
+_OFF_POLICY: dict[str, Needless] = {
+    **_NETWORKS,
+    "separate_losses": ("not available yet: gradients of a shared network are summed; use two networks", False),
+    "priority_key": ("use set_keys(priority=...)", None),
+    "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto"),
+    "deactivate_vmap": ("needless: networks never run under vmap", False),
+}
+off_policy_loss = foreign_arguments(needless=_OFF_POLICY)
+sac_loss = foreign_arguments(
+    needless={
+        **_OFF_POLICY,
+        "delay_actor": ("needless: the next action is that of the policy itself", False),
+        "scalar_output_mode": ("use reduction=", None),
+    }
+)
+discrete_sac_loss = foreign_arguments(
+    needless={**_OFF_POLICY, "delay_actor": ("needless: the next action is that of the policy itself", False)}
 )
 update = foreign_arguments(replaced={"loss_module": "use loss="})
 rolling = foreign_arguments(

@@ -23,6 +23,16 @@ def rl_components() -> Iterator[Component]:
         ("a2c", "A2CLoss", "Advantage actor-critic: policy gradient with a critic and an entropy bonus."),
         ("reinforce", "ReinforceLoss", "REINFORCE with a critic as baseline."),
         ("dqn", "DQNLoss", "Deep Q-learning, optionally double, with a target network."),
+        ("ddpg", "DDPGLoss", "Deep deterministic policy gradient."),
+        ("td3", "TD3Loss", "Twin delayed deterministic policy gradient, with noise on the target policy."),
+        ("sac", "SACLoss", "Soft actor-critic, with an automatic temperature."),
+        ("discrete-sac", "DiscreteSACLoss", "Soft actor-critic for discrete actions."),
+        ("redq", "REDQLoss", "Soft actor-critic with many critics and a random subset in the target."),
+        ("tqc", "TQCLoss", "Soft actor-critic with truncated mixtures of quantiles."),
+        ("crossq", "CrossQLoss", "Soft actor-critic with batch normalization and without target networks."),
+        ("ppo-kl", "KLPENPPOLoss", "Proximal policy optimization with a penalty on the divergence of the policies."),
+        ("c51", "DistributionalDQNLoss", "Distributional Q-learning with fixed atoms."),
+        ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )
     for name, attribute, summary in losses:
         yield Component(kind="loss", name=name, target=f"rl.objectives:{attribute}", summary=summary)

@@ -15,12 +15,14 @@ from rl.core.keys import NestedKey, key_str, next_key
 __all__ = [
     "DISCOUNT",
     "MASK",
+    "STEPS",
     "discount_key",
     "fitted",
     "mask_key",
     "mean_of",
     "mean_std",
     "scalar",
+    "steps_key",
     "terminated_key",
     "valid_steps",
     "without_padding",
@@ -33,10 +35,18 @@ MASK: NestedKey = ("collector", "mask")
 DISCOUNT: NestedKey = "gamma"
 """Key under which ``MultiStepTransform`` of rl-replay writes the discount of each next value."""
 
+STEPS: NestedKey = "steps_to_next_obs"
+"""Key under which ``MultiStepTransform`` of rl-replay and ``MultiStep`` write the number of steps."""
+
 
 def discount_key(name: NestedKey) -> Key:
     """The discount of the next values in a contract."""
     return Key(name, (1,), "discount of the next value, in place of the estimator's", optional=True)
+
+
+def steps_key(name: NestedKey) -> Key:
+    """The number of steps from each state to the next one in a contract."""
+    return Key(name, (1,), "steps to the next state; its value is discounted by gamma to that power", optional=True)
 
 
 def mask_key(name: NestedKey) -> Key:

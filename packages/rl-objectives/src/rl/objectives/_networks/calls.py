@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from rl.core.recurrent import State, declared_states, set_recurrent_mode, states
 
 Entries = Mapping[NestedKey, Tensor]
 
-__all__ = ["ActorCall", "KeyMismatchError", "NetworkCall", "actor_keys", "input_key", "joint_states"]
+__all__ = ["ActorCall", "HeadCall", "KeyMismatchError", "NetworkCall", "actor_keys", "input_key", "joint_states"]
 
 _STATE_REMEDY = (
     "It is a recurrent state: collect with the module that writes it, not with a function around it, and keep it in"
@@ -124,15 +124,19 @@ class NetworkCall:
     Args:
         module: has ``in_keys`` and ``out_keys``.
         out_keys: results to return, in this order, by the name that ``set_keys`` has for them.
+        constant: a network whose parameters get no gradient through calls of `module`, which may share them.
 
     Raises:
         ContractError: if the module has no ``in_keys``, or does not write one of `out_keys`.
     """
 
-    __slots__ = ("_lowered", "_positions", "in_keys", "module", "out_keys", "states")
+    __slots__ = ("_apart", "_lowered", "_positions", "_shared", "in_keys", "module", "out_keys", "states")
 
-    def __init__(self, module: Any, out_keys: Mapping[str, NestedKey]) -> None:
+    def __init__(self, module: Any, out_keys: Mapping[str, NestedKey], constant: nn.Module | None = None) -> None:
         self.module = module
+        self._apart, self._shared = None, _shared_names(module, constant)
+        if self._shared:
+            self._apart = _Apart(module, self._run)
         self.states = states_of(module)
         self.in_keys = _keys(module, "in_keys")
         self.out_keys = [unwrap(key) for key in out_keys.values()]
@@ -172,9 +176,17 @@ class NetworkCall:
     def __call__(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
         """The tensors under `out_keys`, from those under `in_keys` in `entries`."""
         if not self.states:
-            return self._run(entries, batch_size, self.out_keys)
+            return self._run_apart(entries, batch_size)
         with set_recurrent_mode(True):
+            return self._run_apart(entries, batch_size)
+
+    def _run_apart(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
+        """The tensors under `out_keys`; shared parameters are constants."""
+        if self._apart is None:
             return self._run(entries, batch_size, self.out_keys)
+        parameters = dict(self.module.named_parameters())
+        constants = {f"network.{name}": parameters[name].detach() for name in self._shared}
+        return torch.func.functional_call(self._apart, constants, (entries, batch_size, self.out_keys))
 
     def after(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
         """The tensors under `out_keys` of the outcome, from those below ``next``; for networks without state."""
@@ -208,6 +220,25 @@ class NetworkCall:
             return [out[self._positions[key]] for key in wanted]
         td = self.module(_as_tensordict(self.in_keys, leaves, batch_size))
         return [td.get(key) for key in wanted]
+
+
+class _Apart(nn.Module):
+    """A call in the form that `torch.func.functional_call` takes."""
+
+    def __init__(self, network: nn.Module, run: Callable[..., list[Tensor]]) -> None:
+        super().__init__()
+        self.network, self.run = network, run
+
+    def forward(self, *args: Any) -> list[Tensor]:
+        return self.run(*args)
+
+
+def _shared_names(module: Any, other: nn.Module | None) -> list[str]:
+    """Names of the parameters of `module` that are also parameters of `other`."""
+    if other is None:
+        return []
+    shared = {*map(id, other.parameters())}
+    return [name for name, parameter in module.named_parameters() if id(parameter) in shared]
 
 
 class ActorCall:
@@ -251,3 +282,33 @@ class ActorCall:
         if self._lowered is not None:
             return self._lowered(*leaves)
         return self.actor.get_dist(_as_tensordict(self.in_keys, leaves, batch_size))
+
+
+class HeadCall:
+    """The last module of an actor as a function from the parameters of its distribution to the distribution.
+
+    Args:
+        actor: a `ProbabilisticTensorDictSequential`.
+
+    Raises:
+        ContractError: if its last module has no ``get_dist``, or the parameters' keys are not among its ``out_keys``.
+    """
+
+    __slots__ = ("head", "in_keys")
+
+    def __init__(self, actor: Any) -> None:
+        parts: Any = getattr(actor, "module", None)
+        self.head: Any = parts[-1] if isinstance(parts, nn.ModuleList) else None
+        starts = [as_tuple(key) for key in getattr(self.head, "in_keys", ())]
+        written = list(dict.fromkeys(unwrap(key) for key in getattr(actor, "out_keys", ())))
+        self.in_keys = [key for key in written if any(as_tuple(key)[: len(start)] == start for start in starts)]
+        if not self.in_keys or not callable(getattr(self.head, "get_dist", None)):
+            raise ContractError(
+                f"{type(actor).__name__} does not write the parameters of its distribution: build the actor as a"
+                " ProbabilisticTensorDictSequential that keeps them among its out_keys"
+            )
+
+    def __call__(self, entries: Entries, batch_size: torch.Size) -> Distribution:
+        """The distribution, from the tensors under `in_keys` in `entries`; no gradient reaches them."""
+        leaves = [entries[key].detach() for key in self.in_keys]
+        return self.head.get_dist(_as_tensordict(self.in_keys, leaves, batch_size))

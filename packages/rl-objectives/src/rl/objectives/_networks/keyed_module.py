@@ -12,7 +12,8 @@ from torch import nn
 from rl.core.contract import Contract
 from rl.core.errors import ContractError
 from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, nearest, unwrap
-from rl.objectives._networks.calls import ActorCall, KeyMismatchError, NetworkCall
+from rl.objectives._networks.calls import ActorCall, HeadCall, KeyMismatchError, NetworkCall
+from rl.objectives._networks.ensemble import FrozenCall
 
 __all__ = ["KeyedModule"]
 
@@ -121,7 +122,8 @@ class KeyedModule(nn.Module, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # Network calls hold the networks of the original; a copy builds its own.
-        state = {k: v for k, v in super().__getstate__().items() if not isinstance(v, NetworkCall | ActorCall)}
+        calls = NetworkCall | ActorCall | HeadCall | FrozenCall
+        state = {k: v for k, v in super().__getstate__().items() if not isinstance(v, calls)}
         return {**state, "_derived_from": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

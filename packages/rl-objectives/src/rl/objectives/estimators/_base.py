@@ -21,9 +21,11 @@ from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     DISCOUNT,
     MASK,
+    STEPS,
     discount_key,
     fitted,
     mask_key,
+    steps_key,
     terminated_key,
     valid_steps,
     without_padding,
@@ -127,7 +129,7 @@ class ValueEstimatorBase(KeyedModule):
             Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
             terminated_key(keys["terminated"]),
             mask_key(keys["mask"]),
-            *(discount_key(keys["discount"]) for _ in range("discount" in keys)),
+            *([discount_key(keys["discount"]), steps_key(keys["steps_to_next_obs"])] if "discount" in keys else []),
         )
         writes = [
             Key(keys["advantage"], (1,), "advantage of the action, units of return"),
@@ -285,14 +287,25 @@ class TDEstimatorBase(ValueEstimatorBase):
     """Base of estimators whose target needs only the values of the next states; advantage = target - value.
 
     Where the batch has ``gamma`` ``[*B, 1]``, as `MultiStepTransform` of rl-replay writes it, rewards are multi-step
-    returns, and it is the discount of the next values; only `TD0Estimator` can use such batches.
+    returns, and it is the discount of the next values; where it has only ``steps_to_next_obs``, that discount is the
+    estimator's to this power. Only `TD0Estimator` can use such batches.
     """
 
-    default_keys: ClassVar[dict[str, NestedKey]] = {**ValueEstimatorBase.default_keys, "discount": DISCOUNT}
+    default_keys: ClassVar[dict[str, NestedKey]] = {
+        **ValueEstimatorBase.default_keys,
+        "discount": DISCOUNT,
+        "steps_to_next_obs": STEPS,
+    }
 
     @abstractmethod
     def returns(self, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor, time_dim: int) -> Tensor:
         """The target, ``[*B, T, F]`` as all arguments are."""
+
+    def row_discount(self, discount: Tensor | None, steps: Tensor | None) -> Tensor | None:
+        """Discount of each next value, ``[*B, 1]``: `discount`, else gamma to the power of `steps`, else None."""
+        if discount is not None or steps is None:
+            return discount
+        return torch.pow(self.gamma, steps)
 
     def discounted(self, discount: Tensor | None) -> Callable[..., Tensor]:
         """`returns` for the discount that the batch holds, ``[*B, 1]``, or None.
@@ -304,12 +317,15 @@ class TDEstimatorBase(ValueEstimatorBase):
             return self.returns
         raise ContractError(
             f"{type(self).__name__} adds the rewards of several steps, and the batch has"
-            f" {key_str(self._keys['discount'])}: its rewards are multi-step returns already. Use TD0, or store"
-            " single steps"
+            f" {key_str(self._keys['discount'])} or {key_str(self._keys['steps_to_next_obs'])}: its rewards are"
+            " multi-step returns already. Use TD0, or store single steps"
         )
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
-        discount = tensordict.get(self._keys["discount"], None)
+        keys = self._keys
+        discount = self.row_discount(
+            tensordict.get(keys["discount"], None), tensordict.get(keys["steps_to_next_obs"], None)
+        )
         if discount is None:
             return self.estimate
         returns = self.discounted(discount)

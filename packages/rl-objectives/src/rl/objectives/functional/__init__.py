@@ -13,8 +13,22 @@ too, and bootstraps unless it is terminated.
 
 from __future__ import annotations
 
+from rl.objectives.functional._actor_critic import (
+    expected_soft_value,
+    smoothed_action,
+    soft_value,
+    temperature_loss,
+    truncated_quantiles,
+)
+from rl.objectives.functional._distributional import categorical_divergence, project_distribution, quantile_huber
 from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
-from rl.objectives.functional._policy_gradient import clipped_surrogate, policy_gradient, surrogate
+from rl.objectives.functional._policy_gradient import (
+    adapted_penalty,
+    clipped_surrogate,
+    penalized_surrogate,
+    policy_gradient,
+    surrogate,
+)
 from rl.objectives.functional._q_learning import greedy_value
 from rl.objectives.functional._regression import distance, reduce
 from rl.objectives.functional._td import (
@@ -33,13 +47,21 @@ from rl.objectives.functional._td import (
 from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 
 __all__ = [
+    "adapted_penalty",
+    "categorical_divergence",
     "clipped_surrogate",
     "distance",
+    "expected_soft_value",
     "generalized_advantage_estimate",
     "greedy_value",
+    "penalized_surrogate",
     "policy_gradient",
+    "project_distribution",
+    "quantile_huber",
     "reduce",
     "reward2go",
+    "smoothed_action",
+    "soft_value",
     "surrogate",
     "td0_advantage_estimate",
     "td0_return_estimate",
@@ -47,6 +69,8 @@ __all__ = [
     "td1_return_estimate",
     "td_lambda_advantage_estimate",
     "td_lambda_return_estimate",
+    "temperature_loss",
+    "truncated_quantiles",
     "vec_generalized_advantage_estimate",
     "vec_td1_advantage_estimate",
     "vec_td1_return_estimate",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl.core.arguments import same_shape
 
-__all__ = ["clipped_surrogate", "policy_gradient", "surrogate"]
+__all__ = ["adapted_penalty", "clipped_surrogate", "penalized_surrogate", "policy_gradient", "surrogate"]
 
 
 def _ratio(log_ratio: Tensor) -> Tensor:
@@ -90,3 +90,53 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | tuple[
     below, above = clip if isinstance(clip, tuple) else (clip, clip)
     ratio, advantage = _ratio(log_ratio), advantage.detach()
     return -(ratio * advantage).minimum(ratio.clamp(1 - below, 1 + above) * advantage)
+
+
+def penalized_surrogate(log_ratio: Tensor, advantage: Tensor, kl: Tensor, beta: float | Tensor) -> Tensor:
+    """Negated surrogate objective with a penalty on the distance of the policies, elementwise.
+
+    Schulman et al., "Proximal policy optimization algorithms", 2017, eq. 8.
+
+    Args:
+        log_ratio: log pi(a|s) - log pi_old(a|s), ``[*B]``, nats.
+        advantage: advantage of a in s, ``[*B]``, units of return; not differentiated.
+        kl: KL(pi_old || pi) in s, ``[*B]``, nats.
+        beta: weight of the penalty, units of return for each nat.
+
+    Returns:
+        Loss per element, ``[*B]``.
+
+    Raises:
+        ShapeError: if the shapes differ.
+
+    Example:
+        >>> penalized_surrogate(torch.zeros(1), torch.tensor([3.0]), torch.tensor([0.5]), 2.0)
+        tensor([-2.])
+    """
+    same_shape(log_ratio=log_ratio, advantage=advantage, kl=kl)
+    return surrogate(log_ratio, advantage) + beta * kl
+
+
+def adapted_penalty(beta: Tensor, kl: Tensor, target: float, increment: float = 2.0, decrement: float = 0.5) -> Tensor:
+    """Weight of the penalty for the next update: larger where the policies are far apart, smaller where they are near.
+
+    Schulman et al., "Proximal policy optimization algorithms", 2017, section 4: times `increment` above 1.5 times the
+    target, times `decrement` below the target divided by 1.5.
+
+    Args:
+        beta: present weight, without dimensions.
+        kl: mean of KL(pi_old || pi), without dimensions, nats; NaN keeps the weight.
+        target: wanted mean, nats.
+        increment: factor of at least 1.
+        decrement: factor in (0, 1].
+
+    Returns:
+        The new weight, without gradient.
+
+    Example:
+        >>> [adapted_penalty(torch.tensor(1.0), torch.tensor(kl), 0.01).item() for kl in (0.1, 0.01, 0.001)]
+        [2.0, 1.0, 0.5]
+    """
+    beta, kl = beta.detach(), kl.detach()
+    grown = torch.where(kl > 1.5 * target, beta * increment, beta)
+    return torch.where(kl < target / 1.5, beta * decrement, grown)

@@ -40,6 +40,7 @@ class A2CLoss(PolicyLoss):
         critic_coeff: weight of the critic's loss, at least 0.
         loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
         clip_value: as for `PPOLoss`.
+        separate_losses: as for `PPOLoss`.
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
 
     Raises:
@@ -77,6 +78,7 @@ class A2CLoss(PolicyLoss):
         critic_coeff: float = 1.0,
         loss_critic_type: str = "smooth_l1",
         clip_value: float | None = None,
+        separate_losses: bool = False,
         reduction: str | None = "mean",
     ) -> None:
         super().__init__(
@@ -85,6 +87,7 @@ class A2CLoss(PolicyLoss):
             critic_coeff=critic_coeff,
             loss_critic_type=loss_critic_type,
             clip_value=clip_value,
+            separate_losses=separate_losses,
             reduction=reduction,
         )
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)

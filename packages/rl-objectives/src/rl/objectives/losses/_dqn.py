@@ -2,54 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, final
+from collections.abc import Mapping, Sequence
+from typing import Any, final
 
 import torch
-from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.contract import Contract, Key
-from rl.core.errors import ShapeError, SpecError
-from rl.core.keys import NestedKey, next_key, unwrap
+from rl.core.keys import NestedKey
 from rl.objectives import _foreign
-from rl.objectives._batch.done_flags import end_flags
-from rl.objectives._batch.mask import DISCOUNT, MASK, discount_key, mask_key, mean_of, scalar, terminated_key
-from rl.objectives._networks.calls import NetworkCall, input_key
-from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
 from rl.objectives.functional import greedy_value
-from rl.objectives.functional._regression import check_distance, distance, reduce
-from rl.objectives.losses._base import Entries, LossModule
-from rl.objectives.targets._target_networks import make_target
+from rl.objectives.functional._regression import check_distance, distance
+from rl.objectives.losses._base import Entries
+from rl.objectives.losses._q_loss import QLoss
 
 __all__ = ["DQNLoss"]
-
-_ONE_HOT, _CATEGORICAL = "one-hot", "categorical"
-
-
-def _action_space(space: Any, action_key: NestedKey, owner: str) -> str | None:
-    """``"one-hot"``, ``"categorical"``, or None without a space; from a name or a spec."""
-    if space is None:
-        return None
-    if isinstance(space, str):
-        name = space.replace("_", "-").lower()
-    else:
-        from rl.core.specs import Categorical, Composite, OneHot
-
-        if isinstance(space, Composite):
-            space = space[action_key]
-        name = _ONE_HOT if isinstance(space, OneHot) else _CATEGORICAL if isinstance(space, Categorical) else None
-    if name not in (_ONE_HOT, _CATEGORICAL):
-        raise SpecError(
-            f"{owner} chooses among n actions, got action_space={space!r}: give 'one-hot', 'categorical',"
-            " or a OneHot or Categorical spec"
-        )
-    return name
 
 
 @final
 @_foreign.dqn_loss
-class DQNLoss(LossModule):
+class DQNLoss(QLoss):
     """Deep Q-learning, with a target network and optionally double.
 
     Mnih et al., "Human-level control through deep reinforcement learning", 2015, algorithm 1; van Hasselt et al., "Deep
@@ -95,23 +67,6 @@ class DQNLoss(LossModule):
         torch.Size([8])
     """
 
-    default_keys: ClassVar[dict[str, NestedKey]] = {
-        "action_value": "action_value",
-        "chosen_action_value": "chosen_action_value",
-        "action": "action",
-        "reward": "reward",
-        "done": "done",
-        "terminated": "terminated",
-        "priority": "td_error",
-        "priority_weight": "priority_weight",
-        "mask": MASK,
-        "discount": DISCOUNT,
-    }
-    _options: ClassVar[tuple[str, ...]] = ("double_dqn",)
-
-    value_network: nn.Module
-    target_value_network: nn.Module | None
-
     def __init__(
         self,
         value_network: nn.Module,
@@ -123,58 +78,20 @@ class DQNLoss(LossModule):
         gamma: float = 0.99,
         reduction: str | None = "mean",
     ) -> None:
-        super().__init__(reduction=reduction)
-        owner = type(self).__name__
-        if not isinstance(value_network, TensorDictModuleBase) and not hasattr(value_network, "in_keys"):
-            value_network = TensorDictModule(value_network, in_keys=["observation"], out_keys=["action_value"])
-        self.action_space = _action_space(action_space, self._keys["action"], owner)
-        self.loss_function, self.double_dqn = check_distance(loss_function, owner), double_dqn
-        self.value_network = value_network
-        self.target_value_network = make_target(value_network, owner) if delay_value else None
+        super().__init__(
+            value_network,
+            delay_value=delay_value,
+            double_dqn=double_dqn,
+            action_space=action_space,
+            reduction=reduction,
+        )
+        self.loss_function = check_distance(loss_function, type(self).__name__)
         self.make_value_estimator(gamma=gamma)
 
-    def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
-        if not isinstance(estimator, TDEstimatorBase):
-            raise SpecError(
-                f"{type(self).__name__} cannot use {type(estimator).__name__}, which needs the value of the"
-                " policy at each state; it takes TD0, TD1, TDLambda, or a TDEstimatorBase"
-            )
-
-    def _derive(self) -> Contract:
-        keys = self._keys
-        if self.double_dqn and self.target_value_network is None:
-            raise SpecError(
-                f"{type(self).__name__} got double_dqn=True without delay_value: without a target network it changes"
-                " nothing"
-            )
-        self._online = NetworkCall(self.value_network, {"action_value": keys["action_value"]})
-        written = [unwrap(key) for key in self.value_network.out_keys]  # pyright: ignore[reportUnknownVariableType, reportGeneralTypeIssues] - checked by the call
-        following = self.value_network if self.target_value_network is None else self.target_value_network
-        choice = "action" if keys["action"] in written else "action_value"
-        self._choice = NetworkCall(self.value_network, {choice: keys[choice]}) if self.double_dqn else None
-        chosen = not self.double_dqn and keys["chosen_action_value"] in written
-        following_value = "chosen_action_value" if chosen else "action_value"
-        self._target = NetworkCall(following, {following_value: keys[following_value]})
-        self._states = self._online.states
-        return Contract(
-            (
-                *(input_key(key, self._states) for key in self._online.in_keys),
-                Key(keys["action"], doc="action that was taken, one-hot or integer"),
-                *(Key(next_key(key), doc="the same after the step") for key in self._online.outcome_keys),
-                Key(next_key(keys["reward"]), (1,), "reward of the step"),
-                Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
-                terminated_key(keys["terminated"]),
-                Key(keys["priority_weight"], (), "weight of the element", optional=True),
-                mask_key(keys["mask"]),
-                discount_key(keys["discount"]),
-            ),
-            (
-                scalar("loss", "distance of action values and targets"),
-                scalar("td_error", "mean absolute difference of action values and targets, no gradient"),
-                scalar("pred_value", "mean value of the actions taken, no gradient"),
-                scalar("target_value", "mean target, no gradient"),
-            ),
-        )
+    def _following_keys(self, written: Sequence[NestedKey]) -> Mapping[str, NestedKey]:
+        chosen = not self.double_dqn and self._keys["chosen_action_value"] in written
+        name = "chosen_action_value" if chosen else "action_value"
+        return {name: self._keys[name]}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute the loss of a batch, and write ``td_error`` into the batch.
@@ -188,69 +105,23 @@ class DQNLoss(LossModule):
         """
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
-        after: list[Tensor] = []
-        if self._states:
-            (action_value,), after = self._online.sequence(entries, size)
-        else:
-            (action_value,) = self._online(entries, size)
+        action_value, after = self._now(entries, size)
         predicted = action_value.gather(-1, self._index(entries[keys["action"]], action_value))
         with torch.no_grad():
-            value = self._next_value(entries, after, size)
-            reward, ended = entries[next_key(keys["reward"])], entries.get(next_key(keys["terminated"]))
-            done = entries[next_key(keys["done"])]
-            done, terminated = end_flags(tensordict, done, ended, keys, mask, type(self).__name__)
-            estimator = self._estimators[0]
-            assert isinstance(estimator, TDEstimatorBase)
-            time = estimator.find_time(tensordict, tensordict.get(next_key(keys["done"])).bool())
-            returns = estimator.discounted(entries.get(keys["discount"]))
-            target = returns(value, reward, done, terminated, time)
+            target = self._backup(tensordict, entries, mask, self._next_value(entries, after, size))
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
-        weight = entries.get(keys["priority_weight"])
-        if weight is not None:
-            if weight.shape != elements.shape:
-                raise ShapeError(
-                    f"{type(self).__name__} got {keys['priority_weight']!r} of shape {tuple(weight.shape)} for a"
-                    f" batch of shape {tuple(elements.shape)}: they would broadcast; weights are [*B]"
-                )
-            elements = elements * weight
         predicted = predicted.detach()
         error = (predicted - target).abs().squeeze(-1)
-        out = {
-            "loss": reduce(elements, self.reduction, mask),
-            "td_error": mean_of(error, mask),
-            "pred_value": mean_of(predicted, mask),
-            "target_value": mean_of(target, mask),
-        }
-        tensordict.set(keys["priority"], error)
-        return TensorDict(out)
-
-    def _index(self, action: Tensor, action_value: Tensor) -> Tensor:
-        """Index of the action among the n values, ``[*B, 1]`` int64."""
-        if action.shape == action_value.shape and self.action_space != _CATEGORICAL:
-            return action.long().argmax(-1, keepdim=True)
-        if action.shape == action_value.shape[:-1] and self.action_space != _ONE_HOT:
-            return action.long().unsqueeze(-1)
-        raise ShapeError(
-            f"{type(self).__name__} got actions of shape {tuple(action.shape)} for action values of shape"
-            f" {tuple(action_value.shape)} and action_space={self.action_space!r}: one-hot actions have that shape,"
-            " categorical ones lack its last dimension"
-        )
+        return self._result(tensordict, elements, error, predicted, target, entries, mask)
 
     def _next_value(self, entries: Entries, after: list[Tensor], size: torch.Size) -> Tensor:
         """Value of the best action after each step, ``[*B, 1]``; `after` are the states of the trained network."""
-        value = self._outcome(self._target, entries, None, size)
+        (value,) = self._outcome(self._target, entries, None, size)
         if self._choice is not None:
-            choice = self._outcome(self._choice, entries, after, size)
+            (choice,) = self._outcome(self._choice, entries, after, size)
             if self._choice.out_keys == [self._keys["action"]]:
                 return value.gather(-1, self._index(choice, value))
             return greedy_value(value, choice)
         if self._target.out_keys == [self._keys["chosen_action_value"]]:
             return value
         return greedy_value(value)
-
-    @staticmethod
-    def _outcome(call: NetworkCall, entries: Entries, after: list[Tensor] | None, size: torch.Size) -> Tensor:
-        """Output of a network for the next states; a recurrent one continues from the states `after`."""
-        if not call.states:
-            return call.after(entries, size)[0]
-        return call.following(entries, call.sequence(entries, size)[1] if after is None else after, size)[0]

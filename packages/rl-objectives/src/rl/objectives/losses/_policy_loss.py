@@ -52,7 +52,7 @@ class PolicyLoss(LossModule):
         "mask": MASK,
     }
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.GAE
-    _options: ClassVar[tuple[str, ...]] = ("clip_value",)
+    _options: ClassVar[tuple[str, ...]] = ("clip_value", "separate_losses")
     _compares: ClassVar[bool] = False
 
     actor_network: nn.Module
@@ -66,9 +66,11 @@ class PolicyLoss(LossModule):
         critic_coeff: float = 1.0,
         loss_critic_type: str = "smooth_l1",
         clip_value: float | None = None,
+        separate_losses: bool = False,
         reduction: str | None = "mean",
     ) -> None:
         super().__init__(reduction=reduction)
+        self.separate_losses = separate_losses
         self.loss_critic_type = check_distance(loss_critic_type, type(self).__name__)
         self.critic_coeff = self._check_weight("critic_coeff", critic_coeff)
         self.actor_network, self.critic_network, self.clip_value = actor_network, critic_network, clip_value
@@ -82,12 +84,16 @@ class PolicyLoss(LossModule):
     def _writes(self) -> tuple[Key, ...]:
         raise NotImplementedError
 
+    def _more_reads(self) -> tuple[Key, ...]:
+        return ()
+
     def _derive(self) -> Contract:
         keys, clip, owner = self._keys, self.clip_value, type(self).__name__
         if clip is not None and not (is_number(clip) and clip > 0):
             raise SpecError(f"{owner} got clip_value={clip!r}; it is a width above 0 in units of return, or None")
         self._actor = ActorCall(self.actor_network)
-        self._critic = NetworkCall(self.critic_network, {"value": keys["value"]})
+        constant = self.actor_network if self.separate_losses else None
+        self._critic = NetworkCall(self.critic_network, {"value": keys["value"]}, constant)
         self._usual: list[ValueEstimatorBase] = []  # made when first needed; in a list, so that it is no child
         self._states = joint_states(owner, self.actor_network, self.critic_network)
         inputs = dict.fromkeys([*self._actor.in_keys, *self._critic.in_keys])
@@ -97,6 +103,7 @@ class PolicyLoss(LossModule):
             *(Key(key, doc="action that was taken") for key in listed(keys["action"])),
             *(Key(key, (), doc, remedy=_LOG_PROB_REMEDY) for key in listed(keys["sample_log_prob"]) if self._compares),
             *([] if clip is None else [Key(keys["value"], (1,), "value of the state before the update")]),
+            *self._more_reads(),
         )
         estimated = (
             Key(keys["advantage"], (1,), "advantage of the action, units of return", remedy=_ADVANTAGE_REMEDY),

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from rl.core.contract import Key
 from rl.core.errors import SpecError
@@ -14,6 +15,7 @@ from rl.objectives import _foreign
 from rl.objectives._batch.mask import fitted, mean_of, mean_std, scalar
 from rl.objectives.functional import clipped_surrogate, surrogate
 from rl.objectives.functional._regression import is_number, reduce
+from rl.objectives.losses._base import Entries
 from rl.objectives.losses._policy_loss import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
 
 __all__ = ["ClipPPOLoss", "PPOLoss"]
@@ -43,6 +45,7 @@ class PPOLoss(PolicyLoss):
         loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
         normalize_advantage: whether the advantage is normalized to mean 0 and standard deviation 1 over the batch.
         clip_value: clip range of the value around ``state_value`` in the batch, units of return.
+        separate_losses: whether the critic's loss has no gradient for parameters that the critic shares with the actor.
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
         samples_mc_entropy: number of actions that estimate the entropy of a distribution without a formula for it.
         diagnostics: whether the detached diagnostics are computed; they are a fifth of the cost of small networks.
@@ -70,7 +73,7 @@ class PPOLoss(PolicyLoss):
         >>> (out["loss_objective"] + out["loss_critic"] + out["loss_entropy"]).backward()
     """
 
-    _options: ClassVar[tuple[str, ...]] = ("clip_value", "diagnostics")
+    _options: ClassVar[tuple[str, ...]] = ("clip_value", "diagnostics", "separate_losses")
     _compares: ClassVar[bool] = True
 
     def __init__(  # noqa: PLR0913 - as elsewhere
@@ -84,6 +87,7 @@ class PPOLoss(PolicyLoss):
         loss_critic_type: str = "smooth_l1",
         normalize_advantage: bool = False,
         clip_value: float | None = None,
+        separate_losses: bool = False,
         reduction: str | None = "mean",
         samples_mc_entropy: int = 1,
         diagnostics: bool = True,
@@ -94,6 +98,7 @@ class PPOLoss(PolicyLoss):
             critic_coeff=critic_coeff,
             loss_critic_type=loss_critic_type,
             clip_value=clip_value,
+            separate_losses=separate_losses,
             reduction=reduction,
         )
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
@@ -107,7 +112,10 @@ class PPOLoss(PolicyLoss):
             scalar("loss_critic", "weighted distance of values and targets"),
             scalar("loss_entropy", "weighted negative entropy"),
         )
-        return (*losses, *self._figures()) if self.diagnostics else losses
+        return (*losses, *(self._figures() if self.diagnostics else ()), *self._more_writes())
+
+    def _more_writes(self) -> tuple[Key, ...]:
+        return ()
 
     def _figures(self) -> tuple[Key, ...]:
         return (
@@ -117,8 +125,16 @@ class PPOLoss(PolicyLoss):
             scalar("explained_variance", "share of the targets' variance that the critic explains, no gradient"),
         )
 
-    def _surrogate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
-        return surrogate(log_ratio, advantage)
+    def _objective(
+        self,
+        log_ratio: Tensor,
+        advantage: Tensor,
+        dist: Distribution,  # noqa: ARG002 - for subclasses
+        entries: Entries,  # noqa: ARG002 - for subclasses
+        mask: Tensor | None,  # noqa: ARG002 - for subclasses
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss of each element ``[*B]``, and further detached outputs."""
+        return surrogate(log_ratio, advantage), {}
 
     def _more_diagnostics(self, log_ratio: Tensor, mask: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002 - for subclasses
         return {}
@@ -145,15 +161,16 @@ class PPOLoss(PolicyLoss):
             dist, self.entropy_coeff, self.samples_mc_entropy, self.reduction, mask
         )
         loss_critic, value = self._value_loss(entries, size, mask)
+        objective, more = self._objective(log_ratio, advantage, dist, entries, mask)
         out = {
-            "loss_objective": reduce(self._surrogate(log_ratio, advantage), self.reduction, mask),
+            "loss_objective": reduce(objective, self.reduction, mask),
             "loss_critic": loss_critic,
             "loss_entropy": loss_entropy,
         }
         if self.diagnostics:
             with torch.no_grad():
                 out |= self._diagnostics(log_ratio, entropy, value, target, mask)
-        return TensorDict(out)
+        return TensorDict(out | more)
 
     def _diagnostics(
         self, log_ratio: Tensor, entropy: Tensor, value: Tensor, target: Tensor, mask: Tensor | None
@@ -235,8 +252,15 @@ class ClipPPOLoss(PPOLoss):
         more = scalar("clip_fraction", "share of ratios outside the interval, [0, 1], no gradient")
         return (*super()._figures(), more)
 
-    def _surrogate(self, log_ratio: Tensor, advantage: Tensor) -> Tensor:
-        return clipped_surrogate(log_ratio, advantage, self.clip_epsilon)
+    def _objective(
+        self,
+        log_ratio: Tensor,
+        advantage: Tensor,
+        dist: Distribution,  # noqa: ARG002 - as in the base
+        entries: Entries,  # noqa: ARG002 - as in the base
+        mask: Tensor | None,  # noqa: ARG002 - as in the base
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return clipped_surrogate(log_ratio, advantage, self.clip_epsilon), {}
 
     def _more_diagnostics(self, log_ratio: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
         clip, beyond = self.clip_epsilon, log_ratio.exp() - 1

@@ -38,6 +38,7 @@ class ReinforceLoss(PolicyLoss):
             `HardUpdate` moves.
         loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
         clip_value: as for `PPOLoss`.
+        separate_losses: as for `PPOLoss`.
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
 
     Raises:
@@ -71,6 +72,7 @@ class ReinforceLoss(PolicyLoss):
         delay_value: bool = False,
         loss_critic_type: str = "smooth_l1",
         clip_value: float | None = None,
+        separate_losses: bool = False,
         reduction: str | None = "mean",
     ) -> None:
         super().__init__(
@@ -78,6 +80,7 @@ class ReinforceLoss(PolicyLoss):
             critic_network,
             loss_critic_type=loss_critic_type,
             clip_value=clip_value,
+            separate_losses=separate_losses,
             reduction=reduction,
         )
         self.target_critic_network = make_target(critic_network, type(self).__name__) if delay_value else None

@@ -1,0 +1,294 @@
+"""Base of losses that fit critics of state and action to targets of one step, from replayed steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from rl.core.contract import Contract, Key
+from rl.core.errors import ShapeError, SpecError
+from rl.core.keys import NestedKey, key_str, next_key
+from rl.objectives._batch.done_flags import end_flags
+from rl.objectives._batch.mask import (
+    DISCOUNT,
+    MASK,
+    STEPS,
+    discount_key,
+    mask_key,
+    mean_of,
+    scalar,
+    steps_key,
+    terminated_key,
+)
+from rl.objectives._networks.calls import NetworkCall, actor_keys, input_key
+from rl.objectives._networks.composite import joint, listed
+from rl.objectives._networks.ensemble import Ensemble, FrozenCall
+from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
+from rl.objectives.functional._regression import check_distance, distance, reduce
+from rl.objectives.losses._base import Entries, LossModule
+from rl.objectives.targets._target_networks import make_target
+
+__all__ = ["Batch", "OffPolicyLoss", "sampled"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Entries of a batch by key, the same one step later by the same keys, the mask of valid steps and the size."""
+
+    tensordict: TensorDictBase
+    entries: Entries
+    after: Entries
+    mask: Tensor | None
+    size: torch.Size
+
+
+def sampled(dist: Distribution, owner: str) -> tuple[Any, Tensor]:
+    """A sample with a gradient, and its log-probability ``[*B]``.
+
+    Raises:
+        SpecError: if the distribution gives samples no gradient.
+    """
+    fused = getattr(dist, "rsample_and_log_prob", None)
+    if fused is not None:
+        action, log_prob = fused()
+    elif not dist.has_rsample:
+        raise SpecError(
+            f"{owner} differentiates sampled actions, and {type(dist).__name__} has no rsample: it is discrete, use"
+            " DiscreteSACLoss; or take a distribution such as TanhNormal"
+        )
+    else:
+        action = dist.rsample()
+        log_prob = dist.log_prob(action)
+    return action, joint(log_prob)
+
+
+class OffPolicyLoss(LossModule):
+    """Base of losses of an actor and critics that learn from replayed steps, in any order.
+
+    A subclass implements `_derive_actor`, `_next_value`, `_actor_part` and `_writes`; critics, targets, weights and
+    masks are handled here. The critic's entry ``td_error`` is written into the batch.
+
+    Args:
+        actor_network: the policy.
+        critic: writes ``state_action_value`` ``[*B, 1]``; one network or several.
+        count: number of critics; None for the one network itself.
+        loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
+        delay_critic: whether targets are those of a copy, which `SoftUpdate` moves.
+        delay_actor: the same for the actor.
+        gamma: discount, in [0, 1].
+        reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
+    """
+
+    default_keys: ClassVar[dict[str, NestedKey]] = {
+        "state_action_value": "state_action_value",
+        "action": "action",
+        "reward": "reward",
+        "done": "done",
+        "terminated": "terminated",
+        "priority": "td_error",
+        "priority_weight": "priority_weight",
+        "mask": MASK,
+        "discount": DISCOUNT,
+        "steps_to_next_obs": STEPS,
+    }
+    _critic_name: ClassVar[str] = "qvalue_network"
+    _critic_reads: ClassVar[str] = "state_action_value"
+    """Name of the key that the critics write."""
+    _loss_name: ClassVar[str] = "loss_qvalue"
+
+    actor_network: nn.Module
+    target_actor_network: nn.Module | None
+
+    def __init__(
+        self,
+        actor_network: nn.Module,
+        critic: nn.Module | Sequence[nn.Module],
+        count: int | None,
+        *,
+        loss_function: str,
+        delay_critic: bool,
+        delay_actor: bool,
+        gamma: float,
+        reduction: str | None,
+    ) -> None:
+        super().__init__(reduction=reduction)
+        owner = type(self).__name__
+        self.loss_function = check_distance(loss_function, owner)
+        self.actor_network = actor_network
+        self._keys.update({"action": actor_keys(actor_network)["action"]})
+        self.target_actor_network = make_target(actor_network, owner) if delay_actor else None
+        network = critic if count is None else Ensemble(critic, count, owner)
+        assert isinstance(network, nn.Module)
+        setattr(self, self._critic_name, network)
+        setattr(self, f"target_{self._critic_name}", make_target(network, owner) if delay_critic else None)
+        self.make_value_estimator(gamma=gamma)
+
+    def _check_estimator(self, estimator: ValueEstimatorBase) -> None:
+        if not isinstance(estimator, TDEstimatorBase) or estimator.needs_time:
+            raise SpecError(
+                f"{type(self).__name__} cannot use {type(estimator).__name__}: steps are in any order, so that it takes"
+                " TD0; for returns of several steps write them with MultiStepTransform"
+            )
+
+    # ---- written by the subclass
+
+    def _derive_actor(self) -> list[NestedKey]:
+        """Build the calls of the actor; return its in keys."""
+        raise NotImplementedError
+
+    def _next_value(self, batch: Batch) -> Tensor:
+        """Value of the next states, ``[*B, 1]``; called without gradient."""
+        raise NotImplementedError
+
+    def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
+        """The losses of the actor, and diagnostics."""
+        raise NotImplementedError
+
+    def _writes(self) -> tuple[Key, ...]:
+        """The scalars of `_actor_part` in the contract."""
+        raise NotImplementedError
+
+    # ---- contract
+
+    def _critics(self, *, target: bool = False) -> nn.Module:
+        """The critics, or their targets if there are some."""
+        followed = getattr(self, f"target_{self._critic_name}") if target else None
+        return getattr(self, self._critic_name) if followed is None else followed
+
+    def _derive(self) -> Contract:
+        keys = self._keys
+        value = {self._critic_reads: keys[self._critic_reads]}
+        self._critic_call = NetworkCall(self._critics(), value)
+        self._frozen_critic = FrozenCall(self._critic_call)
+        self._target_critic = NetworkCall(self._critics(target=True), value)
+        actor_inputs = self._derive_actor()
+        actions = listed(keys["action"])
+        inputs = [key for key in dict.fromkeys([*actor_inputs, *self._critic_call.in_keys]) if key not in actions]
+        for call in (self._critic_call, getattr(self, "_policy", None)):
+            if call is not None and call.states:
+                raise SpecError(
+                    f"{type(self).__name__} takes no recurrent networks; for those use DQNLoss or PPOLoss, or give"
+                    " networks a history of observations (CatFrames)"
+                )
+        self._inputs = inputs
+        name = self._loss_name
+        return Contract(
+            (
+                *(input_key(key, (), "input of the networks") for key in inputs),
+                *(Key(key, doc="action that was taken") for key in actions),
+                *(Key(next_key(key), doc="the same after the step") for key in inputs),
+                Key(next_key(keys["reward"]), (1,), "reward of the step"),
+                Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
+                terminated_key(keys["terminated"]),
+                Key(keys["priority_weight"], (), "weight of the element", optional=True),
+                mask_key(keys["mask"]),
+                discount_key(keys["discount"]),
+                steps_key(keys["steps_to_next_obs"]),
+            ),
+            (
+                *self._writes(),
+                scalar(name, "distance of action values and targets, summed over the critics"),
+                scalar("td_error", "mean absolute difference of values and targets, no gradient"),
+                scalar("pred_value", "mean value of the actions taken, no gradient"),
+                scalar("target_value", "mean target, no gradient"),
+            ),
+        )
+
+    # ---- losses
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Compute all losses of a batch, and write ``td_error`` into the batch.
+
+        Args:
+            tensordict: the batch, ``[*B]``.
+
+        Raises:
+            ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
+            ShapeError: if shapes do not agree.
+        """
+        batch = self._batch(tensordict)
+        return TensorDict({**self._critic_part(batch), **self._actor_part(batch)})
+
+    def critic_loss(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The losses of the critics alone, as `forward` computes them, and ``td_error`` in the batch."""
+        return TensorDict(self._critic_part(self._batch(tensordict)))
+
+    def actor_loss(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The losses of the actor alone, as `forward` computes them."""
+        return TensorDict(self._actor_part(self._batch(tensordict)))
+
+    def _batch(self, tensordict: TensorDictBase) -> Batch:
+        entries, mask = self.read(tensordict)
+        after: Entries = {key: entries[next_key(key)] for key in self._inputs}
+        return Batch(tensordict, entries, after, mask, tensordict.batch_size)
+
+    def _values(self, call: Any, entries: Entries, action: Any, size: torch.Size) -> Tensor:
+        """Values of actions by critic, ``[n, *B, 1]``."""
+        (value,) = call({**entries, **self._acted(action)}, size)
+        return value if isinstance(self._critics(), Ensemble) else value.unsqueeze(0)
+
+    def _acted(self, action: Any) -> Entries:
+        """The entries of an action, or of a TensorDict of several."""
+        keys = self._keys["action"]
+        return {key: action.get(key) for key in keys} if isinstance(keys, list) else {keys: action}
+
+    def _predicted(self, batch: Batch) -> Tensor:
+        """Values of the actions that were taken, ``[n, *B, 1]``."""
+        (value,) = self._critic_call(batch.entries, batch.size)
+        return value if isinstance(self._critics(), Ensemble) else value.unsqueeze(0)
+
+    def _target(self, batch: Batch, next_value: Tensor) -> Tensor:
+        """Reward and discounted value of the next state, in the shape of `next_value` ``[*B, n]``."""
+        keys, entries = self._keys, batch.entries
+        done, ended = entries[next_key(keys["done"])], entries.get(next_key(keys["terminated"]))
+        done, terminated = end_flags(batch.tensordict, done, ended, keys, batch.mask, type(self).__name__)
+        estimator = self._estimators[0]
+        assert isinstance(estimator, TDEstimatorBase)
+        reward = entries[next_key(keys["reward"])]
+        discount = estimator.row_discount(entries.get(keys["discount"]), entries.get(keys["steps_to_next_obs"]))
+        if next_value.shape[-1] != 1 and reward.shape == (*next_value.shape[:-1], 1):  # a distribution
+            reward, done, terminated = (x.expand_as(next_value) for x in (reward, done, terminated))
+            discount = None if discount is None else discount.expand_as(next_value)
+        return estimator.discounted(discount)(next_value, reward, done, terminated, -1)
+
+    def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            target = self._target(batch, self._next_value(batch))
+        return self._fit(self._predicted(batch), target, batch)
+
+    def _fit(self, predicted: Tensor, target: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The critics' loss and diagnostics; writes ``td_error``."""
+        if predicted.shape[1:] != target.shape:
+            raise ShapeError(
+                f"{type(self).__name__} got {key_str(self._keys[self._critic_reads])} of shape"
+                f" {tuple(predicted.shape[1:])} and rewards of shape {tuple(target.shape)}: they would broadcast; both"
+                " are [*B, 1]"
+            )
+        elements = distance(predicted, target.expand_as(predicted), self.loss_function).squeeze(-1).sum(0)
+        return self._weighted(elements, predicted.detach(), target, batch)
+
+    def _weighted(self, elements: Tensor, predicted: Tensor, target: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The loss of `elements` ``[*B]`` with their weights, and diagnostics of ``[n, *B, 1]`` values and targets."""
+        weight = batch.entries.get(self._keys["priority_weight"])
+        if weight is not None:
+            if weight.shape != elements.shape:
+                raise ShapeError(
+                    f"{type(self).__name__} got {key_str(self._keys['priority_weight'])} of shape"
+                    f" {tuple(weight.shape)} for a batch of shape {tuple(elements.shape)}: they would broadcast;"
+                    " weights are [*B]"
+                )
+            elements = elements * weight
+        error = (predicted - target).abs().amax(0).squeeze(-1)
+        batch.tensordict.set(self._keys["priority"], error)
+        return {
+            self._loss_name: reduce(elements, self.reduction, batch.mask),
+            "td_error": mean_of(error, batch.mask),
+            "pred_value": mean_of(predicted.mean(0), batch.mask),
+            "target_value": mean_of(target, batch.mask),
+        }

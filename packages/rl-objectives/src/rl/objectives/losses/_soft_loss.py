@@ -1,0 +1,103 @@
+"""Base of losses with a temperature: entropy-regularized actor-critic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from rl.core.contract import Key
+from rl.core.errors import SpecError
+from rl.objectives._batch.mask import scalar
+from rl.objectives.functional import temperature_loss
+from rl.objectives.functional._regression import is_number, reduce
+from rl.objectives.losses._off_policy_loss import Batch, OffPolicyLoss
+
+__all__ = ["SoftLoss"]
+
+
+class SoftLoss(OffPolicyLoss):
+    """Base of off-policy losses whose policy has an entropy bonus with a learned temperature; see `SACLoss`."""
+
+    qvalue_network: nn.Module
+    target_qvalue_network: nn.Module | None
+    log_alpha: Tensor
+
+    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+        self,
+        actor_network: nn.Module,
+        qvalue_network: nn.Module | Sequence[nn.Module],
+        num_qvalue_nets: int,
+        *,
+        loss_function: str,
+        delay_critic: bool,
+        gamma: float,
+        reduction: str | None,
+        alpha_init: float,
+        min_alpha: float | None,
+        max_alpha: float | None,
+        fixed_alpha: bool,
+        target_entropy: float | str,
+    ) -> None:
+        super().__init__(
+            actor_network,
+            qvalue_network,
+            num_qvalue_nets,
+            loss_function=loss_function,
+            delay_critic=delay_critic,
+            delay_actor=False,
+            gamma=gamma,
+            reduction=reduction,
+        )
+        owner = type(self).__name__
+        for name, value in (("alpha_init", alpha_init), ("min_alpha", min_alpha), ("max_alpha", max_alpha)):
+            if value is not None and not (is_number(value) and value > 0):
+                raise SpecError(f"{owner} got {name}={value!r}; it is a number above 0")
+        if target_entropy != "auto" and not is_number(target_entropy):
+            raise SpecError(f"{owner} got target_entropy={target_entropy!r}; it is 'auto' or a number of nats")
+        self.target_entropy = target_entropy
+        low = -math.inf if min_alpha is None else math.log(min_alpha)
+        high = math.inf if max_alpha is None else math.log(max_alpha)
+        if low > high:
+            raise SpecError(f"{owner} got min_alpha={min_alpha} above max_alpha={max_alpha}")
+        self._log_bounds = None if min_alpha is None and max_alpha is None else (low, high)
+        first = torch.tensor(math.log(alpha_init))
+        if fixed_alpha:
+            self.register_buffer("log_alpha", first)
+        else:
+            self.register_parameter("log_alpha", nn.Parameter(first))
+        self.fixed_alpha = fixed_alpha
+
+    @property
+    def alpha(self) -> Tensor:
+        """The temperature, without gradient."""
+        log_alpha = self.log_alpha.detach()
+        return (log_alpha if self._log_bounds is None else log_alpha.clamp(*self._log_bounds)).exp()
+
+    def _writes(self) -> tuple[Key, ...]:
+        return (
+            scalar("loss_actor", "negative entropy-regularized value of the actor's actions"),
+            scalar("loss_alpha", "loss of the temperature"),
+            scalar("alpha", "temperature, no gradient"),
+            scalar("entropy", "mean negative log-probability of the actor's actions, nats, no gradient"),
+        )
+
+    def _automatic_entropy(self, action: Any, batch: Batch) -> float:
+        """Minus the number of action dimensions (Haarnoja et al., 2018, appendix D)."""
+        leaves: Any = action.values(True, True) if isinstance(action, TensorDictBase) else [action]  # noqa: FBT003
+        return -float(sum(leaf.shape[len(batch.size) :].numel() for leaf in leaves))
+
+    def _temperature(self, log_prob: Tensor, action: Any, batch: Batch) -> dict[str, Tensor]:
+        """The loss of the temperature, and its value."""
+        target: Any = self.target_entropy
+        if target == "auto":
+            target = self._automatic_entropy(action, batch)
+        if self.fixed_alpha:
+            elements = torch.zeros_like(log_prob)
+        else:
+            elements = temperature_loss(self.log_alpha, log_prob, target)
+        return {"loss_alpha": reduce(elements, self.reduction, batch.mask), "alpha": self.alpha}
