@@ -659,8 +659,8 @@ class EnvBase(SpecNames):
         Example:
             >>> import gymnasium
             >>> from rl.envs import PendulumEnv
-            >>> PendulumEnv.register_gym("Swing-v0", info_keys=["th", "thdot"], max_episode_steps=200)
-            >>> gymnasium.make("Swing-v0").reset(seed=0)[0].shape
+            >>> PendulumEnv.register_gym("SwingUp-v0", info_keys=["th", "thdot"], max_episode_steps=200)
+            >>> gymnasium.make("SwingUp-v0").reset(seed=0)[0].shape
             (3,)
         """
         import rl.envs  # finds the function by its public name: it builds on this module
