@@ -22,6 +22,36 @@ def rl_components() -> Iterator[Component]:
         summary="Deep Q-learning: off-policy, discrete actions.",
     )
     yield Component(
+        kind="recipe",
+        name="sac",
+        target="rl.trainers.recipes.sac._config:SAC",
+        summary="Soft actor-critic: off-policy, bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="tqc",
+        target="rl.trainers.recipes.tqc._config:TQC",
+        summary="Truncated quantile critics: off-policy, bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="redq",
+        target="rl.trainers.recipes.redq._config:REDQ",
+        summary="Randomized ensembled double Q-learning: off-policy, bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="td3",
+        target="rl.trainers.recipes.td3._config:TD3",
+        summary="Twin delayed deep deterministic policy gradient: off-policy, bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="ddpg",
+        target="rl.trainers.recipes.ddpg._config:DDPG",
+        summary="Deep deterministic policy gradient: off-policy, bounded continuous actions.",
+    )
+    yield Component(
         kind="logger",
         name="csv",
         target="rl.trainers.loggers._loggers:CSVLogger",

@@ -13,18 +13,33 @@ if TYPE_CHECKING:
     from rl.trainers._evaluate.loading import TrainedRun, evaluate, load_policy, load_run
     from rl.trainers._run.run import Run, TrainResult
     from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
+    from rl.trainers.recipes.ddpg._config import DDPGConfig
+    from rl.trainers.recipes.ddpg._train import train_ddpg
     from rl.trainers.recipes.dqn._config import DQNConfig
     from rl.trainers.recipes.dqn._train import train_dqn
     from rl.trainers.recipes.ppo._config import PPOConfig
     from rl.trainers.recipes.ppo._train import train_ppo
+    from rl.trainers.recipes.redq._config import REDQConfig
+    from rl.trainers.recipes.redq._train import train_redq
+    from rl.trainers.recipes.sac._config import SACConfig
+    from rl.trainers.recipes.sac._train import train_sac
+    from rl.trainers.recipes.td3._config import TD3Config
+    from rl.trainers.recipes.td3._train import train_td3
+    from rl.trainers.recipes.tqc._config import TQCConfig
+    from rl.trainers.recipes.tqc._train import train_tqc
 
 __all__ = [
+    "DDPGConfig",
     "DQNConfig",
     "Evaluator",
     "PPOConfig",
+    "REDQConfig",
     "Recipe",
     "Run",
     "RunConfig",
+    "SACConfig",
+    "TD3Config",
+    "TQCConfig",
     "TrainResult",
     "TrainedRun",
     "__version__",
@@ -34,8 +49,13 @@ __all__ = [
     "load_run",
     "make_env",
     "save_checkpoint",
+    "train_ddpg",
     "train_dqn",
     "train_ppo",
+    "train_redq",
+    "train_sac",
+    "train_td3",
+    "train_tqc",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -49,6 +69,16 @@ __getattr__, __dir__ = lazy_exports(
         "rl.trainers._evaluate.evaluator": ["Evaluator"],
         "rl.trainers._evaluate.loading": ["TrainedRun", "evaluate", "load_policy", "load_run"],
         "rl.trainers.recipes.ppo._train": ["train_ppo"],
+        "rl.trainers.recipes.sac._config": ["SACConfig"],
+        "rl.trainers.recipes.sac._train": ["train_sac"],
+        "rl.trainers.recipes.tqc._config": ["TQCConfig"],
+        "rl.trainers.recipes.tqc._train": ["train_tqc"],
+        "rl.trainers.recipes.redq._config": ["REDQConfig"],
+        "rl.trainers.recipes.redq._train": ["train_redq"],
+        "rl.trainers.recipes.td3._config": ["TD3Config"],
+        "rl.trainers.recipes.td3._train": ["train_td3"],
+        "rl.trainers.recipes.ddpg._config": ["DDPGConfig"],
+        "rl.trainers.recipes.ddpg._train": ["train_ddpg"],
         "rl.trainers.recipes.ppo._config": ["PPOConfig"],
         "rl.trainers._config.recipe": ["Recipe"],
         "rl.trainers._run.run": ["Run", "TrainResult"],

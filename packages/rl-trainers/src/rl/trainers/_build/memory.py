@@ -1,7 +1,8 @@
-"""Recurrent layers before the network of a policy or critic."""
+"""Memory of recurrent policies, and the sampler of replay buffers."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -10,12 +11,14 @@ import torch
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import nn
 
+from rl.core.errors import RLError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
 from rl.modules import GRUModule, LSTMModule
+from rl.trainers._config.named import find_call
 from rl.trainers._build.networks import ACTIVATIONS, network, observations_of
 
-__all__ = ["MemoryConfig", "activation_of", "with_memory"]
+__all__ = ["MemoryConfig", "activation_of", "replay_sampler", "with_memory"]
 
 
 class MemoryConfig(Protocol):
@@ -115,3 +118,18 @@ def _initialize(remember: nn.Module, size: int, horizon: int) -> None:
             nn.init.zeros_(parameter)
         if "bias_ih" in name and horizon > 1:  # the forget gate of an LSTM, the update gate of a GRU
             parameter[size : 2 * size].uniform_(1, horizon).log_()
+
+
+def replay_sampler(config: Any) -> Any:
+    """The sampler by name; one that takes `max_capacity` gets the size of the buffer.
+
+    Raises:
+        RLError: if it does not take the arguments.
+    """
+    make, arguments = find_call("sampler", config.sampler)
+    if "max_capacity" in inspect.signature(make).parameters:
+        arguments = {"max_capacity": config.buffer_size, **arguments}
+    try:
+        return make(**arguments)
+    except TypeError as error:
+        raise RLError(f"the sampler {config.sampler!r} cannot be made: {error}; write NAME:{{key: value}}") from error

@@ -116,6 +116,7 @@ def network(
     device: str,
     in_features: int | None = None,
     layout: str = "auto",
+    action: Any = None,
 ) -> nn.Module:
     """An MLP from an environment's observations, which first go through convolutions if they are images.
 
@@ -129,13 +130,16 @@ def network(
         device: where the parameters are.
         in_features: width of an input that takes the place of the observations.
         layout: how observations with two or more dimensions are read; a name of `rl.trainers._config.fields.LAYOUTS`.
+        action: spec of a vector of bounded floats that is a further input, scaled to [-1, 1]; none if None.
 
-    Shapes: the observations, in order of `observations_of`, to ``[*B, out_features]``.
+    Shapes: the observations, in order of `observations_of`, and the action to ``[*B, out_features]``.
 
     Raises:
         SpecError: if `layout` does not say how to read an observation.
     """
     parts = [] if in_features is not None else _parts(env, layout)
+    if action is not None:
+        parts.append(_Scaled(action.low, action.high))
     width = sum(part.width for part in parts) if in_features is None else in_features
     mlp = MLP(width, out_features, num_cells=list(hidden), activation_class=ACTIVATIONS[activation])
     whole = mlp if not parts or _is_plain(parts) else _Network(parts, mlp)
@@ -205,6 +209,21 @@ class _Vector(nn.Module):
         x = x.unsqueeze(-1) if self.dims == 0 else x
         x = x.flatten(-self.dims) if self.dims > 1 else x
         return x.to(torch.float32)
+
+
+class _Scaled(nn.Module):
+    """A vector between bounds, scaled to [-1, 1]."""
+
+    def __init__(self, low: Tensor, high: Tensor) -> None:
+        super().__init__()
+        self.width, self.read_as = low.numel(), "a bounded vector"
+        self.middle: Tensor
+        self.reach: Tensor
+        self.register_buffer("middle", ((low + high) / 2).float())
+        self.register_buffer("reach", ((high - low) / 2).float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.float() - self.middle) / self.reach
 
 
 class _Choice(nn.Module):

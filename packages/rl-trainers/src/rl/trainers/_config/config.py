@@ -31,8 +31,8 @@ class RunConfig:
             them; checkpoints contain them.
         normalize_reward: divide the rewards of training by the running standard deviation of their discounted return.
             Metrics and evaluations show the rewards of the environment.
-        clip_actions: actions of the policy are normal without bounds, and clipped to those of the environment; otherwise
-            they are tanh-normal, within the bounds. For vectors of bounded floats.
+        clip_actions: actions of the policy are normal without bounds, and clipped to those of the environment;
+            otherwise they are tanh-normal, within the bounds. For vectors of bounded floats.
         frame_stack: last observations of an episode that the policy sees as one: vectors are joined in their last
             dimension, images in their channels.
         frame_skip: how often each action is repeated; rewards are added up, and the repetitions are one frame in all

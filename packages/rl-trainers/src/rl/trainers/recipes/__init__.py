@@ -6,12 +6,38 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.trainers._config.recipe import Recipe
+    from rl.trainers.recipes.ddpg._config import DDPGConfig
+    from rl.trainers.recipes.ddpg._train import train_ddpg
     from rl.trainers.recipes.dqn._config import DQNConfig
     from rl.trainers.recipes.dqn._train import train_dqn
     from rl.trainers.recipes.ppo._config import PPOConfig
     from rl.trainers.recipes.ppo._train import train_ppo
+    from rl.trainers.recipes.redq._config import REDQConfig
+    from rl.trainers.recipes.redq._train import train_redq
+    from rl.trainers.recipes.sac._config import SACConfig
+    from rl.trainers.recipes.sac._train import train_sac
+    from rl.trainers.recipes.td3._config import TD3Config
+    from rl.trainers.recipes.td3._train import train_td3
+    from rl.trainers.recipes.tqc._config import TQCConfig
+    from rl.trainers.recipes.tqc._train import train_tqc
 
-__all__ = ["DQNConfig", "PPOConfig", "Recipe", "train_dqn", "train_ppo"]
+__all__ = [
+    "DDPGConfig",
+    "DQNConfig",
+    "PPOConfig",
+    "REDQConfig",
+    "Recipe",
+    "SACConfig",
+    "TD3Config",
+    "TQCConfig",
+    "train_ddpg",
+    "train_dqn",
+    "train_ppo",
+    "train_redq",
+    "train_sac",
+    "train_td3",
+    "train_tqc",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -19,6 +45,16 @@ __getattr__, __dir__ = lazy_exports(
         "rl.trainers._config.recipe": ["Recipe"],
         "rl.trainers.recipes.dqn._config": ["DQNConfig"],
         "rl.trainers.recipes.dqn._train": ["train_dqn"],
+        "rl.trainers.recipes.sac._config": ["SACConfig"],
+        "rl.trainers.recipes.sac._train": ["train_sac"],
+        "rl.trainers.recipes.tqc._config": ["TQCConfig"],
+        "rl.trainers.recipes.tqc._train": ["train_tqc"],
+        "rl.trainers.recipes.redq._config": ["REDQConfig"],
+        "rl.trainers.recipes.redq._train": ["train_redq"],
+        "rl.trainers.recipes.td3._config": ["TD3Config"],
+        "rl.trainers.recipes.td3._train": ["train_td3"],
+        "rl.trainers.recipes.ddpg._config": ["DDPGConfig"],
+        "rl.trainers.recipes.ddpg._train": ["train_ddpg"],
         "rl.trainers.recipes.ppo._config": ["PPOConfig"],
         "rl.trainers.recipes.ppo._train": ["train_ppo"],
     },

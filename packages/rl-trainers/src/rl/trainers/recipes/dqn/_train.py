@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from rl.collectors import Collector
 from rl.core import check_pipeline
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import ACTION, ACTION_VALUE, DONE, NEXT, TERMINATED, NestedKey, key_str
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
@@ -23,10 +22,9 @@ from rl.modules import EGreedyModule, QValueActor
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
 from rl.replay import BurnInTransform, LazyTensorStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer
 from rl.trainers._build.device import storing_device
-from rl.trainers._build.memory import with_memory
+from rl.trainers._build.memory import replay_sampler, with_memory
 from rl.trainers._build.networks import action_of, described, described_observations, network
 from rl.trainers._build.optimizer import adam, descend, set_learning_rate
-from rl.trainers._config.named import find_call
 from rl.trainers._evaluate.evaluator import Evaluator
 from rl.trainers._report.display import DisplayMode
 from rl.trainers._run.run import Run, TrainResult
@@ -143,7 +141,7 @@ def replay_buffer(config: DQNConfig, policy: QValueActor) -> ReplayBuffer:
     if config.policy == "mlp":
         kind = ReplayBuffer if config.sampler == "random" else TensorDictReplayBuffer  # a uniform sample has no info
         storage = LazyTensorStorage(size, device=device)
-        return kind(storage=storage, sampler=_sampler(config), batch_size=config.minibatch_size)
+        return kind(storage=storage, sampler=replay_sampler(config), batch_size=config.minibatch_size)
     length = config.burn_in + config.sequence_length
     values: Any = policy[0]  # the network before the choice of the action
     return ReplayBuffer(
@@ -152,21 +150,6 @@ def replay_buffer(config: DQNConfig, policy: QValueActor) -> ReplayBuffer:
         batch_size=config.minibatch_size // config.sequence_length * length,
         transform=BurnInTransform(values[:-1], config.burn_in),  # without the layers after the recurrent ones
     )
-
-
-def _sampler(config: DQNConfig) -> Any:
-    """The sampler by name; one that takes `max_capacity` gets the size of the buffer.
-
-    Raises:
-        RLError: if it does not take the arguments.
-    """
-    make, arguments = find_call("sampler", config.sampler)
-    if "max_capacity" in inspect.signature(make).parameters:
-        arguments = {"max_capacity": config.buffer_size, **arguments}
-    try:
-        return make(**arguments)
-    except TypeError as error:
-        raise RLError(f"the sampler {config.sampler!r} cannot be made: {error}; write NAME:{{key: value}}") from error
 
 
 class _Learner:

@@ -1,0 +1,1 @@
+"""What the recipes of off-policy actor-critic algorithms share: settings, networks and the loop."""

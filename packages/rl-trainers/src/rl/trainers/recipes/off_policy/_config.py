@@ -1,0 +1,79 @@
+"""Settings of the off-policy actor-critic recipes. Imports no torch, so that --help is fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rl.trainers._config.config import RunConfig
+from rl.trainers._config.fields import check, in_range, one_of, positive
+
+__all__ = ["OffPolicyConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(RunConfig):
+    """Off-policy actor-critic for bounded continuous actions.
+
+    Args:
+        frames_per_batch: frames collected between two rounds of updates; `num_envs` divides it.
+        updates_per_batch: gradient steps of one round.
+        minibatch_size: transitions of one gradient step.
+        buffer_size: transitions that the replay buffer keeps.
+        sampler: how the replay buffer chooses transitions, as for dqn; for example
+            'prioritized:{alpha: 0.6, beta: 0.4}'.
+        n_step: steps whose rewards are added up in the target.
+        learning_starts: frames with random actions before the first update.
+        learning_rate: of Adam, for actor and critics.
+        target_tau: the target networks move this far towards the trained ones after each gradient step.
+        hidden: widths of the hidden layers of all networks.
+        activation: relu or tanh.
+        max_grad_norm: gradients of actor and critics are scaled down to this norm; 0 leaves them.
+
+    Raises:
+        SpecError: if a value is out of its range.
+
+    Example:
+        >>> OffPolicyConfig(env="Pendulum-v1").minibatch_size
+        256
+    """
+
+    env: str = "Pendulum-v1"
+    total_frames: int = 20_000
+    frames_per_batch: int = 64
+    updates_per_batch: int = 64
+    minibatch_size: int = 256
+    buffer_size: int = 1_000_000
+    sampler: str = "random"
+    n_step: int = 1
+    learning_starts: int = 1_000
+    learning_rate: float = 3e-4
+    target_tau: float = 0.005
+    hidden: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    max_grad_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        above_zero = (positive, "above 0")
+        check(
+            self,
+            {
+                "frames_per_batch": (
+                    lambda n: n > 0 and n % self.num_envs == 0,
+                    f"a multiple of num_envs ({self.num_envs})",
+                ),
+                "updates_per_batch": above_zero,
+                "minibatch_size": above_zero,
+                "buffer_size": (
+                    lambda n: n >= max(self.minibatch_size, self.frames_per_batch),
+                    "at least minibatch_size and frames_per_batch",
+                ),
+                "n_step": above_zero,
+                "learning_starts": (lambda n: n >= 0, "0 or more"),
+                "learning_rate": above_zero,
+                "target_tau": in_range(0, 1),
+                "hidden": (lambda sizes: all(n > 0 for n in sizes), "widths above 0"),
+                "activation": one_of("relu", "tanh"),
+                "max_grad_norm": (lambda norm: norm >= 0, "0 or more"),
+            },
+        )

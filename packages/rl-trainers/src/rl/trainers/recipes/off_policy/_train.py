@@ -1,0 +1,180 @@
+"""The loop of the off-policy actor-critic recipes: collect, remember, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torch import Tensor, nn
+
+from rl.collectors import Collector
+from rl.core import check_pipeline
+from rl.core.interfaces import Env
+from rl.core.keys import NEXT, TERMINATED
+from rl.objectives import LossModule, SoftUpdate
+from rl.replay import LazyTensorStorage, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
+from rl.trainers._build.device import storing_device
+from rl.trainers._build.memory import replay_sampler
+from rl.trainers._build.networks import described_observations
+from rl.trainers._build.optimizer import adam, clip_gradients
+from rl.trainers._config.recipe import Recipe
+from rl.trainers._evaluate.evaluator import Evaluator
+from rl.trainers._run.run import Run, TrainResult
+from rl.trainers.recipes.off_policy._config import OffPolicyConfig
+
+__all__ = ["train_off_policy"]
+
+METRICS = ("loss_critic", "loss_actor", "q_value", "alpha", "entropy")
+
+
+def train_off_policy(
+    recipe: Recipe,
+    config: OffPolicyConfig,
+    make_policy: Callable[[Any, Env], TensorDictModuleBase],
+    make_loss: Callable[[Any, Env, Any], LossModule],
+    make_noise: Callable[[Any, Env], Any] | None = None,
+    *,
+    actor_every: int = 1,
+    betas: tuple[float, float] = (0.9, 0.999),
+    **options: Any,
+) -> TrainResult:
+    """Train an actor and critics from a replay buffer.
+
+    Args:
+        recipe: the recipe.
+        config: its settings.
+        make_policy: the policy that is trained and evaluated, for settings and environment.
+        make_loss: the loss, for settings, environment and policy.
+        make_noise: exploration that follows the policy; the policy explores by itself if None.
+        actor_every: gradient steps of the critics for each of the actor.
+        betas: of Adam.
+        options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
+    """
+    run = Run(recipe, config, **options)
+    env = run.make_env(config.num_envs)
+    policy = make_policy(config, env)
+    run.note(described_observations(env, config.observation_layout))
+    loss = make_loss(config, env, policy)
+    check_pipeline(env, policy, loss)
+    noise = None if make_noise is None else make_noise(config, env)
+    collector = Collector(
+        env,
+        policy if noise is None else TensorDictSequential(policy, noise),
+        frames_per_batch=config.frames_per_batch,
+        init_random_frames=config.learning_starts,
+        storing_device=storing_device(config.device),
+    )
+    buffer = _buffer(config)
+    learn = _Learner(config, loss, buffer, actor_every, betas)
+    parts: dict[str, Any] = {"policy": policy, "loss": loss, "collector": collector, "buffer": buffer, "learner": learn}
+    evaluator = Evaluator(run.make_env, policy)
+    with collector, run.training(evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "update")):
+        while run.going:
+            with run.timed("collect"):
+                batch = collector.collect()
+                learn.remember(batch)
+            run.record_episodes(batch)
+            with run.timed("update"):
+                figures = learn(run.frames + batch.numel())
+            run.end_iteration(batch.numel(), figures)
+        return run.finish()
+
+
+def _buffer(config: OffPolicyConfig) -> ReplayBuffer:
+    kind = ReplayBuffer if config.sampler == "random" else TensorDictReplayBuffer  # a uniform sample has no info
+    buffer = kind(
+        storage=LazyTensorStorage(config.buffer_size, device=config.device),
+        sampler=replay_sampler(config),
+        batch_size=config.minibatch_size,
+    )
+    if config.n_step > 1:
+        buffer.append_transform(_flat, invert=True)  # after the other one, which needs the order of the steps
+        buffer.append_transform(MultiStepTransform(config.n_step, config.gamma))
+    return buffer
+
+
+def _flat(batch: TensorDictBase) -> TensorDictBase:
+    return batch.reshape(-1)
+
+
+class _Learner:
+    """Gradient steps on what the replay buffer gives."""
+
+    def __init__(
+        self, config: OffPolicyConfig, loss: Any, buffer: ReplayBuffer, actor_every: int, betas: tuple[float, float]
+    ) -> None:
+        self._config, self._loss, self._buffer, self._every = config, loss, buffer, actor_every
+        self._keys = [*loss.in_keys, (NEXT, TERMINATED)]
+        self._informed = isinstance(buffer, TensorDictReplayBuffer)
+        critics = {id(one) for one in loss._critics().parameters()}  # noqa: SLF001
+        self._critics = [one for one in loss.parameters() if id(one) in critics]
+        self._others = [one for one in loss.parameters() if id(one) not in critics]
+        self._optimizers = [adam(group, config.learning_rate, eps=1e-8) for group in (self._critics, self._others)]
+        for optimizer in self._optimizers:
+            optimizer.param_groups[0]["betas"] = betas
+        self._target = SoftUpdate(loss, tau=config.target_tau) if _has_targets(loss) else None
+        self._count = 0
+
+    def remember(self, batch: TensorDictBase) -> None:
+        """Put the transitions of a batch into the replay buffer."""
+        stored = batch.select(*self._keys)
+        self._buffer.extend(stored if self._config.n_step > 1 else stored.reshape(-1))
+
+    def __call__(self, frames: int) -> Callable[[], dict[str, float]]:
+        """Take the gradient steps that follow a batch; returns what gives their mean figures."""
+        config = self._config
+        if frames < config.learning_starts or len(self._buffer) < config.minibatch_size:
+            return dict
+        seen: list[dict[str, Tensor]] = []
+        for _ in range(config.updates_per_batch):
+            batch = self._buffer.sample()
+            self._count += 1
+            both = self._count % self._every == 0
+            out = self._loss(batch) if both else self._loss.critic_loss(batch)
+            losses = [out.get(name) for name in out.keys() if name.startswith("loss")]
+            torch.stack(losses).sum().backward()
+            for optimizer, group in zip(
+                self._optimizers[: 2 if both else 1], (self._critics, self._others), strict=False
+            ):
+                if config.max_grad_norm:
+                    clip_gradients(group, config.max_grad_norm)
+                optimizer.step()
+                optimizer.zero_grad()
+            if self._target is not None:
+                self._target.step()
+            if self._informed and batch.get("priority_weight", None) is not None:
+                self._buffer.update_priority(batch.get("index"), batch.get("td_error"))
+            seen.append({name: value.detach() for name, value in out.items()})
+        return lambda: self._figures(seen)
+
+    def _figures(self, seen: list[dict[str, Tensor]]) -> dict[str, float]:
+        names = {
+            "loss_critic": ("loss_qvalue", "loss_value"),
+            "loss_actor": ("loss_actor",),
+            "q_value": ("pred_value",),
+            "alpha": ("alpha",),
+            "entropy": ("entropy",),
+        }
+        found: dict[str, float] = {}
+        for name, keys in names.items():
+            values = [out[key] for out in seen for key in keys if key in out]
+            if values:
+                found[name] = float(torch.stack(values).mean())
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the optimizers."""
+        return {"count": self._count, "optimizers": [one.state_dict() for one in self._optimizers]}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from `state`."""
+        self._count = state["count"]
+        for optimizer, part in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(part)
+
+
+def _has_targets(loss: nn.Module) -> bool:
+    return any(name.startswith("target_") for name, _ in loss.named_children())

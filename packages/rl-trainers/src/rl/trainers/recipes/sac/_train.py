@@ -1,0 +1,56 @@
+"""The recipe ``sac``: soft actor-critic, in the loop of `off_policy`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl.core.interfaces import Env
+from rl.modules import ProbabilisticActor
+from rl.objectives import SACLoss
+from rl.trainers._run.run import TrainResult
+from rl.trainers.recipes.off_policy._networks import critic, gaussian_actor
+from rl.trainers.recipes.off_policy._train import train_off_policy
+from rl.trainers.recipes.sac._config import SAC, SACConfig
+
+__all__ = ["sac_policy", "train_sac"]
+
+
+def train_sac(config: SACConfig, **options: Any) -> TrainResult:
+    """Train with soft actor-critic.
+
+    Args:
+        config: what to train, and how.
+        options: ``out``, ``resume``, ``display`` and ``should_stop``, as for `train_dqn`.
+
+    Example:
+        >>> import tempfile
+        >>> config = SACConfig(
+        ...     env="pendulum", total_frames=256, learning_starts=128, updates_per_batch=2, minibatch_size=32,
+        ...     hidden=(16,), eval_episodes=1, final_eval_episodes=1, loggers=("csv",),
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     train_sac(config, out=f"{folder}/run", display="none").train_frames
+        256
+    """
+    return train_off_policy(SAC, config, sac_policy, sac_loss, **options)
+
+
+def sac_policy(config: SACConfig, env: Env) -> ProbabilisticActor:
+    """The untrained policy: reads observations, writes ``action``.
+
+    Raises:
+        SpecError: if the environment's action is no vector of bounded floats.
+    """
+    return gaussian_actor(config, env, "sac")
+
+
+def sac_loss(config: SACConfig, env: Env, policy: Any) -> SACLoss:
+    """The loss, with its critics."""
+    return SACLoss(
+        policy,
+        critic(config, env, "sac"),
+        alpha_init=config.alpha_init,
+        fixed_alpha=config.fixed_alpha,
+        loss_function="l2",
+        gamma=config.gamma,
+    )

@@ -1,0 +1,19 @@
+"""Truncated quantile critics."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.trainers.recipes.tqc._config import TQCConfig
+    from rl.trainers.recipes.tqc._train import train_tqc
+
+__all__ = ["TQCConfig", "train_tqc"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.trainers.recipes.tqc._config": ["TQCConfig"],
+        "rl.trainers.recipes.tqc._train": ["train_tqc"],
+    },
+)
