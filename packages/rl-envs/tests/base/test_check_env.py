@@ -18,6 +18,7 @@ from rl.envs import (
     SerialEnv,
     StepCounter,
     TicTacToeEnv,
+    VecNorm,
     check_env,
 )
 
@@ -220,3 +221,9 @@ def test_an_environment_without_any_observation_of_a_step_is_named():
 def test_a_number_of_steps_is_checked():
     with pytest.raises(SpecError, match="check_env: steps must be at least 1, got 0"):
         check_env(Walk(), steps=0)
+
+
+def test_running_statistics_are_no_fault(capsys):
+    env = GymEnv("CartPole-v1").append_transform(VecNorm(in_keys=["observation"]))
+    check_env(env, steps=30)
+    assert "FAULT" not in capsys.readouterr().out

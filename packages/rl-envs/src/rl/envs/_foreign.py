@@ -54,7 +54,6 @@ transformed_env = foreign_arguments(
         "device": ("use the device of the environment inside", None),
         "batch_size": ("needless: it is that of the environment inside", None),
     },
-    replaced={"base_env": "use env="},
 )
 serial_env = foreign_arguments(
     needless={

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,6 +125,8 @@ class _Checks:
     def __init__(self, env: Any, table: _Table, seed: int, steps: int) -> None:
         self.env, self.table, self.seed, self.steps = env, table, seed, steps
         self.levels = done_levels(env.done_keys)
+        self.transform = vars(env).get("transform")
+        self.state = None if self.transform is None else copy.deepcopy(self.transform.state_dict())
         self.seeded = True
 
     def run(self) -> None:
@@ -164,6 +167,8 @@ class _Checks:
         try:
             if self.seeded:
                 env.set_seed(self.seed)
+            if self.transform is not None:  # running statistics begin again
+                self.transform.load_state_dict(copy.deepcopy(self.state))
             self._trust()
             td = env.reset()
             if watch:

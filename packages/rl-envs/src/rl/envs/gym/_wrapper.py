@@ -181,6 +181,14 @@ class GymWrapper(LeafEnvBase):
             self._sim.use(Codec(old.observations, old.actions, old.infos, batched=old.batched, device=self.device))
         return moved
 
+    def __getstate__(self) -> dict[str, Any]:
+        if isinstance(self._env, gymnasium.vector.AsyncVectorEnv):
+            raise TypeError(
+                f"{self!r} cannot be copied or pickled: its environments are in processes of their own. Send a function"
+                " that makes it"
+            )
+        return super().__getstate__()
+
     def compile(self, **kwargs: Any) -> Self:
         """Refuse: a simulator is not written in torch."""
         EnvBase.compile(self, **kwargs)
