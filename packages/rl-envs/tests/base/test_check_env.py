@@ -18,6 +18,7 @@ from rl.envs import (
     SerialEnv,
     StepCounter,
     TicTacToeEnv,
+    VecNorm,
     check_env,
 )
 
@@ -202,3 +203,27 @@ def test_an_error_of_the_environment_is_a_fault(capsys):
     with pytest.raises(SpecError, match="step 1 raised ZeroDivisionError: no mass"):
         check_env(Raising())
     assert "reset and steps" in capsys.readouterr().out
+
+
+def test_an_environment_without_any_observation_of_a_step_is_named():
+    class Blind(Walk):
+        def _outcome(self, td):
+            kept = super()._outcome(td)
+            return {name: kept[name] for name in ("reward", "done", "terminated", "truncated")}
+
+        def _step(self, td):
+            return super()._step(td)
+
+    with pytest.raises(SpecError, match=r"2 faults:\n  \('next', 'place'\): it is missing"):
+        check_env(Blind())
+
+
+def test_a_number_of_steps_is_checked():
+    with pytest.raises(SpecError, match="check_env: steps must be at least 1, got 0"):
+        check_env(Walk(), steps=0)
+
+
+def test_running_statistics_are_no_fault(capsys):
+    env = GymEnv("CartPole-v1").append_transform(VecNorm(in_keys=["observation"]))
+    check_env(env, steps=30)
+    assert "FAULT" not in capsys.readouterr().out

@@ -70,7 +70,11 @@ def test_a_state_is_set_where_the_mask_says(wrap):
 def test_what_cannot_be_set_is_refused():
     with pytest.raises(ContractError, match="'thdot'"):
         PendulumEnv().reset(TensorDict(th=torch.zeros(())), set_state=True)
-    with pytest.raises(ContractError, match="it has none"):
+    with pytest.raises(ContractError, match="lacks 'th', 'thdot'"):
+        PendulumEnv().reset(set_state=True)
+    with pytest.raises(ShapeError, match=r"'th' must be \[3\], got \[3, 2\]"):
+        PendulumEnv().reset(TensorDict(th=torch.zeros(3, 2), thdot=torch.zeros(3), batch_size=[3]), set_state=True)
+    with pytest.raises(RLError, match="has no state_keys"):
         GymEnv("CartPole-v1").reset(TensorDict(), set_state=True)
 
 
@@ -172,7 +176,7 @@ def test_all_actions():
     every = CartPoleEnv([3]).all_actions(td)
     assert (every["state"] == td["state"]).all()
     assert CartPoleEnv([3]).step(every[1])["next", "reward"].shape == (3, 1)
-    with pytest.raises(SpecError, match="enumerated"):
+    with pytest.raises(SpecError, match="'action' is continuous, float32"):
         PendulumEnv().all_actions()
 
 
@@ -296,3 +300,8 @@ def test_copies_are_independent_and_continue_alike(make, how):
     assert (one == two).all()
     env.close()
     other.rollout(2)
+
+
+def test_integers_are_no_dtype_of_an_environment():
+    with pytest.raises(SpecError, match=r"takes a floating-point dtype, got torch\.int64"):
+        PendulumEnv().to(torch.int64)

@@ -67,7 +67,7 @@ class Mixed(LeafEnvBase):
 def test_gymnasium_accepts_them(kind, info_keys):
     kind.register_gym("Checked-v0", info_keys=info_keys, max_episode_steps=20)
     try:
-        check_env(gym.make("Checked-v0").unwrapped, skip_render_check=True)
+        check_env(gym.make("Checked-v0").unwrapped)
         vector = gym.make_vec("Checked-v0", num_envs=2, vectorization_mode="sync")
         vector.reset(seed=0)
         vector.step(vector.action_space.sample())

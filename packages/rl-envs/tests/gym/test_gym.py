@@ -428,3 +428,17 @@ def compare(td, observation):
             assert td[key] == value
         else:
             np.testing.assert_array_equal(td[key].numpy(), value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GymWrapper([]), "at least one environment, got an empty list"),
+        (lambda: GymEnv("CartPole-v1", num_envs="3"), "num_envs must be an integer, got '3'"),
+        (lambda: GymEnv("CartPole-v1", frame_skip=2.5), r"frame_skip must be an integer, got 2\.5"),
+        (lambda: GymEnv("CartPole-v1", num_workers=2), "vectorization='async'"),
+    ],
+)
+def test_arguments_are_checked(make, message):
+    with pytest.raises(RLError, match=message):
+        make()

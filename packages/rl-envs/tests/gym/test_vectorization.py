@@ -1,5 +1,7 @@
 """`GymEnv(vectorization=...)`: the same experience as the library's own environments, and its options."""
 
+import pickle
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -94,3 +96,11 @@ def test_an_environment_of_one_element_can_be_held():
     held = env.lowered().step_leaves({key: root[key] for key in root.keys()})
     assert (held["observation"] == root["observation"]).all()
     assert held["reward"].item() == 0
+
+
+def test_environments_in_processes_are_not_pickled():
+    with (
+        GymEnv("CartPole-v1", num_envs=2, vectorization="async") as env,
+        pytest.raises(TypeError, match="processes of"),
+    ):
+        pickle.dumps(env)

@@ -128,9 +128,24 @@ def test_measured_statistics_are_those_of_the_rollout():
     torch.testing.assert_close(other.loc.squeeze(0), -norm.loc / norm.scale)
 
 
+def test_measured_one_after_the_other():
+    env = TransformedEnv(PendulumEnv([16], seed=0), Compose(ObservationNorm(), ObservationNorm(in_keys=["reward"])))
+    env.transform[0].init_stats(8)
+    with pytest.raises(RLError, match=r"ObservationNorm\(in_keys=\['reward'\]\) has no statistics: call init_stats"):
+        env.rollout(2)
+    env.transform[1].init_stats(8)
+    assert env.rollout(2)["next", "reward"].shape == (16, 2, 1)
+
+
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
+        (
+            lambda: TransformedEnv(CartPoleEnv(), ObservationNorm()).reset(),
+            RLError,
+            "has no statistics: call init_stats",
+        ),
+        (lambda: VecNorm.build_td_for_shared_vecnorm(CartPoleEnv(), ["x"]), SpecError, "does not write 'x'; it has"),
         (lambda: ObservationNorm(0.0, 1.0).init_stats(3), RLError, "has statistics"),
         (lambda: ObservationNorm().init_stats(3), RLError, "belongs to no environment"),
         (lambda: VecNorm(decay=0), SpecError, r"decay must be in \(0, 1\]"),

@@ -10,15 +10,20 @@ from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.specs import Bounded, Categorical, Composite, Unbounded
 from rl.core.testing import check_env, check_transform
 from rl.envs import (
+    ActionMask,
+    CatTensors,
     Compose,
     EnvBase,
+    FlattenObservation,
     GymEnv,
     InitTracker,
     PendulumEnv,
     RewardSum,
+    Stack,
     StepCounter,
     Transform,
     TransformedEnv,
+    UnaryTransform,
 )
 
 
@@ -315,3 +320,41 @@ def test_a_promised_entry_that_is_never_written_is_missing():
 
     with pytest.raises(SpecError, match=r"'extra': expected float32 \[1\], got nothing$|got nothing\n"):
         TransformedEnv(PendulumEnv(), Promising()).reset()
+
+
+@pytest.mark.parametrize(
+    ("hook", "ours"),
+    [
+        ("_apply_transform", r"_apply\(value\)"),
+        ("_inv_call", r"_inv\(root\)"),
+        ("transform_observation_spec", r"_transform_spec\(spec\)"),
+    ],
+)
+def test_a_hook_that_nothing_calls_is_refused(hook, ours):
+    with pytest.raises(RLError, match=f"Foreign overrides {hook}, which no transform calls: write {ours}"):
+        type("Foreign", (Transform,), {hook: lambda self, value: value})
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (
+            lambda: UnaryTransform(["observation"], fn=lambda x: x + torch.zeros(9)),
+            r"map the spec of 'observation', float32",
+        ),
+        (lambda: FlattenObservation(-2, -1, in_keys=["observation"]), r"map the spec of 'observation', float32 \[3\]"),
+        (lambda: CatTensors(["observation", "th"], del_keys=False), r"join entries of the shapes .*'th'.*: \(\)"),
+        (lambda: Stack(["th", "thdot"], "both"), "remove 'th', 'thdot', which .* next step: give del_keys=False"),
+        (lambda: ActionMask(mask_key="observation"), "mask of booleans, and 'observation' is float32"),
+    ],
+)
+def test_what_does_not_fit_the_specs_is_named_when_it_is_appended(transform, message):
+    with pytest.raises(SpecError, match=message):
+        TransformedEnv(PendulumEnv(), transform())
+
+
+def test_places_of_a_chain():
+    env = PendulumEnv().insert_transform(0, RewardSum())
+    assert [type(one) for one in env.insert_transform(0, StepCounter()).transform] == [StepCounter, RewardSum]
+    with pytest.raises(SpecError, match="insert a transform at 3: there are 2"):
+        env.insert_transform(3, InitTracker())

@@ -5,20 +5,26 @@ from __future__ import annotations
 from rl.core.arguments import Needless, foreign_arguments
 
 __all__ = [
+    "action_projection",
     "batch_size",
     "device_cast",
     "end_of_life",
     "env",
     "exclude",
+    "flatten_action",
     "gym_env",
     "pendulum",
     "positive_dim",
     "primer",
+    "register_gym",
     "reward_sum",
     "rollout",
     "select",
     "serial_env",
+    "timer",
     "transformed_env",
+    "unary",
+    "unsqueeze",
     "vec_norm",
 ]
 
@@ -35,6 +41,8 @@ gym_env = foreign_arguments(
         **_ENV,
         "batch_size": ("needless: it is that of the simulator; use num_envs=", None),
         "convert_actions_to_numpy": ("needless: a simulator gets NumPy arrays", True),
+        "num_workers": ("use num_envs= with vectorization='async'", None, 1),
+        "native_autoreset": ("needless: the last observation of an episode is under 'next' in every mode", None, False),
     },
     replaced={"missing_obs_value": "needless: every reset has an observation"},
 )
@@ -46,7 +54,6 @@ transformed_env = foreign_arguments(
         "device": ("use the device of the environment inside", None),
         "batch_size": ("needless: it is that of the environment inside", None),
     },
-    replaced={"base_env": "use env="},
 )
 serial_env = foreign_arguments(
     needless={
@@ -124,4 +131,33 @@ device_cast = foreign_arguments(
 )
 rollout = foreign_arguments(
     needless={"trust_policy": ("needless: what a policy returns is checked where it is cheap", False)},
+)
+register_gym = foreign_arguments(
+    needless={
+        "backend": ("needless: environments are registered with Gymnasium", None, "gymnasium"),
+        "to_numpy": ("needless: Gymnasium's environments return NumPy arrays", True),
+        "autoreset": ("not available: Gymnasium dropped it", None, False),
+        "apply_api_compatibility": ("not available: Gymnasium dropped it", False),
+    }
+)
+unsqueeze = foreign_arguments(
+    needless={"allow_positive_dim": ("use negative dimensions, counted from the end", False)},
+    replaced={"unsqueeze_dim": "use dim="},
+)
+action_projection = foreign_arguments(
+    needless={"include_forward": ("not available yet: a call on a batch maps nothing", False)},
+)
+flatten_action = foreign_arguments(
+    needless={
+        "allow_positive_dim": ("use negative dimensions, counted from the end", False),
+        "action_shape": ("needless: it is that of the environment's spec", None),
+        "in_keys": ("needless: a batch has the flat action already", None),
+        "out_keys": ("needless: a batch has the flat action already", None),
+    }
+)
+unary = foreign_arguments(
+    needless={"use_raw_nontensor": ("not available yet: functions get tensors", False)},
+)
+timer = foreign_arguments(
+    needless={"time_key": ("use out_keys=, which names all three", "time")},
 )

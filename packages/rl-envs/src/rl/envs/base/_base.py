@@ -13,17 +13,18 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import ContractError, RLError, SpecError
+from rl.core.errors import ContractError, RLError, ShapeError, SpecError
 from rl.core.interfaces import LeafEnv
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import StepMDP, merge_reset, where_reset
-from rl.core.specs import Composite
+from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs import _foreign
 from rl.envs.base._checks import (
     as_batch_size,
     check_action,
     check_env_specs,
     check_not_done,
+    expected_entry,
     warn_not_restorable,
 )
 from rl.envs.base._flags import Masks
@@ -217,14 +218,26 @@ class EnvBase(SpecNames):
 
     def __given_state(self, tensordict: TensorDictBase | None) -> TensorDict:
         """A copy of the state entries of `tensordict`."""
-        found = {} if tensordict is None else {key: tensordict.get(key, None) for key in self.state_keys}
-        missing = [key_str(key) for key, value in found.items() if value is None]
-        if missing or not found:
-            raise ContractError(
-                f"{self._rl.owner}.reset(set_state=True) reads its state entries ({self.state_keys or 'it has none'})"
-                f" from the TensorDict, which lacks {', '.join(missing) or 'them'}: take them from an earlier root"
+        found = {key: None if tensordict is None else tensordict.get(key, None) for key in self.state_keys}
+        if not found:
+            raise RLError(
+                f"{self._rl.owner}.reset(set_state=True): the state of this environment is not in the TensorDict, it"
+                " has no state_keys. Continue from a saved one with load_state_dict(state) instead"
             )
-        entries: Any = {key: value.clone() for key, value in found.items()}
+        missing = [key_str(key) for key, value in found.items() if value is None]
+        if missing:
+            raise ContractError(
+                f"{self._rl.owner}.reset(set_state=True) reads its state entries ({self.state_keys}) from the"
+                f" TensorDict, which lacks {', '.join(missing)}: take them from an earlier root"
+            )
+        entries: Any = {key: value.clone() for key, value in found.items() if value is not None}
+        for key, value in entries.items():
+            wanted = self.full_state_spec[key].shape
+            if value.shape != wanted:
+                raise ShapeError(
+                    f"{self._rl.owner}.reset(set_state=True): {key_str(key)} must be {list(wanted)}, got"
+                    f" {list(value.shape)}: a state has the batch of the TensorDict in front"
+                )
         return TensorDict(entries, batch_size=self.batch_size, device=self.device)
 
     def __takes(self, tensordict: TensorDictBase | None) -> TypeGuard[TensorDictBase]:
@@ -456,14 +469,22 @@ class EnvBase(SpecNames):
             tensordict: its entries are repeated next to each action; actions alone if None.
 
         Raises:
-            SpecError: if an action is continuous, or there are too many.
+            SpecError: if an action is continuous, or there are too many of them.
 
         Example:
             >>> from rl.envs import CartPoleEnv
             >>> CartPoleEnv(categorical_action_encoding=True).all_actions()["action"]
             tensor([0, 1])
         """
-        each = self.full_action_spec_unbatched.enumerate()
+        actions_of_one = self.full_action_spec_unbatched
+        for key in self.action_keys:
+            if isinstance(actions_of_one[key], (Bounded, Unbounded)):
+                raise SpecError(
+                    f"{self._rl.owner}.all_actions: {key_str(key)} is continuous,"
+                    f" {expected_entry(actions_of_one[key])}, and cannot be listed: choose among some values with"
+                    " ActionDiscretizer"
+                )
+        each = actions_of_one.enumerate()
         count = each.batch_size[0]
         batch = len(self.batch_size)
         actions = TensorDict(
@@ -506,6 +527,12 @@ class EnvBase(SpecNames):
         import rl.envs  # finds the class by its public name: transforms build on this module
 
         return rl.envs.TransformedEnv(self, transform)
+
+    def insert_transform(self, index: int, transform: Any) -> EnvBase:
+        """Return a `TransformedEnv` of this environment; `index` 0 is nearest to the environment."""
+        import rl.envs  # finds the classes by their public names: transforms build on this module
+
+        return rl.envs.TransformedEnv(self, rl.envs.Compose().insert(index, transform))
 
     # ---- specs, device, compilation
 
@@ -581,8 +608,16 @@ class EnvBase(SpecNames):
 
         Returns:
             This environment; for a dtype a `TransformedEnv` of it.
+
+        Raises:
+            SpecError: if `target` is a dtype of integers.
         """
         if isinstance(target, torch.dtype):
+            if not target.is_floating_point:
+                raise SpecError(
+                    f"{self._rl.owner}.to(dtype) converts floating-point entries and takes a floating-point dtype, got"
+                    f" {target}: convert single entries with DTypeCastTransform"
+                )
             return self.__cast(target)
         device = torch.empty(0, device=target).device  # with its index
         for name, value in vars(self).items():
@@ -628,6 +663,7 @@ class EnvBase(SpecNames):
         return self
 
     @classmethod
+    @_foreign.register_gym
     def register_gym(
         cls,
         id: str,  # noqa: A002  # Gymnasium's name

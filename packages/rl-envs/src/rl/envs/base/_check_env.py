@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.core.arguments import as_integer
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import as_tuple, key_str, unwrap
@@ -49,6 +51,7 @@ def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
         CartPoleEnv, batch [2], 50 random steps
         key         | expected ...
     """
+    steps = as_integer(steps, "check_env", "steps", 1)
     checked: Any = as_env(env)
     debug, checked.debug = checked.debug, False
     table = _Table(checked)
@@ -62,7 +65,11 @@ def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
     table.show(f"{checked._rl.owner}, batch {list(checked.batch_size)}, {steps} random steps")  # noqa: SLF001  # its name
     if table.faults:
         listed = "\n".join(f"  {fault}" for fault in table.faults)
-        raise SpecError(f"{checked._rl.owner} has {len(table.faults)} faults:\n{listed}")  # noqa: SLF001
+        raise SpecError(f"{checked._rl.owner} has {_count(len(table.faults))}:\n{listed}")  # noqa: SLF001
+
+
+def _count(faults: int) -> str:
+    return "1 fault" if faults == 1 else f"{faults} faults"
 
 
 class _Table:
@@ -118,6 +125,8 @@ class _Checks:
     def __init__(self, env: Any, table: _Table, seed: int, steps: int) -> None:
         self.env, self.table, self.seed, self.steps = env, table, seed, steps
         self.levels = done_levels(env.done_keys)
+        self.transform = vars(env).get("transform")
+        self.state = None if self.transform is None else copy.deepcopy(self.transform.state_dict())
         self.seeded = True
 
     def run(self) -> None:
@@ -158,6 +167,8 @@ class _Checks:
         try:
             if self.seeded:
                 env.set_seed(self.seed)
+            if self.transform is not None:  # running statistics begin again
+                self.transform.load_state_dict(copy.deepcopy(self.state))
             self._trust()
             td = env.reset()
             if watch:
@@ -235,7 +246,14 @@ class _Checks:
             return
         ends = kept = 0
         moved = False
-        keys = [key for key in self.env.observation_keys if isinstance(run[0][0].get(("next", *as_tuple(key))), Tensor)]
+        keys = [
+            key
+            for key in self.env.observation_keys
+            if isinstance(run[0][0].get(("next", *as_tuple(key)), None), Tensor)
+        ]
+        if not keys:
+            self.table.skip(name, "no observation under 'next'")
+            return
         for step in run[0]:
             over = step.get(("next", "done")).flatten(len(self.env.batch_size)).any(-1)
             root, outcome, following = step.get("root"), step.get("next"), step.get("following")

@@ -113,6 +113,8 @@ class _Exported(gymnasium.Env):  # pyright: ignore[reportMissingTypeArgument]
         if unknown:
             raise SpecError(f"{owner} has no observation {', '.join(unknown)} for info_keys")
         self.env, self.render_mode = inner, render_mode
+        if not hasattr(env, "render"):
+            self.metadata = {**self.metadata, "render_modes": []}
         self._info_keys = info_keys
         self._seen = _Entries(inner.observation_spec, [key for key in inner.observation_keys if key not in info_keys])
         self._acts = _Entries(inner.full_action_spec, inner.action_keys)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import as_tuple, key_str
@@ -75,12 +76,12 @@ class GymWrapper(LeafEnvBase):
         pixels_only: bool = False,
         info_keys: Iterable[str] | Mapping[str, TensorSpec] | None = None,
     ) -> None:
-        skip = 1 if frame_skip is None else frame_skip
-        if skip < 1:
-            raise SpecError(f"{type(self).__name__}: frame_skip must be at least 1, got {frame_skip}")
+        skip = 1 if frame_skip is None else as_integer(frame_skip, type(self).__name__, "frame_skip", 1)
         vector = isinstance(env, gymnasium.vector.VectorEnv)
         several = not vector and isinstance(env, Sequence)
         members: Any = env if several else [env]
+        if not members:
+            raise SpecError(f"{type(self).__name__} needs at least one environment, got an empty list")
         for one in members:
             if not vector and not hasattr(one, "observation_space"):
                 raise SpecError(
@@ -179,6 +180,14 @@ class GymWrapper(LeafEnvBase):
             old = self._sim.codec
             self._sim.use(Codec(old.observations, old.actions, old.infos, batched=old.batched, device=self.device))
         return moved
+
+    def __getstate__(self) -> dict[str, Any]:
+        if isinstance(self._env, gymnasium.vector.AsyncVectorEnv):
+            raise TypeError(
+                f"{self!r} cannot be copied or pickled: its environments are in processes of their own. Send a function"
+                " that makes it"
+            )
+        return super().__getstate__()
 
     def compile(self, **kwargs: Any) -> Self:
         """Refuse: a simulator is not written in torch."""
@@ -280,10 +289,8 @@ class GymEnv(GymWrapper):
         wrappers: Sequence[Callable[[Any], Any]] = (),
         **gym_kwargs: Any,
     ) -> None:
-        if num_envs is not None and num_envs < 1:
-            raise SpecError(f"GymEnv: num_envs must be at least 1, got {num_envs}")
-        if frame_skip is not None and frame_skip < 1:
-            raise SpecError(f"GymEnv: frame_skip must be at least 1, got {frame_skip}")
+        num_envs = None if num_envs is None else as_integer(num_envs, "GymEnv", "num_envs", 1)
+        frame_skip = None if frame_skip is None else as_integer(frame_skip, "GymEnv", "frame_skip", 1)
         if vectorization not in ("in-process", "native", "async"):
             raise SpecError(f"GymEnv: vectorization must be 'in-process', 'native' or 'async', got {vectorization!r}")
         if from_pixels:
@@ -341,8 +348,6 @@ def _same_spaces(env: Any, other: Any) -> bool:
 
 
 def _refuse_different(envs: Sequence[Any], owner: str) -> None:
-    if not envs:
-        raise SpecError(f"{owner} needs at least one environment, got an empty list")
     if len({id(env) for env in envs}) < len(envs):
         raise SpecError(f"{owner}: the list holds one environment several times: make one object for each element")
     for env in envs[1:]:

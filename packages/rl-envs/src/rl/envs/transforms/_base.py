@@ -16,6 +16,7 @@ from rl.core.errors import ContractError, RLError, SpecError
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.specs import TensorSpec
 from rl.envs.base._base import EnvBase
+from rl.envs.base._checks import expected_entry
 from rl.envs.transforms._specs import Specs
 
 __all__ = ["Parent", "Reset", "Step", "Transform"]
@@ -27,6 +28,18 @@ Step = Callable[[Any], Any]
 """Step from root entries; returns the entries under ``next``."""
 
 _ENTRY_HOOKS = ("_call", "_reset", "_step", "_inv", "_wrap")
+
+_ONE_SPEC = "_transform_spec(spec), or transform_specs(specs) for several"
+_OTHER_HOOKS = {
+    "_apply_transform": "_apply(value)",
+    "_inv_apply_transform": "_inverse(value)",
+    "_inv_call": "_inv(root)",
+    **{
+        f"transform_{role}_spec": _ONE_SPEC
+        for role in ("observation", "reward", "done", "action", "state", "input", "output")
+    },
+}
+"""Hooks of TorchRL's transforms, which nothing would call here, and those to write instead."""
 
 
 class Parent(Protocol):
@@ -75,6 +88,7 @@ class Transform:
 
     Raises:
         SpecError: if two lists that belong together differ in length.
+        RLError: where a class overrides a hook of TorchRL's that has another name here.
 
     Example:
         >>> class Negate(Transform):
@@ -89,6 +103,9 @@ class Transform:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for name, ours in _OTHER_HOOKS.items():
+            if name in vars(cls):
+                raise RLError(f"{cls.__name__} overrides {name}, which no transform calls: write {ours}")
         declared = any("leafwise" in vars(one) for one in cls.__mro__ if one not in {Transform, object})
         if not declared and any(hook in vars(cls) for hook in _ENTRY_HOOKS):
             cls.leafwise = False
@@ -173,12 +190,22 @@ class Transform:
         """
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             for spec in specs.written(key, self):
-                spec[out] = self._transform_spec(spec[key].clone())
+                spec[out] = self._spec_for(key, spec[key])
         for key, out in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
             for spec in specs.read(key, self):
-                mapped = self._transform_spec(spec[key].clone())
+                mapped = self._spec_for(key, spec[key])
                 del spec[key]
                 spec[out] = mapped
+
+    def _spec_for(self, key: NestedKey, spec: TensorSpec) -> TensorSpec:
+        try:
+            return self._transform_spec(spec.clone())
+        except RLError:
+            raise
+        except Exception as error:
+            raise SpecError(
+                f"{self!r} cannot map the spec of {key_str(key)}, {expected_entry(spec)}: {error}"
+            ) from error
 
     def _wrap(self, reset: Reset, step: Step) -> tuple[Reset, Step]:
         def restart(mask: Tensor | None) -> Any:

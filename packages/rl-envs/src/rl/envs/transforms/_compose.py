@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rl.core.errors import CheckpointError
+from rl.core.errors import CheckpointError, SpecError
 from rl.envs.transforms._base import Parent, Reset, Step, Transform
 from rl.envs.transforms._function import as_transform
 from rl.envs.transforms._specs import Specs
@@ -47,7 +47,16 @@ class Compose(Transform):
         return self.insert(len(self.transforms), transform)
 
     def insert(self, index: int, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
-        """Insert a transform before `index`; the specs of the environment are derived again."""
+        """Insert a transform before `index`; the specs of the environment are derived again.
+
+        Raises:
+            SpecError: if there is no such place.
+        """
+        if not -len(self.transforms) <= index <= len(self.transforms):
+            raise SpecError(
+                f"cannot insert a transform at {index}: there are {len(self.transforms)}; 0 is nearest to the"
+                " environment, and append(transform) adds the last one"
+            )
         made = as_transform(transform)
         parts = made.transforms if isinstance(made, Compose) else [made]
         for part in parts:

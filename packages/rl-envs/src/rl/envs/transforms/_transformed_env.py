@@ -36,12 +36,12 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     and all transforms are leafwise. Other attributes (``render``, ...) are looked up in the environment.
 
     Args:
-        env: an `EnvBase`, or any environment of the `rl.core.interfaces.Env` protocol (see `as_env`); closed with this
-            one.
+        base_env: an `EnvBase`, or any environment of the `rl.core.interfaces.Env` protocol (see `as_env`); closed with
+            this one.
         transform: a `Transform`, a function from TensorDict to TensorDict, or None for an empty `Compose`.
 
     Raises:
-        SpecError: if `env` lacks members of the protocol; they are named.
+        SpecError: if `base_env` lacks members of the protocol; they are named.
         RLError: if the transform belongs to another environment.
 
     Example:
@@ -53,10 +53,10 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def __init__(
         self,
-        env: Env,
+        base_env: Env,
         transform: Transform | Callable[[TensorDictBase], TensorDictBase] | None = None,
     ) -> None:
-        inner: EnvBase = as_env(env)
+        inner: EnvBase = as_env(base_env)
         self.transform = Compose() if transform is None else as_transform(transform)
         if type(inner) is TransformedEnv:
             taken, inner = inner.transform, inner.base_env

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from rl.core.keys import NestedKey, unwrap
+from rl.core.errors import SpecError
+from rl.core.keys import NestedKey, key_str, unwrap
+from rl.envs.base._checks import expected_entry
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
 
@@ -24,7 +27,7 @@ class ActionMask(Transform):
         mask_key: the mask.
 
     Raises:
-        SpecError: if the environment has no such entries.
+        SpecError: if the environment has no such entries, or the mask is not bool.
 
     Example:
         >>> from rl.envs import TicTacToeEnv, TransformedEnv
@@ -59,4 +62,9 @@ class ActionMask(Transform):
     def transform_specs(self, specs: Specs) -> None:
         """Check that the entries exist."""
         specs.read(self.action_key, self)
-        specs.written(self.mask_key, self)
+        for spec in specs.written(self.mask_key, self):
+            if spec[self.mask_key].dtype is not torch.bool:
+                raise SpecError(
+                    f"{self!r} reads a mask of booleans, and {key_str(self.mask_key)} is"
+                    f" {expected_entry(spec[self.mask_key])}: name the mask with mask_key="
+                )

@@ -8,11 +8,13 @@ from torch import Tensor
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import Categorical, OneHot, TensorSpec
+from rl.envs import _foreign
 from rl.envs.transforms._draws import RandomTransform
 
 __all__ = ["DiscreteActionProjection"]
 
 
+@_foreign.action_projection
 class DiscreteActionProjection(RandomTransform):
     """Gives the caller `max_actions` actions; those that the environment lacks become a random one of its own.
 

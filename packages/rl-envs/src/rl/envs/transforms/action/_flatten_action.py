@@ -9,12 +9,14 @@ from torch import Tensor
 
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
+from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._maps import from_the_end, mapped_spec
 
 __all__ = ["FlattenAction"]
 
 
+@_foreign.flatten_action
 class FlattenAction(Transform):
     """Gives the caller an action whose dimensions are flattened.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import Unbounded
+from rl.envs import _foreign
 from rl.envs.transforms._base import Reset, Step, Transform
 from rl.envs.transforms._entries import check_root_done
 from rl.envs.transforms._specs import Specs
@@ -19,6 +20,7 @@ from rl.envs.transforms._specs import Specs
 __all__ = ["Timer"]
 
 
+@_foreign.timer
 class Timer(Transform):
     """Writes durations in seconds: of the last step, of the caller between two calls (the policy), of the last reset.
 

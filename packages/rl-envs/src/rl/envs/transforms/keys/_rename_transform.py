@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from rl.core.errors import SpecError
-from rl.core.keys import NestedKey
+from rl.core.keys import NestedKey, key_str
 from rl.envs.transforms._base import Transform
 from rl.envs.transforms._specs import Specs
 
@@ -82,5 +82,11 @@ class RenameTransform(Transform):
             for spec in specs.read(key, self):
                 moved.append((spec, out, spec[key].clone()))
                 del spec[key]
+        every = (specs.observation, specs.reward, specs.done, specs.action, specs.state)
         for spec, out, leaf in moved:
+            others = [one for one in every if one is not specs.state or spec is specs.state]
+            if any(one.get(out, None) is not None for one in others):
+                raise SpecError(
+                    f"{self!r} writes {key_str(out)}, which the environment has already: choose another key"
+                )
             spec[out] = leaf

@@ -13,6 +13,7 @@ from rl.core.errors import RLError
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.specs import TensorSpec
 from rl.envs.transforms._base import Transform
+from rl.envs.transforms._compose import Compose
 from rl.envs.transforms._maps import mapped_spec
 
 __all__ = ["ObservationNorm"]
@@ -22,7 +23,7 @@ class ObservationNorm(Transform):
     """Affine map of observations: ``x * scale + loc``, or ``(x - loc) / scale`` if `standard_normal`.
 
     `loc` and `scale` are given, or measured with `init_stats` after the transform is in its environment; until then
-    entries pass unchanged.
+    the environment cannot be stepped.
 
     Args:
         loc: number or tensor; measured if None.
@@ -33,6 +34,9 @@ class ObservationNorm(Transform):
         out_keys_inv: the caller's entries; `in_keys_inv` if None.
         standard_normal: which of the two maps.
         eps: smallest scale.
+
+    Raises:
+        RLError: where it is applied without statistics.
 
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
@@ -62,6 +66,7 @@ class ObservationNorm(Transform):
         self.loc = None if loc is None else torch.as_tensor(loc)
         self.scale = None if scale is None else torch.as_tensor(scale).clamp_min(eps)
         self._recorded: dict[NestedKey, list[Tensor]] | None = None
+        self._measuring = False  # this transform or another one of its environment
 
     @property
     def initialized(self) -> bool:
@@ -103,12 +108,17 @@ class ObservationNorm(Transform):
         if chosen not in self.in_keys:
             raise RLError(f"{self!r} does not read {key_str(chosen)}")
         self._recorded = {}
+        alike = [one for one in _chain(env.transform) if isinstance(one, ObservationNorm)]
+        for one in alike:
+            one._measuring = True  # noqa: SLF001  # another of this class
         try:
             with torch.no_grad():
                 env.rollout(num_iter, break_when_any_done=False)
             values = torch.stack(self._recorded[chosen][:num_iter], len(env.batch_size))
         finally:
             self._recorded = None
+            for one in alike:
+                one._measuring = False  # noqa: SLF001
         dims = list(range(len(env.batch_size) + 1)) if reduce_dim is None else reduce_dim
         dims = [dims] if isinstance(dims, int) else list(dims)
         dims = [dim % values.ndim for dim in dims]
@@ -130,20 +140,28 @@ class ObservationNorm(Transform):
 
     def _apply(self, value: Tensor) -> Tensor:
         if self.loc is None or self.scale is None:
-            return value
+            return self._unmeasured(value)
         loc, scale = self.loc.to(value.device), self.scale.to(value.device)
         return (value - loc) / scale if self.standard_normal else value * scale + loc
 
     def _inverse(self, value: Tensor) -> Tensor:
         if self.loc is None or self.scale is None:
-            return value
+            return self._unmeasured(value)
         loc, scale = self.loc.to(value.device), self.scale.to(value.device)
         return value * scale + loc if self.standard_normal else (value - loc) / scale
+
+    def _unmeasured(self, value: Tensor) -> Tensor:
+        if not self._measuring:
+            raise RLError(
+                f"{self!r} has no statistics: call init_stats(n) of the transform in its environment, or give loc= and"
+                " scale="
+            )
+        return value
 
     leafwise = True
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        return mapped_spec(spec, self._apply)
+        return mapped_spec(spec, self._apply) if self.initialized else spec
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics."""
@@ -154,3 +172,7 @@ class ObservationNorm(Transform):
         self.loc, self.scale = state["loc"], state["scale"]
         if self._parent is not None:
             self._parent.refresh()
+
+
+def _chain(transform: Any) -> list[Any]:
+    return transform.transforms if isinstance(transform, Compose) else [transform]

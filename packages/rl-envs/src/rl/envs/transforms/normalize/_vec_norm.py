@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import RLError, SpecError
-from rl.core.keys import NestedKey
+from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.specs import TensorSpec, Unbounded
 from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
@@ -211,11 +211,20 @@ class VecNorm(Transform):
         Args:
             env: an environment with the specs of all of them.
             keys: entries; all observations and rewards of a floating dtype if None.
+
+        Raises:
+            SpecError: if the environment does not write one of the keys.
         """
         parts = (env.observation_spec_unbatched, env.full_reward_spec_unbatched)
         specs = {key: part[key] for part in parts for key in leaf_keys(part)}
         floating = [key for key, spec in specs.items() if _is_floating(spec)]
-        chosen = floating if keys is None else list(keys)
+        chosen = floating if keys is None else [unwrap(key) for key in keys]
+        absent = [key_str(key) for key in chosen if key not in specs]
+        if absent:
+            raise SpecError(
+                f"VecNorm.build_td_for_shared_vecnorm: the environment does not write {', '.join(absent)}; it has"
+                f" {list(specs)}"
+            )
         shared = TensorDict({key: TensorDict(RunningStats(specs[key].shape, 1.0).tensors) for key in chosen})
         return shared.share_memory_()
 

@@ -8,11 +8,13 @@ from typing import Any
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec, Unbounded
+from rl.envs import _foreign
 from rl.envs.transforms._base import Transform
 
 __all__ = ["UnaryTransform"]
 
 
+@_foreign.unary
 class UnaryTransform(Transform):
     """Applies a function to each of its entries. Results have unbounded specs, whose shape a run on zeros shows.
 

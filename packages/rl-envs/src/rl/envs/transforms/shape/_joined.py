@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
@@ -72,15 +73,31 @@ class Joined(Transform):
             raise SpecError(
                 f"{self!r} joins entries of different dtypes: {dtypes}; convert them with DTypeCastTransform"
             )
-        bounded = [part for part in parts if isinstance(part, Bounded)]
-        if len(bounded) == len(parts):
-            low = self._join([part.space.low for part in bounded], 0)
-            high = self._join([part.space.high for part in bounded], 0)
-            joined: TensorSpec = Bounded(low, high, dtype=parts[0].dtype, device=specs.device)
-        else:
-            example = self._join([part.zero() for part in parts], 0)
-            joined = Unbounded(example.shape, dtype=example.dtype, device=specs.device)
+        try:
+            joined = self._joined_spec(parts, specs.device)
+        except (RuntimeError, IndexError) as error:
+            shapes = {key_str(key): tuple(part.shape) for key, part in zip(self.in_keys, parts, strict=True)}
+            raise SpecError(
+                f"{self!r} cannot join entries of the shapes {shapes}: {error}. Change them with UnsqueezeTransform or"
+                " FlattenObservation first"
+            ) from error
+        removed = [key for key in self.in_keys if self.del_keys and key != self.out_key]
+        needed = [key_str(key) for key in removed if specs.state.get(key, None) is not None]
+        if needed:
+            raise SpecError(
+                f"{self!r} would remove {', '.join(needed)}, which the environment reads at the next step: give"
+                " del_keys=False"
+            )
         if self.del_keys:
             for key in self.in_keys:
                 del specs.observation[key]
         specs.add("observation", self.out_key, joined, self)
+
+    def _joined_spec(self, parts: list[TensorSpec], device: torch.device | None) -> TensorSpec:
+        bounded = [part for part in parts if isinstance(part, Bounded)]
+        if len(bounded) < len(parts):
+            example = self._join([part.zero() for part in parts], 0)
+            return Unbounded(example.shape, dtype=example.dtype, device=device)
+        low = self._join([part.space.low for part in bounded], 0)
+        high = self._join([part.space.high for part in bounded], 0)
+        return Bounded(low, high, dtype=parts[0].dtype, device=device)

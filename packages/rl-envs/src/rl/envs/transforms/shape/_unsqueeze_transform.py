@@ -15,7 +15,7 @@ from rl.envs.transforms._maps import from_the_end, mapped_spec
 __all__ = ["UnsqueezeTransform"]
 
 
-@_foreign.positive_dim
+@_foreign.unsqueeze
 class UnsqueezeTransform(Transform):
     """Inserts a dimension of size 1.
 
