@@ -1,6 +1,7 @@
 """KLPENPPOLoss: the penalty, its weight, and where it has gradients."""
 
 import math
+from typing import ClassVar
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ class DiagonalNormal(Independent):
 class Opaque(Distribution):
     """A normal distribution that does not say so: its divergence has no formula."""
 
-    arg_constraints = {}
+    arg_constraints: ClassVar[dict] = {}
 
     def __init__(self, loc, scale):
         self.inner = DiagonalNormal(loc, scale)

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from rl.objectives.losses._base import LossModule
     from rl.objectives.losses._distributional_dqn import DistributionalDQNLoss
     from rl.objectives.losses._dqn import DQNLoss
+    from rl.objectives.losses._impala import ImpalaLoss
     from rl.objectives.losses._kl_pen_ppo import KLPENPPOLoss
     from rl.objectives.losses._ppo import ClipPPOLoss, PPOLoss
     from rl.objectives.losses._qr_dqn import QRDQNLoss
     from rl.objectives.losses._reinforce import ReinforceLoss
+    from rl.objectives.losses._rnd import RNDLoss
     from rl.objectives.targets._target_networks import HardUpdate, SoftUpdate
 
 __all__ = [
@@ -28,10 +30,12 @@ __all__ = [
     "DQNLoss",
     "DistributionalDQNLoss",
     "HardUpdate",
+    "ImpalaLoss",
     "KLPENPPOLoss",
     "LossModule",
     "PPOLoss",
     "QRDQNLoss",
+    "RNDLoss",
     "ReinforceLoss",
     "SoftUpdate",
     "TD0Estimator",
@@ -52,6 +56,8 @@ __getattr__, __dir__ = lazy_exports(
         "rl.objectives.losses._distributional_dqn": ["DistributionalDQNLoss"],
         "rl.objectives.losses._qr_dqn": ["QRDQNLoss"],
         "rl.objectives.losses._kl_pen_ppo": ["KLPENPPOLoss"],
+        "rl.objectives.losses._impala": ["ImpalaLoss"],
+        "rl.objectives.losses._rnd": ["RNDLoss"],
         "rl.objectives.losses._dqn": ["DQNLoss"],
         "rl.objectives.losses._base": ["LossModule"],
         "rl.objectives.losses._ppo": ["ClipPPOLoss", "PPOLoss"],

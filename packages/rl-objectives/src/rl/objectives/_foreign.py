@@ -70,6 +70,9 @@ _COEFFICIENTS: dict[str, Needless] = {
     "entropy_coef": ("use entropy_coeff=", None),
     "critic_coef": ("use critic_coeff=", None),
 }
+impala_loss = foreign_arguments(
+    needless={**{name: why for name, why in _POLICY.items() if name != "gamma"}, **_COEFFICIENTS}
+)
 reinforce_loss = foreign_arguments(needless=_POLICY)
 a2c_loss = foreign_arguments(needless={**_POLICY, **_COEFFICIENTS})
 ppo_loss = foreign_arguments(

@@ -24,6 +24,8 @@ def rl_components() -> Iterator[Component]:
         ("reinforce", "ReinforceLoss", "REINFORCE with a critic as baseline."),
         ("dqn", "DQNLoss", "Deep Q-learning, optionally double, with a target network."),
         ("ppo-kl", "KLPENPPOLoss", "Proximal policy optimization with a penalty on the divergence of the policies."),
+        ("impala", "ImpalaLoss", "V-trace actor-critic: off-policy policy gradient, for steps of an older policy."),
+        ("rnd", "RNDLoss", "Random network distillation: a predictor of random features, whose error is a reward."),
         ("c51", "DistributionalDQNLoss", "Distributional Q-learning with fixed atoms."),
         ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )

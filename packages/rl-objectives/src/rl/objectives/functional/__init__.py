@@ -13,6 +13,7 @@ too, and bootstraps unless it is terminated.
 
 from __future__ import annotations
 
+from rl.objectives.functional._distillation import ReturnScale, distillation_error, scale_by_returns
 from rl.objectives.functional._distributional import categorical_divergence, project_distribution, quantile_huber
 from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
 from rl.objectives.functional._policy_gradient import (
@@ -40,10 +41,12 @@ from rl.objectives.functional._td import (
 from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 
 __all__ = [
+    "ReturnScale",
     "adapted_penalty",
     "categorical_divergence",
     "clipped_surrogate",
     "distance",
+    "distillation_error",
     "generalized_advantage_estimate",
     "greedy_value",
     "penalized_surrogate",
@@ -52,6 +55,7 @@ __all__ = [
     "quantile_huber",
     "reduce",
     "reward2go",
+    "scale_by_returns",
     "surrogate",
     "td0_advantage_estimate",
     "td0_return_estimate",
