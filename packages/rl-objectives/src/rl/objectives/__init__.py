@@ -7,6 +7,7 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.core import compile_with_warmup
     from rl.objectives.__about__ import __version__
+    from rl.objectives._utils import distance_loss, group_optimizers, hold_out_net, hold_out_params
     from rl.objectives.estimators._gae import GAE
     from rl.objectives.estimators._kinds import ValueEstimators
     from rl.objectives.estimators._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
@@ -45,6 +46,10 @@ __all__ = [
     "ValueEstimators",
     "__version__",
     "compile_with_warmup",
+    "distance_loss",
+    "group_optimizers",
+    "hold_out_net",
+    "hold_out_params",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -52,6 +57,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "rl.core": ["compile_with_warmup"],
         "rl.objectives.__about__": ["__version__"],
+        "rl.objectives._utils": ["distance_loss", "group_optimizers", "hold_out_net", "hold_out_params"],
         "rl.objectives.losses._a2c": ["A2CLoss"],
         "rl.objectives.losses._distributional_dqn": ["DistributionalDQNLoss"],
         "rl.objectives.losses._qr_dqn": ["QRDQNLoss"],

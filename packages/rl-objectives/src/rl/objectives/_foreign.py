@@ -6,8 +6,10 @@ from rl.core.arguments import Needless, foreign_arguments
 
 __all__ = [
     "a2c_loss",
+    "distance_loss",
     "dqn_loss",
     "estimator",
+    "impala_loss",
     "ppo_loss",
     "reinforce_loss",
     "rolling",
@@ -100,4 +102,7 @@ dqn_loss = foreign_arguments(
 update = foreign_arguments(replaced={"loss_module": "use loss="})
 rolling = foreign_arguments(
     needless={"rolling_gamma": ("not available yet: a tensor gamma is always that of each step", None, True)}
+)
+distance_loss = foreign_arguments(
+    needless={"strict_shape": ("needless: shapes always have to agree, values are [*B, 1]", True)}
 )
