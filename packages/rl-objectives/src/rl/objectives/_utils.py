@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ O = TypeVar("O", bound=Optimizer)  # noqa: E741 - a type
 
 
 @contextmanager
-def hold_out_net(network: nn.Module) -> Iterator[nn.Module]:
+def hold_out_net(network: nn.Module) -> Generator[nn.Module]:
     """Context in which a network passes gradients on to its inputs, and gets none for its own parameters.
 
     Args:
@@ -36,16 +36,16 @@ def hold_out_net(network: nn.Module) -> Iterator[nn.Module]:
     """
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     for parameter in trained:
-        parameter.requires_grad_(requires_grad=False)
+        parameter.requires_grad = False
     try:
         yield network
     finally:
         for parameter in trained:
-            parameter.requires_grad_()
+            parameter.requires_grad = True
 
 
 @contextmanager
-def hold_out_params(parameters: Iterable[Tensor] | TensorDictBase) -> Iterator[list[Tensor] | TensorDictBase]:
+def hold_out_params(parameters: Iterable[Tensor] | TensorDictBase) -> Generator[list[Tensor] | TensorDictBase]:
     """Context that gives parameters as constants: detached tensors of the same memory.
 
     Args:

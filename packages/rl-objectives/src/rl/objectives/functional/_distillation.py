@@ -43,13 +43,13 @@ class ReturnScale(NamedTuple):
 
     Args:
         returns: discounted sum of each stream up to its last step, ``[*B, F]``.
-        count: number of sums seen.
+        seen: number of sums.
         mean: their mean.
         squares: sum of their squared differences from the mean.
     """
 
     returns: Tensor
-    count: Tensor
+    seen: Tensor
     mean: Tensor
     squares: Tensor
 
@@ -97,8 +97,8 @@ def scale_by_returns(
     mean = sums.mean()
     squares = (sums - mean).square().sum()
     if scale is not None:
-        total, away = scale.count + count, mean - scale.mean
-        squares = scale.squares + squares + away.square() * scale.count * count / total
+        total, away = scale.seen + count, mean - scale.mean
+        squares = scale.squares + squares + away.square() * scale.seen * count / total
         mean, count = scale.mean + away * count / total, total
     deviation = (squares / count).sqrt().clamp_min(torch.finfo(reward.dtype).eps)
     return reward / deviation, ReturnScale(sums.select(time_dim, 0), count, mean, squares)
