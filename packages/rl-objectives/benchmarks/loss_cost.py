@@ -1,4 +1,4 @@
-"""Losses against the same arithmetic in plain PyTorch: forward and backward, batches of 64 and 256, networks 17-256-256.
+"""Losses against the same arithmetic in plain PyTorch: forward and backward, batches of 64 and 256, 2 x 256 networks.
 
 The plain form is written here with the same networks, targets and outputs. Both run interleaved in one process on one
 thread; medians of CPU time of the thread, in microseconds, and ratios of CPU time, of wall time in brackets.
