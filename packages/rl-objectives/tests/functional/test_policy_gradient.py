@@ -141,6 +141,16 @@ def test_several_actions_are_scored_as_a_whole(kind):
     torch.testing.assert_close(gradient, expected)
 
 
+def test_reinforce_scores_several_actions_as_a_whole():
+    actor, critic = composite_actor(), networks()[1]
+    batch = composite_batch(actor)
+    log_prob = batch["move_log_prob"] + batch["arm", "force_log_prob"]
+    found = ReinforceLoss(actor, critic)(batch)["loss_actor"]
+    torch.testing.assert_close(found, -(log_prob * batch["advantage"].squeeze(-1)).mean())
+    found.backward()
+    assert actor[0].module.net.weight.grad.abs().sum() > 0
+
+
 def test_weights_and_shapes_of_several_actions_have_to_fit():
     actor, critic = composite_actor(), networks()[1]
     with pytest.raises(SpecError, match=r"entropies of the policy are 'move_entropy', \('arm', 'force_entropy'\)"):

@@ -1,6 +1,7 @@
 """KLPENPPOLoss: the penalty, its weight, and where it has gradients."""
 
 import math
+from typing import ClassVar
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ class DiagonalNormal(Independent):
 class Opaque(Distribution):
     """A normal distribution that does not say so: its divergence has no formula."""
 
-    arg_constraints = {}
+    arg_constraints: ClassVar[dict] = {}
 
     def __init__(self, loc, scale):
         self.inner = DiagonalNormal(loc, scale)
@@ -134,12 +135,20 @@ def test_the_weight_changes_in_training_mode_and_is_saved():
     assert again.beta.item() == 2.0
 
 
+def test_compiled_code_adapts_the_weight():
+    loss, batch = make(dtarg=1e-6)
+    out = torch.compile(loss, fullgraph=True, backend="aot_eager")(batch)
+    out["loss_objective"].backward()
+    assert (out["beta"].item(), loss.beta.item()) == (1.0, 2.0)
+
+
 @pytest.mark.parametrize("kind", [DiagonalNormal, Categorical])
 def test_the_loss_conforms(kind):
     loss, batch = make(kind)
     loss.eval()
-    assert loss.in_keys[-3:] == [*(["logits"] if kind is Categorical else ["loc", "scale"])][-1:] + loss.in_keys[-2:]
-    check_loss(loss, batch, frozen=["loc"] if kind is DiagonalNormal else ["logits"])
+    parameters = ["logits"] if kind is Categorical else ["loc", "scale"]
+    assert loss.in_keys == ["observation", "action", "action_log_prob", *parameters, "advantage", "value_target"]
+    check_loss(loss, batch, frozen=parameters)
     assert loss.out_keys[-2:] == ["kl", "beta"]
 
 

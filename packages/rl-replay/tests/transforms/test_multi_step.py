@@ -9,7 +9,7 @@ from tensordict import NonTensorStack, TensorDict
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
 from rl.core.testing import check_transform
-from rl.replay import LazyTensorStorage, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
+from rl.replay import LazyTensorStorage, MultiStep, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 
 GAMMA = 0.9
 
@@ -258,3 +258,27 @@ def test_the_target_of_dqn_equals_a_loop(gamma):
                 target += gamma**k * net(data["next", "observation"][t + k - 1]).max().item()
             chosen = net(data["observation"][t])[data["action"][t]].item()
             assert stored["td_error"][t].item() == pytest.approx(abs(target - chosen), abs=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 3, 7])
+@pytest.mark.parametrize("batch", [(20,), (2, 9), (2, 3, 5)], ids=str)
+def test_windows_of_a_collected_batch_end_with_it(n, batch):
+    td = stream(*batch)
+    before = td.clone()
+    found = MultiStep(GAMMA, n)(td)
+    assert found.batch_size == td.batch_size
+    rows = zip(found.reshape(-1, batch[-1]), td.reshape(-1, batch[-1]), strict=True)
+    for row, collected in rows:
+        torch.testing.assert_close(row, naive(collected, n))
+    torch.testing.assert_close(td, before)
+
+
+def test_a_collected_batch_without_steps_or_arguments_out_of_range_is_refused():
+    assert MultiStep(GAMMA, 5)(stream(2, 1))["steps_to_next_obs"].tolist() == [[[1]], [[1]]]
+    for wrong in (stream(3)[0], stream(2, 3)[:, :0]):
+        with pytest.raises(ShapeError, match=r"MultiStep: expected a batch \[\*B, T\]"):
+            MultiStep(GAMMA, 2)(wrong)
+    with pytest.raises(ContractError, match="MultiStep: n_steps must be an integer"):
+        MultiStep(GAMMA, 0)
+    with pytest.raises(ContractError, match=r"MultiStep reads .*'reward'"):
+        MultiStep(GAMMA, 2)(stream(4).exclude(("next", "reward")))

@@ -7,8 +7,10 @@ from rl.core.arguments import Needless, foreign_arguments
 __all__ = [
     "a2c_loss",
     "discrete_sac_loss",
+    "distance_loss",
     "dqn_loss",
     "estimator",
+    "impala_loss",
     "off_policy_loss",
     "ppo_loss",
     "reinforce_loss",
@@ -73,6 +75,9 @@ _COEFFICIENTS: dict[str, Needless] = {
     "entropy_coef": ("use entropy_coeff=", None),
     "critic_coef": ("use critic_coeff=", None),
 }
+impala_loss = foreign_arguments(
+    needless={**{name: why for name, why in _POLICY.items() if name != "gamma"}, **_COEFFICIENTS}
+)
 reinforce_loss = foreign_arguments(needless=_POLICY)
 a2c_loss = foreign_arguments(needless={**_POLICY, **_COEFFICIENTS})
 ppo_loss = foreign_arguments(
@@ -118,4 +123,7 @@ discrete_sac_loss = foreign_arguments(
 update = foreign_arguments(replaced={"loss_module": "use loss="})
 rolling = foreign_arguments(
     needless={"rolling_gamma": ("not available yet: a tensor gamma is always that of each step", None, True)}
+)
+distance_loss = foreign_arguments(
+    needless={"strict_shape": ("needless: shapes always have to agree, values are [*B, 1]", True)}
 )

@@ -31,6 +31,8 @@ def rl_components() -> Iterator[Component]:
         ("tqc", "TQCLoss", "Soft actor-critic with truncated mixtures of quantiles."),
         ("crossq", "CrossQLoss", "Soft actor-critic with batch normalization and without target networks."),
         ("ppo-kl", "KLPENPPOLoss", "Proximal policy optimization with a penalty on the divergence of the policies."),
+        ("impala", "ImpalaLoss", "V-trace actor-critic: off-policy policy gradient, for steps of an older policy."),
+        ("rnd", "RNDLoss", "Random network distillation: a predictor of random features, whose error is a reward."),
         ("c51", "DistributionalDQNLoss", "Distributional Q-learning with fixed atoms."),
         ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )

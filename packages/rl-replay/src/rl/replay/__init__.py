@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rl.replay.buffers._base import ReplayBuffer
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
+    from rl.replay.postprocs._multi_step import MultiStep
     from rl.replay.samplers._prioritized import PrioritizedSampler
     from rl.replay.samplers._random import RandomSampler
     from rl.replay.samplers._slices import SliceSampler
@@ -32,6 +33,7 @@ __all__ = [
     "LazyTensorStorage",
     "LinearScheduler",
     "ListStorage",
+    "MultiStep",
     "MultiStepTransform",
     "PolicyAgeFilter",
     "PrioritizedReplayBuffer",
@@ -57,6 +59,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay._slices.check": ["check_slices"],
         "rl.replay.buffers._base": ["ReplayBuffer"],
         "rl.replay.transforms._burn_in": ["BurnInTransform"],
+        "rl.replay.postprocs._multi_step": ["MultiStep"],
         "rl.replay.transforms._multi_step": ["MultiStepTransform"],
         "rl.replay.transforms._policy_age_filter": ["PolicyAgeFilter"],
         "rl.replay.writers._immutable": ["ImmutableDatasetWriter"],

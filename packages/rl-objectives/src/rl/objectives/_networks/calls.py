@@ -176,17 +176,17 @@ class NetworkCall:
     def __call__(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
         """The tensors under `out_keys`, from those under `in_keys` in `entries`."""
         if not self.states:
-            return self._run_apart(entries, batch_size)
+            return self._run_apart(entries, batch_size, self.out_keys)
         with set_recurrent_mode(True):
-            return self._run_apart(entries, batch_size)
+            return self._run_apart(entries, batch_size, self.out_keys)
 
-    def _run_apart(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
-        """The tensors under `out_keys`; shared parameters are constants."""
+    def _run_apart(self, entries: Entries, batch_size: torch.Size, wanted: Sequence[NestedKey]) -> list[Tensor]:
+        """The tensors under `wanted`; shared parameters are constants."""
         if self._apart is None:
-            return self._run(entries, batch_size, self.out_keys)
+            return self._run(entries, batch_size, wanted)
         parameters = dict(self.module.named_parameters())
         constants = {f"network.{name}": parameters[name].detach() for name in self._shared}
-        return torch.func.functional_call(self._apart, constants, (entries, batch_size, self.out_keys))
+        return torch.func.functional_call(self._apart, constants, (entries, batch_size, wanted))
 
     def after(self, entries: Entries, batch_size: torch.Size) -> list[Tensor]:
         """The tensors under `out_keys` of the outcome, from those below ``next``; for networks without state."""
@@ -195,7 +195,8 @@ class NetworkCall:
     def sequence(self, entries: Entries, batch_size: torch.Size) -> tuple[list[Tensor], list[Tensor]]:
         """The tensors under `out_keys`, and the states after each step, in the order of `states`."""
         with set_recurrent_mode(True):
-            found = self._run(entries, batch_size, [*self.out_keys, *[next_key(state.name) for state in self.states]])
+            wanted = [*self.out_keys, *[next_key(state.name) for state in self.states]]
+            found = self._run_apart(entries, batch_size, wanted)
         return found[: len(self.out_keys)], found[len(self.out_keys) :]
 
     def following(self, entries: Entries, after: Sequence[Tensor], batch_size: torch.Size) -> list[Tensor]:

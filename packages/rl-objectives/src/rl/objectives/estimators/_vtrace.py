@@ -143,9 +143,9 @@ class VTrace(ValueEstimatorBase):
                 f" {tuple(tensordict.batch_size)}; expected the shape of the batch; a distribution with one"
                 " log-probability for each dimension needs torch.distributions.Independent"
             )
-        return partial(self._off_policy, log_pi.unsqueeze(-1), log_mu.unsqueeze(-1))
+        return partial(self.off_policy, log_pi.unsqueeze(-1), log_mu.unsqueeze(-1))
 
-    def _off_policy(
+    def off_policy(
         self,
         log_pi: Tensor,
         log_mu: Tensor,
@@ -156,6 +156,7 @@ class VTrace(ValueEstimatorBase):
         terminated: Tensor,
         time_dim: int,
     ) -> tuple[Tensor, Tensor]:
+        """Advantage and value target, ``[*B, T, F]`` as all arguments are, log-probabilities included."""
         return vtrace_advantage_estimate(
             self.gamma,
             log_pi,
@@ -176,4 +177,4 @@ class VTrace(ValueEstimatorBase):
     ) -> tuple[Tensor, Tensor]:
         """Advantage and value target of on-policy steps, ``[*B, T, F]`` as all arguments are."""
         same = torch.zeros_like(reward)
-        return self._off_policy(same, same, value, next_value, reward, done, terminated, time_dim)
+        return self.off_policy(same, same, value, next_value, reward, done, terminated, time_dim)

@@ -20,6 +20,7 @@ from rl.objectives.functional._actor_critic import (
     temperature_loss,
     truncated_quantiles,
 )
+from rl.objectives.functional._distillation import ReturnScale, distillation_error, scale_by_returns
 from rl.objectives.functional._distributional import categorical_divergence, project_distribution, quantile_huber
 from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
 from rl.objectives.functional._policy_gradient import (
@@ -47,10 +48,12 @@ from rl.objectives.functional._td import (
 from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 
 __all__ = [
+    "ReturnScale",
     "adapted_penalty",
     "categorical_divergence",
     "clipped_surrogate",
     "distance",
+    "distillation_error",
     "expected_soft_value",
     "generalized_advantage_estimate",
     "greedy_value",
@@ -60,6 +63,7 @@ __all__ = [
     "quantile_huber",
     "reduce",
     "reward2go",
+    "scale_by_returns",
     "smoothed_action",
     "soft_value",
     "surrogate",

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from rl.objectives.losses._discrete_sac import DiscreteSACLoss
     from rl.objectives.losses._distributional_dqn import DistributionalDQNLoss
     from rl.objectives.losses._dqn import DQNLoss
+    from rl.objectives.losses._impala import ImpalaLoss
     from rl.objectives.losses._kl_pen_ppo import KLPENPPOLoss
     from rl.objectives.losses._ppo import ClipPPOLoss, PPOLoss
     from rl.objectives.losses._qr_dqn import QRDQNLoss
     from rl.objectives.losses._redq import REDQLoss
     from rl.objectives.losses._reinforce import ReinforceLoss
+    from rl.objectives.losses._rnd import RNDLoss
     from rl.objectives.losses._sac import SACLoss
     from rl.objectives.losses._td3 import TD3Loss
     from rl.objectives.losses._tqc import TQCLoss
@@ -29,11 +31,13 @@ __all__ = [
     "DQNLoss",
     "DiscreteSACLoss",
     "DistributionalDQNLoss",
+    "ImpalaLoss",
     "KLPENPPOLoss",
     "LossModule",
     "PPOLoss",
     "QRDQNLoss",
     "REDQLoss",
+    "RNDLoss",
     "ReinforceLoss",
     "SACLoss",
     "TD3Loss",
@@ -48,6 +52,8 @@ __getattr__, __dir__ = lazy_exports(
         "rl.objectives.losses._distributional_dqn": ["DistributionalDQNLoss"],
         "rl.objectives.losses._qr_dqn": ["QRDQNLoss"],
         "rl.objectives.losses._kl_pen_ppo": ["KLPENPPOLoss"],
+        "rl.objectives.losses._impala": ["ImpalaLoss"],
+        "rl.objectives.losses._rnd": ["RNDLoss"],
         "rl.objectives.losses._dqn": ["DQNLoss"],
         "rl.objectives.losses._crossq": ["CrossQLoss"],
         "rl.objectives.losses._ddpg": ["DDPGLoss"],

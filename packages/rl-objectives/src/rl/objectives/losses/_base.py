@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Contract
-from rl.core.errors import SpecError
-from rl.core.keys import NestedKey
+from rl.core.errors import ArgumentError, SpecError
+from rl.core.keys import NestedKey, as_tuple, nearest
 from rl.core.recurrent import State
 from rl.core.sequences import check_sequences
 from rl.objectives._batch.mask import MASK, valid_steps, without_padding
@@ -51,6 +51,46 @@ class LossModule(KeyedModule):
         self._estimators: list[ValueEstimatorBase] = []  # in a list: its networks are not held twice
         self._networks_before: dict[str, nn.Module] = {}
         self._states: tuple[State, ...] = ()
+
+    def __call__(self, tensordict: TensorDictBase | None = None, **tensors: Tensor) -> Any:
+        """Compute the losses of a batch, or of tensors by keyword: ``loss(observation=..., next_reward=...)``.
+
+        Keywords are the keys that the loss reads, the parts of a nested key joined by ``_``.
+
+        Args:
+            tensordict: the batch, ``[*B]``.
+            tensors: the entries of a batch, in place of it. Its shape is that of an entry whose shape after ``[*B]`` is
+                in the contract; without any it is the first dimension.
+
+        Returns:
+            The TensorDict of `forward`; for keywords a tuple in the order of `out_keys`, or the only output itself.
+
+        Raises:
+            ArgumentError: if both are given, or a keyword is not read.
+        """
+        if not tensors:
+            return super().__call__(tensordict)
+        if tensordict is not None:
+            raise ArgumentError(f"{type(self).__name__} got a batch and {', '.join(tensors)}: give one of them")
+        out = super().__call__(self._batch_of(tensors))
+        found = tuple(out.get(key) for key in self.out_keys)
+        return found[0] if len(found) == 1 else found
+
+    def _batch_of(self, tensors: dict[str, Tensor]) -> TensorDict:
+        """The batch of tensors by keyword."""
+        named = {"_".join(as_tuple(key.name)): key for key in self.derived().reads}
+        for name in tensors:
+            if name not in named:
+                close = nearest(name, named)
+                hint = "" if close is None else f"; did you mean {close!r}?"
+                raise ArgumentError(f"{type(self).__name__} reads no {name!r}; it reads {', '.join(named)}{hint}")
+        inner = ((tensors[name], key.shape) for name, key in named.items() if name in tensors)
+        sizes = (value.shape[: value.ndim - len(shape)] for value, shape in inner if shape is not None)
+        size = next(sizes, next(iter(tensors.values())).shape[:1])
+        td = TensorDict({}, batch_size=size)
+        for name, value in tensors.items():
+            td.set(named[name].name, value)
+        return td
 
     @abstractmethod
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

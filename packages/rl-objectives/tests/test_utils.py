@@ -1,0 +1,76 @@
+"""Helpers of training loops."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+from rl.core.errors import ArgumentError, ShapeError, SpecError
+from rl.objectives import distance_loss, group_optimizers, hold_out_net, hold_out_params
+
+
+def test_a_network_that_is_held_out_gets_no_gradient_and_is_restored():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    net[0].bias.requires_grad_(False)
+    before = [p.requires_grad for p in net.parameters()]
+    x = torch.ones(1, 2, requires_grad=True)
+    with hold_out_net(net) as held:
+        held(x).sum().backward()
+    assert [p.requires_grad for p in net.parameters()] == before
+    assert all(p.grad is None for p in net.parameters())
+    torch.testing.assert_close(x.grad, (net[1].weight @ net[0].weight).detach())
+    with pytest.raises(ZeroDivisionError), hold_out_net(net):
+        _ = 1 / 0
+    assert [p.requires_grad for p in net.parameters()] == before
+
+
+def test_parameters_that_are_held_out_share_their_memory():
+    weight = nn.Parameter(torch.ones(2))
+    with hold_out_params([weight]) as (one,), hold_out_params(TensorDict(w=weight)) as td:
+        for held in (one, td["w"]):
+            assert not held.requires_grad
+            assert held.data_ptr() == weight.data_ptr()
+    assert weight.requires_grad
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop])
+def test_one_optimizer_does_what_two_do(kind):
+    def run(joined):
+        torch.manual_seed(0)
+        nets = [nn.Linear(3, 1), nn.Linear(3, 1)]
+        optimizers = [
+            kind(net.parameters(), lr=lr, weight_decay=0.1) for net, lr in zip(nets, (1e-1, 1e-2), strict=True)
+        ]
+        for step in range(4):
+            if step == 2 and joined:  # with the state that they have by then
+                optimizers = [group_optimizers(*optimizers)]
+            for one in optimizers:
+                one.zero_grad()
+            sum(net(torch.ones(1, 3)).square().sum() for net in nets).backward()
+            for one in optimizers:
+                one.step()
+        return [p.detach() for net in nets for p in net.parameters()]
+
+    torch.testing.assert_close(run(True), run(False))
+
+
+def test_optimizers_that_do_not_fit_are_refused():
+    weight = nn.Parameter(torch.ones(1))
+    one = torch.optim.Adam([weight])
+    with pytest.raises(SpecError, match="of one class, got Adam, SGD"):
+        group_optimizers(one, torch.optim.SGD([nn.Parameter(torch.ones(1))]))
+    with pytest.raises(SpecError, match="got none"):
+        group_optimizers()
+    with pytest.raises(SpecError, match="a parameter in two optimizers"):
+        group_optimizers(one, torch.optim.Adam([weight]))
+
+
+def test_the_distance_has_the_name_and_the_arguments_of_torchrl():
+    one, two = torch.tensor([3.0, 0.5]), torch.tensor([1.0, 0.0])
+    assert distance_loss(one, two, loss_function="smooth_l1", strict_shape=True).tolist() == [1.5, 0.125]
+    with pytest.raises(ShapeError, match="would broadcast"):
+        distance_loss(one, two.unsqueeze(-1), "l2")
+    with pytest.raises(ArgumentError, match="strict_shape=False: needless"):
+        distance_loss(one, two, "l2", strict_shape=False)
+    with pytest.raises(SpecError, match="knows no loss 'l3'"):
+        distance_loss(one, two, "l3")
