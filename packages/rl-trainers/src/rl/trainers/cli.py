@@ -1,4 +1,4 @@
-"""The commands ``rl train``, ``rl eval`` and ``rl plot``."""
+"""The commands ``rl train``, ``rl eval``, ``rl plot`` and ``rl presets``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from rl.core.errors import RLError
-from rl.trainers._command.arguments import UsageError, parse_train, unknown
+from rl.core.registry import components, load
+from rl.trainers._command.arguments import UsageError, find_recipe, parse_train, unknown
+from rl.trainers._command.presets import described_preset, presets_page
 from rl.trainers._run.signals import SavedInterrupt
 from rl.trainers._storage.folder import RunFolder
 
-__all__ = ["evaluate", "plot", "train"]
+__all__ = ["evaluate", "plot", "presets", "train"]
 
 
 def train(argv: Sequence[str]) -> int:
@@ -52,6 +54,8 @@ def _train(argv: Sequence[str]) -> int:
         return 0
     if arguments.display != "none":
         sys.stdout.write(f"rl train: {arguments.recipe.name} on {arguments.config.env}; importing libraries ...\n")
+        if arguments.preset is not None:
+            sys.stdout.write(f"{described_preset(arguments.preset)}\n")
         sys.stdout.flush()
     train = arguments.recipe.load_train()
     result = train(arguments.config, out=arguments.out, resume=arguments.resume, display=arguments.display)
@@ -88,6 +92,25 @@ def plot(argv: Sequence[str]) -> int:
     title = f"{config['recipe']} on {config.get('env')}, seed {config.get('seed')}"
     plot_learning_curve(folder.metrics, folder.curve, title)
     sys.stdout.write(f"{folder.curve}\n")
+    return 0
+
+
+def presets(argv: Sequence[str]) -> int:
+    """Run ``rl presets ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+    """
+    parser = _Parser("rl presets", description="List the presets of recipes, and the returns measured with them.")
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show all settings of its presets")
+    try:
+        options = parser.parse_args(list(argv))
+        named = None if options.recipe is None else find_recipe(options.recipe)
+    except UsageError as error:
+        sys.stderr.write(f"rl presets: {error}\n")
+        return 2
+    recipes = [load("recipe", component.name) for component in components("recipe")] if named is None else [named]
+    sys.stdout.write(presets_page(recipes, settings=named is not None))
     return 0
 
 

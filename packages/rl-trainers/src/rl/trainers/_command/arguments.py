@@ -6,8 +6,8 @@ import dataclasses
 import inspect
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
@@ -19,11 +19,12 @@ from rl.core.errors import RLError, SpecError
 from rl.core.registry import components, load
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.fields import ConfigField, config_fields
+from rl.trainers._config.presets import Preset, preset_for
 from rl.trainers._config.recipe import Recipe
 from rl.trainers._report.display import DisplayMode
 from rl.trainers._storage.folder import RunFolder
 
-__all__ = ["TrainArguments", "UsageError", "parse_train", "unknown", "usage"]
+__all__ = ["TrainArguments", "UsageError", "find_recipe", "parse_train", "unknown", "usage"]
 
 
 class UsageError(RLError, ValueError):
@@ -32,24 +33,36 @@ class UsageError(RLError, ValueError):
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """Parsed arguments of ``rl train``."""
+    """Parsed arguments of ``rl train``.
+
+    Args:
+        preset: the preset that applies, with the settings that it decides: those that nothing else sets.
+    """
 
     recipe: Recipe
     config: RunConfig
     out: str | None
     resume: str | None
     display: Any
+    preset: Preset | None = None
 
 
 _CONTROL = (
     ConfigField("out", str | None, None, "the run folder, which must not exist [runs/RECIPE-ENV-SEED-COUNTER]"),
     ConfigField("resume", str | None, None, "an earlier run's folder; it continues from its last checkpoint"),
     ConfigField("config", str | None, None, "a YAML file with settings, for example another run's config.yaml"),
+    ConfigField(
+        "preset",
+        str,
+        "auto",
+        "settings for an environment, by name (`rl presets` lists them): auto takes those of --env if there are any,"
+        " and none with --config or --resume; none takes none. Options and config files take precedence.",
+    ),
     ConfigField("display", str, "auto", "progress as a live panel (rich), lines (plain), not at all (none), or auto"),
 )
 
 
-_COMMAND_LINE_ONLY = ("out", "resume", "config")
+_COMMAND_LINE_ONLY = ("out", "resume", "config", "preset")
 
 
 def usage() -> str:
@@ -77,12 +90,12 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
         return usage()
     given = _dashes_to_underscores(words[1:] if named else words)
     name = words[0] if named else _recipe_of_files(given)
-    recipe = _recipe(name)
+    recipe = find_recipe(name)
     parser = _parser(recipe)
     given = _collected(given, {field.name for field in config_fields(recipe.config) if field.repeated})
     if {"-h", "--help"} & set(given):
         return _help_page(parser, recipe)
-    values = _parse(parser, given)
+    preset, values = _parse(parser, recipe, given)
     control = {field.name: values.pop(field.name) for field in _CONTROL}
     if control["resume"] and control["out"]:
         raise UsageError("--resume continues in the folder that it names: remove --out")
@@ -92,11 +105,19 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     try:
         config = recipe.config(**values)
     except SpecError as error:
-        raise UsageError(str(error)) from error
-    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"])
+        decided = (
+            "" if preset is None else f"; settings of the preset {preset.name} apply, --preset none leaves them out"
+        )
+        raise UsageError(f"{error}{decided}") from error
+    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"], preset)
 
 
-def _recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name.
+
+    Raises:
+        UsageError: if there is none.
+    """
     known = [component.name for component in components("recipe")]
     if name not in known:
         close = get_close_matches(name, known, n=1)
@@ -118,12 +139,14 @@ def _recipe_of_files(given: Sequence[str]) -> str:
 
 
 def _value_of(option: str, given: Sequence[str]) -> str | None:
+    """The last value of an option."""
+    found = None
     for i, word in enumerate(given):
         if word.startswith(option + "="):
-            return word.split("=", 1)[1]
+            found = word.split("=", 1)[1]
         if word == option and i + 1 < len(given):
-            return given[i + 1]
-    return None
+            found = given[i + 1]
+    return found
 
 
 def _dashes_to_underscores(words: Sequence[str]) -> list[str]:
@@ -194,11 +217,13 @@ def _escaped(text: str) -> str:
 def _help_page(parser: ArgumentParser, recipe: Recipe) -> str:
     title = inspect.cleandoc(recipe.config.__doc__ or "").partition("\nArgs:")[0].strip()
     page = re.sub(r"--\w*_\w*", lambda match: match[0].replace("_", "-"), parser.format_help())
-    return f"{page}\n{title}\n"
+    names = ", ".join(recipe.load_presets())
+    presets = f"\nPresets, which --env finds (rl presets {recipe.name} shows them): {names}\n" if names else ""
+    return f"{page}\n{title}\n{presets}"
 
 
-def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
-    """Values of all options: from the command line, else from the files it names, else the defaults."""
+def _parse(parser: ArgumentParser, recipe: Recipe, given: Sequence[str]) -> tuple[Preset | None, dict[str, Any]]:
+    """The preset, and values of all options: from the command line, the files it names, the preset, or the defaults."""
     options = [action.dest for action in parser._actions]  # noqa: SLF001 - argparse has no other list
     for word in given:
         option = word.partition("=")[0]
@@ -207,12 +232,43 @@ def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
     try:
         integers = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
         files = {name: _whole(v) if name in integers else v for name, v in _file_values(parser, given, options).items()}
-        namespace = parser.parse_object(files) if files else parser.get_defaults()
-        return dict(vars(parser.parse_args(_integer_words(given, integers), namespace=namespace)))
+        words = _integer_words(given, integers)
+        preset = _preset(recipe, words, files)
+        below = {**({} if preset is None else preset.settings), **files}
+        namespace = parser.parse_object(below) if below else parser.get_defaults()
+        return preset, dict(vars(parser.parse_args(words, namespace=namespace)))
     except ArgumentError as error:
         raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
     except (SystemExit, RecursionError) as error:
         raise UsageError(f"cannot understand: {' '.join(given)[:200]}") from error
+
+
+def _preset(recipe: Recipe, given: Sequence[str], files: Mapping[str, Any]) -> Preset | None:
+    """The preset that applies, less the settings that an option or a file gives; None if nothing of it is left.
+
+    Raises:
+        UsageError: if there is no preset of that name.
+    """
+    name = _value_of("--preset", given) or "auto"
+    by_file = any(_value_of(option, given) is not None for option in ("--config", "--resume"))
+    if name == "none" or (name == "auto" and by_file):
+        return None
+    if _value_of("--resume", given) is not None:
+        raise UsageError("--resume continues with the settings of the run: remove --preset")
+    presets = recipe.load_presets()
+    if name == "auto":
+        preset = preset_for(presets, _value_of("--env", given) or recipe.config.env)
+    elif name in presets:
+        preset = presets[name]
+    else:
+        raise UsageError(
+            unknown(f"preset of {recipe.name} named", name, list(presets), more=f"rl presets {recipe.name}")
+        )
+    if preset is None:
+        return None
+    typed = {word.partition("=")[0].removeprefix("--") for word in given if word.startswith("--")}
+    left = {key: value for key, value in preset.settings.items() if key not in typed and key not in files}
+    return replace(preset, settings=left) if left else None
 
 
 def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence[str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class RunConfig:
             them; checkpoints contain them.
         normalize_reward: divide the rewards of training by the running standard deviation of their discounted return.
             Metrics and evaluations show the rewards of the environment.
-        clip_actions: actions of the policy are normal without bounds, and clipped to those of the environment; otherwise
+        clip_actions: actions of the policy are normal without bounds, and clipped to those of the environment; else
             they are tanh-normal, within the bounds. For vectors of bounded floats.
         frame_stack: last observations of an episode that the policy sees as one: vectors are joined in their last
             dimension, images in their channels.

@@ -141,4 +141,5 @@ DQN = Recipe(
     config=DQNConfig,
     train="rl.trainers.recipes.dqn._train:train_dqn",
     policy="rl.trainers.recipes.dqn._train:dqn_policy",
+    presets="rl.trainers.recipes.dqn:presets.yaml",
 )
