@@ -24,7 +24,7 @@ from rl.trainers._config.recipe import Recipe
 from rl.trainers._report.display import DisplayMode
 from rl.trainers._storage.folder import RunFolder
 
-__all__ = ["TrainArguments", "UsageError", "find_recipe", "parse_train", "unknown", "usage"]
+__all__ = ["TrainArguments", "UsageError", "find_recipe", "parse_train", "read_yaml", "unknown", "usage"]
 
 
 class UsageError(RLError, ValueError):
@@ -45,11 +45,19 @@ class TrainArguments:
     resume: str | None
     display: Any
     preset: Preset | None = None
+    seeds: tuple[int, ...] = ()
 
 
 _CONTROL = (
     ConfigField("out", str | None, None, "the run folder, which must not exist [runs/RECIPE-ENV-SEED-COUNTER]"),
     ConfigField("resume", str | None, None, "an earlier run's folder; it continues from its last checkpoint"),
+    ConfigField(
+        "seeds",
+        str | None,
+        None,
+        "several seeds, as in 0,1,2: runs one after the other, in folders seed-0, seed-1, ... of --out, with one plot"
+        " and one summary of all. The same command with the same --out continues.",
+    ),
     ConfigField("config", str | None, None, "a YAML file with settings, for example another run's config.yaml"),
     ConfigField(
         "preset",
@@ -62,7 +70,7 @@ _CONTROL = (
 )
 
 
-_COMMAND_LINE_ONLY = ("out", "resume", "config", "preset")
+_COMMAND_LINE_ONLY = ("out", "resume", "seeds", "config", "preset")
 
 
 def usage() -> str:
@@ -99,6 +107,7 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
     control = {field.name: values.pop(field.name) for field in _CONTROL}
     if control["resume"] and control["out"]:
         raise UsageError("--resume continues in the folder that it names: remove --out")
+    seeds = _seeds(control["seeds"], given)
     modes = get_args(DisplayMode)
     if control["display"] not in modes:
         raise UsageError(f"--display must be one of {', '.join(modes)}, got {control['display']!r}")
@@ -109,7 +118,25 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
             "" if preset is None else f"; settings of the preset {preset.name} apply, --preset none leaves them out"
         )
         raise UsageError(f"{error}{decided}") from error
-    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"], preset)
+    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"], preset, seeds)
+
+
+def _seeds(text: str | None, given: Sequence[str]) -> tuple[int, ...]:
+    """The seeds of ``--seeds``.
+
+    Raises:
+        UsageError: if they are no different integers from 0 to 2147483647, or another option excludes them.
+    """
+    if text is None:
+        return ()
+    for option in ("--seed", "--resume"):
+        if _value_of(option, given) is not None:
+            raise UsageError(f"--seeds makes a run for each seed: remove {option}")
+    words = text.strip("[]").split(",")
+    seeds = tuple(int(word) for word in words if word.strip().isdecimal())
+    if len({*seeds}) != len(words) or max(seeds) >= 2**31:
+        raise UsageError(f"--seeds must be different integers from 0 to 2147483647, as in 0,1,2, got {text}")
+    return seeds
 
 
 def find_recipe(name: str) -> Recipe:
@@ -134,7 +161,7 @@ def _recipe_of_files(given: Sequence[str]) -> str:
             continue
         if option == "--resume":
             return str(RunFolder.open(value).read_config()["recipe"])
-        return str(_read_yaml(value).get("recipe", "ppo"))
+        return str(read_yaml(value).get("recipe", "ppo"))
     return "ppo"
 
 
@@ -276,7 +303,7 @@ def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence
     for option, path in (("--resume", _value_of("--resume", given)), ("--config", _value_of("--config", given))):
         if path is None:
             continue
-        part = RunFolder.open(path).read_config() if option == "--resume" else _read_yaml(path)
+        part = RunFolder.open(path).read_config() if option == "--resume" else read_yaml(path)
         recipe = part.pop("recipe", None)
         mine = parser.prog.rpartition(" ")[2]
         if recipe not in (None, mine):
@@ -290,7 +317,7 @@ def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence
     return values
 
 
-def _read_yaml(path: str) -> dict[str, Any]:
+def read_yaml(path: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
