@@ -63,6 +63,8 @@ class RunConfig:
             Ctrl-C.
         threads: torch threads while training, at most as many as the machine has processors; small networks are
             fastest with 1. 0 leaves torch's setting.
+        compile: compile the loss with torch.compile after its first call; worth its time in long runs with larger
+            networks. Results are those without it up to rounding.
         loggers: logger components that get every row of metrics.
 
     Raises:
@@ -99,6 +101,7 @@ class RunConfig:
     log_every: int = 1_000
     checkpoint_every: int = 50_000
     threads: int = 1
+    compile: bool = False
     loggers: tuple[str, ...] = ("csv", "tensorboard")
 
     def __post_init__(self) -> None:

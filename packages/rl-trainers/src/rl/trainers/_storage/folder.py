@@ -142,6 +142,8 @@ class RunFolder:
             ) from error
         if not isinstance(values, dict) or "recipe" not in values:
             raise CheckpointError(f"{self.config} is damaged: it names no recipe; add the line 'recipe: ppo'")
+        if "updates_per_batch" in values:  # dqn of rl-trainers 0.3
+            values["updates_per_step"] = values.pop("updates_per_batch") / values.get("frames_per_batch", 64)
         return values
 
     def update_config(self, text: str) -> None:

@@ -105,6 +105,7 @@ class PPOConfig(RunConfig):
                 "learning_rate": above_zero,
                 "gae_lambda": in_range(0, 1),
                 "clip": (lambda c: 0 < c < 1, "in (0, 1)"),
+                "anneal_clip": (lambda given: not (given and self.compile), "false with compile=True"),
                 "clip_value": (lambda c: c >= 0, "0 or more"),
                 "init_log_scale": in_range(-5, 2),
                 "value_weight": (lambda w: w >= 0, "0 or more"),
