@@ -44,7 +44,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "observation_indices": (0, 2),
         "total_frames": 100_000,
         "num_envs": 8,
-        "updates_per_batch": 8,
+        "updates_per_step": 0.125,
         "minibatch_size": 512,
         "hidden": (64,),
         "gamma": 0.98,

@@ -22,7 +22,7 @@ PPO = PPOConfig(
     learning_rate=3e-3, policy="lstm",
 )  # fmt: skip
 DQN = DQNConfig(
-    **QUICK, total_frames=4096, frames_per_batch=64, learning_starts=256, updates_per_batch=8, epsilon_frames=2000,
+    **QUICK, total_frames=4096, frames_per_batch=64, learning_starts=256, updates_per_step=0.125, epsilon_frames=2000,
     sequence_length=8, burn_in=4, hidden=(16,), learning_rate=3e-3, policy="gru",
 )  # fmt: skip
 

@@ -92,7 +92,7 @@ ATARI = {**SMALL, "env": "ALE/Pong-v5", "atari": True, "total_frames": 2000, "nu
     ("train", "config"),
     [
         pytest.param(train_ppo, PPOConfig(**ATARI, frames_per_batch=400, minibatch_size=200, epochs=1), id="ppo"),
-        pytest.param(train_dqn, DQNConfig(**ATARI, frames_per_batch=200, learning_starts=400, updates_per_batch=2,
+        pytest.param(train_dqn, DQNConfig(**ATARI, frames_per_batch=200, learning_starts=400, updates_per_step=0.01,
                                           minibatch_size=16, buffer_size=400), id="dqn"),
     ],
 )  # fmt: skip

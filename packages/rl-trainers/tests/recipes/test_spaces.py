@@ -20,7 +20,10 @@ TINY = {"total_frames": 256, "num_envs": 2, "eval_every": 256, "eval_episodes": 
         "loggers": ("csv",), "hidden": (8,), "max_episode_steps": 20}  # fmt: skip
 RECIPES = {
     "ppo": (train_ppo, PPOConfig(**TINY, frames_per_batch=128, minibatch_size=64, epochs=1)),
-    "dqn": (train_dqn, DQNConfig(**TINY, learning_starts=64, updates_per_batch=2, minibatch_size=16, buffer_size=200)),
+    "dqn": (
+        train_dqn,
+        DQNConfig(**TINY, learning_starts=64, updates_per_step=0.05, minibatch_size=16, buffer_size=200),
+    ),
 }
 SEEN = ["SeenDiscrete-v0", "SeenChoices-v0", "SeenBits-v0", "SeenDouble-v0", "SeenImage-v0", "SeenTuple-v0", "Dict-v0"]
 

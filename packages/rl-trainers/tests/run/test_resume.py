@@ -21,7 +21,7 @@ SMALL = {
 }
 PPO = PPOConfig(**SMALL, frames_per_batch=128, minibatch_size=32, epochs=2, hidden=(16,))
 DQN = DQNConfig(
-    **SMALL, frames_per_batch=64, learning_starts=128, updates_per_batch=4, buffer_size=300, minibatch_size=16
+    **SMALL, frames_per_batch=64, learning_starts=128, updates_per_step=0.0625, buffer_size=300, minibatch_size=16
 )
 GYM = {"env": "CartPole-v1", "num_envs": 2}
 PREPROCESSED = {**GYM, "normalize_observation": True, "normalize_reward": True, "frame_stack": 2, "frame_skip": 2}
@@ -39,6 +39,8 @@ CASES = [
     pytest.param(train_dqn, DQN, id="dqn-soft"),
     pytest.param(train_dqn, dataclasses.replace(DQN, target_tau=0.0, target_every=200), id="dqn-hard"),
     pytest.param(train_dqn, dataclasses.replace(DQN, **GYM), id="dqn-gymnasium"),
+    pytest.param(train_dqn, dataclasses.replace(DQN, n_step=3, sampler="prioritized:{alpha: 0.6}"), id="dqn-n-step"),
+    pytest.param(train_ppo, dataclasses.replace(PPO, anneal_clip=True, clip_value=0.2), id="ppo-clip"),
 ]
 
 

@@ -67,7 +67,9 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl
 def rl_commands() -> Iterator[Command]:
-    """``rl train``, ``rl eval`` and ``rl plot``."""
+    """``rl train``, ``rl eval``, ``rl plot``, ``rl presets`` and ``rl benchmark``."""
     yield Command(name="train", target="rl.trainers.cli:train", summary="Train an agent.")
     yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")
     yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw a run's learning curve again.")
+    yield Command(name="presets", target="rl.trainers.cli:presets", summary="List settings for environments.")
+    yield Command(name="benchmark", target="rl.trainers.cli:benchmark", summary="Train a list of cases; make a table.")

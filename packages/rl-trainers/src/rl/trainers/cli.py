@@ -1,4 +1,4 @@
-"""The commands ``rl train``, ``rl eval`` and ``rl plot``."""
+"""The commands ``rl train``, ``rl eval``, ``rl plot``, ``rl presets`` and ``rl benchmark``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import NoReturn, get_args
 
 from rl.core.errors import RLError
-from rl.trainers._command.arguments import UsageError, parse_train, unknown
+from rl.core.registry import components, load
+from rl.trainers._command.arguments import UsageError, find_recipe, parse_train, unknown
+from rl.trainers._command.cases import read_cases
+from rl.trainers._command.presets import described_preset, presets_page
+from rl.trainers._report.display import DisplayMode
 from rl.trainers._run.signals import SavedInterrupt
 from rl.trainers._storage.folder import RunFolder
 
-__all__ = ["evaluate", "plot", "train"]
+__all__ = ["benchmark", "evaluate", "plot", "presets", "train"]
 
 
 def train(argv: Sequence[str]) -> int:
@@ -52,7 +57,15 @@ def _train(argv: Sequence[str]) -> int:
         return 0
     if arguments.display != "none":
         sys.stdout.write(f"rl train: {arguments.recipe.name} on {arguments.config.env}; importing libraries ...\n")
+        if arguments.preset is not None:
+            sys.stdout.write(f"{described_preset(arguments.preset)}\n")
         sys.stdout.flush()
+    if arguments.seeds:
+        from rl.trainers._run.seeds import train_seeds
+
+        recipe, config = arguments.recipe, arguments.config
+        done = train_seeds(recipe, config, arguments.seeds, out=arguments.out, display=arguments.display)
+        return 130 if done is None else 0
     train = arguments.recipe.load_train()
     result = train(arguments.config, out=arguments.out, resume=arguments.resume, display=arguments.display)
     return 130 if result.interrupted else 0
@@ -89,6 +102,56 @@ def plot(argv: Sequence[str]) -> int:
     plot_learning_curve(folder.metrics, folder.curve, title)
     sys.stdout.write(f"{folder.curve}\n")
     return 0
+
+
+def presets(argv: Sequence[str]) -> int:
+    """Run ``rl presets ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, or 2 if the arguments cannot be understood.
+    """
+    parser = _Parser("rl presets", description="List the presets of recipes, and the returns measured with them.")
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show all settings of its presets")
+    try:
+        options = parser.parse_args(list(argv))
+        named = None if options.recipe is None else find_recipe(options.recipe)
+    except UsageError as error:
+        sys.stderr.write(f"rl presets: {error}\n")
+        return 2
+    recipes = [load("recipe", component.name) for component in components("recipe")] if named is None else [named]
+    sys.stdout.write(presets_page(recipes, settings=named is not None))
+    return 0
+
+
+def benchmark(argv: Sequence[str]) -> int:
+    """Run ``rl benchmark ARGUMENTS``.
+
+    Returns:
+        The exit status: 0, 2 if the arguments or the file cannot be understood, 130 if a run was interrupted.
+
+    Raises:
+        RLError: if a run fails, or the folder contains runs with other settings.
+    """
+    _search_current_folder()
+    parser = _Parser(
+        "rl benchmark",
+        description="Train all cases of a YAML file with all their seeds; write results.json, results.md and pictures."
+        " Runs that are complete are not repeated.",
+    )
+    parser.add_argument("file", metavar="FILE", help="YAML: seeds, and a list of cases")
+    parser.add_argument("--out", metavar="DIR", help="folder of the runs (default: the name of FILE without .yaml)")
+    parser.add_argument("--display", choices=get_args(DisplayMode), default="auto", help="as in rl train")
+    try:
+        options = parser.parse_args(list(argv))
+        cases = read_cases(options.file)
+    except UsageError as error:
+        sys.stderr.write(f"rl benchmark: {error}\n")
+        return 2
+
+    from rl.trainers._command.benchmark import run_cases
+
+    out = Path(options.file).with_suffix("").name if options.out is None else options.out
+    return 0 if run_cases(cases, Path(out), display=options.display) else 130
 
 
 def evaluate(argv: Sequence[str]) -> int:

@@ -6,8 +6,8 @@ import dataclasses
 import inspect
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
@@ -19,11 +19,12 @@ from rl.core.errors import RLError, SpecError
 from rl.core.registry import components, load
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.fields import ConfigField, config_fields
+from rl.trainers._config.presets import Preset, preset_for
 from rl.trainers._config.recipe import Recipe
 from rl.trainers._report.display import DisplayMode
 from rl.trainers._storage.folder import RunFolder
 
-__all__ = ["TrainArguments", "UsageError", "parse_train", "unknown", "usage"]
+__all__ = ["TrainArguments", "UsageError", "find_recipe", "parse_train", "read_yaml", "unknown", "usage"]
 
 
 class UsageError(RLError, ValueError):
@@ -32,24 +33,44 @@ class UsageError(RLError, ValueError):
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """Parsed arguments of ``rl train``."""
+    """Parsed arguments of ``rl train``.
+
+    Args:
+        preset: the preset that applies, with the settings that it decides: those that nothing else sets.
+    """
 
     recipe: Recipe
     config: RunConfig
     out: str | None
     resume: str | None
     display: Any
+    preset: Preset | None = None
+    seeds: tuple[int, ...] = ()
 
 
 _CONTROL = (
     ConfigField("out", str | None, None, "the run folder, which must not exist [runs/RECIPE-ENV-SEED-COUNTER]"),
     ConfigField("resume", str | None, None, "an earlier run's folder; it continues from its last checkpoint"),
+    ConfigField(
+        "seeds",
+        str | None,
+        None,
+        "several seeds, as in 0,1,2: runs one after the other, in folders seed-0, seed-1, ... of --out, with one plot"
+        " and one summary of all. The same command with the same --out continues.",
+    ),
     ConfigField("config", str | None, None, "a YAML file with settings, for example another run's config.yaml"),
+    ConfigField(
+        "preset",
+        str,
+        "auto",
+        "settings for an environment, by name (`rl presets` lists them): auto takes those of --env if there are any,"
+        " and none with --config or --resume; none takes none. Options and config files take precedence.",
+    ),
     ConfigField("display", str, "auto", "progress as a live panel (rich), lines (plain), not at all (none), or auto"),
 )
 
 
-_COMMAND_LINE_ONLY = ("out", "resume", "config")
+_COMMAND_LINE_ONLY = ("out", "resume", "seeds", "config", "preset")
 
 
 def usage() -> str:
@@ -77,26 +98,53 @@ def parse_train(argv: Sequence[str]) -> TrainArguments | str:
         return usage()
     given = _dashes_to_underscores(words[1:] if named else words)
     name = words[0] if named else _recipe_of_files(given)
-    recipe = _recipe(name)
+    recipe = find_recipe(name)
     parser = _parser(recipe)
     given = _collected(given, {field.name for field in config_fields(recipe.config) if field.repeated})
     if {"-h", "--help"} & set(given):
         return _help_page(parser, recipe)
-    values = _parse(parser, given)
+    preset, values = _parse(parser, recipe, given)
     control = {field.name: values.pop(field.name) for field in _CONTROL}
     if control["resume"] and control["out"]:
         raise UsageError("--resume continues in the folder that it names: remove --out")
+    seeds = _seeds(control["seeds"], given)
     modes = get_args(DisplayMode)
     if control["display"] not in modes:
         raise UsageError(f"--display must be one of {', '.join(modes)}, got {control['display']!r}")
     try:
         config = recipe.config(**values)
     except SpecError as error:
-        raise UsageError(str(error)) from error
-    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"])
+        decided = (
+            "" if preset is None else f"; settings of the preset {preset.name} apply, --preset none leaves them out"
+        )
+        raise UsageError(f"{error}{decided}") from error
+    return TrainArguments(recipe, config, control["out"], control["resume"], control["display"], preset, seeds)
 
 
-def _recipe(name: str) -> Recipe:
+def _seeds(text: str | None, given: Sequence[str]) -> tuple[int, ...]:
+    """The seeds of ``--seeds``.
+
+    Raises:
+        UsageError: if they are no different integers from 0 to 2147483647, or another option excludes them.
+    """
+    if text is None:
+        return ()
+    for option in ("--seed", "--resume"):
+        if _value_of(option, given) is not None:
+            raise UsageError(f"--seeds makes a run for each seed: remove {option}")
+    words = text.strip("[]").split(",")
+    seeds = tuple(int(word) for word in words if word.strip().isdecimal())
+    if len({*seeds}) != len(words) or max(seeds) >= 2**31:
+        raise UsageError(f"--seeds must be different integers from 0 to 2147483647, as in 0,1,2, got {text}")
+    return seeds
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name.
+
+    Raises:
+        UsageError: if there is none.
+    """
     known = [component.name for component in components("recipe")]
     if name not in known:
         close = get_close_matches(name, known, n=1)
@@ -113,17 +161,19 @@ def _recipe_of_files(given: Sequence[str]) -> str:
             continue
         if option == "--resume":
             return str(RunFolder.open(value).read_config()["recipe"])
-        return str(_read_yaml(value).get("recipe", "ppo"))
+        return str(read_yaml(value).get("recipe", "ppo"))
     return "ppo"
 
 
 def _value_of(option: str, given: Sequence[str]) -> str | None:
+    """The last value of an option."""
+    found = None
     for i, word in enumerate(given):
         if word.startswith(option + "="):
-            return word.split("=", 1)[1]
+            found = word.split("=", 1)[1]
         if word == option and i + 1 < len(given):
-            return given[i + 1]
-    return None
+            found = given[i + 1]
+    return found
 
 
 def _dashes_to_underscores(words: Sequence[str]) -> list[str]:
@@ -194,11 +244,13 @@ def _escaped(text: str) -> str:
 def _help_page(parser: ArgumentParser, recipe: Recipe) -> str:
     title = inspect.cleandoc(recipe.config.__doc__ or "").partition("\nArgs:")[0].strip()
     page = re.sub(r"--\w*_\w*", lambda match: match[0].replace("_", "-"), parser.format_help())
-    return f"{page}\n{title}\n"
+    names = ", ".join(recipe.load_presets())
+    presets = f"\nPresets, which --env finds (rl presets {recipe.name} shows them): {names}\n" if names else ""
+    return f"{page}\n{title}\n{presets}"
 
 
-def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
-    """Values of all options: from the command line, else from the files it names, else the defaults."""
+def _parse(parser: ArgumentParser, recipe: Recipe, given: Sequence[str]) -> tuple[Preset | None, dict[str, Any]]:
+    """The preset, and values of all options: from the command line, the files it names, the preset, or the defaults."""
     options = [action.dest for action in parser._actions]  # noqa: SLF001 - argparse has no other list
     for word in given:
         option = word.partition("=")[0]
@@ -207,12 +259,43 @@ def _parse(parser: ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
     try:
         integers = {action.dest for action in parser._actions if action.metavar == _METAVARS[int]}  # noqa: SLF001
         files = {name: _whole(v) if name in integers else v for name, v in _file_values(parser, given, options).items()}
-        namespace = parser.parse_object(files) if files else parser.get_defaults()
-        return dict(vars(parser.parse_args(_integer_words(given, integers), namespace=namespace)))
+        words = _integer_words(given, integers)
+        preset = _preset(recipe, words, files)
+        below = {**({} if preset is None else preset.settings), **files}
+        namespace = parser.parse_object(below) if below else parser.get_defaults()
+        return preset, dict(vars(parser.parse_args(words, namespace=namespace)))
     except ArgumentError as error:
         raise UsageError(_explained(_one_line(str(error)), parser.prog)) from error
     except (SystemExit, RecursionError) as error:
         raise UsageError(f"cannot understand: {' '.join(given)[:200]}") from error
+
+
+def _preset(recipe: Recipe, given: Sequence[str], files: Mapping[str, Any]) -> Preset | None:
+    """The preset that applies, less the settings that an option or a file gives; None if nothing of it is left.
+
+    Raises:
+        UsageError: if there is no preset of that name.
+    """
+    name = _value_of("--preset", given) or "auto"
+    by_file = any(_value_of(option, given) is not None for option in ("--config", "--resume"))
+    if name == "none" or (name == "auto" and by_file):
+        return None
+    if _value_of("--resume", given) is not None:
+        raise UsageError("--resume continues with the settings of the run: remove --preset")
+    presets = recipe.load_presets()
+    if name == "auto":
+        preset = preset_for(presets, _value_of("--env", given) or recipe.config.env)
+    elif name in presets:
+        preset = presets[name]
+    else:
+        raise UsageError(
+            unknown(f"preset of {recipe.name} named", name, list(presets), more=f"rl presets {recipe.name}")
+        )
+    if preset is None:
+        return None
+    typed = {word.partition("=")[0].removeprefix("--") for word in given if word.startswith("--")}
+    left = {key: value for key, value in preset.settings.items() if key not in typed and key not in files}
+    return replace(preset, settings=left) if left else None
 
 
 def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
@@ -220,7 +303,7 @@ def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence
     for option, path in (("--resume", _value_of("--resume", given)), ("--config", _value_of("--config", given))):
         if path is None:
             continue
-        part = RunFolder.open(path).read_config() if option == "--resume" else _read_yaml(path)
+        part = RunFolder.open(path).read_config() if option == "--resume" else read_yaml(path)
         recipe = part.pop("recipe", None)
         mine = parser.prog.rpartition(" ")[2]
         if recipe not in (None, mine):
@@ -234,7 +317,7 @@ def _file_values(parser: ArgumentParser, given: Sequence[str], options: Sequence
     return values
 
 
-def _read_yaml(path: str) -> dict[str, Any]:
+def read_yaml(path: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -31,8 +31,8 @@ class RunConfig:
             them; checkpoints contain them.
         normalize_reward: divide the rewards of training by the running standard deviation of their discounted return.
             Metrics and evaluations show the rewards of the environment.
-        clip_actions: actions of the policy are normal without bounds, and clipped to those of the environment;
-            otherwise they are tanh-normal, within the bounds. For vectors of bounded floats.
+        clip_actions: actions of the policy are normal without bounds, and clipped to those of the environment; else
+            they are tanh-normal, within the bounds. For vectors of bounded floats.
         frame_stack: last observations of an episode that the policy sees as one: vectors are joined in their last
             dimension, images in their channels.
         frame_skip: how often each action is repeated; rewards are added up, and the repetitions are one frame in all
@@ -63,6 +63,8 @@ class RunConfig:
             Ctrl-C.
         threads: torch threads while training, at most as many as the machine has processors; small networks are
             fastest with 1. 0 leaves torch's setting.
+        compile: compile the loss with torch.compile after its first call; worth its time in long runs with larger
+            networks. Results are those without it up to rounding.
         loggers: logger components that get every row of metrics.
 
     Raises:
@@ -99,6 +101,7 @@ class RunConfig:
     log_every: int = 1_000
     checkpoint_every: int = 50_000
     threads: int = 1
+    compile: bool = False
     loggers: tuple[str, ...] = ("csv", "tensorboard")
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from rl.trainers._config.config import RunConfig
+from rl.trainers._config.presets import Preset, read_presets
 
 __all__ = ["Recipe"]
 
@@ -23,6 +24,7 @@ class Recipe:
         config: a frozen dataclass on top of `RunConfig`, each field documented in its docstring.
         train: ``"module:function"``; called as ``train(config, out=, resume=, display=)``.
         policy: ``"module:function"``; called as ``policy(config, env)``, returns the untrained policy.
+        presets: ``"package:file"``, a YAML file of settings for environments, see `load_presets`; empty without one.
 
     Example:
         >>> from rl.trainers.recipes.ppo._config import PPO
@@ -34,6 +36,7 @@ class Recipe:
     config: type[RunConfig]
     train: str
     policy: str
+    presets: str = ""
 
     def load_train(self) -> Callable[..., Any]:
         """The function that trains."""
@@ -42,6 +45,16 @@ class Recipe:
     def load_policy(self) -> Callable[..., Any]:
         """The function that builds the untrained policy."""
         return _load(self.policy)
+
+    def load_presets(self) -> dict[str, Preset]:
+        """The presets of this recipe, by name of the environment.
+
+        Example:
+            >>> from rl.trainers.recipes.ppo._config import PPO, PPOConfig
+            >>> PPOConfig(env="Pendulum-v1", **PPO.load_presets()["Pendulum-v1"].settings).gamma
+            0.9
+        """
+        return read_presets(self.presets) if self.presets else {}
 
 
 def _load(target: str) -> Callable[..., Any]:

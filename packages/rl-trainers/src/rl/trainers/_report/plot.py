@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from rl.core.errors import RLError
 from rl.trainers._storage.files import write_atomic
 from rl.trainers.loggers._loggers import read_metrics
 
-__all__ = ["plot_learning_curve"]
+__all__ = ["plot_learning_curve", "plot_seeds"]
 
 
 def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
@@ -24,13 +28,8 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
         CheckpointError: if the file cannot be read.
         RLError: if the picture cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = read_metrics(metrics)
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = _axes(title)
     labels = {"rollout/return_mean": "training episodes (mean of the last 100)", "eval/return_mean": "evaluation"}
     for name, marker in (("rollout/return_mean", ""), ("eval/return_mean", "o")):
         points = [
@@ -38,12 +37,56 @@ def plot_learning_curve(metrics: Path, out: Path, title: str = "") -> None:
         ]
         if points:
             axes.plot(*zip(*points, strict=True), marker=marker, markersize=3, label=labels[name])
+    _save(figure, axes, out, f"rl plot {metrics.parent}")
+
+
+def plot_seeds(metrics: Sequence[Path], out: Path, title: str = "", reference: float | None = None) -> None:
+    """Draw the median and the interquartile range of the evaluations of several runs.
+
+    Args:
+        metrics: a ``metrics.csv`` of each run; only evaluations after the same frames in all of them are plotted.
+        out: the PNG file to write.
+        title: above the picture.
+        reference: return at which a line is drawn.
+
+    Raises:
+        CheckpointError: if a file cannot be read.
+        RLError: if the picture cannot be written.
+    """
+    runs = [read_metrics(path) for path in metrics]
+    curves = [
+        {x: y for x, y in zip(run["frames"], run["eval/return_mean"], strict=True) if not math.isnan(y)}
+        for run in runs
+        if run
+    ]
+    common = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
+    figure, axes = _axes(title)
+    if common:
+        values = np.array([[curve[x] for x in common] for curve in curves])
+        low, middle, high = np.percentile(values, (25, 50, 75), axis=0)
+        axes.plot(common, middle, marker="o", markersize=3, label=f"evaluation, median of {len(curves)}")
+        axes.fill_between(common, low, high, alpha=0.25, label="interquartile range")
+    if reference is not None:
+        axes.axhline(reference, color="gray", linestyle="--", label=f"reference {reference:g}")
+    _save(figure, axes, out, "repeat the command")
+
+
+def _axes(title: str) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
     axes.set(xlabel="frames", ylabel="return", title=title)
     axes.grid(visible=True, alpha=0.3)
-    if axes.lines:
+    return figure, axes
+
+
+def _save(figure: Any, axes: Any, out: Path, again: str) -> None:
+    if axes.get_legend_handles_labels()[0]:
         axes.legend()
     try:
         write_atomic(out, lambda path: figure.savefig(path, format="png", dpi=120))
     except OSError as error:
-        remedy = f"free some room, then: rl plot {metrics.parent}"
-        raise RLError(f"{out} cannot be written: {error.strerror}; {remedy}") from error
+        raise RLError(f"{out} cannot be written: {error.strerror}; free some room, then: {again}") from error

@@ -20,7 +20,7 @@ from rl.trainers._config.recipe import Recipe
 from rl.trainers._storage.files import remove_temporary, write_atomic
 from rl.trainers._storage.process import this_process
 
-__all__ = ["RunFolder", "config_yaml", "settings_of"]
+__all__ = ["RunFolder", "config_yaml", "file_name", "new_folder_of_runs", "settings_of"]
 
 
 class RunFolder:
@@ -101,8 +101,8 @@ class RunFolder:
             SpecError: if a setting cannot be written as YAML.
         """
         text = config_yaml(recipe.name, config)
-        candidates = _names(recipe.name, config) if path is None else [path]
-        folder = next((cls(name) for name in candidates if _made(Path(name))), None)
+        candidates = _names(recipe.name, config, config.seed) if path is None else [Path(path)]
+        folder = next((cls(name) for name in candidates if _made(name)), None)
         if folder is None:
             raise RLError(
                 f"the run folder {path} exists already and is not overwritten; name another one with"
@@ -142,11 +142,26 @@ class RunFolder:
             ) from error
         if not isinstance(values, dict) or "recipe" not in values:
             raise CheckpointError(f"{self.config} is damaged: it names no recipe; add the line 'recipe: ppo'")
+        if "updates_per_batch" in values:  # dqn of rl-trainers 0.3
+            values["updates_per_step"] = values.pop("updates_per_batch") / values.get("frames_per_batch", 64)
         return values
 
     def update_config(self, text: str) -> None:
         """Replace ``config.yaml``: a resumed run may last longer than it was meant to."""
         write_atomic(self.config, text)
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """``summary.json``; None if the run is not complete.
+
+        Raises:
+            CheckpointError: if it cannot be read.
+        """
+        if not self.summary.is_file():
+            return None
+        try:
+            return json.loads(self.summary.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.summary} is damaged: {error}; delete it, and resume the run") from error
 
     def write_summary(self, values: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
@@ -195,10 +210,28 @@ def settings_of(recipe: str, config: RunConfig) -> dict[str, Any]:
     return values
 
 
-def _names(recipe: str, config: RunConfig) -> Iterator[Path]:
-    """``runs/RECIPE-ENV-SEED-COUNTER``, for all counters."""
-    env = re.sub(r"[^A-Za-z0-9_.-]+", "-", config.env)
-    return (Path("runs") / f"{recipe}-{env}-{config.seed}-{count}" for count in itertools.count(1))
+def new_folder_of_runs(recipe: str, config: RunConfig) -> Path:
+    """A new folder ``runs/RECIPE-ENV-seeds-COUNTER``, for runs that differ in their seed.
+
+    Raises:
+        RLError: if it cannot be made.
+    """
+    return next(path for path in _names(recipe, config, "seeds") if _made(path))
+
+
+def file_name(text: str) -> str:
+    """`text` with a hyphen for what a file name should not have.
+
+    Example:
+        >>> file_name("ALE/Pong-v5")
+        'ALE-Pong-v5'
+    """
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
+
+
+def _names(recipe: str, config: RunConfig, label: object) -> Iterator[Path]:
+    """``runs/RECIPE-ENV-LABEL-COUNTER``, for all counters."""
+    return (Path("runs") / f"{recipe}-{file_name(config.env)}-{label}-{count}" for count in itertools.count(1))
 
 
 def _made(path: Path) -> bool:

@@ -21,7 +21,10 @@ class DQNConfig(RunConfig):
 
     Args:
         frames_per_batch: frames collected between two rounds of updates; `num_envs` divides it.
-        updates_per_batch: gradient steps of one round.
+        updates_per_step: gradient steps for each collected frame; a round has updates_per_step * frames_per_batch,
+            rounded.
+        n_step: steps whose rewards a target adds up before it takes the value of a state; 1 with a recurrent policy,
+            which has td_lambda.
         minibatch_size: transitions of one gradient step; with a recurrent policy a multiple of sequence_length.
         buffer_size: transitions that the replay buffer keeps; with a recurrent policy whole batches of them.
         sampler: how the replay buffer chooses transitions: NAME, 'NAME:{key: value}' or module:callable, for example
@@ -60,7 +63,8 @@ class DQNConfig(RunConfig):
     total_frames: int = 50_000
     num_envs: int = 1
     frames_per_batch: int = 64
-    updates_per_batch: int = 32
+    updates_per_step: float = 0.5
+    n_step: int = 1
     minibatch_size: int = 64
     buffer_size: int = 50_000
     sampler: str = "random"
@@ -94,7 +98,11 @@ class DQNConfig(RunConfig):
                     lambda n: n > 0 and n % self.num_envs == 0,
                     f"a multiple of num_envs ({self.num_envs})",
                 ),
-                "updates_per_batch": above_zero,
+                "updates_per_step": (
+                    lambda rate: rate * self.frames_per_batch >= 1,
+                    f"at least 1 / frames_per_batch ({1 / self.frames_per_batch:g})",
+                ),
+                "n_step": above_zero,
                 "minibatch_size": above_zero,
                 "buffer_size": (
                     lambda n: n >= max(self.minibatch_size, self.frames_per_batch),
@@ -125,6 +133,7 @@ class DQNConfig(RunConfig):
             check(
                 self,
                 {
+                    "n_step": (lambda n: n == 1, f"1 with policy={self.policy}, which has td_lambda"),
                     "sampler": (lambda name: name == "random", f"random with policy={self.policy}"),
                     "minibatch_size": (lambda n: n % length == 0, f"a multiple of sequence_length ({length})"),
                     "burn_in": (
@@ -141,4 +150,5 @@ DQN = Recipe(
     config=DQNConfig,
     train="rl.trainers.recipes.dqn._train:train_dqn",
     policy="rl.trainers.recipes.dqn._train:dqn_policy",
+    presets="rl.trainers.recipes.dqn:presets.yaml",
 )

@@ -19,15 +19,22 @@ from rl.core.interfaces import Env
 from rl.core.keys import ACTION, ACTION_VALUE, DONE, NEXT, TERMINATED, NestedKey, key_str
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.modules import EGreedyModule, QValueActor
-from rl.objectives import DQNLoss, HardUpdate, SoftUpdate
-from rl.replay import BurnInTransform, LazyTensorStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer
+from rl.objectives import DQNLoss, HardUpdate, SoftUpdate, compile_with_warmup
+from rl.replay import (
+    BurnInTransform,
+    LazyTensorStorage,
+    MultiStepTransform,
+    ReplayBuffer,
+    SliceSampler,
+    TensorDictReplayBuffer,
+)
 from rl.trainers._build.device import storing_device
 from rl.trainers._build.memory import replay_sampler, with_memory
 from rl.trainers._build.networks import action_of, described, described_observations, network
 from rl.trainers._build.optimizer import adam, descend, set_learning_rate
 from rl.trainers._evaluate.evaluator import Evaluator
 from rl.trainers._report.display import DisplayMode
-from rl.trainers._run.run import Run, TrainResult
+from rl.trainers._run.run import Run, Stateful, TrainResult
 from rl.trainers.recipes.dqn._config import DQN, DQNConfig
 
 __all__ = ["dqn_policy", "train_dqn"]
@@ -58,7 +65,7 @@ def train_dqn(
 
     Example:
         >>> import tempfile
-        >>> config = DQNConfig(total_frames=256, learning_starts=128, frames_per_batch=128, updates_per_batch=2,
+        >>> config = DQNConfig(total_frames=256, learning_starts=128, frames_per_batch=128, updates_per_step=0.02,
         ...                    eval_episodes=1, final_eval_episodes=1, loggers=("csv",))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     train_dqn(config, out=f"{folder}/run", display="none").train_frames
@@ -89,8 +96,10 @@ def train_dqn(
         storing_device=storing_device(config.device),
     )
     buffer = replay_buffer(config, policy)
-    learn = _Learner(config, loss, target, optimizer, buffer)
-    parts = {
+    multi_step = MultiStepTransform(config.n_step, config.gamma) if config.n_step > 1 else None
+    called = compile_with_warmup(loss) if config.compile else loss
+    learn = _Learner(config, called, target, optimizer, buffer, multi_step)
+    parts: dict[str, Stateful] = {
         "policy": policy,
         "loss": loss,
         "exploration": explore,
@@ -98,6 +107,8 @@ def train_dqn(
         "collector": collector,
         "buffer": buffer,
     }
+    if multi_step is not None:
+        parts["multi_step"] = multi_step  # the steps that it holds back
     evaluator = Evaluator(run.make_env, policy)
     with collector, run.training(evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "update")):
         while run.going:
@@ -158,13 +169,14 @@ class _Learner:
     def __init__(
         self,
         config: DQNConfig,
-        loss: DQNLoss,
+        loss: Any,
         target: SoftUpdate | HardUpdate,
         optimizer: torch.optim.Optimizer,
         buffer: ReplayBuffer,
+        multi_step: MultiStepTransform | None,
     ) -> None:
         self._config, self._loss, self._target = config, loss, target
-        self._optimizer, self._buffer = optimizer, buffer
+        self._optimizer, self._buffer, self._multi_step = optimizer, buffer, multi_step
         self._parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
         self._keys: list[NestedKey] = [*loss.in_keys, (NEXT, TERMINATED)]
         self._informed = isinstance(buffer, TensorDictReplayBuffer)
@@ -175,6 +187,11 @@ class _Learner:
     def remember(self, batch: TensorDictBase) -> None:
         """Put the transitions of a batch into the replay buffer."""
         stored = batch.select(*self._keys)
+        if self._multi_step is not None:
+            stored = self._multi_step.inv(stored)
+            if stored is None:
+                return  # all steps are held back
+            stored = stored.select(*self._keys, "gamma")
         if self._config.policy == "mlp":
             self._buffer.extend(stored.reshape(-1))
         else:
@@ -191,7 +208,7 @@ class _Learner:
         if frames < config.learning_starts or len(self._buffer) < self._least:
             return dict
         seen: list[tuple[Tensor, Tensor, Tensor]] = []
-        for _ in range(config.updates_per_batch):
+        for _ in range(round(config.updates_per_step * config.frames_per_batch)):
             batch = self._buffer.sample()
             out = self._loss(batch)
             if self._informed and batch.get("priority_weight", None) is not None:

@@ -16,8 +16,8 @@ class PPOConfig(RunConfig):
     """Proximal policy optimization with a clipped probability ratio.
 
     Schulman et al., "Proximal Policy Optimization Algorithms", 2017, with generalized advantage estimation
-    (Schulman et al., 2016). The defaults solve CartPole-v1. For Pendulum-v1:
-    ``num_envs=4, total_frames=100_000, frames_per_batch=4096, gamma=0.9``. For CartPole-v1 without velocities:
+    (Schulman et al., 2016). The defaults solve CartPole-v1; presets contain settings for
+    other environments (``rl presets ppo``). For CartPole-v1 without velocities:
     ``policy="lstm", observation_indices=(0, 2), total_frames=100_000, frames_per_batch=256, epochs=20, gamma=0.98,
     gae_lambda=0.8``.
 
@@ -105,6 +105,7 @@ class PPOConfig(RunConfig):
                 "learning_rate": above_zero,
                 "gae_lambda": in_range(0, 1),
                 "clip": (lambda c: 0 < c < 1, "in (0, 1)"),
+                "anneal_clip": (lambda given: not (given and self.compile), "false with compile=True"),
                 "clip_value": (lambda c: c >= 0, "0 or more"),
                 "init_log_scale": in_range(-5, 2),
                 "value_weight": (lambda w: w >= 0, "0 or more"),
@@ -137,4 +138,5 @@ PPO = Recipe(
     config=PPOConfig,
     train="rl.trainers.recipes.ppo._train:train_ppo",
     policy="rl.trainers.recipes.ppo._train:ppo_policy",
+    presets="rl.trainers.recipes.ppo:presets.yaml",
 )

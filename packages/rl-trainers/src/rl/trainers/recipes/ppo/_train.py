@@ -18,7 +18,7 @@ from rl.core import check_pipeline
 from rl.core.interfaces import Env
 from rl.core.keys import ADVANTAGE, STATE_VALUE, VALUE_TARGET, NestedKey
 from rl.modules import ProbabilisticActor
-from rl.objectives import ClipPPOLoss
+from rl.objectives import ClipPPOLoss, compile_with_warmup
 from rl.objectives.value import GAE
 from rl.trainers._build.actions import ActionDistribution, distribution_of
 from rl.trainers._build.device import storing_device
@@ -85,7 +85,8 @@ def train_ppo(
     collector = Collector(
         env, acting, frames_per_batch=config.frames_per_batch, storing_device=storing_device(config.device)
     )
-    learn = _Learner(config, loss, loss_with_diagnostics, optimizer)
+    losses: list[Any] = [loss, loss_with_diagnostics]
+    learn = _Learner(config, *(map(compile_with_warmup, losses) if config.compile else losses), optimizer)
     parts = {"policy": actor, "critic": critic, "optimizer": optimizer, "collector": collector}
     evaluator = Evaluator(run.make_env, actor)
     with (
@@ -133,7 +134,7 @@ class _Learner:
     """Epochs of minibatches over one batch: of single steps, or of sequences for a recurrent policy."""
 
     def __init__(
-        self, config: PPOConfig, loss: ClipPPOLoss, loss_with_diagnostics: ClipPPOLoss, optimizer: torch.optim.Optimizer
+        self, config: PPOConfig, loss: Any, loss_with_diagnostics: Any, optimizer: torch.optim.Optimizer
     ) -> None:
         self._config, self._optimizer = config, optimizer
         self._loss, self._loss_with_diagnostics = loss, loss_with_diagnostics

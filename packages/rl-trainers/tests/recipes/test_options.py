@@ -1,0 +1,143 @@
+"""Options of recipes against their effect: n-step targets, updates per step, compiling, and ppo's initial policy."""
+
+import dataclasses
+import functools
+import math
+
+import pytest
+import torch
+
+from rl.core.errors import SpecError
+from rl.modules import IndependentNormal, TanhNormal, set_exploration_type
+from rl.trainers import DQNConfig, PPOConfig, load_checkpoint, make_env, train_dqn, train_ppo
+from rl.trainers._build.envs import env_options
+from rl.trainers.recipes.dqn import _train as dqn
+from rl.trainers.recipes.ppo._train import ppo_networks
+
+QUICK = {"eval_every": 10**6, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "hidden": (8,)}
+DQN = DQNConfig(**QUICK, env="CartPole-v1", total_frames=192, num_envs=2, frames_per_batch=32, minibatch_size=16,
+                learning_starts=64, gamma=0.9, buffer_size=500)  # fmt: skip
+PPO = PPOConfig(**QUICK, env="CartPole-v1", total_frames=256, num_envs=2, frames_per_batch=128, minibatch_size=64,
+                epochs=2, anneal=False)  # fmt: skip
+
+
+def stored(config, monkeypatch, tmp_path):
+    """The replay buffer after a run, and the batches that were collected."""
+    seen, batches = {}, []
+    make, remember = dqn.replay_buffer, dqn._Learner.remember
+    monkeypatch.setattr(dqn, "replay_buffer", lambda *args: seen.setdefault("buffer", make(*args)))
+    monkeypatch.setattr(dqn._Learner, "remember", lambda self, batch: (batches.append(batch), remember(self, batch)))
+    train_dqn(config, out=tmp_path / str(config.n_step), display="none")
+    return seen["buffer"][:], torch.cat(batches, 1)
+
+
+def test_n_step_adds_up_the_rewards_of_an_episode(tmp_path, monkeypatch):
+    """Against a loop over each environment: CartPole-v1 pays 1 for a step."""
+    rows, steps = stored(dataclasses.replace(DQN, n_step=3), monkeypatch, tmp_path)
+    expected = {}
+    for env in range(2):
+        done = steps["next", "done"][env].flatten().tolist()
+        for t in range(len(done) - 3):
+            k = next((i + 1 for i in range(3) if done[t + i]), 3)
+            key = tuple(steps["observation"][env, t].tolist())
+            expected[key] = (sum(0.9**i for i in range(k)), 0.9**k, steps["next", "observation"][env, t + k - 1])
+    assert len(rows) == len(expected) == 192 - 2 * 3
+    for row in rows:
+        reward, discount, after = expected[tuple(row["observation"].tolist())]
+        assert float(row["next", "reward"]) == pytest.approx(reward)
+        assert float(row["gamma"]) == pytest.approx(discount)
+        assert torch.equal(row["next", "observation"], after)
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(0.5, 16 * 5), (2, 64 * 5), (0.04, 1 * 5)])
+def test_updates_per_step(rate, steps, tmp_path, monkeypatch):
+    count = []
+    descend = dqn.descend
+    monkeypatch.setattr(dqn, "descend", lambda *args: (count.append(1), descend(*args))[1])
+    train_dqn(dataclasses.replace(DQN, updates_per_step=rate), out=tmp_path / "run", display="none")
+    assert len(count) == steps  # five of six batches follow the first 64 frames
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "message"),
+    [
+        (DQN, {"updates_per_step": 0.01}, r"updates_per_step must be at least 1 / frames_per_batch \(0.03125\)"),
+        (DQN, {"n_step": 0}, "n_step must be above 0"),
+        (DQN, {"n_step": 2, "policy": "gru"}, "n_step must be 1 with policy=gru"),
+        (PPO, {"compile": True, "anneal_clip": True}, "anneal_clip must be false with compile"),
+        (PPO, {"init_log_scale": 9.0}, r"init_log_scale must be in \[-5, 2\]"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(config, change, message):
+    with pytest.raises(SpecError, match=message):
+        dataclasses.replace(config, **change)
+
+
+@pytest.mark.parametrize(("train", "config"), [(train_ppo, PPO), (train_dqn, DQN)], ids=["ppo", "dqn"])
+def test_a_compiled_update_gives_the_same_weights(train, config, tmp_path, monkeypatch):
+    compiled = []
+    original = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda model, **kw: (compiled.append(model), original(model, backend="eager"))[1]
+    )
+    policies = {}
+    for on in (False, True):
+        train(dataclasses.replace(config, compile=on), out=tmp_path / str(on), display="none")
+        policies[on] = load_checkpoint(tmp_path / str(on) / "checkpoints" / "last.safetensors")["policy"]
+    assert compiled
+    for name, weight in policies[False].items():
+        torch.testing.assert_close(policies[True][name], weight)
+
+
+def actor_of(**settings):
+    config = PPOConfig(env="Pendulum-v1", **settings)
+    env = make_env(config.env, 3, seed=0, **env_options(config))
+    torch.manual_seed(0)
+    return env, ppo_networks(config, env)[0]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_initial_scale(own):
+    env, actor = actor_of(init_log_scale=-1.5, state_independent_scale=own)
+    dist = actor.get_dist(env.reset())
+    assert torch.allclose(dist.scale, torch.full((3, 1), math.exp(-1.5)), atol=0 if own else 0.01)
+    assert (dist.scale.std() == 0) == own
+    assert ("log_scale" in "".join(actor.state_dict())) == own
+
+
+def test_clipped_actions_are_normal_and_reach_the_environment_within_its_bounds():
+    env, actor = actor_of(clip_actions=True, init_log_scale=2.0)
+    assert isinstance(actor.get_dist(env.reset()), IndependentNormal)
+    with set_exploration_type("random"), torch.no_grad():
+        data = env.rollout(50, actor)
+    assert data["action"].abs().max() > 2
+    plain, other = actor_of()
+    assert isinstance(other.get_dist(plain.reset()), TanhNormal)
+    # the reward of Pendulum-v1 is -(angle^2 + 0.1 velocity^2 + 0.001 torque^2) of the state before the step
+    cos, sin, velocity = data["observation"].double().unbind(-1)
+    torque = data["action"].double().squeeze(-1).clamp(-2, 2)
+    expected = -(torch.atan2(sin, cos) ** 2 + 0.1 * velocity**2 + 0.001 * torque**2)
+    assert torch.allclose(data["next", "reward"].squeeze(-1).double(), expected, atol=1e-4)
+    with pytest.raises(SpecError, match=r"clip_actions .* is for one action of bounded floats"):
+        make_env("CartPole-v1", 2, seed=0, clip_actions=True)
+
+
+def test_initial_weights():
+    weights = [actor_of(ortho_init=ortho)[1].state_dict() for ortho in (True, False)]
+    (last,) = [w for name, w in weights[0].items() if w.shape == (1, 64)]
+    assert float(last.norm()) == pytest.approx(0.01, rel=1e-4)
+    (last,) = [w for name, w in weights[1].items() if w.shape == (1, 64)]
+    assert 0.1 < float(last.norm()) < 1  # torch's are uniform in 1/8: 64 of them have a norm near 0.58
+
+
+def test_the_clip_range_falls(tmp_path, monkeypatch):
+    from rl.trainers.recipes.ppo import _train
+
+    seen = []
+    call = _train._Learner.__call__
+    monkeypatch.setattr(
+        _train._Learner, "__call__", lambda self, b: (seen.append(self._loss.clip_epsilon), call(self, b))[1]
+    )
+    train_ppo(dataclasses.replace(PPO, total_frames=512, anneal_clip=True), out=tmp_path / "run", display="none")
+    assert seen == pytest.approx([0.2, 0.15, 0.1, 0.05])
+    assert functools.reduce(max, seen) == 0.2
