@@ -51,11 +51,24 @@ class CrossQLoss(SoftLoss):
         SpecError: if an argument is out of its range, or the policy is discrete.
 
     Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> actor = TensorDictModule(nn.Linear(1, 1), ["observation"], ["action"])
-        >>> actor.get_dist = None  # any actor with a distribution
-        >>> critic = TensorDictModule(nn.Linear(1, 1), ["action"], ["state_action_value"])
-        >>> hasattr(CrossQLoss(actor, critic), "target_qvalue_network")
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import (
+        ...     NormalParamExtractor,
+        ...     ProbabilisticTensorDictModule,
+        ...     ProbabilisticTensorDictSequential,
+        ...     TensorDictModule,
+        ... )
+        >>> from torch.distributions import Independent, Normal
+        >>> body = TensorDictModule(
+        ...     nn.Sequential(nn.Linear(3, 4), NormalParamExtractor()), ["observation"], ["loc", "scale"]
+        ... )
+        >>> head = ProbabilisticTensorDictModule(
+        ...     ["loc", "scale"], ["action"], distribution_class=lambda loc, scale: Independent(Normal(loc, scale), 1)
+        ... )
+        >>> layers = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+        >>> critic = TensorDictModule(layers, ["action"], ["state_action_value"])
+        >>> loss = CrossQLoss(ProbabilisticTensorDictSequential(body, head), critic)
+        >>> loss.target_qvalue_network is None
         True
     """
 
