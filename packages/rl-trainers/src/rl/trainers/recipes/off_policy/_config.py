@@ -16,7 +16,8 @@ class OffPolicyConfig(RunConfig):
 
     Args:
         frames_per_batch: frames collected between two rounds of updates; `num_envs` divides it.
-        updates_per_batch: gradient steps of one round.
+        updates_per_step: gradient steps for each collected frame; a round has updates_per_step * frames_per_batch,
+            rounded.
         minibatch_size: transitions of one gradient step.
         buffer_size: transitions that the replay buffer keeps.
         sampler: how the replay buffer chooses transitions, as for dqn; for example
@@ -40,7 +41,7 @@ class OffPolicyConfig(RunConfig):
     env: str = "Pendulum-v1"
     total_frames: int = 20_000
     frames_per_batch: int = 64
-    updates_per_batch: int = 64
+    updates_per_step: float = 1.0
     minibatch_size: int = 256
     buffer_size: int = 1_000_000
     sampler: str = "random"
@@ -62,7 +63,10 @@ class OffPolicyConfig(RunConfig):
                     lambda n: n > 0 and n % self.num_envs == 0,
                     f"a multiple of num_envs ({self.num_envs})",
                 ),
-                "updates_per_batch": above_zero,
+                "updates_per_step": (
+                    lambda x: x * self.frames_per_batch >= 0.5,
+                    "so large that a round of frames_per_batch frames has a gradient step",
+                ),
                 "minibatch_size": above_zero,
                 "buffer_size": (
                     lambda n: n >= max(self.minibatch_size, self.frames_per_batch),

@@ -129,7 +129,7 @@ class _Learner:
         if frames < config.learning_starts or len(self._buffer) < config.minibatch_size:
             return dict
         seen: list[dict[str, Tensor]] = []
-        for _ in range(config.updates_per_batch):
+        for _ in range(round(config.updates_per_step * config.frames_per_batch)):
             batch = self._buffer.sample()
             self._count += 1
             both = self._count % self._every == 0

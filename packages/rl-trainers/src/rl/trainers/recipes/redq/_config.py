@@ -16,7 +16,7 @@ class REDQConfig(OffPolicyConfig):
     """Randomized ensembled double Q-learning; bounded continuous actions only.
 
     Chen et al., "Randomized ensembled double Q-learning: learning fast without a model", 2021; the paper takes 20
-    updates a step (``updates_per_batch`` 20 times ``frames_per_batch``).
+    updates a step (``updates_per_step=20``).
 
     Args:
         critics: number of critics.

@@ -25,7 +25,7 @@ def train_tqc(config: TQCConfig, **options: Any) -> TrainResult:
     Example:
         >>> import tempfile
         >>> config = TQCConfig(
-        ...     env="pendulum", total_frames=256, learning_starts=128, updates_per_batch=2, minibatch_size=32,
+        ...     env="pendulum", total_frames=256, learning_starts=128, updates_per_step=0.05, minibatch_size=32,
         ...     hidden=(16,), eval_episodes=1, final_eval_episodes=1, loggers=("csv",),
         ... )
         >>> with tempfile.TemporaryDirectory() as folder:
