@@ -61,19 +61,16 @@ def test_a_recipe_conforms(name):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize(
-    "more", [{}, {"n_step": 3, "sampler": "prioritized:{alpha: 0.6, beta: 0.4}"}], ids=["", "rainbow"]
-)
-def test_a_resumed_run_is_the_uninterrupted_one(name, more, tmp_path):
+def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
     _, kind, train = RECIPES[name]
+    more = {} if name in ("td3", "redq") else {"n_step": 3, "sampler": "prioritized:{alpha: 0.6, beta: 0.4}"}
     config = kind(**SMALL, **more)
     whole = train(config, out=tmp_path / "whole", display="none")
     train(config, out=tmp_path / "half", display="none", should_stop=lambda frames: frames >= 320)
     resumed = train(config, resume=tmp_path / "half", display="none")
     assert resumed.eval_return_mean == whole.eval_return_mean
-    one, two = (
-        load_checkpoint(tmp_path / run / "checkpoints" / "last.safetensors")["policy"] for run in ("whole", "half")
-    )
+    last = "checkpoints/last.safetensors"
+    one, two = (load_checkpoint(tmp_path / run / last)["policy"] for run in ("whole", "half"))
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
