@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import update_wrapper
+from types import FunctionType
 from typing import Any, ClassVar
 
 from tensordict import TensorDict, TensorDictBase
@@ -44,6 +46,14 @@ class LossModule(KeyedModule):
 
     default_keys: ClassVar[dict[str, NestedKey]] = {"done": "done", "mask": MASK}
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.TD0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        # torch.compile limits the number of graphs of a code object: each class has one of its own for calls.
+        super().__init_subclass__(**options)
+        call = LossModule.__call__
+        code = call.__code__.replace(co_name=f"{cls.__name__}.__call__")
+        own = FunctionType(code, call.__globals__, "__call__", call.__defaults__, call.__closure__)
+        cls.__call__ = update_wrapper(own, call)
 
     def __init__(self, *, reduction: str | None = "mean") -> None:
         super().__init__()

@@ -58,6 +58,8 @@ class DistributionalDQNLoss(QLoss):
         SpecError: if there is no support, or an argument is out of its range.
 
     Example:
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import TensorDictModule
         >>> net = nn.Sequential(nn.Linear(4, 2 * 51), nn.Unflatten(-1, (51, 2)), nn.LogSoftmax(-2))
         >>> loss = DistributionalDQNLoss(
         ...     TensorDictModule(net, in_keys=["observation"], out_keys=["action_value"]),

@@ -55,6 +55,8 @@ class DQNLoss(QLoss):
         SpecError: if `action_space` is of another kind, or an argument is out of its range.
 
     Example:
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import TensorDictModule
         >>> net = TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["action_value"])
         >>> loss = DQNLoss(net, action_space="categorical", gamma=0.9)
         >>> flag = torch.zeros(8, 1, dtype=torch.bool)

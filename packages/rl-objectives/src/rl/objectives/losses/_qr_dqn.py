@@ -45,6 +45,8 @@ class QRDQNLoss(QLoss):
         SpecError: if an argument is out of its range.
 
     Example:
+        >>> from tensordict import TensorDict
+        >>> from tensordict.nn import TensorDictModule
         >>> net = nn.Sequential(nn.Linear(4, 2 * 8), nn.Unflatten(-1, (2, 8)))
         >>> loss = QRDQNLoss(TensorDictModule(net, in_keys=["observation"], out_keys=["action_value"]))
         >>> flag = torch.zeros(5, 1, dtype=torch.bool)
