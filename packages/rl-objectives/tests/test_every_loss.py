@@ -104,6 +104,8 @@ def test_tensors_by_keyword(name):
         loss(**tensors, rewards=torch.ones(2, 6, 1))
     with pytest.raises(ArgumentError, match=f"{name} got a batch and"):
         loss(batch, **tensors)
+    with pytest.raises(ArgumentError, match=f"{name} got no batch"):
+        loss()
     first, *others = tensors
     if others:
         with pytest.raises(ContractError, match=f"{name} reads"):

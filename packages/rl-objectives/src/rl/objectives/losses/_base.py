@@ -76,12 +76,15 @@ class LossModule(KeyedModule):
             The TensorDict of `forward`; for keywords a tuple in the order of `out_keys`, or the only output itself.
 
         Raises:
-            ArgumentError: if both are given, or a keyword is not read.
+            ArgumentError: if both or neither are given, or a keyword is not read.
         """
-        if not tensors:
+        if tensordict is not None and not tensors:
             return super().__call__(tensordict)
-        if tensordict is not None:
-            raise ArgumentError(f"{type(self).__name__} got a batch and {', '.join(tensors)}: give one of them")
+        if tensordict is not None or not tensors:
+            given = f"a batch and {', '.join(tensors)}" if tensors else "no batch"
+            raise ArgumentError(
+                f"{type(self).__name__} got {given}: give a TensorDict, or its entries by keyword, one of both"
+            )
         out = super().__call__(self._batch_of(tensors))
         found = tuple(out.get(key) for key in self.out_keys)
         return found[0] if len(found) == 1 else found
