@@ -84,6 +84,13 @@ def test_one_graph(name):
         torch.testing.assert_close(warm(batch), expected)
 
 
+def test_all_losses_compile_in_one_process():
+    torch.compiler.reset()
+    for name in LOSSES:  # more than graphs of one code object are allowed
+        loss, batch = make(name)
+        torch.compile(loss, fullgraph=True, backend="eager")(batch)
+
+
 @every
 def test_tensors_by_keyword(name):
     loss, batch = make(name)
@@ -97,6 +104,8 @@ def test_tensors_by_keyword(name):
         loss(**tensors, rewards=torch.ones(2, 6, 1))
     with pytest.raises(ArgumentError, match=f"{name} got a batch and"):
         loss(batch, **tensors)
+    with pytest.raises(ArgumentError, match=f"{name} got no batch"):
+        loss()
     first, *others = tensors
     if others:
         with pytest.raises(ContractError, match=f"{name} reads"):

@@ -1,5 +1,7 @@
 """Losses and estimators on networks that carry state from step to step, against a loop by hand."""
 
+from itertools import product
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -13,7 +15,19 @@ from tensordict.nn import (
 from torch import nn
 
 from rl.core import ContractError, State, recurrent_mode
-from rl.objectives import GAE, ClipPPOLoss, DQNLoss, PPOLoss, TD0Estimator, VTrace
+from rl.objectives import (
+    GAE,
+    A2CLoss,
+    ClipPPOLoss,
+    DistributionalDQNLoss,
+    DQNLoss,
+    ImpalaLoss,
+    PPOLoss,
+    QRDQNLoss,
+    TD0Estimator,
+    VTrace,
+)
+from rl.objectives.functional import project_distribution
 from rl.objectives.value.functional import generalized_advantage_estimate
 
 H = ("recurrent_state", "h")
@@ -207,6 +221,52 @@ def test_dqn_values_outcomes_with_the_states_of_each_network(double):
     wanted = torch.autograd.grad(error.square().mean(), [*net.parameters()])
     for got, want in zip(torch.autograd.grad(out["loss"], [*net.parameters()]), wanted, strict=True):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_one_quantile_is_the_value_of_dqn(double):
+    net = q_net()
+    split = TensorDictModule(nn.Unflatten(-1, (ACTIONS, 1)), ["flat"], ["action_value"])
+    quantiles = TensorDictSequential(net[0], TensorDictModule(net[1].module, ["features"], ["flat"]), split)
+    options = {"double_dqn": double, "action_space": "categorical", "reduction": "none"}
+    dqn, loss = DQNLoss(net, **options), QRDQNLoss(quantiles, kappa=1e6, **options)
+    moved = [torch.randn_like(parameter) / 3 for parameter in dqn.target_value_network.parameters()]
+    with torch.no_grad():
+        for one in (dqn, loss):
+            for parameter, step in zip(one.target_value_network.parameters(), moved, strict=True):
+                parameter.add_(step)
+    td = batch(memory=net[0])
+    torch.testing.assert_close(loss(td)["loss"], dqn(td)["loss"] / 4)  # half of half of the square
+
+
+def test_c51_values_outcomes_with_the_states_of_its_target():
+    support = torch.linspace(-2, 2, 5)
+    head = nn.Sequential(nn.Linear(WIDTH, 5 * ACTIONS), nn.Unflatten(-1, (5, ACTIONS)))
+    net = TensorDictSequential(Memory(), TensorDictModule(head, ["features"], ["action_value"]))
+    loss = DistributionalDQNLoss(net, support=support, action_space="categorical", gamma=0.9)
+    with torch.no_grad():
+        for parameter in loss.target_value_network.parameters():
+            parameter.add_(torch.randn_like(parameter) / 3)
+    td, target_net = batch(memory=net[0]), loss.target_value_network
+    logits, _ = outputs_by_hand(net[0], head[0], td)
+    _, following = outputs_by_hand(target_net[0], target_net[1].module[0], td)
+    log_p, p = logits.unflatten(-1, (5, ACTIONS)).log_softmax(-2), following.unflatten(-1, (5, ACTIONS)).softmax(-2)
+    expected = []
+    for i in product(*map(range, td.shape)):
+        best = (p[i].T @ support).argmax()
+        after = td["next"][i]
+        atoms = after["reward"] + 0.9 * support * ~after["terminated"]
+        m = project_distribution(p[i][:, best].unsqueeze(0), atoms.unsqueeze(0), support)[0]
+        expected.append(-(m * log_p[i][:, td["action"][i]]).sum())
+    torch.testing.assert_close(loss(td)["loss"], torch.stack(expected).mean())
+
+
+def test_impala_is_a2c_with_v_trace_on_sequences():
+    actor, critic = actor_net(), value_net(OF_CRITIC)
+    td = batch(memory=actor[0])
+    a2c = A2CLoss(actor, critic, critic_coeff=0.5, loss_critic_type="l2")
+    a2c.make_value_estimator("vtrace")
+    torch.testing.assert_close(ImpalaLoss(actor, critic)(td), a2c(td))
 
 
 def losses(memory):

@@ -374,8 +374,14 @@ def test_a_discount_of_the_batch_is_that_of_the_next_value():
     discount = torch.tensor([[0.5], [0.25], [1.0]])
     batch = TensorDict(state_value=torch.zeros(3, 1), gamma=discount, next=after, batch_size=[3])
     assert TD0Estimator(gamma=0.9)(batch)["value_target"].flatten().tolist() == [2.0, 1.5, 3.0]
+    batch["steps_to_next_obs"] = torch.tensor([[2], [4], [0]])  # gamma of the batch comes first
+    assert TD0Estimator(gamma=0.9)(batch)["value_target"].flatten().tolist() == [2.0, 1.5, 3.0]
+    counted = batch.exclude("gamma")
+    for gamma in (0.5, torch.tensor(0.5)):
+        assert TD0Estimator(gamma=gamma)(counted)["value_target"].flatten().tolist() == [1.5, 1.125, 3.0]
     for kind in (TD1Estimator, TDLambdaEstimator):
-        with pytest.raises(ContractError, match="multi-step returns already"):
-            kind(gamma=0.9)(batch)
+        for refused in (batch, counted):
+            with pytest.raises(ContractError, match="multi-step returns already"):
+                kind(gamma=0.9)(refused)
     with pytest.raises(ShapeError, match="gamma"):
         TD0Estimator(gamma=0.9)(batch.set("gamma", discount.expand(3, 2)))

@@ -224,6 +224,14 @@ def test_keys_may_have_other_names(network):
         loss.set_keys(act="move")
 
 
+@pytest.mark.parametrize("name", ["gamma", "steps_to_next_obs"])
+def test_the_discount_of_a_multi_step_transition_is_that_of_its_steps(network, name):
+    batch = make_batch(8)
+    steps = torch.full((8, 1), 3)
+    batch[name] = steps if name == "steps_to_next_obs" else 0.9**steps
+    torch.testing.assert_close(DQNLoss(network, gamma=0.9)(batch), DQNLoss(network, gamma=0.9**3)(batch.exclude(name)))
+
+
 def test_lambda_returns_are_targets_too(network):
     batch = make_batch(3, 6)
     loss = DQNLoss(network, reduction="none")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import update_wrapper
+from types import FunctionType
 from typing import Any, ClassVar
 
 from tensordict import TensorDict, TensorDictBase
@@ -45,6 +47,14 @@ class LossModule(KeyedModule):
     default_keys: ClassVar[dict[str, NestedKey]] = {"done": "done", "mask": MASK}
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.TD0
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        # torch.compile limits the number of graphs of a code object: each class has one of its own for calls.
+        super().__init_subclass__(**options)
+        call = LossModule.__call__
+        code = call.__code__.replace(co_name=f"{cls.__name__}.__call__")
+        own = FunctionType(code, call.__globals__, "__call__", call.__defaults__, call.__closure__)
+        cls.__call__ = update_wrapper(own, call)
+
     def __init__(self, *, reduction: str | None = "mean") -> None:
         super().__init__()
         self.reduction = check_reduction(reduction, type(self).__name__)
@@ -66,12 +76,15 @@ class LossModule(KeyedModule):
             The TensorDict of `forward`; for keywords a tuple in the order of `out_keys`, or the only output itself.
 
         Raises:
-            ArgumentError: if both are given, or a keyword is not read.
+            ArgumentError: if both or neither are given, or a keyword is not read.
         """
-        if not tensors:
+        if tensordict is not None and not tensors:
             return super().__call__(tensordict)
-        if tensordict is not None:
-            raise ArgumentError(f"{type(self).__name__} got a batch and {', '.join(tensors)}: give one of them")
+        if tensordict is not None or not tensors:
+            given = f"a batch and {', '.join(tensors)}" if tensors else "no batch"
+            raise ArgumentError(
+                f"{type(self).__name__} got {given}: give a TensorDict, or its entries by keyword, one of both"
+            )
         out = super().__call__(self._batch_of(tensors))
         found = tuple(out.get(key) for key in self.out_keys)
         return found[0] if len(found) == 1 else found
