@@ -22,10 +22,19 @@ if TYPE_CHECKING:
     from rl.modules.explore._egreedy import EGreedyModule
     from rl.modules.explore._gaussian import AdditiveGaussianModule
     from rl.modules.nets._conv import ConvNet
+    from rl.modules.nets._distributional import DistributionalDQNnet
+    from rl.modules.nets._dueling import DuelingCnnDQNet, DuelingMlpDQNet
     from rl.modules.nets._heads import CategoricalHead, NormalHead
     from rl.modules.nets._init import orthogonal_init
     from rl.modules.nets._mlp import MLP
+    from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear, reset_noise
     from rl.modules.policy._actor import Actor, ProbabilisticActor
+    from rl.modules.policy._distributional import (
+        DistributionalQValueActor,
+        DistributionalQValueModule,
+        QuantileQValueActor,
+        QuantileQValueModule,
+    )
     from rl.modules.policy._qvalue import QValueActor, QValueModule
     from rl.modules.policy._safe import SafeModule, SafeProbabilisticModule, SafeSequential
     from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
@@ -50,6 +59,11 @@ __all__ = [
     "CategoricalHead",
     "ConvNet",
     "Delta",
+    "DistributionalDQNnet",
+    "DistributionalQValueActor",
+    "DistributionalQValueModule",
+    "DuelingCnnDQNet",
+    "DuelingMlpDQNet",
     "EGreedyModule",
     "ExplorationType",
     "GRUCell",
@@ -59,6 +73,8 @@ __all__ = [
     "LSTMModule",
     "MaskedCategorical",
     "MaskedOneHotCategorical",
+    "NoisyLazyLinear",
+    "NoisyLinear",
     "NormalHead",
     "NormalParamExtractor",
     "OneHotCategorical",
@@ -66,6 +82,8 @@ __all__ = [
     "ProbabilisticActor",
     "QValueActor",
     "QValueModule",
+    "QuantileQValueActor",
+    "QuantileQValueModule",
     "SafeModule",
     "SafeProbabilisticModule",
     "SafeSequential",
@@ -77,6 +95,7 @@ __all__ = [
     "get_recurrent_matmul_precision",
     "orthogonal_init",
     "recurrent_mode",
+    "reset_noise",
     "set_exploration_type",
     "set_recurrent_matmul_precision",
     "set_recurrent_mode",
@@ -118,5 +137,14 @@ __getattr__, __dir__ = lazy_exports(
             "set_recurrent_matmul_precision",
         ],
         "rl.modules.recurrent.backends._scan": ["ScanBackend"],
+        "rl.modules.policy._distributional": [
+            "DistributionalQValueActor",
+            "DistributionalQValueModule",
+            "QuantileQValueActor",
+            "QuantileQValueModule",
+        ],
+        "rl.modules.nets._distributional": ["DistributionalDQNnet"],
+        "rl.modules.nets._dueling": ["DuelingCnnDQNet", "DuelingMlpDQNet"],
+        "rl.modules.layers._noisy": ["NoisyLazyLinear", "NoisyLinear", "reset_noise"],
     },
 )
