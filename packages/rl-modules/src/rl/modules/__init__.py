@@ -21,13 +21,17 @@ if TYPE_CHECKING:
     from rl.modules.distributions._tanh_normal import TanhNormal
     from rl.modules.explore._egreedy import EGreedyModule
     from rl.modules.explore._gaussian import AdditiveGaussianModule
-    from rl.modules.nets._conv import ConvNet
+    from rl.modules.layers._batch_renorm import BatchRenorm1d
+    from rl.modules.layers._consistent_dropout import ConsistentDropout, ConsistentDropoutModule
+    from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear, reset_noise
+    from rl.modules.nets._conv import Conv3dNet, ConvNet
+    from rl.modules.nets._ddpg import DdpgCnnActor, DdpgCnnQNet, DdpgMlpActor, DdpgMlpQNet
     from rl.modules.nets._distributional import DistributionalDQNnet
     from rl.modules.nets._dueling import DuelingCnnDQNet, DuelingMlpDQNet
     from rl.modules.nets._heads import CategoricalHead, NormalHead
+    from rl.modules.nets._impala import ImpalaNet
     from rl.modules.nets._init import orthogonal_init
     from rl.modules.nets._mlp import MLP
-    from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear, reset_noise
     from rl.modules.policy._actor import Actor, ProbabilisticActor
     from rl.modules.policy._distributional import (
         DistributionalQValueActor,
@@ -35,17 +39,27 @@ if TYPE_CHECKING:
         QuantileQValueActor,
         QuantileQValueModule,
     )
+    from rl.modules.policy._multi_step import MultiStepActorWrapper
     from rl.modules.policy._qvalue import QValueActor, QValueModule
     from rl.modules.policy._safe import SafeModule, SafeProbabilisticModule, SafeSequential
     from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
+    from rl.modules.policy._tanh import TanhModule
     from rl.modules.policy._value import ValueOperator
+    from rl.modules.policy._vmap import VmapModule
     from rl.modules.recurrent._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
     from rl.modules.recurrent.backends._pad import PadBackend
     from rl.modules.recurrent.backends._scan import ScanBackend
     from rl.modules.recurrent.cells._cells import GRU, LSTM, GRUCell, LSTMCell
     from rl.modules.recurrent.modules._modules import GRUModule, LSTMModule
+    from rl.modules.distributions._truncated_normal import TruncatedNormal
+    from rl.modules.distributions._tanh_delta import TanhDelta
+    from rl.modules.distributions._ordinal import OneHotOrdinal, Ordinal
 
 __all__ = [
+    "OneHotOrdinal",
+    "Ordinal",
+    "TanhDelta",
+    "TruncatedNormal",
     "GRU",
     "LSTM",
     "MLP",
@@ -55,9 +69,17 @@ __all__ = [
     "ActorValueOperator",
     "AdditiveGaussianModule",
     "Backend",
+    "BatchRenorm1d",
     "Categorical",
     "CategoricalHead",
+    "ConsistentDropout",
+    "ConsistentDropoutModule",
+    "Conv3dNet",
     "ConvNet",
+    "DdpgCnnActor",
+    "DdpgCnnQNet",
+    "DdpgMlpActor",
+    "DdpgMlpQNet",
     "Delta",
     "DistributionalDQNnet",
     "DistributionalQValueActor",
@@ -68,11 +90,13 @@ __all__ = [
     "ExplorationType",
     "GRUCell",
     "GRUModule",
+    "ImpalaNet",
     "IndependentNormal",
     "LSTMCell",
     "LSTMModule",
     "MaskedCategorical",
     "MaskedOneHotCategorical",
+    "MultiStepActorWrapper",
     "NoisyLazyLinear",
     "NoisyLinear",
     "NormalHead",
@@ -88,8 +112,10 @@ __all__ = [
     "SafeProbabilisticModule",
     "SafeSequential",
     "ScanBackend",
+    "TanhModule",
     "TanhNormal",
     "ValueOperator",
+    "VmapModule",
     "__version__",
     "exploration_type",
     "get_recurrent_matmul_precision",
@@ -120,7 +146,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.distributions._tanh_normal": ["TanhNormal"],
         "rl.modules.explore._egreedy": ["EGreedyModule"],
         "rl.modules.explore._gaussian": ["AdditiveGaussianModule"],
-        "rl.modules.nets._conv": ["ConvNet"],
+        "rl.modules.nets._conv": ["Conv3dNet", "ConvNet"],
         "rl.modules.nets._heads": ["CategoricalHead", "NormalHead"],
         "rl.modules.nets._init": ["orthogonal_init"],
         "rl.modules.nets._mlp": ["MLP"],
@@ -146,5 +172,40 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.nets._distributional": ["DistributionalDQNnet"],
         "rl.modules.nets._dueling": ["DuelingCnnDQNet", "DuelingMlpDQNet"],
         "rl.modules.layers._noisy": ["NoisyLazyLinear", "NoisyLinear", "reset_noise"],
+        "rl.modules.nets._ddpg": [
+            "DdpgCnnActor",
+            "DdpgCnnQNet",
+            "DdpgMlpActor",
+            "DdpgMlpQNet",
+        ],
+        "rl.modules.nets._impala": [
+            "ImpalaNet",
+        ],
+        "rl.modules.layers._batch_renorm": [
+            "BatchRenorm1d",
+        ],
+        "rl.modules.layers._consistent_dropout": [
+            "ConsistentDropout",
+            "ConsistentDropoutModule",
+        ],
+        "rl.modules.policy._tanh": [
+            "TanhModule",
+        ],
+        "rl.modules.policy._vmap": [
+            "VmapModule",
+        ],
+        "rl.modules.policy._multi_step": [
+            "MultiStepActorWrapper",
+        ],
+        "rl.modules.distributions._truncated_normal": [
+            "TruncatedNormal",
+        ],
+        "rl.modules.distributions._tanh_delta": [
+            "TanhDelta",
+        ],
+        "rl.modules.distributions._ordinal": [
+            "OneHotOrdinal",
+            "Ordinal",
+        ],
     },
 )

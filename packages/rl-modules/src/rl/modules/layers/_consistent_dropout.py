@@ -127,13 +127,19 @@ class ConsistentDropoutModule(TensorDictModuleBase):
     def contract(self) -> Contract:
         """What is read and written."""
         remedy = (
-            "Put the transform of make_tensordict_primer() into the environment, and keep the entry in the replay buffer."
+            "Append the transform of make_tensordict_primer() to the environment, and store the entry in batches."
         )
         doc = "0 where a feature is dropped, 1 / (1 - p) where not, negative if not drawn"
         source, mask = self.in_keys
         return Contract(
-            (Key(source, None, "input", remedy="The module before must write it."), Key(mask, None, doc, remedy=remedy)),
-            (Key(self.out_keys[0], None, "input with features dropped"), *(Key(k, None, doc) for k in self.out_keys[1:])),
+            (
+                Key(source, None, "input", remedy="The module before must write it."),
+                Key(mask, None, doc, remedy=remedy),
+            ),
+            (
+                Key(self.out_keys[0], None, "input with features dropped"),
+                *(Key(k, None, doc) for k in self.out_keys[1:]),
+            ),
         )
 
     def make_tensordict_primer(self) -> Any:

@@ -148,8 +148,8 @@ class NoisyLazyLinear(LazyModuleMixin, NoisyLinear):
         *,
         use_exploration_type: bool = False,
     ) -> None:
-        make: Any = super().__init__  # of the layer: the mixin has none of its own
-        make(0, 0, bias, device, dtype, std_init, use_exploration_type=use_exploration_type)
+        parent: Any = super()  # typed by torch as a protocol that no module fits
+        parent.__init__(0, 0, bias, device, dtype, std_init, use_exploration_type=use_exploration_type)
         self.out_features = int(out_features)
         options: Any = {"device": device, "dtype": dtype}
         for name in ("weight", "bias") if bias else ("weight",):

@@ -79,7 +79,11 @@ class _Convolutions(nn.Sequential):
                 layers.append(make_norm(owner, norm_class, norm_kwargs, width, device))
             layers.append(activation_class(**(activation_kwargs or {})))
             channels = width
-        flatten = nn.Flatten(-1 - len(self._sizes), -1) if aggregator_class is None else aggregator_class(**(aggregator_kwargs or {}))
+        flatten = (
+            nn.Flatten(-1 - len(self._sizes), -1)
+            if aggregator_class is None
+            else aggregator_class(**(aggregator_kwargs or {}))
+        )
         super().__init__(*layers, flatten)
         self.in_features = in_features
 
@@ -195,7 +199,8 @@ def _aligned(owner: str, lists: dict[str, Any], depth: int | None) -> list[list[
         raise SpecError(f"{owner}: one entry per convolution is needed, got {lengths}")
     count = next(iter(lengths.values()), 3)
     return [
-        [_sizes(owner, one, name) for one in (value if per_layer[name] else [value] * count)] for name, value in lists.items()
+        [_sizes(owner, one, name) for one in (value if per_layer[name] else [value] * count)]
+        for name, value in lists.items()
     ]
 
 

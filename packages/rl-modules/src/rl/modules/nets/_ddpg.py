@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -179,23 +178,17 @@ class DdpgCnnQNet(nn.Module):
 
 
 def _head(width: int, defaults: Mapping[str, Any], given: Given, device: Device, bound: float) -> MLP:
-    """The last layers, of which the last starts uniform within `bound`."""
+    """The last layers, of which the last starts uniform within `bound`; a lazy one starts as in torch."""
     net = MLP(**with_defaults({"out_features": width, **defaults}, given, device))
-    last: Any = [layer for layer in net if isinstance(layer, nn.Linear)][-1]
-    if nn.parameter.is_lazy(last.weight):  # no hidden layer: its width is known at the first call
-        last.reset_parameters = partial(_reset_uniform, last, bound)
-    else:
-        _reset_uniform(last, bound)
+    last = [layer for layer in net if isinstance(layer, nn.Linear)][-1]
+    for one in last.parameters(recurse=False):
+        if not nn.parameter.is_lazy(one):
+            nn.init.uniform_(one, -bound, bound)
     return net
 
 
-def _reset_uniform(layer: nn.Linear, bound: float) -> None:
-    for one in layer.parameters(recurse=False):
-        nn.init.uniform_(one, -bound, bound)
-
-
 def _convolutions(given: Given, device: Device, *, pooled: bool) -> ConvNet:
-    defaults = {**_CONVOLUTIONS, "activation_class": nn.ELU}
+    defaults: dict[str, Any] = {**_CONVOLUTIONS, "activation_class": nn.ELU}
     if pooled:
         defaults["aggregator_class"] = _ChannelMeans
     return ConvNet(**with_defaults(defaults, given, device))

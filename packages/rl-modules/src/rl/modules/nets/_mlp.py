@@ -14,8 +14,8 @@ from rl.core.arguments import as_integer
 from rl.core.errors import ShapeError, SpecError
 from rl.core.lowering import run_layers
 from rl.modules import _foreign
-from rl.modules.nets._arguments import is_list, make_norm
 from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear
+from rl.modules.nets._arguments import is_list, make_norm
 
 __all__ = ["MLP"]
 

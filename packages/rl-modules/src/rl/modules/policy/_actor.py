@@ -324,5 +324,5 @@ def _check_params(
     missing_params(owner, module, keys)
     width = expected_width(distribution, leaf)
     for name, key in zip(names, keys, strict=True):
-        if name in {"loc", "scale", "logits", "probs", "param"}:
+        if name in {"loc", "scale", "logits", "probs", "param", "scores"}:
             check_width(owner, module, key, width)
