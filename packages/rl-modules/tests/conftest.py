@@ -31,7 +31,9 @@ from rl.modules import (
     ProbabilisticActor,
     QuantileQValueActor,
     QValueActor,
+    TanhDelta,
     TanhNormal,
+    TruncatedNormal,
     ValueOperator,
 )
 
@@ -98,6 +100,10 @@ STOCHASTIC = {
     "tanh-normal-unscored": lambda: normal(TanhNormal, BOX),
     "tanh-normal-uneven": lambda: normal(TanhNormal, UNEVEN, return_log_prob=True),
     "tanh-normal-no-spec": lambda: normal(TanhNormal, distribution_kwargs={"tanh_loc": True}, return_log_prob=True),
+    "truncated-normal": lambda: normal(TruncatedNormal, UNEVEN, return_log_prob=True),
+    "tanh-delta": lambda: ProbabilisticActor(
+        TensorDictModule(nn.Linear(4, 2), ["observation"], ["param"]), ["param"], spec=BOX, distribution_class=TanhDelta
+    ),
     "normal": lambda: normal(IndependentNormal, BOX, return_log_prob=True),
     "torch-normal": lambda: normal(torch.distributions.Normal),
     "one-hot": lambda: logits(OneHotCategorical, ONE_HOT, return_log_prob=True),

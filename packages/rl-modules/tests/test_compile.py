@@ -4,11 +4,21 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rl.modules import Categorical, IndependentNormal, MaskedOneHotCategorical, OneHotCategorical, TanhNormal
+from rl.modules import (
+    Categorical,
+    IndependentNormal,
+    MaskedOneHotCategorical,
+    OneHotCategorical,
+    Ordinal,
+    TanhNormal,
+    TruncatedNormal,
+)
 
 MASK = torch.tensor([True, True, False])
 CASES = {
     "tanh": (lambda a, b: TanhNormal(a, b.exp(), -2.0, 2.0), torch.tensor([0.3, -0.2, 1.0])),
+    "truncated": (lambda a, b: TruncatedNormal(a, b.exp(), low=-2.0, high=2.0), torch.tensor([0.3, -0.2, 1.0])),
+    "ordinal": (lambda a, b: Ordinal(a), torch.tensor([1, 0])),
     "normal": (lambda a, b: IndependentNormal(a, b.exp()), torch.tensor([0.3, -0.2, 1.0])),
     "categorical": (lambda a, b: Categorical(logits=a), torch.tensor([1, 0])),
     "one-hot": (lambda a, b: OneHotCategorical(logits=a), torch.tensor([[1, 0, 0], [0, 1, 0]])),

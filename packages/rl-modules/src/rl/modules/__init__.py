@@ -17,8 +17,11 @@ if TYPE_CHECKING:
         OneHotCategorical,
     )
     from rl.modules.distributions._normal import IndependentNormal
+    from rl.modules.distributions._ordinal import OneHotOrdinal, Ordinal
     from rl.modules.distributions._params import NormalParamExtractor
+    from rl.modules.distributions._tanh_delta import TanhDelta
     from rl.modules.distributions._tanh_normal import TanhNormal
+    from rl.modules.distributions._truncated_normal import TruncatedNormal
     from rl.modules.explore._egreedy import EGreedyModule
     from rl.modules.explore._gaussian import AdditiveGaussianModule
     from rl.modules.layers._batch_renorm import BatchRenorm1d
@@ -51,15 +54,8 @@ if TYPE_CHECKING:
     from rl.modules.recurrent.backends._scan import ScanBackend
     from rl.modules.recurrent.cells._cells import GRU, LSTM, GRUCell, LSTMCell
     from rl.modules.recurrent.modules._modules import GRUModule, LSTMModule
-    from rl.modules.distributions._truncated_normal import TruncatedNormal
-    from rl.modules.distributions._tanh_delta import TanhDelta
-    from rl.modules.distributions._ordinal import OneHotOrdinal, Ordinal
 
 __all__ = [
-    "OneHotOrdinal",
-    "Ordinal",
-    "TanhDelta",
-    "TruncatedNormal",
     "GRU",
     "LSTM",
     "MLP",
@@ -102,6 +98,8 @@ __all__ = [
     "NormalHead",
     "NormalParamExtractor",
     "OneHotCategorical",
+    "OneHotOrdinal",
+    "Ordinal",
     "PadBackend",
     "ProbabilisticActor",
     "QValueActor",
@@ -112,8 +110,10 @@ __all__ = [
     "SafeProbabilisticModule",
     "SafeSequential",
     "ScanBackend",
+    "TanhDelta",
     "TanhModule",
     "TanhNormal",
+    "TruncatedNormal",
     "ValueOperator",
     "VmapModule",
     "__version__",

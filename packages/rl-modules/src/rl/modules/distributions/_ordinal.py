@@ -15,7 +15,7 @@ class Ordinal(Categorical):
     """Actions ``0 .. n-1`` as integers, of which neighbours have similar probabilities.
 
     Tang and Agrawal, "Discretizing Continuous Action Space for On-Policy Optimization", 2020, section 4.2: with ``s``
-    the logistic function of the scores, the logit of action `i` is ``sum_{j <= i} log s_j + sum_{j > i} log (1 - s_j)``.
+    the logistic function of the scores, the logit of action `i` is ``sum_{j <= i} log s_j + sum_{j > i} log(1 - s_j)``.
 
     Args:
         scores: ``[*B, n]``, what a network writes.
@@ -43,9 +43,7 @@ class OneHotOrdinal(OneHotCategorical):
         tensor([0, 1, 0, 0])
     """
 
-    def __init__(
-        self, scores: Tensor, *, dtype: torch.dtype = torch.int64, validate_args: bool = False
-    ) -> None:
+    def __init__(self, scores: Tensor, *, dtype: torch.dtype = torch.int64, validate_args: bool = False) -> None:
         super().__init__(logits=_ordinal_logits(scores), dtype=dtype, validate_args=validate_args)
 
 

@@ -94,7 +94,7 @@ class TruncatedNormal(LeanDistribution):
 
     @property
     def variance(self) -> Tensor:
-        """Variance of each dimension, ``[*B, A]``."""
+        """Variance of each dimension, ``[*B, A]``; imprecise where the mean is 100 standard deviations outside."""
         far, near, _ = self._ends()
         low, high = self._densities(far, near)
         return self.scale.square() * (1 + far * low - near * high - (low - high).square()).clamp_min(0)
@@ -143,18 +143,13 @@ class TruncatedNormal(LeanDistribution):
         sign = torch.where(low + high > 0, -1.0, 1.0).to(low.dtype)
         return torch.where(sign > 0, low, -high), torch.where(sign > 0, high, -low), sign
 
-    @staticmethod
-    def _ratio(far: Tensor, tail: Tensor) -> Tensor:
-        """``log(Phi(far) / Phi(tail))`` of ``far <= tail <= 0``."""
-        return 0.5 * (tail - far) * (tail + far) + (erfcx(-far / _SQRT_TWO) / erfcx(-tail / _SQRT_TWO)).log()
-
     def _log_masses(self, far: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
         """Log of the mass between the bounds: itself, for ``near > 0``; and in the tail, less the density at `near`."""
         tail = near.clamp_max(0)
         low = far.clamp_max(0)
         above = torch.where(near > 0, near, 1.0)
         mass = 0.5 * (torch.erf(above / _SQRT_TWO) - torch.erf(torch.where(near > 0, low, -1.0) / _SQRT_TWO))
-        apart = torch.where(near > 0, -1.0, self._ratio(low, tail).clamp_max(-torch.finfo(near.dtype).tiny))
+        apart = torch.where(near > 0, -1.0, _log_ratio(low, tail).clamp_max(-torch.finfo(near.dtype).tiny))
         return mass.log(), erfcx(-tail / _SQRT_TWO).log() + _LOG_SQRT_HALF_PI + (-torch.expm1(apart)).log()
 
     def _densities(self, far: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,9 +157,7 @@ class TruncatedNormal(LeanDistribution):
         positive, negative = self._log_masses(far, near)
         inside = near > 0
         log_mass = torch.where(inside, positive + _HALF_LOG_TWO_PI, negative)
-        base = torch.where(inside, 0.0, near).square()
         low, high = (-0.5 * (torch.where(inside, end.square(), (end - near) * (end + near))) for end in (far, near))
-        del base
         return (low - log_mass).exp(), (high - log_mass).exp()
 
     def _draw(self, sample_shape: Any) -> Tensor:
@@ -181,13 +174,18 @@ class TruncatedNormal(LeanDistribution):
         return value + (value.detach().clamp(self.low, self.high) - value.detach())  # pyright: ignore[reportCallIssue, reportArgumentType]  # both forms work
 
 
+def _log_ratio(far: Tensor, tail: Tensor) -> Tensor:
+    """``log(Phi(far) / Phi(tail))`` of ``far <= tail <= 0``."""
+    return 0.5 * (tail - far) * (tail + far) + (erfcx(-far / _SQRT_TWO) / erfcx(-tail / _SQRT_TWO)).log()
+
+
 def _inverse(u: Tensor, far: Tensor, near: Tensor) -> Tensor:
     """The `z` with ``Phi(z) = (1 - u) Phi(far) + u Phi(near)``; in the tail by Newton's method from an exponential."""
     middle = torch.lerp(torch.special.ndtr(far), torch.special.ndtr(near), u)
     z = ndtri(middle)
     tail = near.clamp_max(-3.0)
     low = torch.minimum(far, tail)
-    share = u + (1 - u) * TruncatedNormal._ratio(low, tail).exp()
+    share = u + (1 - u) * _log_ratio(low, tail).exp()
     goal = share.clamp_min(torch.finfo(u.dtype).tiny).log()
     depth = -2 * goal / ((tail.square() - 2 * goal).sqrt() - tail)  # sqrt(tail^2 - 2 goal) - |tail|
     start = erfcx(-tail / _SQRT_TWO)

@@ -126,9 +126,7 @@ class ConsistentDropoutModule(TensorDictModuleBase):
     @property
     def contract(self) -> Contract:
         """What is read and written."""
-        remedy = (
-            "Append the transform of make_tensordict_primer() to the environment, and store the entry in batches."
-        )
+        remedy = "Append the transform of make_tensordict_primer() to the environment, and store the entry in batches."
         doc = "0 where a feature is dropped, 1 / (1 - p) where not, negative if not drawn"
         source, mask = self.in_keys
         return Contract(
