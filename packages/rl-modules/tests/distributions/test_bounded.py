@@ -29,9 +29,8 @@ DTYPES = pytest.mark.parametrize(("dtype", "tol"), [(F64, 1e-5), (torch.float32,
 
 def quadrature(loc, scale, low, high):
     """Nodes within the bounds, the log-density there, mean, variance and entropy; differentiable."""
-    reach = 15 * scale if not torch.is_tensor(scale) else 15 * scale.detach()
-    centre = min(max(torch.as_tensor(loc).item(), low), high)
-    x = torch.linspace(max(low, centre - torch.as_tensor(reach).item()), min(high, centre + torch.as_tensor(reach).item()), 100_001, dtype=F64)
+    reach, centre = 15 * torch.as_tensor(scale).item(), min(max(torch.as_tensor(loc).item(), low), high)
+    x = torch.linspace(max(low, centre - reach), min(high, centre + reach), 100_001, dtype=F64)
     score = -0.5 * ((x - loc) / scale) ** 2
     score = score - score.max().detach()
     log_p = score - torch.trapezoid(score.exp(), x).log()

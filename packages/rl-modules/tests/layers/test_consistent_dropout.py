@@ -34,12 +34,11 @@ def test_a_mask_is_drawn_where_there_is_none_and_kept_elsewhere():
     out = drop(data.clone())
     assert_close(out["mask"][[0, 2]], kept[[0, 2]])
     assert set(out["mask"][1].tolist()) <= {0.0, 2.0}
-    assert_close(out["next", "mask"], out["mask"])
     assert_close(out["dropped"], data["hidden"] * out["mask"])
     again = drop(out.clone())  # an update finds the mask of the action
     assert_close(again["dropped"], out["dropped"])
     assert_close(drop.eval()(out.clone())["dropped"], data["hidden"])
-    assert lower(drop).out_keys == ["dropped", "mask", ("next", "mask")]
+    assert lower(drop).out_keys == ["dropped", "mask"]
 
 
 @pytest.mark.parametrize(

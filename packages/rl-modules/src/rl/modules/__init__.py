@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from rl.modules.distributions._truncated_normal import TruncatedNormal
     from rl.modules.explore._egreedy import EGreedyModule
     from rl.modules.explore._gaussian import AdditiveGaussianModule
+    from rl.modules.explore._gsde import LazygSDEModule, gSDEModule
+    from rl.modules.explore._ou import OrnsteinUhlenbeckProcessModule
+    from rl.modules.explore._set_spec import set_exploration_modules_spec_from_env
     from rl.modules.layers._batch_renorm import BatchRenorm1d
     from rl.modules.layers._consistent_dropout import ConsistentDropout, ConsistentDropoutModule
     from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear, reset_noise
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
     from rl.modules.nets._impala import ImpalaNet
     from rl.modules.nets._init import orthogonal_init
     from rl.modules.nets._mlp import MLP
+    from rl.modules.normalize._base import ValueNorm
+    from rl.modules.normalize._pop_art import PopArtValueNorm
+    from rl.modules.normalize._running import RunningValueNorm
     from rl.modules.policy._actor import Actor, ProbabilisticActor
     from rl.modules.policy._distributional import (
         DistributionalQValueActor,
@@ -54,6 +60,14 @@ if TYPE_CHECKING:
     from rl.modules.recurrent.backends._scan import ScanBackend
     from rl.modules.recurrent.cells._cells import GRU, LSTM, GRUCell, LSTMCell
     from rl.modules.recurrent.modules._modules import GRUModule, LSTMModule
+    from rl.modules.value_transforms._functional import signed_hyperbolic, signed_parabolic, symexp, symlog
+    from rl.modules.value_transforms._transforms import (
+        ComposeValueTransform,
+        IdentityValueTransform,
+        SignedHyperbolicValueTransform,
+        SymLogValueTransform,
+        ValueTransform,
+    )
 
 __all__ = [
     "GRU",
@@ -68,6 +82,7 @@ __all__ = [
     "BatchRenorm1d",
     "Categorical",
     "CategoricalHead",
+    "ComposeValueTransform",
     "ConsistentDropout",
     "ConsistentDropoutModule",
     "Conv3dNet",
@@ -86,10 +101,12 @@ __all__ = [
     "ExplorationType",
     "GRUCell",
     "GRUModule",
+    "IdentityValueTransform",
     "ImpalaNet",
     "IndependentNormal",
     "LSTMCell",
     "LSTMModule",
+    "LazygSDEModule",
     "MaskedCategorical",
     "MaskedOneHotCategorical",
     "MultiStepActorWrapper",
@@ -100,31 +117,44 @@ __all__ = [
     "OneHotCategorical",
     "OneHotOrdinal",
     "Ordinal",
+    "OrnsteinUhlenbeckProcessModule",
     "PadBackend",
+    "PopArtValueNorm",
     "ProbabilisticActor",
     "QValueActor",
     "QValueModule",
     "QuantileQValueActor",
     "QuantileQValueModule",
+    "RunningValueNorm",
     "SafeModule",
     "SafeProbabilisticModule",
     "SafeSequential",
     "ScanBackend",
+    "SignedHyperbolicValueTransform",
+    "SymLogValueTransform",
     "TanhDelta",
     "TanhModule",
     "TanhNormal",
     "TruncatedNormal",
+    "ValueNorm",
     "ValueOperator",
+    "ValueTransform",
     "VmapModule",
     "__version__",
     "exploration_type",
+    "gSDEModule",
     "get_recurrent_matmul_precision",
     "orthogonal_init",
     "recurrent_mode",
     "reset_noise",
+    "set_exploration_modules_spec_from_env",
     "set_exploration_type",
     "set_recurrent_matmul_precision",
     "set_recurrent_mode",
+    "signed_hyperbolic",
+    "signed_parabolic",
+    "symexp",
+    "symlog",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -206,6 +236,38 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.distributions._ordinal": [
             "OneHotOrdinal",
             "Ordinal",
+        ],
+        "rl.modules.explore._ou": [
+            "OrnsteinUhlenbeckProcessModule",
+        ],
+        "rl.modules.explore._gsde": [
+            "LazygSDEModule",
+            "gSDEModule",
+        ],
+        "rl.modules.explore._set_spec": [
+            "set_exploration_modules_spec_from_env",
+        ],
+        "rl.modules.normalize._base": [
+            "ValueNorm",
+        ],
+        "rl.modules.normalize._pop_art": [
+            "PopArtValueNorm",
+        ],
+        "rl.modules.normalize._running": [
+            "RunningValueNorm",
+        ],
+        "rl.modules.value_transforms._functional": [
+            "signed_hyperbolic",
+            "signed_parabolic",
+            "symexp",
+            "symlog",
+        ],
+        "rl.modules.value_transforms._transforms": [
+            "ComposeValueTransform",
+            "IdentityValueTransform",
+            "SignedHyperbolicValueTransform",
+            "SymLogValueTransform",
+            "ValueTransform",
         ],
     },
 )

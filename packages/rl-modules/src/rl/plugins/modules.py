@@ -48,6 +48,8 @@ _MODULES = (
     ("actor-critic-wrapper", "ActorCriticWrapper", "Policy and critic as one module"),
     ("egreedy", "EGreedyModule", "Random actions with a falling probability"),
     ("additive-gaussian", "AdditiveGaussianModule", "Falling normal noise on continuous actions"),
+    ("ornstein-uhlenbeck", "OrnsteinUhlenbeckProcessModule", "Correlated noise on continuous actions"),
+    ("gsde", "gSDEModule", "Noise on actions as a function of the features"),
     ("lstm", "LSTMModule", "LSTM on named entries, step by step or whole sequences"),
     ("gru", "GRUModule", "GRU on named entries, step by step or whole sequences"),
 )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl.core import load
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
-from rl.core.keys import NestedKey, as_tuple, next_key
+from rl.core.keys import NestedKey, as_tuple
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Unbounded
 from rl.modules.policy._keys import key_list
@@ -71,9 +71,8 @@ class ConsistentDropoutModule(TensorDictModuleBase):
     """`ConsistentDropout` on named entries: the mask is drawn at the first step of an episode and kept in the batch.
 
     Goes between two modules of a policy. ``env.append_transform(module.make_tensordict_primer())`` adds the entry of
-    the mask to an environment. While the policy acts, the module writes the mask at the root, where an update
-    finds it, and under ``next``, for the following step. It is drawn where the entry at the root is negative, as the
-    primer makes it.
+    the mask to an environment. The mask is drawn where this entry is negative, as the primer makes it, and written in
+    its place, where following steps and updates find it.
 
     Args:
         in_keys: of the input, or of the input and the mask, whose key is otherwise ``("dropout_mask", *input)``.
@@ -93,7 +92,7 @@ class ConsistentDropoutModule(TensorDictModuleBase):
         >>> out = drop(TensorDict(hidden=torch.ones(3, 4), mask=-torch.ones(3, 4), batch_size=[3]))
         >>> out["mask"].unique()
         tensor([0., 2.])
-        >>> bool((out["hidden"] == out["mask"]).all() and (out["next", "mask"] == out["mask"]).all())
+        >>> out["hidden"].equal(out["mask"])
         True
     """
 
@@ -121,7 +120,7 @@ class ConsistentDropoutModule(TensorDictModuleBase):
         self.input_shape = None if input_shape is None else tuple(input_shape)
         self.input_dtype = input_dtype
         self.in_keys = key_list(reads)
-        self.out_keys = key_list([*writes, next_key(reads[1])])
+        self.out_keys = key_list(writes)
 
     @property
     def contract(self) -> Contract:
@@ -129,16 +128,8 @@ class ConsistentDropoutModule(TensorDictModuleBase):
         remedy = "Append the transform of make_tensordict_primer() to the environment, and store the entry in batches."
         doc = "0 where a feature is dropped, 1 / (1 - p) where not, negative if not drawn"
         source, mask = self.in_keys
-        return Contract(
-            (
-                Key(source, None, "input", remedy="The module before must write it."),
-                Key(mask, None, doc, remedy=remedy),
-            ),
-            (
-                Key(self.out_keys[0], None, "input with features dropped"),
-                *(Key(k, None, doc) for k in self.out_keys[1:]),
-            ),
-        )
+        reads = Key(source, doc="input", remedy="The module before must write it."), Key(mask, doc=doc, remedy=remedy)
+        return Contract(reads, (Key(self.out_keys[0], doc="input with features dropped"), Key(mask, doc=doc)))
 
     def make_tensordict_primer(self) -> Any:
         """The transform that adds the mask to an environment, not drawn at the start of each episode.
@@ -173,10 +164,10 @@ class ConsistentDropoutModule(TensorDictModuleBase):
             return None
         return Lowered(self._drop, self.in_keys, self.out_keys)
 
-    def _drop(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _drop(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         if mask.shape != x.shape:
             raise ShapeError(
                 f"ConsistentDropoutModule: the mask has the shape {tuple(mask.shape)}, the input {tuple(x.shape)}"
             )
         mask = torch.where(mask < 0, self.dropout.make_mask(x), mask)
-        return x * mask if self.training else x, mask, mask
+        return x * mask if self.training else x, mask
