@@ -50,6 +50,10 @@ _MODULES = (
     ("additive-gaussian", "AdditiveGaussianModule", "Falling normal noise on continuous actions"),
     ("ornstein-uhlenbeck", "OrnsteinUhlenbeckProcessModule", "Correlated noise on continuous actions"),
     ("gsde", "gSDEModule", "Noise on actions as a function of the features"),
+    ("pop-art-value-norm", "PopArtValueNorm", "Values normalized by a moving average, with preserved outputs"),
+    ("running-value-norm", "RunningValueNorm", "Values normalized by all targets so far"),
+    ("symlog", "SymLogValueTransform", "Values on a symmetric logarithmic scale"),
+    ("signed-hyperbolic", "SignedHyperbolicValueTransform", "Values on a square root scale"),
     ("lstm", "LSTMModule", "LSTM on named entries, step by step or whole sequences"),
     ("gru", "GRUModule", "GRU on named entries, step by step or whole sequences"),
 )

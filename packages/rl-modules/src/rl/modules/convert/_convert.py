@@ -103,7 +103,8 @@ def export_state(layout: str, networks: Mapping[str, Any] | nn.ModuleDict) -> di
         >>> sorted(export_state("cleanrl/dqn", networks)) == sorted(policy.state_dict())
         True
     """
-    known, given = _layout(layout), dict(networks.items())
+    known = _layout(layout)
+    given: dict[str, Any] = dict(networks.items())
     state: dict[str, Tensor] = {}
     for name, part in known.parts.items():
         if name not in given:
@@ -179,7 +180,7 @@ def _policy(
     part: Part, net: nn.Module, head: nn.Module | None, state: Mapping[str, Tensor], spec: TensorSpec | None
 ) -> ProbabilisticActor:
     if head is not None:
-        keys = ["loc", "scale"]
+        keys: list[Any] = ["loc", "scale"]
         distribution: Any = TanhNormal if part.kind == "squashed" else IndependentNormal
     elif part.kind == "deterministic":
         keys, distribution = ["param"], TanhDelta

@@ -20,8 +20,8 @@ class Part:
 
     Args:
         kind: ``"stochastic"`` (logits, or a normal with a standard deviation of its own), ``"squashed"`` (a normal
-            squashed into bounds), ``"deterministic"`` (squashed into bounds), ``"values"`` (of all actions), ``"value"``
-            (of a state) or ``"state_action_value"``.
+            squashed into bounds), ``"deterministic"`` (squashed into bounds), ``"values"`` (of all actions),
+            ``"value"`` (of a state) or ``"state_action_value"``.
         layers: names of its linear layers in order; one that ends in ``*`` stands for those of a
             `torch.nn.Sequential` in which layers and activations alternate.
         log_scale: name of the parameter of a normal, if it has one.
@@ -88,27 +88,33 @@ def _cleanrl_off_policy(kind: str, heads: tuple[str, ...], *, target_actor: bool
     return Layout(parts, scale="tanh")
 
 
-_DQN = {name: Part("values", (f"{prefix}.q_net.*",)) for name, prefix in (("actor", "q_net"), ("target", "q_net_target"))}
+_DQN = {
+    name: Part("values", (f"{prefix}.q_net.*",)) for name, prefix in (("actor", "q_net"), ("target", "q_net_target"))
+}
 
-LAYOUTS = MappingProxyType({
-    "sb3/ppo": _sb3_on_policy(),
-    "sb3/a2c": _sb3_on_policy(),
-    "sb3/dqn": Layout(_DQN),
-    "sb3/sac": _sb3_off_policy("squashed", ("latent_pi.*", "mu", "log_std"), 2, target_actor=False),
-    "sb3/td3": _sb3_off_policy("deterministic", ("mu.*",), 2, target_actor=True),
-    "sb3/ddpg": _sb3_off_policy("deterministic", ("mu.*",), 1, target_actor=True),
-    "cleanrl/ppo": Layout({"actor": Part("stochastic", ("actor.*",)), "critic": Part("value", ("critic.*",))}, nn.Tanh),
-    "cleanrl/ppo_continuous_action": Layout(
-        {
-            "actor": Part("stochastic", ("actor_mean.*",), log_scale="actor_logstd"),
-            "critic": Part("value", ("critic.*",)),
-        },
-        nn.Tanh,
-    ),
-    "cleanrl/dqn": Layout({"actor": Part("values", ("network.*",))}),
-    "cleanrl/sac_continuous_action": _cleanrl_off_policy("squashed", ("fc_mean", "fc_logstd"), target_actor=False),
-    "cleanrl/td3_continuous_action": _cleanrl_off_policy("deterministic", ("fc_mu",), target_actor=True),
-})
+LAYOUTS = MappingProxyType(
+    {
+        "sb3/ppo": _sb3_on_policy(),
+        "sb3/a2c": _sb3_on_policy(),
+        "sb3/dqn": Layout(_DQN),
+        "sb3/sac": _sb3_off_policy("squashed", ("latent_pi.*", "mu", "log_std"), 2, target_actor=False),
+        "sb3/td3": _sb3_off_policy("deterministic", ("mu.*",), 2, target_actor=True),
+        "sb3/ddpg": _sb3_off_policy("deterministic", ("mu.*",), 1, target_actor=True),
+        "cleanrl/ppo": Layout(
+            {"actor": Part("stochastic", ("actor.*",)), "critic": Part("value", ("critic.*",))}, nn.Tanh
+        ),
+        "cleanrl/ppo_continuous_action": Layout(
+            {
+                "actor": Part("stochastic", ("actor_mean.*",), log_scale="actor_logstd"),
+                "critic": Part("value", ("critic.*",)),
+            },
+            nn.Tanh,
+        ),
+        "cleanrl/dqn": Layout({"actor": Part("values", ("network.*",))}),
+        "cleanrl/sac_continuous_action": _cleanrl_off_policy("squashed", ("fc_mean", "fc_logstd"), target_actor=False),
+        "cleanrl/td3_continuous_action": _cleanrl_off_policy("deterministic", ("fc_mu",), target_actor=True),
+    }
+)
 """Known layouts by name: ``library/algorithm``."""
 
 

@@ -54,11 +54,11 @@ class gSDEModule(nn.Module):  # noqa: N801  the name that users of TorchRL know
         >>> from tensordict.nn import TensorDictModule
         >>> explore = TensorDictModule(
         ...     gSDEModule(action_dim=2, state_dim=4),
-        ...     in_keys=["mu", "features", "_eps_gSDE"],
-        ...     out_keys=["loc", "scale", "action", "_eps_gSDE"],
+        ...     in_keys=["mu", "features", "eps_gSDE"],
+        ...     out_keys=["loc", "scale", "action", "eps_gSDE"],
         ... )
         >>> td = TensorDict(mu=torch.zeros(3, 2), features=torch.ones(3, 4), batch_size=[3])
-        >>> td["_eps_gSDE"] = torch.full((3, 2, 4), torch.nan)  # the primer writes it
+        >>> td["eps_gSDE"] = torch.full((3, 2, 4), torch.nan)  # the primer writes it
         >>> action = explore(td)["action"].clone()
         >>> action.equal(explore(td)["action"]), td["scale"].shape
         (True, torch.Size([3, 2]))
@@ -107,11 +107,11 @@ class gSDEModule(nn.Module):  # noqa: N801  the name that users of TorchRL know
         """Scale of the noise, ``[A, S]``."""
         return softplus(self.raw_sigma)
 
-    def make_tensordict_primer(self, key: NestedKey = "_eps_gSDE") -> Any:
+    def make_tensordict_primer(self, key: NestedKey = "eps_gSDE") -> Any:
         """The transform that adds the noise to an environment, not drawn at the start of each episode.
 
         Args:
-            key: of the noise.
+            key: of the noise; a `Collector` does not record entries whose key starts with an underscore.
 
         Raises:
             UnknownComponentError: if rl-envs is not installed.

@@ -28,7 +28,7 @@ __all__ = ["OrnsteinUhlenbeckProcessModule"]
 _NOISE, _STEPS = ("ornstein_uhlenbeck", "noise"), ("ornstein_uhlenbeck", "steps")
 
 
-@_foreign.explorer
+@_foreign.ornstein_uhlenbeck
 class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
     """Add noise of an Ornstein-Uhlenbeck process to the action, less and less, and keep it within its bounds.
 

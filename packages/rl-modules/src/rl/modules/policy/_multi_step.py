@@ -18,6 +18,7 @@ from rl.core.keys import ACTION, NestedKey, as_tuple, key_str, next_key
 from rl.core.lowering import Lowered, lower, unhooked
 from rl.core.recurrent import State
 from rl.core.specs import TensorSpec, Unbounded
+from rl.modules import _foreign
 from rl.modules.policy._fit import action_leaf
 from rl.modules.policy._keys import key_list
 
@@ -26,6 +27,7 @@ __all__ = ["MultiStepActorWrapper"]
 _GROUP = "multi_step"
 
 
+@_foreign.multi_step_actor
 class MultiStepActorWrapper(TensorDictModuleBase):
     """Execute the actions of a policy that plans `n_steps` of them at once.
 
