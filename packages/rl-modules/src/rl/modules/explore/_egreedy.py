@@ -16,10 +16,10 @@ from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules import _foreign
+from rl.modules._keys import key_list
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.explore._schedule import LinearSchedule
 from rl.modules.policy._fit import action_leaf, action_shape, action_space
-from rl.modules.policy._keys import key_list
 
 __all__ = ["EGreedyModule", "exploring", "require_spec"]
 

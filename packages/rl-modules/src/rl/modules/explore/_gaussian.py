@@ -15,10 +15,10 @@ from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.modules import _foreign
+from rl.modules._keys import key_list
 from rl.modules.explore._egreedy import exploring, require_spec
 from rl.modules.explore._schedule import LinearSchedule
 from rl.modules.policy._fit import action_leaf
-from rl.modules.policy._keys import key_list
 
 __all__ = ["AdditiveGaussianModule", "continuous_leaf"]
 

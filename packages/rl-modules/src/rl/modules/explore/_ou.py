@@ -18,10 +18,10 @@ from rl.core.lowering import Lowered, unhooked
 from rl.core.recurrent import State
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.modules import _foreign
+from rl.modules._keys import key_list
 from rl.modules.explore._egreedy import exploring, require_spec
 from rl.modules.explore._gaussian import continuous_leaf
 from rl.modules.explore._schedule import LinearSchedule
-from rl.modules.policy._keys import key_list
 
 __all__ = ["OrnsteinUhlenbeckProcessModule"]
 

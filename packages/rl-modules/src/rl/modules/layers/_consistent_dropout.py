@@ -16,7 +16,7 @@ from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Unbounded
-from rl.modules.policy._keys import key_list
+from rl.modules._keys import key_list
 
 __all__ = ["ConsistentDropout", "ConsistentDropoutModule"]
 

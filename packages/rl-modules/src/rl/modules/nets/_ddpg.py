@@ -41,9 +41,6 @@ class DdpgMlpActor(nn.Module):
         torch.Size([5, 2])
     """
 
-    row_wise = True
-    """Rows of a batch do not see each other, unless a layer lets them: a loss may pass a batch in parts."""
-
     def __init__(self, action_dim: int, mlp_net_kwargs: Given = None, *, device: Device = None) -> None:
         super().__init__()
         defaults = {"num_cells": [400, 300], "depth": 2, "activation_class": nn.ELU}
@@ -73,9 +70,6 @@ class DdpgMlpQNet(nn.Module):
         >>> DdpgMlpQNet()(torch.zeros(5, 4), torch.zeros(5, 2)).shape
         torch.Size([5, 1])
     """
-
-    row_wise = True
-    """Rows of a batch do not see each other, unless a layer lets them: a loss may pass a batch in parts."""
 
     def __init__(
         self, mlp_net_kwargs_net1: Given = None, mlp_net_kwargs_net2: Given = None, *, device: Device = None
@@ -113,9 +107,6 @@ class DdpgCnnActor(nn.Module):
         >>> action.shape, hidden.shape
         (torch.Size([5, 2]), torch.Size([5, 2304]))
     """
-
-    row_wise = True
-    """Rows of a batch do not see each other, unless a layer lets them: a loss may pass a batch in parts."""
 
     def __init__(
         self,
@@ -155,9 +146,6 @@ class DdpgCnnQNet(nn.Module):
         >>> DdpgCnnQNet()(torch.zeros(5, 3, 64, 64), torch.zeros(5, 2)).shape
         torch.Size([5, 1])
     """
-
-    row_wise = True
-    """Rows of a batch do not see each other, unless a layer lets them: a loss may pass a batch in parts."""
 
     def __init__(
         self,

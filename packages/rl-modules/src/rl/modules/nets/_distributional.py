@@ -13,7 +13,7 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import ACTION_VALUE, NestedKey, key_str
 from rl.core.lowering import Lowered, unhooked
-from rl.modules.policy._keys import key_list
+from rl.modules._keys import key_list
 
 __all__ = ["DistributionalDQNnet"]
 

@@ -20,9 +20,6 @@ _HEAD = {"depth": 1, "num_cells": 512, "activation_class": nn.ELU}
 class _DuelingNet(nn.Module):
     """Features, and two heads on them: ``V + A - mean(A)``."""
 
-    row_wise = True
-    """Rows of a batch do not see each other, unless a layer lets them: a loss may pass a batch in parts."""
-
     def __init__(
         self,
         features: nn.Module,

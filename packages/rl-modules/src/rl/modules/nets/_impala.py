@@ -38,9 +38,6 @@ class ImpalaNet(nn.Module):
         torch.Size([5, 256])
     """
 
-    row_wise = True
-    """Images of a batch do not see each other: a loss may pass a batch in parts."""
-
     def __init__(
         self,
         in_features: int | None = None,

@@ -12,8 +12,8 @@ from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str
 from rl.core.specs import TensorSpec
 from rl.modules import _foreign
+from rl.modules._keys import parts
 from rl.modules.nets._distributional import DistributionalDQNnet
-from rl.modules.policy._keys import parts
 from rl.modules.policy._qvalue import QValueActor, QValueModule
 
 __all__ = [

@@ -19,8 +19,8 @@ from rl.core.lowering import Lowered, lower, unhooked
 from rl.core.recurrent import State
 from rl.core.specs import TensorSpec, Unbounded
 from rl.modules import _foreign
+from rl.modules._keys import key_list
 from rl.modules.policy._fit import action_leaf
-from rl.modules.policy._keys import key_list
 
 __all__ = ["MultiStepActorWrapper"]
 

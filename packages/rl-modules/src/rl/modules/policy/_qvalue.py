@@ -25,10 +25,10 @@ from rl.core.keys import (
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import MultiCategorical, MultiOneHot, TensorSpec
 from rl.modules import _foreign
+from rl.modules._keys import key_list, parts
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.policy._actor import reads_of
 from rl.modules.policy._fit import action_leaf, action_shape, action_space, check_width, group_sizes, num_values
-from rl.modules.policy._keys import key_list, parts
 
 __all__ = ["QValueActor", "QValueModule"]
 

@@ -15,8 +15,8 @@ from rl.core.errors import ContractError, SpecError
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Bounded, Composite, TensorSpec
+from rl.modules._keys import key_list
 from rl.modules.policy._fit import bounds
-from rl.modules.policy._keys import key_list
 
 __all__ = ["TanhModule"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl.core.contract import Contract, Key, contract_of
 from rl.core.errors import ContractError, ShapeError
 from rl.core.lowering import Lowered, lower, unhooked
-from rl.modules.policy._keys import key_list
+from rl.modules._keys import key_list
 
 __all__ = ["VmapModule"]
 
