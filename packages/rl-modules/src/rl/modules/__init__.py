@@ -17,24 +17,57 @@ if TYPE_CHECKING:
         OneHotCategorical,
     )
     from rl.modules.distributions._normal import IndependentNormal
+    from rl.modules.distributions._ordinal import OneHotOrdinal, Ordinal
     from rl.modules.distributions._params import NormalParamExtractor
+    from rl.modules.distributions._tanh_delta import TanhDelta
     from rl.modules.distributions._tanh_normal import TanhNormal
+    from rl.modules.distributions._truncated_normal import TruncatedNormal
     from rl.modules.explore._egreedy import EGreedyModule
     from rl.modules.explore._gaussian import AdditiveGaussianModule
-    from rl.modules.nets._conv import ConvNet
+    from rl.modules.explore._gsde import LazygSDEModule, gSDEModule
+    from rl.modules.explore._ou import OrnsteinUhlenbeckProcessModule
+    from rl.modules.explore._set_spec import set_exploration_modules_spec_from_env
+    from rl.modules.layers._batch_renorm import BatchRenorm1d
+    from rl.modules.layers._consistent_dropout import ConsistentDropout, ConsistentDropoutModule
+    from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear, reset_noise
+    from rl.modules.nets._conv import Conv3dNet, ConvNet
+    from rl.modules.nets._ddpg import DdpgCnnActor, DdpgCnnQNet, DdpgMlpActor, DdpgMlpQNet
+    from rl.modules.nets._distributional import DistributionalDQNnet
+    from rl.modules.nets._dueling import DuelingCnnDQNet, DuelingMlpDQNet
     from rl.modules.nets._heads import CategoricalHead, NormalHead
+    from rl.modules.nets._impala import ImpalaNet
     from rl.modules.nets._init import orthogonal_init
     from rl.modules.nets._mlp import MLP
+    from rl.modules.normalize._base import ValueNorm
+    from rl.modules.normalize._pop_art import PopArtValueNorm
+    from rl.modules.normalize._running import RunningValueNorm
     from rl.modules.policy._actor import Actor, ProbabilisticActor
+    from rl.modules.policy._distributional import (
+        DistributionalQValueActor,
+        DistributionalQValueModule,
+        QuantileQValueActor,
+        QuantileQValueModule,
+    )
+    from rl.modules.policy._multi_step import MultiStepActorWrapper
     from rl.modules.policy._qvalue import QValueActor, QValueModule
     from rl.modules.policy._safe import SafeModule, SafeProbabilisticModule, SafeSequential
     from rl.modules.policy._shared import ActorCriticOperator, ActorCriticWrapper, ActorValueOperator
+    from rl.modules.policy._tanh import TanhModule
     from rl.modules.policy._value import ValueOperator
+    from rl.modules.policy._vmap import VmapModule
     from rl.modules.recurrent._precision import get_recurrent_matmul_precision, set_recurrent_matmul_precision
     from rl.modules.recurrent.backends._pad import PadBackend
     from rl.modules.recurrent.backends._scan import ScanBackend
     from rl.modules.recurrent.cells._cells import GRU, LSTM, GRUCell, LSTMCell
     from rl.modules.recurrent.modules._modules import GRUModule, LSTMModule
+    from rl.modules.value_transforms._functional import signed_hyperbolic, signed_parabolic, symexp, symlog
+    from rl.modules.value_transforms._transforms import (
+        ComposeValueTransform,
+        IdentityValueTransform,
+        SignedHyperbolicValueTransform,
+        SymLogValueTransform,
+        ValueTransform,
+    )
 
 __all__ = [
     "GRU",
@@ -46,40 +79,82 @@ __all__ = [
     "ActorValueOperator",
     "AdditiveGaussianModule",
     "Backend",
+    "BatchRenorm1d",
     "Categorical",
     "CategoricalHead",
+    "ComposeValueTransform",
+    "ConsistentDropout",
+    "ConsistentDropoutModule",
+    "Conv3dNet",
     "ConvNet",
+    "DdpgCnnActor",
+    "DdpgCnnQNet",
+    "DdpgMlpActor",
+    "DdpgMlpQNet",
     "Delta",
+    "DistributionalDQNnet",
+    "DistributionalQValueActor",
+    "DistributionalQValueModule",
+    "DuelingCnnDQNet",
+    "DuelingMlpDQNet",
     "EGreedyModule",
     "ExplorationType",
     "GRUCell",
     "GRUModule",
+    "IdentityValueTransform",
+    "ImpalaNet",
     "IndependentNormal",
     "LSTMCell",
     "LSTMModule",
+    "LazygSDEModule",
     "MaskedCategorical",
     "MaskedOneHotCategorical",
+    "MultiStepActorWrapper",
+    "NoisyLazyLinear",
+    "NoisyLinear",
     "NormalHead",
     "NormalParamExtractor",
     "OneHotCategorical",
+    "OneHotOrdinal",
+    "Ordinal",
+    "OrnsteinUhlenbeckProcessModule",
     "PadBackend",
+    "PopArtValueNorm",
     "ProbabilisticActor",
     "QValueActor",
     "QValueModule",
+    "QuantileQValueActor",
+    "QuantileQValueModule",
+    "RunningValueNorm",
     "SafeModule",
     "SafeProbabilisticModule",
     "SafeSequential",
     "ScanBackend",
+    "SignedHyperbolicValueTransform",
+    "SymLogValueTransform",
+    "TanhDelta",
+    "TanhModule",
     "TanhNormal",
+    "TruncatedNormal",
+    "ValueNorm",
     "ValueOperator",
+    "ValueTransform",
+    "VmapModule",
     "__version__",
     "exploration_type",
+    "gSDEModule",
     "get_recurrent_matmul_precision",
     "orthogonal_init",
     "recurrent_mode",
+    "reset_noise",
+    "set_exploration_modules_spec_from_env",
     "set_exploration_type",
     "set_recurrent_matmul_precision",
     "set_recurrent_mode",
+    "signed_hyperbolic",
+    "signed_parabolic",
+    "symexp",
+    "symlog",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -101,7 +176,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.distributions._tanh_normal": ["TanhNormal"],
         "rl.modules.explore._egreedy": ["EGreedyModule"],
         "rl.modules.explore._gaussian": ["AdditiveGaussianModule"],
-        "rl.modules.nets._conv": ["ConvNet"],
+        "rl.modules.nets._conv": ["Conv3dNet", "ConvNet"],
         "rl.modules.nets._heads": ["CategoricalHead", "NormalHead"],
         "rl.modules.nets._init": ["orthogonal_init"],
         "rl.modules.nets._mlp": ["MLP"],
@@ -118,5 +193,81 @@ __getattr__, __dir__ = lazy_exports(
             "set_recurrent_matmul_precision",
         ],
         "rl.modules.recurrent.backends._scan": ["ScanBackend"],
+        "rl.modules.policy._distributional": [
+            "DistributionalQValueActor",
+            "DistributionalQValueModule",
+            "QuantileQValueActor",
+            "QuantileQValueModule",
+        ],
+        "rl.modules.nets._distributional": ["DistributionalDQNnet"],
+        "rl.modules.nets._dueling": ["DuelingCnnDQNet", "DuelingMlpDQNet"],
+        "rl.modules.layers._noisy": ["NoisyLazyLinear", "NoisyLinear", "reset_noise"],
+        "rl.modules.nets._ddpg": [
+            "DdpgCnnActor",
+            "DdpgCnnQNet",
+            "DdpgMlpActor",
+            "DdpgMlpQNet",
+        ],
+        "rl.modules.nets._impala": [
+            "ImpalaNet",
+        ],
+        "rl.modules.layers._batch_renorm": [
+            "BatchRenorm1d",
+        ],
+        "rl.modules.layers._consistent_dropout": [
+            "ConsistentDropout",
+            "ConsistentDropoutModule",
+        ],
+        "rl.modules.policy._tanh": [
+            "TanhModule",
+        ],
+        "rl.modules.policy._vmap": [
+            "VmapModule",
+        ],
+        "rl.modules.policy._multi_step": [
+            "MultiStepActorWrapper",
+        ],
+        "rl.modules.distributions._truncated_normal": [
+            "TruncatedNormal",
+        ],
+        "rl.modules.distributions._tanh_delta": [
+            "TanhDelta",
+        ],
+        "rl.modules.distributions._ordinal": [
+            "OneHotOrdinal",
+            "Ordinal",
+        ],
+        "rl.modules.explore._ou": [
+            "OrnsteinUhlenbeckProcessModule",
+        ],
+        "rl.modules.explore._gsde": [
+            "LazygSDEModule",
+            "gSDEModule",
+        ],
+        "rl.modules.explore._set_spec": [
+            "set_exploration_modules_spec_from_env",
+        ],
+        "rl.modules.normalize._base": [
+            "ValueNorm",
+        ],
+        "rl.modules.normalize._pop_art": [
+            "PopArtValueNorm",
+        ],
+        "rl.modules.normalize._running": [
+            "RunningValueNorm",
+        ],
+        "rl.modules.value_transforms._functional": [
+            "signed_hyperbolic",
+            "signed_parabolic",
+            "symexp",
+            "symlog",
+        ],
+        "rl.modules.value_transforms._transforms": [
+            "ComposeValueTransform",
+            "IdentityValueTransform",
+            "SignedHyperbolicValueTransform",
+            "SymLogValueTransform",
+            "ValueTransform",
+        ],
     },
 )

@@ -9,6 +9,8 @@ __all__ = [
     "conv_net",
     "explorer",
     "mlp",
+    "multi_step_actor",
+    "ornstein_uhlenbeck",
     "probabilistic_actor",
     "q_value_actor",
     "q_value_module",
@@ -17,6 +19,7 @@ __all__ = [
 ]
 
 _SAFE = "not available yet: use spec.project(action)"
+_RESTARTS = "needless: a Collector, or the transform of make_tensordict_primer(), restarts the state at each episode"
 _STRICT = "needless: shapes never broadcast", True
 
 actor = foreign_arguments(
@@ -52,6 +55,14 @@ explorer = foreign_arguments(
         "device": ("needless: a module is created on the CPU; move it with .to(device)", None),
     }
 )
+ornstein_uhlenbeck = foreign_arguments(
+    needless={
+        "safe": ("needless: explored actions are always projected into the spec", False, True),
+        "device": ("needless: a module is created on the CPU; move it with .to(device)", None),
+        "is_init_key": (_RESTARTS, "is_init"),
+    }
+)
+multi_step_actor = foreign_arguments(needless={"init_key": (_RESTARTS, "is_init", None)})
 mlp = foreign_arguments(
     needless={"single_bias_last_layer": ("not available yet: use bias_last_layer=False and add one parameter", False)}
 )

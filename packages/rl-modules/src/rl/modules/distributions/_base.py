@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +11,7 @@ from torch import distributions as torch_distributions
 
 from rl.core.errors import ShapeError, SpecError
 
-__all__ = ["LeanDistribution", "loc_and_scale", "split_shape", "sum_event"]
+__all__ = ["LeanDistribution", "in_order", "loc_and_scale", "split_shape", "sum_event"]
 
 
 class LeanDistribution(torch_distributions.Distribution):
@@ -89,3 +90,9 @@ def split_shape(shape: Size, event_dims: int) -> tuple[Size, Size]:
     if cut < 0:
         raise ShapeError(f"event_dims={event_dims} of parameters with shape {tuple(shape)}: too few dimensions")
     return shape[:cut], shape[cut:]
+
+
+def in_order(low: float | Tensor, high: float | Tensor) -> bool:
+    """Whether bounds are finite, and each lower one is below the upper one."""
+    fits = (low < high) & (low > -math.inf) & (high < math.inf)
+    return bool(fits.all()) if isinstance(fits, Tensor) else fits

@@ -11,7 +11,7 @@ from torch.distributions import constraints, register_kl
 from torch.nn.functional import softplus
 
 from rl.core.errors import SpecError
-from rl.modules.distributions._base import LeanDistribution, loc_and_scale, split_shape, sum_event
+from rl.modules.distributions._base import LeanDistribution, in_order, loc_and_scale, split_shape, sum_event
 
 __all__ = ["TanhNormal"]
 
@@ -93,7 +93,7 @@ class TanhNormal(LeanDistribution):
             low = _bound_like(high, low, loc.dtype)
         of_tensors = isinstance(low, Tensor)
         self.low, self.high = low, high
-        if (validate_args or not of_tensors) and not _in_order(low, high):
+        if (validate_args or not of_tensors) and not in_order(low, high):
             raise SpecError(f"TanhNormal needs finite low < high, got low={low}, high={high}")
         self._unit = not of_tensors and low == -1 and high == 1
         if not self._unit:
@@ -235,11 +235,6 @@ def _bound_like(other: Tensor, bound: float | Tensor, dtype: torch.dtype) -> Ten
     if isinstance(bound, Tensor):
         return bound
     return torch.as_tensor(bound, dtype=other.dtype if other.is_floating_point() else dtype, device=other.device)
-
-
-def _in_order(low: float | Tensor, high: float | Tensor) -> bool:
-    fits = (low < high) & (low > -math.inf) & (high < math.inf)
-    return bool(fits.all()) if isinstance(fits, Tensor) else fits
 
 
 def _same(a: float | Tensor, b: float | Tensor) -> bool:

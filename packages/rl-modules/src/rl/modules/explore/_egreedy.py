@@ -16,18 +16,32 @@ from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules import _foreign
+from rl.modules._keys import key_list
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.explore._schedule import LinearSchedule
 from rl.modules.policy._fit import action_leaf, action_shape, action_space
-from rl.modules.policy._keys import key_list
 
-__all__ = ["EGreedyModule", "exploring"]
+__all__ = ["EGreedyModule", "exploring", "require_spec"]
 
 
 def exploring() -> bool:
     """Whether exploration modules act: under ``RANDOM``, and where no exploration type is set."""
     how = interaction_type()
     return how is None or how is InteractionType.RANDOM
+
+
+def require_spec(module: Any) -> None:
+    """Refuse to explore without a spec.
+
+    Raises:
+        SpecError: if the module has none.
+    """
+    if module.spec is None:
+        name = type(module).__name__
+        raise SpecError(
+            f"{name} has no spec of the action: give it spec=env.action_spec, or call"
+            " set_exploration_modules_spec_from_env(policy, env)"
+        )
 
 
 @_foreign.explorer
@@ -39,7 +53,8 @@ class EGreedyModule(TensorDictModuleBase):
     number of frames after each batch.
 
     Args:
-        spec: of the action, or a composite that has it under `action_key`.
+        spec: of the action, or a composite that has it under `action_key`; None if `set_spec` or
+            `set_exploration_modules_spec_from_env` gives it before the first call.
         eps_init: probability at the start.
         eps_end: probability after `annealing_num_steps` frames, and from then on.
         annealing_num_steps: frames in between.
@@ -47,8 +62,8 @@ class EGreedyModule(TensorDictModuleBase):
         action_mask_key: bool ``[*B, n]``, True where an action is allowed; for one-hot and categorical actions.
 
     Raises:
-        SpecError: if there is no spec, the probabilities are outside [0, 1] or rise, or a mask is given for actions of
-            another kind.
+        SpecError: if the probabilities are outside [0, 1] or rise, or a mask is given for actions of another kind; in
+            the call, if there is no spec.
 
     Example:
         >>> from rl.core.specs import OneHot
@@ -63,7 +78,7 @@ class EGreedyModule(TensorDictModuleBase):
 
     def __init__(
         self,
-        spec: TensorSpec,
+        spec: TensorSpec | None,
         eps_init: float = 1.0,
         eps_end: float = 0.1,
         annealing_num_steps: int = 1000,
@@ -74,19 +89,29 @@ class EGreedyModule(TensorDictModuleBase):
         super().__init__()
         if eps_init > 1:
             raise SpecError(f"EGreedyModule: eps_init is a probability, got {eps_init}")
+        key = unwrap(action_key)
+        self.schedule = LinearSchedule("EGreedyModule", eps_init, eps_end, annealing_num_steps)
+        self.in_keys = key_list([key] if action_mask_key is None else [key, action_mask_key])
+        self.out_keys = key_list(key)
+        self.spec: Any = None
+        if spec is not None:
+            self.set_spec(spec)
+
+    def set_spec(self, spec: TensorSpec) -> None:
+        """Give the spec of the action, or a composite that has it.
+
+        Raises:
+            SpecError: if it is no spec, or there is a mask and actions are of another kind.
+        """
         if not isinstance(spec, TensorSpec):
             raise SpecError(
                 f"EGreedyModule samples from the spec of the action, got {spec!r:.50}: give env.action_spec"
             )
-        key = unwrap(action_key)
-        leaf = action_leaf(spec, key, "EGreedyModule")
+        leaf = action_leaf(spec, self.out_keys[0], "EGreedyModule")
         space = action_space(leaf)
-        if action_mask_key is not None and space not in {"one-hot", "categorical"}:
+        if len(self.in_keys) > 1 and space not in {"one-hot", "categorical"}:
             raise SpecError(f"EGreedyModule masks one-hot and categorical actions only, the spec is {leaf}")
-        self.spec: Any = leaf
-        self.schedule = LinearSchedule("EGreedyModule", eps_init, eps_end, annealing_num_steps)
-        self.in_keys = key_list([key] if action_mask_key is None else [key, action_mask_key])
-        self.out_keys = key_list(key)
+        self.spec = leaf
         self._space = space
         self._fast = getattr(leaf, "mask", None) is None  # a spec with a mask draws for itself
 
@@ -101,7 +126,8 @@ class EGreedyModule(TensorDictModuleBase):
         mask = tuple(Key(key, ("n",), "True where allowed", torch.bool) for key in self.in_keys[1:])
         remedy = "Put EGreedyModule after the policy, in a TensorDictSequential."
         shape = action_shape(self.spec)
-        action = Key(self.out_keys[0], shape, "action, or a random one", self.spec.dtype, remedy=remedy)
+        dtype = None if self.spec is None else self.spec.dtype
+        action = Key(self.out_keys[0], shape, "action, or a random one", dtype, remedy=remedy)
         return Contract((action, *mask), (action,))
 
     def step(self, frames: int = 1) -> None:
@@ -133,6 +159,7 @@ class EGreedyModule(TensorDictModuleBase):
         return Lowered(call, self.in_keys, self.out_keys)
 
     def _explore(self, action: Tensor, mask: Tensor | None = None) -> tuple[Tensor]:
+        require_spec(self)
         own = 0 if self._space == "categorical" else min(1, len(self.spec.shape))
         batch = action.shape[: action.ndim - own]
         device = action.device

@@ -15,12 +15,24 @@ from rl.core.keys import ACTION, NestedKey, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.modules import _foreign
-from rl.modules.explore._egreedy import exploring
+from rl.modules._keys import key_list
+from rl.modules.explore._egreedy import exploring, require_spec
 from rl.modules.explore._schedule import LinearSchedule
 from rl.modules.policy._fit import action_leaf
-from rl.modules.policy._keys import key_list
 
-__all__ = ["AdditiveGaussianModule"]
+__all__ = ["AdditiveGaussianModule", "continuous_leaf"]
+
+
+def continuous_leaf(spec: Any, key: NestedKey, owner: str) -> TensorSpec:
+    """The spec of a continuous action, of what a user handed in.
+
+    Raises:
+        SpecError: if it is not continuous, or a composite has no entry under `key`.
+    """
+    leaf: Any = action_leaf(spec, key, owner)
+    if not isinstance(leaf, (Bounded, Unbounded)) or not leaf.dtype.is_floating_point:
+        raise SpecError(f"{owner} adds noise to continuous actions, the spec is {leaf}")
+    return leaf
 
 
 @_foreign.explorer
@@ -32,7 +44,8 @@ class AdditiveGaussianModule(TensorDictModuleBase):
     ``step`` with the number of frames after each batch.
 
     Args:
-        spec: of the action, or a composite that has it under `action_key`.
+        spec: of the action, or a composite that has it under `action_key`; None if `set_spec` or
+            `set_exploration_modules_spec_from_env` gives it before the first call.
         sigma_init: scale of the noise at the start.
         sigma_end: scale after `annealing_num_steps` frames, and from then on.
         annealing_num_steps: frames in between.
@@ -41,7 +54,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         action_key: what the noise is added to.
 
     Raises:
-        SpecError: if the action is not continuous, or sigma rises.
+        SpecError: if the action is not continuous, or sigma rises; in the call, if there is no spec.
 
     Example:
         >>> from rl.core.specs import Bounded
@@ -56,7 +69,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
 
     def __init__(
         self,
-        spec: TensorSpec,
+        spec: TensorSpec | None,
         sigma_init: float = 1.0,
         sigma_end: float = 0.1,
         annealing_num_steps: int = 1000,
@@ -67,17 +80,26 @@ class AdditiveGaussianModule(TensorDictModuleBase):
     ) -> None:
         super().__init__()
         key = unwrap(action_key)
-        leaf: Any = action_leaf(spec, key, "AdditiveGaussianModule")
-        if not isinstance(leaf, (Bounded, Unbounded)) or not leaf.dtype.is_floating_point:
-            raise SpecError(f"AdditiveGaussianModule adds noise to continuous actions, the spec is {leaf}")
-        self.spec = leaf
         self.mean, self.std = float(mean), float(std)
         self.schedule = LinearSchedule("AdditiveGaussianModule", sigma_init, sigma_end, annealing_num_steps)
         self.in_keys = key_list(key)
         self.out_keys = key_list(key)
-        bounded = isinstance(leaf, Bounded)
-        self.register_buffer("_low", leaf.low.clone() if bounded else None, persistent=False)
-        self.register_buffer("_high", leaf.high.clone() if bounded else None, persistent=False)
+        self.spec: Any = None
+        self.register_buffer("_low", None, persistent=False)
+        self.register_buffer("_high", None, persistent=False)
+        if spec is not None:
+            self.set_spec(spec)
+
+    def set_spec(self, spec: TensorSpec) -> None:
+        """Give the spec of the action, or a composite that has it.
+
+        Raises:
+            SpecError: if the action is not continuous.
+        """
+        self.spec = continuous_leaf(spec, self.out_keys[0], "AdditiveGaussianModule")
+        if isinstance(self.spec, Bounded):
+            device = self.sigma.device
+            self._low, self._high = self.spec.low.clone().to(device), self.spec.high.clone().to(device)
 
     @property
     def sigma(self) -> Tensor:
@@ -88,7 +110,8 @@ class AdditiveGaussianModule(TensorDictModuleBase):
     def contract(self) -> Contract:
         """What is read and written."""
         remedy = "Put AdditiveGaussianModule after the policy, in a TensorDictSequential."
-        action = Key(self.out_keys[0], tuple(self.spec.shape[-1:]), "action with noise", self.spec.dtype, remedy=remedy)
+        shape, dtype = (None, None) if self.spec is None else (tuple(self.spec.shape[-1:]), self.spec.dtype)
+        action = Key(self.out_keys[0], shape, "action with noise", dtype, remedy=remedy)
         return Contract((action,), (action,))
 
     def step(self, frames: int = 1) -> None:
@@ -115,6 +138,7 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         return Lowered(lambda action: (self._explore(action) if exploring() else action,), self.in_keys, self.out_keys)
 
     def _explore(self, action: Tensor) -> Tensor:
+        require_spec(self)
         noise = torch.randn_like(action)
         if self.std != 1.0 or self.mean:
             noise = noise * self.std + self.mean

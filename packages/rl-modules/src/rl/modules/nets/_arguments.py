@@ -11,7 +11,7 @@ from torch import nn
 
 from rl.core.errors import SpecError
 
-__all__ = ["is_list", "make_norm"]
+__all__ = ["is_list", "make_norm", "with_defaults"]
 
 
 def is_list(value: Any) -> bool:
@@ -50,3 +50,16 @@ def make_norm(
     if needed and needed[0].kind is inspect.Parameter.POSITIONAL_ONLY:
         return norm_class(width, **given).to(device)
     return norm_class(**{p.name: width for p in needed}, **given).to(device)
+
+
+def with_defaults(
+    defaults: Mapping[str, Any], given: Mapping[str, Any] | None, device: torch.device | str | None
+) -> dict[str, Any]:
+    """The arguments of a part of a network: those that were given, defaults for the others.
+
+    A list of widths makes the default depth void.
+    """
+    merged = {"device": device, **defaults, **(given or {})}
+    if given is not None and "depth" not in given and is_list(given.get("num_cells")):
+        merged.pop("depth", None)
+    return merged

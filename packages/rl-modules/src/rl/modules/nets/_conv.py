@@ -1,9 +1,9 @@
-"""Convolutional network."""
+"""Convolutional networks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +13,110 @@ from rl.core.errors import ShapeError, SpecError
 from rl.modules import _foreign
 from rl.modules.nets._arguments import is_list, make_norm
 
-__all__ = ["ConvNet"]
+__all__ = ["Conv3dNet", "ConvNet"]
 
 Maker = Any  # a class of modules, called with arguments that differ from class to class
-Size2d = int | tuple[int, int]
+Size = int | tuple[int, ...]
+
+
+class _Convolutions(nn.Sequential):
+    """Convolutions with activations; a subclass says of how many dimensions."""
+
+    row_wise = True
+    """Images of a batch do not see each other, unless a layer lets them: a loss may pass a batch in parts."""
+
+    _sizes: ClassVar[tuple[str, ...]]
+    _layer_class: ClassVar[Maker]
+    _lazy_class: ClassVar[Maker]
+
+    def __init__(  # noqa: PLR0913  the names that users of TorchRL know
+        self,
+        in_features: int | None = None,
+        depth: int | None = None,
+        num_cells: int | Sequence[int] | None = None,
+        kernel_sizes: Size | Sequence[Size] = 3,
+        strides: Size | Sequence[Size] = 1,
+        paddings: Size | Sequence[Size] = 0,
+        activation_class: Maker = nn.ELU,
+        activation_kwargs: dict[str, Any] | None = None,
+        *,
+        norm_class: Maker | None = None,
+        norm_kwargs: dict[str, Any] | None = None,
+        bias_last_layer: bool = True,
+        aggregator_class: Maker | None = None,
+        aggregator_kwargs: dict[str, Any] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if num_cells is None:
+            num_cells = [32, 32, 32] if depth is None else 32
+        owner = str(type(self).__name__)
+        if in_features is not None:
+            in_features = as_integer(in_features, owner, "in_features", least=1)
+        lists = {
+            "num_cells": num_cells,
+            "kernel_sizes": kernel_sizes,
+            "strides": strides,
+            "paddings": paddings,
+        }
+        cells, kernels, steps, pads = _aligned(owner, lists, depth)
+        layers: list[nn.Module] = []
+        channels = in_features
+        for place, width in enumerate(cells):
+            bias = bias_last_layer or place < len(cells) - 1
+            options: Any = {
+                "kernel_size": kernels[place],
+                "stride": steps[place],
+                "padding": pads[place],
+                "bias": bias,
+                "device": device,
+            }
+            layers.append(
+                self._lazy_class(width, **options)
+                if channels is None
+                else self._layer_class(channels, width, **options)
+            )
+            if norm_class is not None:
+                layers.append(make_norm(owner, norm_class, norm_kwargs, width, device))
+            layers.append(activation_class(**(activation_kwargs or {})))
+            channels = width
+        flatten = (
+            nn.Flatten(-1 - len(self._sizes), -1)
+            if aggregator_class is None
+            else aggregator_class(**(aggregator_kwargs or {}))
+        )
+        super().__init__(*layers, flatten)
+        self.in_features = in_features
+
+    def forward(self, pixels: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # says what it is
+        """Features of images.
+
+        Raises:
+            ShapeError: if there are too few dimensions, the channels are not `in_features`, or the
+                pixels are integers.
+        """
+        own = 1 + len(self._sizes)
+        if pixels.ndim < own or (self.in_features is not None and pixels.shape[-own] != self.in_features):
+            channels = "C" if self.in_features is None else self.in_features
+            expected = f"[*B, {channels}, {', '.join(self._sizes)}]"
+            raise ShapeError(f"{type(self).__name__} expects pixels {expected}, got {tuple(pixels.shape)}")
+        if not pixels.is_floating_point():
+            raise ShapeError(
+                f"{type(self).__name__} expects floating-point pixels, got {pixels.dtype}: scale them, as by x / 255"
+            )
+        batch = pixels.shape[:-own]
+        x = pixels if len(batch) == 1 else pixels.reshape(-1, *pixels.shape[-own:])
+        for layer in self:
+            x = layer(x)
+        return x if len(batch) == 1 else x.reshape(*batch, *x.shape[1:])
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """One layer, or some of them as a plain `torch.nn.Sequential`."""
+        layers = list(self)
+        return nn.Sequential(*layers[index]) if isinstance(index, slice) else layers[index]
 
 
 @_foreign.conv_net
-class ConvNet(nn.Sequential):
+class ConvNet(_Convolutions):
     """Two-dimensional convolutions with activations, and one flat feature vector in the end.
 
     Args:
@@ -51,102 +147,67 @@ class ConvNet(nn.Sequential):
         torch.Size([4, 5184])
     """
 
-    row_wise = True
-    """Images of a batch do not see each other, unless a layer lets them: a loss may pass a batch in parts."""
-
-    def __init__(  # noqa: PLR0913  the names that users of TorchRL know
-        self,
-        in_features: int | None = None,
-        depth: int | None = None,
-        num_cells: int | Sequence[int] | None = None,
-        kernel_sizes: Size2d | Sequence[Size2d] = 3,
-        strides: Size2d | Sequence[Size2d] = 1,
-        paddings: Size2d | Sequence[Size2d] = 0,
-        activation_class: Maker = nn.ELU,
-        activation_kwargs: dict[str, Any] | None = None,
-        *,
-        norm_class: Maker | None = None,
-        norm_kwargs: dict[str, Any] | None = None,
-        bias_last_layer: bool = True,
-        aggregator_class: Maker | None = None,
-        aggregator_kwargs: dict[str, Any] | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        if num_cells is None:
-            num_cells = [32, 32, 32] if depth is None else 32
-        if in_features is not None:
-            in_features = as_integer(in_features, "ConvNet", "in_features", least=1)
-        lists = {
-            "num_cells": num_cells,
-            "kernel_sizes": kernel_sizes,
-            "strides": strides,
-            "paddings": paddings,
-        }
-        cells, kernels, steps, pads = _aligned(lists, depth)
-        layers: list[nn.Module] = []
-        channels = in_features
-        for place, width in enumerate(cells):
-            bias = bias_last_layer or place < len(cells) - 1
-            options: Any = {
-                "kernel_size": kernels[place],
-                "stride": steps[place],
-                "padding": pads[place],
-                "bias": bias,
-                "device": device,
-            }
-            layers.append(
-                nn.LazyConv2d(width, **options) if channels is None else nn.Conv2d(channels, width, **options)
-            )
-            if norm_class is not None:
-                layers.append(make_norm("ConvNet", norm_class, norm_kwargs, width, device))
-            layers.append(activation_class(**(activation_kwargs or {})))
-            channels = width
-        flatten = nn.Flatten(-3, -1) if aggregator_class is None else aggregator_class(**(aggregator_kwargs or {}))
-        super().__init__(*layers, flatten)
-        self.in_features = in_features
-
-    def forward(self, pixels: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # says what it is
-        """Features of images.
-
-        Raises:
-            ShapeError: if there are fewer than three dimensions, the channels are not `in_features`, or the
-                pixels are integers.
-        """
-        if pixels.ndim < 3 or (self.in_features is not None and pixels.shape[-3] != self.in_features):
-            channels = "C" if self.in_features is None else self.in_features
-            raise ShapeError(f"ConvNet expects pixels [*B, {channels}, H, W], got {tuple(pixels.shape)}")
-        if not pixels.is_floating_point():
-            raise ShapeError(f"ConvNet expects floating-point pixels, got {pixels.dtype}: scale them, as by x / 255")
-        batch = pixels.shape[:-3]
-        x = pixels if len(batch) == 1 else pixels.reshape(-1, *pixels.shape[-3:])
-        for layer in self:
-            x = layer(x)
-        return x if len(batch) == 1 else x.reshape(*batch, *x.shape[1:])
-
-    def __getitem__(self, index: int | slice) -> Any:
-        """One layer, or some of them as a plain `torch.nn.Sequential`."""
-        layers = list(self)
-        return nn.Sequential(*layers[index]) if isinstance(index, slice) else layers[index]
+    _sizes: ClassVar[tuple[str, ...]] = ("H", "W")
+    _layer_class: ClassVar[Maker] = nn.Conv2d
+    _lazy_class: ClassVar[Maker] = nn.LazyConv2d
 
 
-def _aligned(lists: dict[str, Any], depth: int | None) -> list[list[Any]]:
-    """Each as a list of one length; a tuple of kernel sizes, strides or paddings is one pair."""
+@_foreign.conv_net
+class Conv3dNet(_Convolutions):
+    """Three-dimensional convolutions with activations, and one flat feature vector in the end.
+
+    Args:
+        in_features: channels of the input; found out at the first call if None.
+        depth: number of convolutions, if it follows from no list.
+        num_cells: channels of each convolution.
+        kernel_sizes: of each, or one for all.
+        strides: of each, or one for all.
+        paddings: of each, or one for all.
+        activation_class: activation after each convolution.
+        activation_kwargs: its arguments.
+        norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
+            the number of channels; a lazy class has none.
+        norm_kwargs: its further arguments.
+        bias_last_layer: whether the last convolution has a bias.
+        aggregator_class: from ``[N, C, D, H, W]`` to ``[N, F]``; flattens if None.
+        aggregator_kwargs: its arguments.
+        device: where the parameters are made.
+
+    Shapes: floating-point pixels ``[*B, C, D, H, W]`` to ``[*B, F]``, whatever the number of batch dimensions.
+
+    Raises:
+        SpecError: if the lists differ in length, or `depth` is negative.
+
+    Example:
+        >>> net = Conv3dNet(num_cells=[8, 16], kernel_sizes=3, strides=2)
+        >>> net(torch.zeros(4, 1, 15, 15, 15)).shape
+        torch.Size([4, 432])
+    """
+
+    _sizes: ClassVar[tuple[str, ...]] = ("D", "H", "W")
+    _layer_class: ClassVar[Maker] = nn.Conv3d
+    _lazy_class: ClassVar[Maker] = nn.LazyConv3d
+
+
+def _aligned(owner: str, lists: dict[str, Any], depth: int | None) -> list[list[Any]]:
+    """Each as a list of one length; a tuple of kernel sizes, strides or paddings has one entry for each dimension."""
     per_layer = {name: is_list(v) and (name == "num_cells" or not isinstance(v, tuple)) for name, v in lists.items()}
     lengths = {name: len(value) for name, value in lists.items() if per_layer[name]}
     if depth is not None:
-        lengths["depth"] = as_integer(depth, "ConvNet", "depth", least=0)
+        lengths["depth"] = as_integer(depth, owner, "depth", least=0)
     if len(set(lengths.values())) > 1:
-        raise SpecError(f"ConvNet: one entry per convolution is needed, got {lengths}")
+        raise SpecError(f"{owner}: one entry per convolution is needed, got {lengths}")
     count = next(iter(lengths.values()), 3)
     return [
-        [_sizes(one, name) for one in (value if per_layer[name] else [value] * count)] for name, value in lists.items()
+        [_sizes(owner, one, name) for one in (value if per_layer[name] else [value] * count)]
+        for name, value in lists.items()
     ]
 
 
-def _sizes(value: Any, name: str) -> Any:
-    """One entry: an integer, a pair of them, or the name of a padding."""
+def _sizes(owner: str, value: Any, name: str) -> Any:
+    """One entry: an integer, one for each dimension, or the name of a padding."""
     if isinstance(value, str) and name == "paddings":
         return value
     if is_list(value):
-        return tuple(as_integer(one, "ConvNet", name, least=0) for one in value)
-    return as_integer(value, "ConvNet", name, least=0)
+        return tuple(as_integer(one, owner, name, least=0) for one in value)
+    return as_integer(value, owner, name, least=0)

@@ -14,11 +14,13 @@ from rl.core.arguments import as_integer
 from rl.core.errors import ShapeError, SpecError
 from rl.core.lowering import run_layers
 from rl.modules import _foreign
+from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear
 from rl.modules.nets._arguments import is_list, make_norm
 
 __all__ = ["MLP"]
 
 Maker = Any  # a class of modules, called with arguments that differ from class to class
+_LAZY: dict[Maker, Maker] = {nn.Linear: nn.LazyLinear, NoisyLinear: NoisyLazyLinear}
 
 
 @_foreign.mlp
@@ -84,8 +86,11 @@ class MLP(nn.Sequential):
             out_features = hidden.pop()
         shape, width_last = _output(out_features)
         out_features = width_last if shape is None else shape
-        if in_features is None and layer_class is not nn.Linear:
-            raise SpecError(f"MLP finds out in_features for torch.nn.Linear only: give it for {layer_class.__name__}")
+        if in_features is None and layer_class not in _LAZY:
+            raise SpecError(
+                f"MLP finds out in_features for {' and '.join(one.__name__ for one in _LAZY)} only:"
+                f" give it for {layer_class.__name__}"
+            )
         widths: list[Any] = [in_features, *hidden, width_last]
         layers: list[nn.Module] = []
         options = _layer_options(layer_kwargs, len(widths) - 1)
@@ -95,7 +100,9 @@ class MLP(nn.Sequential):
             if last and not bias_last_layer:
                 kwargs["bias"] = False
             layers.append(
-                nn.LazyLinear(width_out, **kwargs) if width_in is None else layer_class(width_in, width_out, **kwargs)
+                _LAZY[layer_class](width_out, **kwargs)
+                if width_in is None
+                else layer_class(width_in, width_out, **kwargs)
             )
             if last and not activate_last_layer:
                 continue

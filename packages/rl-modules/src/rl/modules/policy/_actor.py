@@ -24,6 +24,7 @@ from rl.core.keys import ACTION, OBSERVATION, NestedKey, unwrap
 from rl.core.lowering import Lowered, LoweredDistribution, chain, lower, unhooked
 from rl.core.specs import TensorSpec
 from rl.modules import _foreign
+from rl.modules._keys import key_list, parts
 from rl.modules.distributions._delta import Delta
 from rl.modules.policy._fit import (
     action_leaf,
@@ -37,7 +38,6 @@ from rl.modules.policy._fit import (
     missing_params,
 )
 from rl.modules.policy._head import ActionHead
-from rl.modules.policy._keys import key_list, parts
 
 __all__ = ["Actor", "ProbabilisticActor", "reads_of"]
 
@@ -324,5 +324,5 @@ def _check_params(
     missing_params(owner, module, keys)
     width = expected_width(distribution, leaf)
     for name, key in zip(names, keys, strict=True):
-        if name in {"loc", "scale", "logits", "probs", "param"}:
+        if name in {"loc", "scale", "logits", "probs", "param", "scores"}:
             check_width(owner, module, key, width)

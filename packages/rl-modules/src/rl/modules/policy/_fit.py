@@ -14,12 +14,14 @@ from rl.core.arguments import as_integer
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, unwrap
 from rl.core.specs import Bounded, Composite, TensorSpec
+from rl.modules._keys import key_list, parts
 from rl.modules.distributions._discrete import Categorical, OneHotCategorical
 from rl.modules.distributions._normal import IndependentNormal
 from rl.modules.distributions._params import NormalParamExtractor
+from rl.modules.distributions._tanh_delta import TanhDelta
 from rl.modules.distributions._tanh_normal import TanhNormal
+from rl.modules.distributions._truncated_normal import TruncatedNormal
 from rl.modules.nets._heads import NormalHead
-from rl.modules.policy._keys import key_list, parts
 
 __all__ = [
     "action_leaf",
@@ -38,6 +40,7 @@ _SPACES: dict[type[TensorSpec], str] = {
     specs.MultiOneHot: "multi-one-hot",
     specs.MultiCategorical: "multi-categorical",
 }
+_BOUNDED = (TanhNormal, TruncatedNormal, TanhDelta)
 _ALIASES = {"mult-one-hot": "multi-one-hot"}
 _KEEPS_WIDTH = (nn.Tanh, nn.ReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Identity, nn.Dropout, nn.LayerNorm)
 
@@ -185,9 +188,9 @@ def distribution_kwargs(
         full.setdefault("dtype", spec.dtype)
     elif categorical:
         _match(owner, distribution, "integers", spec, fits=space == "categorical")
-    elif issubclass(distribution, (TanhNormal, IndependentNormal)):
+    elif issubclass(distribution, (*_BOUNDED, IndependentNormal)):
         _match(owner, distribution, "real vectors", spec, fits=space is None)
-    if issubclass(distribution, TanhNormal) and isinstance(spec, Bounded):
+    if issubclass(distribution, _BOUNDED) and isinstance(spec, Bounded):
         low, high = bounds(spec, owner)
         full.setdefault("low", low)
         full.setdefault("high", high)
@@ -222,7 +225,9 @@ def bounds(spec: Bounded, owner: str) -> tuple[float | Tensor, float | Tensor]:
     """
     low, high = spec.low.detach(), spec.high.detach()
     if not bool(low.isfinite().all() & high.isfinite().all()):
-        raise SpecError(f"{owner}: TanhNormal needs finite bounds, the spec has {spec}: use IndependentNormal")
+        raise SpecError(
+            f"{owner}: finite bounds are needed, the spec has {spec}: use IndependentNormal for unbounded actions"
+        )
     rows = [end.reshape(-1, end.shape[-1]) if end.ndim else end.reshape(1, 1) for end in (low, high)]
     if all(bool((row == row[0, 0]).all()) for row in rows):
         return float(rows[0][0, 0]), float(rows[1][0, 0])

@@ -19,9 +19,9 @@ from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import as_tuple, leaf_keys
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import TensorSpec
+from rl.modules._keys import key_list
 from rl.modules.distributions._base import LeanDistribution
 from rl.modules.policy._fit import action_shape
-from rl.modules.policy._keys import key_list
 
 __all__ = ["ActionHead"]
 

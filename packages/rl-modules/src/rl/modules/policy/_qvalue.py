@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
@@ -25,10 +25,10 @@ from rl.core.keys import (
 from rl.core.lowering import Lowered, unhooked
 from rl.core.specs import MultiCategorical, MultiOneHot, TensorSpec
 from rl.modules import _foreign
+from rl.modules._keys import key_list, parts
 from rl.modules.distributions._discrete import require_allowed
 from rl.modules.policy._actor import reads_of
 from rl.modules.policy._fit import action_leaf, action_shape, action_space, check_width, group_sizes, num_values
-from rl.modules.policy._keys import key_list, parts
 
 __all__ = ["QValueActor", "QValueModule"]
 
@@ -64,6 +64,11 @@ class QValueModule(TensorDictModuleBase):
         (tensor([[0, 1, 0]]), tensor([[3.]]))
     """
 
+    value_shape: ClassVar[tuple[str, ...]] = ("n",)
+    """Dimensions of the values after those of the batch."""
+    value_doc: ClassVar[str] = "value of each action"
+    """What the values are, for contracts."""
+
     def __init__(
         self,
         action_space: str | TensorSpec | None = None,
@@ -77,10 +82,11 @@ class QValueModule(TensorDictModuleBase):
         super().__init__()
         value_key: NestedKey = ACTION_VALUE if action_value_key is None else unwrap(action_value_key)
         outputs = [ACTION, value_key, CHOSEN_ACTION_VALUE] if out_keys is None else key_list(out_keys)
+        owner = str(type(self).__name__)
         if len(outputs) != 3:
-            raise ContractError(f"QValueModule writes action, values and chosen value, got out_keys {outputs}")
-        self.spec = action_leaf(spec, outputs[0], "QValueModule")
-        self.action_space, self.group_sizes = _space(action_space, self.spec, group_sizes)
+            raise ContractError(f"{owner} writes action, values and chosen value, got out_keys {outputs}")
+        self.spec = action_leaf(spec, outputs[0], owner)
+        self.action_space, self.group_sizes = _space(owner, action_space, self.spec, group_sizes)
         self.action_mask_key = None if action_mask_key is None else unwrap(action_mask_key)
         self.in_keys = key_list([value_key] if self.action_mask_key is None else [value_key, self.action_mask_key])
         self.out_keys = key_list(outputs)
@@ -95,10 +101,10 @@ class QValueModule(TensorDictModuleBase):
         remedy = "Let the network's out_keys be this key, or name another with action_value_key=."
         action, values, chosen = self.out_keys
         return Contract(
-            (Key(self.in_keys[0], ("n",), "value of each action", remedy=remedy), *mask),
+            (Key(self.in_keys[0], self.value_shape, self.value_doc, remedy=remedy), *mask),
             (
                 Key(action, action_shape(self.spec), "action of the highest value"),
-                Key(values, ("n",), "value of each action"),
+                Key(values, self.value_shape, self.value_doc),
                 Key(chosen, (1,), "value of the chosen action"),
             ),
         )
@@ -114,25 +120,26 @@ class QValueModule(TensorDictModuleBase):
         leaves = [tensordict.get(key, None) for key in self.in_keys]
         for key, leaf in zip(self.in_keys, leaves, strict=True):
             if leaf is None:
-                self.contract.refuse(tensordict, unwrap(key), "QValueModule")
+                self.contract.refuse(tensordict, unwrap(key), type(self).__name__)
         for key, value in zip(self.out_keys, self._select(*leaves), strict=True):
             tensordict.set(key, value)
         return tensordict
 
     def lowered(self) -> Lowered | None:
         """The module as a plain call, with the same numbers; None if it was changed or hooked."""
-        if type(self) is not QValueModule or not unhooked(self) or self.out_keys != self.out_keys_source:
+        plain = type(self).forward is QValueModule.forward and self.out_keys == self.out_keys_source
+        if not plain or not unhooked(self):
             return None
         return Lowered(self._select, self.in_keys, self.out_keys)
 
     def _select(self, values: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         if self._expected is not None and values.shape[-1] != self._expected:
             raise ShapeError(
-                f"QValueModule got {values.shape[-1]} values under {key_str(self.in_keys[0])} for {self._expected}"
-                " actions: change the width of the network's last layer"
+                f"{type(self).__name__} got {values.shape[-1]} values under {key_str(self.in_keys[0])} for"
+                f" {self._expected} actions: change the width of the network's last layer"
             )
         if mask is not None:
-            require_allowed(mask, "QValueModule", self.group_sizes)
+            require_allowed(mask, str(type(self).__name__), self.group_sizes)
             values = torch.where(mask, values, torch.finfo(values.dtype).min)
         action, chosen = self._choose(values)
         return action, values, chosen
@@ -200,16 +207,25 @@ class QValueActor(TensorDictSequential):
         action_value_key: NestedKey | None = None,
         action_mask_key: NestedKey | None = None,
     ) -> None:
-        value_key: NestedKey = ACTION_VALUE if action_value_key is None else unwrap(action_value_key)
-        choice = QValueModule(action_space, value_key, action_mask_key, spec=spec)
+        self._assemble(module, in_keys, QValueModule(action_space, action_value_key, action_mask_key, spec=spec))
+
+    def _assemble(
+        self,
+        module: nn.Module,
+        in_keys: Sequence[NestedKey] | None,
+        choice: QValueModule,
+        between: Sequence[TensorDictModuleBase] = (),
+    ) -> None:
+        """Build the sequence of network, further modules and choice."""
+        owner, value_key = str(type(self).__name__), choice.in_keys[0]
         if isinstance(module, TensorDictModuleBase):
-            _check_keys(module, in_keys, value_key)
+            _check_keys(owner, module, in_keys, value_key)
             net = module
         else:
             net = TensorDictModule(module, [OBSERVATION] if in_keys is None else list(in_keys), [value_key])
-        expected = num_values(choice.spec) if choice.spec is not None else None
-        check_width("QValueActor", net, value_key, expected)
-        super().__init__(net, choice)
+        if choice.value_shape[-1] == "n":
+            check_width(owner, net, value_key, num_values(choice.spec) if choice.spec is not None else None)
+        TensorDictSequential.__init__(self, net, *between, choice)
         self.spec = choice.spec
         self.action_space = choice.action_space
 
@@ -224,33 +240,35 @@ class QValueActor(TensorDictSequential):
         return Contract((*reads_of([key for key in key_list(self.in_keys) if key not in names]), *mask), writes)
 
 
-def _check_keys(module: TensorDictModuleBase, in_keys: Sequence[NestedKey] | None, value_key: NestedKey) -> None:
+def _check_keys(
+    owner: str, module: TensorDictModuleBase, in_keys: Sequence[NestedKey] | None, value_key: NestedKey
+) -> None:
     written = [unwrap(key) for key in module.out_keys]
     if value_key not in written:
         raise ContractError(
-            f"QValueActor reads {key_str(value_key)}, the module writes {written}:"
+            f"{owner} reads {key_str(value_key)}, the module writes {written}:"
             " name the module's key with action_value_key=, or change its out_keys"
         )
     if in_keys is not None and [unwrap(key) for key in in_keys] != [unwrap(key) for key in module.in_keys]:
         raise ContractError(
-            f"QValueActor got in_keys {list(in_keys)} and a module that reads {list(module.in_keys)}: leave in_keys out"
+            f"{owner} got in_keys {list(in_keys)} and a module that reads {list(module.in_keys)}: leave in_keys out"
         )
 
 
 def _space(
-    given: str | TensorSpec | None, spec: TensorSpec | None, sizes: Sequence[int] | None
+    owner: str, given: str | TensorSpec | None, spec: TensorSpec | None, sizes: Sequence[int] | None
 ) -> tuple[str, list[int] | None]:
     of_spec = action_space(spec)
     space = action_space(given) or of_spec
     if space is None:
         given_space = "an action that is not discrete" if spec is not None or given is not None else "neither"
-        raise SpecError(f"QValueModule needs a discrete action_space or spec, got {given_space}: {given or spec}")
+        raise SpecError(f"{owner} needs a discrete action_space or spec, got {given_space}: {given or spec}")
     if of_spec is not None and of_spec != space:
-        raise SpecError(f"QValueModule got action_space {space!r} and a spec for {of_spec!r}: leave one of them out")
+        raise SpecError(f"{owner} got action_space {space!r} and a spec for {of_spec!r}: leave one of them out")
     if not space.startswith("multi"):
         return space, None
     if sizes is not None:
-        return space, [as_integer(size, "QValueModule", "an entry of group_sizes", least=1) for size in sizes]
+        return space, [as_integer(size, owner, "an entry of group_sizes", least=1) for size in sizes]
     source = spec if of_spec is not None else given
     if not isinstance(source, MultiOneHot | MultiCategorical):
         raise SpecError(f"action space {space!r} needs a spec or group_sizes, to know how many actions each choice has")

@@ -11,7 +11,7 @@ from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, Tenso
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, key_str
 from rl.core.specs import Composite, TensorSpec
-from rl.modules.policy._keys import key_list, parts
+from rl.modules._keys import key_list, parts
 
 __all__ = ["SafeModule", "SafeProbabilisticModule", "SafeSequential"]
 

@@ -9,8 +9,8 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError
 from rl.core.keys import ACTION, STATE_ACTION_VALUE, as_tuple
+from rl.modules._keys import key_list, parts
 from rl.modules.policy._actor import ProbabilisticActor, reads_of
-from rl.modules.policy._keys import key_list, parts
 
 __all__ = ["ActorCriticOperator", "ActorCriticWrapper", "ActorValueOperator"]
 

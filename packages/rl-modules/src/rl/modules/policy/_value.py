@@ -9,9 +9,9 @@ from torch import nn
 
 from rl.core.contract import Contract, Key
 from rl.core.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, NestedKey, as_tuple
+from rl.modules._keys import key_list
 from rl.modules.policy._actor import reads_of
 from rl.modules.policy._fit import check_width
-from rl.modules.policy._keys import key_list
 
 __all__ = ["ValueOperator"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rl.core.errors import ContractError
 from rl.core.keys import IS_INIT, NEXT, NestedKey, as_tuple, key_str, next_key
-from rl.modules.policy._keys import key_list
+from rl.modules._keys import key_list
 
 __all__ = ["recurrent_keys"]
 
