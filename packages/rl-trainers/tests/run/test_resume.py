@@ -39,7 +39,9 @@ CASES = [
     pytest.param(train_dqn, DQN, id="dqn-soft"),
     pytest.param(train_dqn, dataclasses.replace(DQN, target_tau=0.0, target_every=200), id="dqn-hard"),
     pytest.param(train_dqn, dataclasses.replace(DQN, **GYM), id="dqn-gymnasium"),
-    pytest.param(train_dqn, dataclasses.replace(DQN, n_step=3, sampler="prioritized:{alpha: 0.6}"), id="dqn-n-step"),
+    pytest.param(
+        train_dqn, dataclasses.replace(DQN, n_step=3, sampler="prioritized:{alpha: 0.6, beta: 0.4}"), id="dqn-n-step"
+    ),
     pytest.param(train_ppo, dataclasses.replace(PPO, anneal_clip=True, clip_value=0.2), id="ppo-clip"),
 ]
 

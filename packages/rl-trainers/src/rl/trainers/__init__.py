@@ -1,4 +1,4 @@
-"""Training recipes, run folders, and the commands ``rl train`` and ``rl eval``."""
+"""Training recipes, run folders, and the commands ``rl train``, ``rl eval`` and ``rl benchmark``."""
 
 from typing import TYPE_CHECKING
 

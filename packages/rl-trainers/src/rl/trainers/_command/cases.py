@@ -70,14 +70,15 @@ def read_cases(path: str) -> list[Case]:
 def _case(entry: Any, seeds: Sequence[int]) -> Case:
     if not isinstance(entry, Mapping) or not {"recipe", "env"} <= entry.keys() or entry.keys() - {*_KEYS}:
         raise UsageError(f"a case has recipe and env, and may have {', '.join(_KEYS)}; got {entry}")
+    other = sorted({"config", "display", "out", "resume", "seed", "seeds"} & set(entry.get("settings") or {}))
+    if other:
+        raise UsageError(f"settings has {', '.join(other)}, which is no setting of a recipe: remove it")
     settings: dict[str, Any] = {"env": entry["env"], **(entry.get("settings") or {})}
     settings |= {"total_frames": entry["frames"]} if "frames" in entry else {}
     settings |= {"preset": entry["preset"]} if "preset" in entry else {}
     settings["seeds"] = ",".join(map(str, entry.get("seeds", seeds)))
     arguments = parse_train([str(entry["recipe"]), *(_word(name, value) for name, value in settings.items())])
     assert not isinstance(arguments, str)
-    if arguments.out is not None or arguments.resume is not None:
-        raise UsageError("settings has no out and no resume: --out names the folder of all cases")
     reference = entry.get("reference")
     return Case(
         file_name(str(entry.get("name", f"{entry['recipe']}-{entry['env']}"))),

@@ -85,8 +85,10 @@ def train_ppo(
     collector = Collector(
         env, acting, frames_per_batch=config.frames_per_batch, storing_device=storing_device(config.device)
     )
-    losses: list[Any] = [loss, loss_with_diagnostics]
-    learn = _Learner(config, *(map(compile_with_warmup, losses) if config.compile else losses), optimizer)
+    called: tuple[Any, Any] = (loss, loss_with_diagnostics)
+    if config.compile:
+        called = compile_with_warmup(loss), compile_with_warmup(loss_with_diagnostics)
+    learn = _Learner(config, *called, optimizer)
     parts = {"policy": actor, "critic": critic, "optimizer": optimizer, "collector": collector}
     evaluator = Evaluator(run.make_env, actor)
     with (

@@ -1,0 +1,147 @@
+"""`rl train --seeds` and `rl benchmark`."""
+
+import json
+from statistics import median
+
+import pytest
+import yaml
+
+from rl.core.cli import main
+from rl.core.errors import RLError
+from rl.trainers import PPOConfig
+from rl.trainers._command.arguments import UsageError, parse_train
+from rl.trainers._command.benchmark import table
+from rl.trainers._command.cases import read_cases
+from rl.trainers._report import plot
+from rl.trainers._run.seeds import train_seeds
+from rl.trainers.recipes.ppo._config import PPO
+
+SMALL = {"num_envs": 2, "frames_per_batch": 128, "minibatch_size": 64, "epochs": 1, "eval_every": 128,
+         "eval_episodes": 1, "final_eval_episodes": 2, "loggers": ["csv"]}  # fmt: skip
+CONFIG = PPOConfig(env="test/guess", total_frames=256, **{**SMALL, "loggers": ("csv",)})
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_runs_of_several_seeds_have_one_summary_and_one_plot(tmp_path, capsys, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plot, "_save", lambda figure, axes, out, again: drawn.append((axes, out.name)))
+    found = train_seeds(PPO, CONFIG, (0, 2, 5), out="all", display="none")
+    summary = read(tmp_path / "all" / "summary.json")
+    assert summary == found
+    runs = [read(tmp_path / "all" / f"seed-{seed}" / "summary.json") for seed in (0, 2, 5)]
+    assert [run["seed"] for run in runs] == [0, 2, 5]
+    for name in ("best/return_mean", "last/return_mean", "time/cpu_seconds"):
+        values = [run[name] for run in runs]
+        expected = {"median": median(values), "min": min(values), "max": max(values), "values": values}
+        assert summary[name] == expected
+    axes, name = drawn[-1]
+    assert name == "learning_curve.png"
+    curves = [plot.read_metrics(tmp_path / "all" / f"seed-{seed}" / "metrics.csv") for seed in (0, 2, 5)]
+    (line,) = axes.lines
+    assert line.get_xdata().tolist() == [128, 256]
+    assert line.get_ydata().tolist() == [
+        median(values) for values in zip(*(curve["eval/return_mean"] for curve in curves), strict=True)
+    ]
+
+
+def test_the_command_continues_what_is_there(tmp_path, capsys):
+    words = ["train", "ppo", "--env", "test/guess", "--total-frames", "256", "--display", "plain", "--out", "all"]
+    words += [f"--{name}={value}".replace("'", "") for name, value in SMALL.items()]
+    assert main([*words, "--seeds", "3,1"]) == 0
+    before = (tmp_path / "all" / "seed-3" / "config.yaml").stat().st_mtime_ns
+    assert main([*words, "--seeds", "3,1,4"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("trained 256 frames") == 3
+    assert "3 seeds: best policy, median return" in out
+    assert (tmp_path / "all" / "seed-3" / "config.yaml").stat().st_mtime_ns == before
+    assert (tmp_path / "all" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert main([*words, "--seeds", "3,1", "--gamma", "0.5"]) == 1
+    assert "all/seed-3 was trained with gamma=0.99, not 0.5" in capsys.readouterr().err
+
+
+def test_an_interrupted_seed_is_resumed(tmp_path, monkeypatch):
+    from rl.trainers.recipes.ppo import _train
+
+    train = _train.train_ppo
+    stop = [lambda frames: True]
+    monkeypatch.setattr(
+        _train, "train_ppo", lambda *args, **kw: train(*args, **kw, should_stop=stop.pop() if stop else None)
+    )
+    assert train_seeds(PPO, CONFIG, (0, 1), out="all", display="none") is None
+    assert not (tmp_path / "all" / "seed-1").exists()
+    assert train_seeds(PPO, CONFIG, (0, 1), out="all", display="none") is not None
+    assert [start["frames"] for start in read(tmp_path / "all" / "seed-0" / "history.json")] == [0, 128]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seeds", "0,0"], "--seeds must be different integers"),
+        (["--seeds", "0,x"], "as in 0,1,2, got 0,x"),
+        (["--seeds", "0,1", "--seed", "3"], "--seeds makes a run for each seed: remove --seed"),
+    ],
+)
+def test_seeds_that_make_no_sense_are_refused(words, message):
+    with pytest.raises(UsageError, match=message):
+        parse_train(["ppo", *words])
+    assert parse_train(["ppo", "--seeds", "[4, 2]"]).seeds == (4, 2)
+
+
+def write(path, values):
+    path.write_text(yaml.safe_dump(values))
+
+
+def test_a_benchmark_trains_what_is_missing_and_makes_a_table(tmp_path, capsys):
+    cases = [
+        {"recipe": "ppo", "env": "test/guess", "frames": 256, "settings": SMALL, "reference": 8, "source": "by hand"},
+        {"recipe": "ppo", "env": "test/guess", "frames": 256, "settings": {**SMALL, "gamma": 0.5}, "seeds": [7],
+         "name": "myopic"},
+    ]  # fmt: skip
+    write(tmp_path / "bench.yaml", {"seeds": [0, 1], "cases": cases[:1]})
+    assert main(["benchmark", "bench.yaml", "--display", "plain"]) == 0
+    assert capsys.readouterr().out.count("trained 256 frames") == 2
+    write(tmp_path / "bench.yaml", {"seeds": [0, 1], "cases": cases})
+    assert main(["benchmark", "bench.yaml", "--display", "plain"]) == 0
+    assert capsys.readouterr().out.count("trained 256 frames") == 1
+    results = read(tmp_path / "bench" / "results.json")["cases"]
+    assert [(r["name"], r["seeds"], r["reference"]) for r in results] == [
+        ("ppo-test-guess", [0, 1], 8.0), ("myopic", [7], None)
+    ]  # fmt: skip
+    text = (tmp_path / "bench" / "results.md").read_text()
+    assert text == table(results)
+    row = next(line for line in text.splitlines() if "ppo-test-guess" in line)
+    best = results[0]["best/return_mean"]
+    assert f"| 256 | 2 | {best['median']:.1f} [{best['min']:.1f}, {best['max']:.1f}] |" in row
+    assert "| 8 (by hand) |" in row
+    assert (tmp_path / "bench" / "myopic" / "learning_curve.png").is_file()
+    cases[0]["settings"] = {**SMALL, "epochs": 2}
+    write(tmp_path / "bench.yaml", {"seeds": [0, 1], "cases": cases})
+    with pytest.raises(RLError, match="was trained with epochs=1, not 2"):
+        train_seeds(PPO, read_cases("bench.yaml")[0].config, (0, 1), out="bench/ppo-test-guess", display="none")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "has nothing; write seeds"),
+        ({"cases": [{"recipe": "ppo"}]}, "case 1: a case has recipe and env"),
+        ({"cases": [{"recipe": "ppo", "env": "a", "fames": 1}]}, "case 1: a case has recipe and env"),
+        ({"cases": [{"recipe": "pppo", "env": "a"}]}, "case 1: there is no recipe 'pppo'; did you mean 'ppo'"),
+        ({"cases": [{"recipe": "ppo", "env": "a", "settings": {"clip": 3}}]}, r"case 1: PPOConfig: clip must be in"),
+        (
+            {"cases": [{"recipe": "ppo", "env": "a", "settings": {"resume": "b"}}]},
+            "case 1: settings has resume, which",
+        ),
+        ({"cases": [{"recipe": "ppo", "env": "a", "settings": {"out": "b"}}]}, "case 1: settings has out, which is no"),
+        ({"cases": [{"recipe": "ppo", "env": "a"}] * 2}, "several cases ppo-a: give each a name"),
+    ],
+)
+def test_a_wrong_file_is_refused_before_anything_is_trained(values, message, tmp_path, capsys):
+    write(tmp_path / "bench.yaml", values)
+    with pytest.raises(UsageError, match=message):
+        read_cases("bench.yaml")
+    assert main(["benchmark", "bench.yaml"]) == 2
+    assert not (tmp_path / "bench").exists()
