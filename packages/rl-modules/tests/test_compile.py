@@ -91,7 +91,11 @@ MODULES = [
 def test_lowered_modules_compile_whole(make):
     module, inputs = make()
     call = lower(module)
-    compiled = torch.compile(lambda *leaves: call(*leaves), fullgraph=True, backend="eager")
+
+    def run(*leaves):
+        return call(*leaves)
+
+    compiled = torch.compile(run, fullgraph=True, backend="eager")
     for found, expected in zip(compiled(*inputs), call(*inputs), strict=True):
         assert_close(found, expected)
     torch.compiler.reset()

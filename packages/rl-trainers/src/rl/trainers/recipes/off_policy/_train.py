@@ -14,7 +14,7 @@ from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.interfaces import Env
 from rl.core.keys import NEXT, TERMINATED
-from rl.objectives import LossModule, SoftUpdate
+from rl.objectives import LossModule, SoftUpdate, compile_with_warmup
 from rl.replay import LazyTensorStorage, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._build.device import storing_device
 from rl.trainers._build.memory import replay_sampler
@@ -106,7 +106,9 @@ class _Learner:
     def __init__(
         self, config: OffPolicyConfig, loss: Any, buffer: ReplayBuffer, actor_every: int, betas: tuple[float, float]
     ) -> None:
-        self._config, self._loss, self._buffer, self._every = config, loss, buffer, actor_every
+        self._config, self._buffer, self._every = config, buffer, actor_every
+        self._both = compile_with_warmup(loss) if config.compile else loss
+        self._critic_loss = compile_with_warmup(loss.critic_loss) if config.compile else loss.critic_loss
         self._keys = [*loss.in_keys, (NEXT, TERMINATED)]
         self._informed = isinstance(buffer, TensorDictReplayBuffer)
         critics = {id(one) for one in loss._critics().parameters()}  # noqa: SLF001
@@ -133,7 +135,7 @@ class _Learner:
             batch = self._buffer.sample()
             self._count += 1
             both = self._count % self._every == 0
-            out = self._loss(batch) if both else self._loss.critic_loss(batch)
+            out = self._both(batch) if both else self._critic_loss(batch)
             losses = [out.get(name) for name in out.keys() if name.startswith("loss")]
             torch.stack(losses).sum().backward()
             for optimizer, group in zip(
