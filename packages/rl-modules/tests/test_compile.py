@@ -91,11 +91,7 @@ MODULES = [
 def test_lowered_modules_compile_whole(make):
     module, inputs = make()
     call = lower(module)
-
-    def run(*leaves):
-        return call(*leaves)
-
-    compiled = torch.compile(run, fullgraph=True, backend="eager")
+    compiled = torch.compile(call.fn, fullgraph=True, backend="eager")
     for found, expected in zip(compiled(*inputs), call(*inputs), strict=True):
         assert_close(found, expected)
     torch.compiler.reset()
