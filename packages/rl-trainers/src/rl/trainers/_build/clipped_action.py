@@ -28,8 +28,8 @@ class ClippedAction(Transform):
     Example:
         >>> from rl.envs import PendulumEnv, TransformedEnv
         >>> env = TransformedEnv(PendulumEnv(seed=0), ClippedAction())
-        >>> env.action_spec
-        Unbounded(shape=torch.Size([1]), dtype=torch.float32)
+        >>> env.action_spec.is_in(torch.tensor([9.0]))
+        True
     """
 
     def __init__(self) -> None:
