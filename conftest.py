@@ -7,8 +7,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that are marked as slow run only where `-m` asks for them."""
+    if "slow" in config.getoption("markexpr"):
+        return
+    skip = pytest.mark.skip(reason="a long variant: `-m slow` runs it")
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(skip)
 
 
 def setup(namespace: dict[str, Any]) -> None:

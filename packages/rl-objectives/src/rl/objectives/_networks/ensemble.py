@@ -49,7 +49,7 @@ class Ensemble(nn.Module):
         else:
             members = list(networks)
         if count < 1 or len(members) != count:
-            raise SpecError(f"{owner} got {len(members)} networks for num_qvalue_nets={count}: give one, or so many")
+            raise SpecError(f"{owner} got {len(members)} networks for num_qvalue_nets={count}: give one, or {count}")
         for member in members:
             if not hasattr(member, "in_keys") or not hasattr(member, "out_keys"):
                 raise ContractError(
