@@ -12,7 +12,7 @@ import pytest
 
 from rl.core.cli import main
 from rl.core.component import Component
-from rl.core.registry import default
+from rl.core.registry import Registry, default
 from rl.trainers import PPOConfig, Recipe, RunConfig, TrainResult, train_ppo
 from rl.trainers._command.arguments import parse_train
 from rl.trainers._evaluate.loading import load_config
@@ -245,8 +245,8 @@ def test_a_recipe_of_a_plugin_is_found_and_gets_its_config(monkeypatch):
     module.train = train
     module.RECIPE = Recipe("nothing", Config, f"{module.__name__}:train", f"{module.__name__}:train")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    if "nothing" not in {c.name for c in default().components("recipe")}:
-        default().add(Component("recipe", "nothing", f"{module.__name__}:RECIPE"))
+    monkeypatch.setattr("rl.core.registry._default", [Registry.installed()])  # other tests list the recipes
+    default().add(Component("recipe", "nothing", f"{module.__name__}:RECIPE"))
     assert main(["train", "nothing", "--depth", "3", "--out", "there", "--display", "none"]) == 0
     assert got == [(Config(depth=3), "there", None, "none")]
 
