@@ -104,3 +104,31 @@ def test_environments_in_processes_are_not_pickled():
         pytest.raises(TypeError, match="processes of"),
     ):
         pickle.dumps(env)
+
+
+def test_a_reset_at_the_next_step_is_no_step_of_other_processes():
+    mode = gym.vector.AutoresetMode.NEXT_STEP
+    found = []
+    for env in (
+        GymWrapper(gym.vector.AsyncVectorEnv([lambda: gym.make("CartPole-v1")] * 3, autoreset_mode=mode)),
+        GymEnv("CartPole-v1", num_envs=3),
+    ):
+        env.set_seed(2)
+        torch.manual_seed(0)
+        found.append(env.rollout(100, break_when_any_done=False))
+        env.close()
+    assert (found[0] == found[1]).all()
+    assert found[0]["next", "done"].sum() > 5
+
+
+def test_native_atari_games_advance_at_the_step_after_a_reset():
+    env = GymEnv(
+        "ALE/Breakout-v5", num_envs=2, vectorization="native", info_keys={"episode_frame_number": Unbounded(())},
+        noop_max=0, repeat_action_probability=0.0,
+    )  # fmt: skip
+    env.set_seed(0)
+    data = env.rollout(400, break_when_any_done=False)
+    before, after = data["episode_frame_number"], data["next", "episode_frame_number"]
+    assert data["next", "done"].any()
+    assert (after > before).all()  # the step of a reset would begin and end at the same frame
+    env.close()

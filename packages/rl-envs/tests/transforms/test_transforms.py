@@ -358,3 +358,14 @@ def test_places_of_a_chain():
     assert [type(one) for one in env.insert_transform(0, StepCounter()).transform] == [StepCounter, RewardSum]
     with pytest.raises(SpecError, match="insert a transform at 3: there are 2"):
         env.insert_transform(3, InitTracker())
+
+
+@pytest.mark.parametrize("hook", ["_reset", "_step", "_inv"])
+def test_an_error_in_a_hook_names_the_transform(hook):
+    def broken(*_):
+        raise KeyError("lost")
+
+    kind = type("Broken", (Transform,), {hook: broken})
+    env = TransformedEnv(PendulumEnv(), kind())
+    with pytest.raises(ContractError, match=r"Broken\(\) failed: KeyError: 'lost'"):
+        env.rollout(2)

@@ -25,8 +25,8 @@ CartPoleVectorEnv = import_module("gymnasium.envs.classic_control.cartpole").Car
 def autoreset_mode(env: Any) -> Any:
     """Return the autoreset mode of a vector environment.
 
-    A `SyncVectorEnv` that resets at the next step is switched to resetting on request, since the step of a reset
-    is no transition.
+    One that resets at the next step is reset on request instead, since the step of a reset is no transition: a
+    `SyncVectorEnv`, an `AsyncVectorEnv`, and the vector classes of CartPole and of Atari games.
 
     Raises:
         SpecError: if the mode is missing or unknown, or is the next step and cannot be switched.
@@ -48,7 +48,7 @@ def autoreset_mode(env: Any) -> Any:
         env.autoreset_mode = AutoresetMode.DISABLED
         env.metadata["autoreset_mode"] = AutoresetMode.DISABLED
         return AutoresetMode.DISABLED
-    if type(env) in _PARTIAL_RESETS:
+    if type(env) in _PARTIAL_RESETS or _resets_by_mask(env):
         return AutoresetMode.DISABLED
     raise SpecError(
         f"{owner} resets a finished element in the step *after* its last one (AutoresetMode.NEXT_STEP), which is no"
@@ -56,6 +56,13 @@ def autoreset_mode(env: Any) -> Any:
         " autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP or .DISABLED if it takes that argument, or use"
         " GymEnv(id, num_envs=n), which steps n environments itself"
     )
+
+
+def _resets_by_mask(env: Any) -> bool:
+    """Whether a class that resets at the next step forgets that after ``reset(options={"reset_mask": mask})``."""
+    if type(env) is gymnasium.vector.AsyncVectorEnv:
+        return bool(env.shared_memory)  # without it, the process of an element would reset it once more
+    return f"{type(env).__module__}.{type(env).__name__}" == "ale_py.vector_env.AtariVectorEnv"
 
 
 def _reset_cart_poles(env: Any, mask: Any) -> Any:

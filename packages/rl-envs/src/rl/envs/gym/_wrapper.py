@@ -43,8 +43,8 @@ class GymWrapper(LeafEnvBase):
     Args:
         env: one environment (no batch), a sequence of equal ones (``[n]``, stepped one after the other), or a
             `gymnasium.vector.VectorEnv` (``[n]``) that resets in the same step or on request. A plain
-            `SyncVectorEnv` and Gymnasium's own `CartPoleVectorEnv`, which reset at the next step, are made to reset on
-            request.
+            `SyncVectorEnv` or `AsyncVectorEnv` and the vector classes of CartPole and Atari games, which reset at the
+            next step, are reset on request.
         categorical_action_encoding: integers instead of one-hot vectors, in actions and observations.
         device: device of the tensors; the CPU if None.
         frame_skip: number of times each action is repeated; rewards are added up, and the end of an episode stops it.
@@ -305,7 +305,7 @@ class GymEnv(GymWrapper):
                 raise SpecError(
                     "GymEnv: wrappers and frame_skip need another vectorization, which has single environments"
                 )
-            if info_keys:
+            if info_keys and not isinstance(info_keys, Mapping):
                 info_keys = _probed(one, info_keys)
             made = make_vector(env_name, num_envs, **gym_kwargs) if vectorization == "native" else None
             env = make_async(one, num_envs) if made is None else made

@@ -209,15 +209,24 @@ class Transform:
 
     def _wrap(self, reset: Reset, step: Step) -> tuple[Reset, Step]:
         def restart(mask: Tensor | None) -> Any:
-            return self._reset(reset(mask), mask)
+            return self._guarded(self._reset, reset(mask), mask)
 
         def forward(root: Any) -> Any:
-            return self._step(root, step(root))
+            return self._guarded(self._step, root, step(root))
 
         def inverse_too(root: Any) -> Any:
-            return self._step(root, step(self._inv(root.copy())))
+            return self._guarded(self._step, root, step(self._guarded(self._inv, root.copy())))
 
         return restart, inverse_too if self.has_inverse() else forward
+
+    def _guarded(self, hook: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a hook; an error of another kind than ours gets the name of the transform."""
+        try:
+            return hook(*arguments)
+        except RLError:
+            raise
+        except Exception as error:
+            raise ContractError(f"{hook.__name__} of {self!r} failed: {type(error).__name__}: {error}") from error
 
     def set_seed(self, seed: int) -> None:
         """Seed the random numbers of the transform; called by the environment's `set_seed`."""
