@@ -11,6 +11,7 @@ import gymnasium
 
 from rl.core.errors import RLError, SpecError, UnknownComponentError
 from rl.core.interfaces import Env
+from rl.core.keys import REWARD, as_tuple, key_str, leaf_keys
 from rl.core.registry import components, load
 from rl.trainers._build.preprocessing import (
     check_no_reward_statistics,
@@ -55,7 +56,7 @@ def make_env(
             Gymnasium id that the module registers; a Gymnasium id.
         num_envs: batch size; an environment with a batch of its own keeps that.
         seed: of the environment.
-        max_episode_steps: episodes end as truncated after so many steps, each of `frame_skip` repetitions; 0 for the
+        max_episode_steps: episodes end as truncated after this number of steps, each of `frame_skip` repetitions; 0 for the
             environment's own ``max_episode_steps``, if it has one, which counts repetitions.
         observation_indices: entries of a vector observation that are kept; all if empty.
         env_kwargs: arguments for the environment, from the user.
@@ -77,7 +78,7 @@ def make_env(
         UnknownComponentError: if there is no such environment, wrapper or transform; the message names the nearest.
         MissingExtraError: if a library that the environment needs is not installed.
         SpecError: if the observation has no such entries, wrappers are given for an environment that is not
-            Gymnasium's, or `atari`, `frame_stack` or a normalization does not fit the environment.
+            Gymnasium's, it has several rewards, or `atari`, `frame_stack` or a normalization does not fit the environment.
         RLError: if the environment does not take `env_kwargs`.
 
     Example:
@@ -138,8 +139,20 @@ def make_env(
         made = stacked_frames(made, frame_stack, observation_layout)
     if not evaluation and (atari or normalize_reward):
         made = training_rewards(made, sign=atari, normalize=normalize_reward, gamma=gamma)
+    _check_one_reward(made)
     made.set_seed(seed)
     return made
+
+
+def _check_one_reward(env: Any) -> None:
+    """Raise unless the environment has one reward and one group of done flags, under their usual names."""
+    rewards, flags = leaf_keys(env.full_reward_spec), leaf_keys(env.full_done_spec)
+    if rewards != [REWARD] or any(as_tuple(key)[:-1] for key in flags):
+        listed = ", ".join(key_str(key) for key in [*rewards, *flags])
+        raise SpecError(
+            f"recipes train one agent with one {REWARD!r} and done flags beside it; the environment has {listed}. Make"
+            " them one with a transform of your own, --transform module:Class"
+        )
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:
