@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from rl.envs.transforms.action._action_scaling import ActionScaling
     from rl.envs.transforms.action._discrete_action_projection import DiscreteActionProjection
     from rl.envs.transforms.action._flatten_action import FlattenAction
+    from rl.envs.transforms.autoreset._auto_reset import AutoResetEnv, AutoResetTransform
+    from rl.envs.transforms.autoreset._vec_gym import VecGymEnvTransform
     from rl.envs.transforms.device._device_cast_transform import DeviceCastTransform
     from rl.envs.transforms.device._double_to_float import DoubleToFloat
     from rl.envs.transforms.device._dtype_cast_transform import DTypeCastTransform
     from rl.envs.transforms.device._pin_memory_transform import PinMemoryTransform
-    from rl.envs.transforms.episode._auto_reset import AutoResetEnv, AutoResetTransform
     from rl.envs.transforms.episode._conditional_policy_switch import ConditionalPolicySwitch
     from rl.envs.transforms.episode._conditional_skip import ConditionalSkip
     from rl.envs.transforms.episode._end_of_life import EndOfLifeTransform
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from rl.envs.transforms.episode._terminate import TerminateTransform
     from rl.envs.transforms.episode._timer import Timer
     from rl.envs.transforms.episode._traj_counter import TrajCounter
-    from rl.envs.transforms.episode._vec_gym import VecGymEnvTransform
     from rl.envs.transforms.image._center_crop import CenterCrop
     from rl.envs.transforms.image._crop import Crop
     from rl.envs.transforms.image._gray_scale import GrayScale
@@ -154,7 +154,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.transforms.device._double_to_float": ["DoubleToFloat"],
         "rl.envs.transforms.device._dtype_cast_transform": ["DTypeCastTransform"],
         "rl.envs.transforms.device._pin_memory_transform": ["PinMemoryTransform"],
-        "rl.envs.transforms.episode._auto_reset": ["AutoResetEnv", "AutoResetTransform"],
+        "rl.envs.transforms.autoreset._auto_reset": ["AutoResetEnv", "AutoResetTransform"],
         "rl.envs.transforms.episode._conditional_policy_switch": ["ConditionalPolicySwitch"],
         "rl.envs.transforms.episode._conditional_skip": ["ConditionalSkip"],
         "rl.envs.transforms.episode._end_of_life": ["EndOfLifeTransform"],
@@ -167,7 +167,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.transforms.episode._terminate": ["TerminateTransform"],
         "rl.envs.transforms.episode._timer": ["Timer"],
         "rl.envs.transforms.episode._traj_counter": ["TrajCounter"],
-        "rl.envs.transforms.episode._vec_gym": ["VecGymEnvTransform"],
+        "rl.envs.transforms.autoreset._vec_gym": ["VecGymEnvTransform"],
         "rl.envs.transforms.image._center_crop": ["CenterCrop"],
         "rl.envs.transforms.image._crop": ["Crop"],
         "rl.envs.transforms.image._gray_scale": ["GrayScale"],

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from rl.envs.transforms.episode._auto_reset import AutoResetEnv, AutoResetTransform
     from rl.envs.transforms.episode._conditional_policy_switch import ConditionalPolicySwitch
     from rl.envs.transforms.episode._conditional_skip import ConditionalSkip
     from rl.envs.transforms.episode._end_of_life import EndOfLifeTransform
@@ -18,11 +17,8 @@ if TYPE_CHECKING:
     from rl.envs.transforms.episode._terminate import TerminateTransform
     from rl.envs.transforms.episode._timer import Timer
     from rl.envs.transforms.episode._traj_counter import TrajCounter
-    from rl.envs.transforms.episode._vec_gym import VecGymEnvTransform
 
 __all__ = [
-    "AutoResetEnv",
-    "AutoResetTransform",
     "ConditionalPolicySwitch",
     "ConditionalSkip",
     "EndOfLifeTransform",
@@ -35,13 +31,11 @@ __all__ = [
     "TerminateTransform",
     "Timer",
     "TrajCounter",
-    "VecGymEnvTransform",
 ]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "rl.envs.transforms.episode._auto_reset": ["AutoResetEnv", "AutoResetTransform"],
         "rl.envs.transforms.episode._conditional_policy_switch": ["ConditionalPolicySwitch"],
         "rl.envs.transforms.episode._conditional_skip": ["ConditionalSkip"],
         "rl.envs.transforms.episode._end_of_life": ["EndOfLifeTransform"],
@@ -54,6 +48,5 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.transforms.episode._terminate": ["TerminateTransform"],
         "rl.envs.transforms.episode._timer": ["Timer"],
         "rl.envs.transforms.episode._traj_counter": ["TrajCounter"],
-        "rl.envs.transforms.episode._vec_gym": ["VecGymEnvTransform"],
     },
 )

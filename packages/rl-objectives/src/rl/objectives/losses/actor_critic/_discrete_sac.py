@@ -17,8 +17,8 @@ from rl.objectives._batch.mask import mean_of
 from rl.objectives._networks.calls import ActorCall
 from rl.objectives.functional import expected_soft_value
 from rl.objectives.functional._regression import reduce
-from rl.objectives.losses._off_policy_loss import Batch
-from rl.objectives.losses._soft_loss import SoftLoss
+from rl.objectives.losses.actor_critic._base import Batch
+from rl.objectives.losses.actor_critic._soft_loss import SoftLoss
 
 __all__ = ["DiscreteSACLoss"]
 

@@ -12,7 +12,7 @@ from rl.core.errors import ShapeError, SpecError
 from rl.objectives import _foreign
 from rl.objectives.functional._distributional import quantile_huber
 from rl.objectives.functional._regression import is_number
-from rl.objectives.losses._q_loss import QLoss
+from rl.objectives.losses.q_learning._base import QLoss
 
 __all__ = ["QRDQNLoss"]
 

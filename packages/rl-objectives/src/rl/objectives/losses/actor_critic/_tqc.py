@@ -15,8 +15,8 @@ from rl.objectives._batch.mask import mean_of
 from rl.objectives._networks.calls import ActorCall
 from rl.objectives.functional import quantile_huber, truncated_quantiles
 from rl.objectives.functional._regression import reduce
-from rl.objectives.losses._off_policy_loss import Batch, sampled
-from rl.objectives.losses._soft_loss import SoftLoss
+from rl.objectives.losses.actor_critic._base import Batch, sampled
+from rl.objectives.losses.actor_critic._soft_loss import SoftLoss
 
 __all__ = ["TQCLoss"]
 

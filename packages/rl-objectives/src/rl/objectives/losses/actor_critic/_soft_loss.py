@@ -15,7 +15,7 @@ from rl.core.errors import SpecError
 from rl.objectives._batch.mask import scalar
 from rl.objectives.functional import temperature_loss
 from rl.objectives.functional._regression import is_number, reduce
-from rl.objectives.losses._off_policy_loss import Batch, OffPolicyLoss
+from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss
 
 __all__ = ["SoftLoss"]
 

@@ -1,4 +1,4 @@
-"""CrossQ: soft actor-critic with batch normalization and without target networks."""
+"""Randomized ensembled double Q-learning."""
 
 from __future__ import annotations
 
@@ -8,41 +8,42 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.objectives import _foreign
 from rl.objectives._batch.mask import mean_of
 from rl.objectives._networks.calls import ActorCall
 from rl.objectives.functional import soft_value
 from rl.objectives.functional._regression import reduce
-from rl.objectives.losses._off_policy_loss import Batch, sampled
-from rl.objectives.losses._soft_loss import SoftLoss
+from rl.objectives.losses.actor_critic._base import Batch, sampled
+from rl.objectives.losses.actor_critic._soft_loss import SoftLoss
 
-__all__ = ["CrossQLoss"]
+__all__ = ["REDQLoss"]
 
 
 @final
 @_foreign.sac_loss
-class CrossQLoss(SoftLoss):
-    """CrossQ: soft actor-critic whose critics value both ends of a step in one call, without target networks.
+class REDQLoss(SoftLoss):
+    """Randomized ensembled double Q-learning: soft actor-critic with many critics and a random subset in the target.
 
-    Bhatt et al., "CrossQ: batch normalization in deep reinforcement learning for greater sample efficiency and
-    simplicity", 2024, section 4. Give the critics batch (re)normalization layers: in training mode they see the steps
-    and the following ones together. For the actor they are called in evaluation mode.
+    Chen et al., "Randomized ensembled double Q-learning: learning fast without a model", 2021, algorithm 1. The paper
+    takes 20 updates a step.
 
-    Reads and writes what `SACLoss` does without a value network. Padding is not supported, since it would count in the
-    normalization.
+    Reads and writes what `SACLoss` does without a value network.
 
     Args:
         actor_network: policy with a distribution that has ``rsample``.
         qvalue_network: reads ``action`` and writes ``state_action_value`` ``[*B, 1]``; the other critics are copies
             with new initial parameters. Or a list of critics.
         num_qvalue_nets: number of critics.
+        sub_sample_len: number of critics whose minimum is the next value, drawn for each batch.
         loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
         alpha_init: first temperature, above 0.
         min_alpha: smallest temperature; None for no bound.
         max_alpha: largest temperature; None for no bound.
         fixed_alpha: keep the first temperature.
         target_entropy: nats, or ``"auto"`` for minus the number of action dimensions.
+        delay_qvalue: whether next states are valued by a copy, ``target_qvalue_network``.
         gamma: discount, in [0, 1].
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch.
 
@@ -51,25 +52,11 @@ class CrossQLoss(SoftLoss):
         SpecError: if an argument is out of its range, or the policy is discrete.
 
     Example:
-        >>> from tensordict import TensorDict
-        >>> from tensordict.nn import (
-        ...     NormalParamExtractor,
-        ...     ProbabilisticTensorDictModule,
-        ...     ProbabilisticTensorDictSequential,
-        ...     TensorDictModule,
-        ... )
-        >>> from torch.distributions import Independent, Normal
-        >>> body = TensorDictModule(
-        ...     nn.Sequential(nn.Linear(3, 4), NormalParamExtractor()), ["observation"], ["loc", "scale"]
-        ... )
-        >>> head = ProbabilisticTensorDictModule(
-        ...     ["loc", "scale"], ["action"], distribution_class=lambda loc, scale: Independent(Normal(loc, scale), 1)
-        ... )
-        >>> layers = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
-        >>> critic = TensorDictModule(layers, ["action"], ["state_action_value"])
-        >>> loss = CrossQLoss(ProbabilisticTensorDictSequential(body, head), critic)
-        >>> loss.target_qvalue_network is None
-        True
+        >>> from tensordict.nn import TensorDictModule
+        >>> critic = TensorDictModule(nn.Linear(2, 1), ["action"], ["state_action_value"])
+        >>> REDQLoss(TensorDictModule(nn.Linear(1, 1), ["x"], ["y"]), critic, num_qvalue_nets=1, sub_sample_len=2)
+        Traceback (most recent call last):
+        rl.core.errors.SpecError: REDQLoss got sub_sample_len=2; it is at least 1 and at most num_qvalue_nets=1
     """
 
     def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
@@ -77,23 +64,30 @@ class CrossQLoss(SoftLoss):
         actor_network: nn.Module,
         qvalue_network: nn.Module | Sequence[nn.Module],
         *,
-        num_qvalue_nets: int = 2,
+        num_qvalue_nets: int = 10,
+        sub_sample_len: int = 2,
         loss_function: str = "smooth_l1",
         alpha_init: float = 1.0,
         min_alpha: float | None = None,
         max_alpha: float | None = None,
         fixed_alpha: bool = False,
         target_entropy: float | str = "auto",
+        delay_qvalue: bool = True,
         gamma: float = 0.99,
         reduction: str | None = "mean",
         action_spec: Any = None,
     ) -> None:
+        if not 1 <= sub_sample_len <= num_qvalue_nets:
+            raise SpecError(
+                f"REDQLoss got sub_sample_len={sub_sample_len}; it is at least 1 and at most"
+                f" num_qvalue_nets={num_qvalue_nets}"
+            )
         super().__init__(
             actor_network,
             qvalue_network,
             num_qvalue_nets,
             loss_function=loss_function,
-            delay_critic=False,
+            delay_critic=delay_qvalue,
             gamma=gamma,
             reduction=reduction,
             alpha_init=alpha_init,
@@ -103,32 +97,22 @@ class CrossQLoss(SoftLoss):
             target_entropy=target_entropy,
         )
         del action_spec  # of TorchRL, for the automatic entropy; the batch says it
+        self.num_qvalue_nets, self.sub_sample_len = num_qvalue_nets, sub_sample_len
 
     def _derive_actor(self) -> list[NestedKey]:
         self._policy = ActorCall(self.actor_network)
         return self._policy.in_keys
 
-    def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
-        with torch.no_grad():
-            action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
-        after = {**batch.after, **self._acted(action)}
-        both = {key: torch.cat([batch.entries[key], after[key]]) for key in self._critic_call.in_keys}
-        size = torch.Size((2 * batch.size[0], *batch.size[1:]))
-        (value,) = self._critic_call(both, size)
-        predicted, following = value.chunk(2, 1)
-        with torch.no_grad():
-            target = self._target(batch, soft_value(following.detach(), log_prob, self.alpha))
-        return self._fit(predicted, target, batch)
+    def _next_value(self, batch: Batch) -> Tensor:
+        action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
+        values = self._values(self._target_critic, batch.after, action, batch.size)
+        chosen = torch.randperm(self.num_qvalue_nets, device=values.device)[: self.sub_sample_len]
+        return soft_value(values[chosen], log_prob, self.alpha)
 
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
         action, log_prob = sampled(self._policy(batch.entries, batch.size), type(self).__name__)
-        training = self.qvalue_network.training
-        self.qvalue_network.eval()
-        try:
-            values = self._values(self._frozen_critic, batch.entries, action, batch.size)
-        finally:
-            self.qvalue_network.train(training)
-        soft = soft_value(values, log_prob, self.alpha)
+        values = self._values(self._frozen_critic, batch.entries, action, batch.size)
+        soft = soft_value(values.mean(0, keepdim=True), log_prob, self.alpha)
         return {
             "loss_actor": reduce(-soft.squeeze(-1), self.reduction, batch.mask),
             **self._temperature(log_prob, action, batch),

@@ -10,7 +10,7 @@ from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.envs.base._specs import leaf_keys
 from rl.envs.transforms._specs import Specs
-from rl.envs.transforms.episode._auto_reset import AutoResetTransform
+from rl.envs.transforms.autoreset._auto_reset import AutoResetTransform
 
 __all__ = ["VecGymEnvTransform"]
 

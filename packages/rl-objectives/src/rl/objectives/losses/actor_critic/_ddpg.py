@@ -12,7 +12,7 @@ from rl.objectives import _foreign
 from rl.objectives._batch.mask import scalar
 from rl.objectives._networks.calls import NetworkCall
 from rl.objectives.functional._regression import reduce
-from rl.objectives.losses._off_policy_loss import Batch, OffPolicyLoss
+from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss
 
 __all__ = ["DDPGLoss"]
 

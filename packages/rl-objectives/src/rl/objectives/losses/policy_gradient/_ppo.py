@@ -16,7 +16,7 @@ from rl.objectives._batch.mask import fitted, mean_of, mean_std, scalar
 from rl.objectives.functional import clipped_surrogate, surrogate
 from rl.objectives.functional._regression import is_number, reduce
 from rl.objectives.losses._base import Entries
-from rl.objectives.losses._policy_loss import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
+from rl.objectives.losses.policy_gradient._base import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
 
 __all__ = ["ClipPPOLoss", "PPOLoss"]
 

@@ -16,7 +16,7 @@ from rl.objectives._batch.mask import scalar
 from rl.objectives._networks.calls import NetworkCall
 from rl.objectives.functional import smoothed_action
 from rl.objectives.functional._regression import is_number, reduce
-from rl.objectives.losses._off_policy_loss import Batch, OffPolicyLoss
+from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss
 
 __all__ = ["TD3Loss"]
 

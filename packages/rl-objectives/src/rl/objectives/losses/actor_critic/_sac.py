@@ -14,8 +14,8 @@ from rl.objectives._batch.mask import mean_of, scalar
 from rl.objectives._networks.calls import ActorCall, NetworkCall
 from rl.objectives.functional import soft_value
 from rl.objectives.functional._regression import distance, reduce
-from rl.objectives.losses._off_policy_loss import Batch, sampled
-from rl.objectives.losses._soft_loss import SoftLoss
+from rl.objectives.losses.actor_critic._base import Batch, sampled
+from rl.objectives.losses.actor_critic._soft_loss import SoftLoss
 from rl.objectives.targets._target_networks import make_target
 
 __all__ = ["SACLoss"]

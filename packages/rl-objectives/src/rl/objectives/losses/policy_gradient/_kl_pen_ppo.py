@@ -17,7 +17,7 @@ from rl.objectives._networks.composite import joint
 from rl.objectives.functional._policy_gradient import adapted_penalty, penalized_surrogate
 from rl.objectives.functional._regression import is_number
 from rl.objectives.losses._base import Entries
-from rl.objectives.losses._ppo import PPOLoss
+from rl.objectives.losses.policy_gradient._ppo import PPOLoss
 
 __all__ = ["KLPENPPOLoss"]
 

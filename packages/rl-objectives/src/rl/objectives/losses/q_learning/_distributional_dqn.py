@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl.core.errors import ShapeError, SpecError
 from rl.objectives import _foreign
 from rl.objectives.functional._distributional import categorical_divergence, check_support, project_distribution
-from rl.objectives.losses._q_loss import QLoss
+from rl.objectives.losses.q_learning._base import QLoss
 
 __all__ = ["DistributionalDQNLoss"]
 

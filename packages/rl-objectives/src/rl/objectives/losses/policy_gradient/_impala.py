@@ -21,7 +21,7 @@ from rl.objectives.estimators._vtrace import VTrace
 from rl.objectives.functional import policy_gradient
 from rl.objectives.functional._regression import distance, reduce
 from rl.objectives.losses._base import Entries
-from rl.objectives.losses._policy_loss import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
+from rl.objectives.losses.policy_gradient._base import EntropyCoeff, PolicyLoss, check_entropy, weighted_entropy
 
 __all__ = ["ImpalaLoss"]
 

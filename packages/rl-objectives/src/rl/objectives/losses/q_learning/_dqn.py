@@ -14,7 +14,7 @@ from rl.objectives import _foreign
 from rl.objectives.functional import greedy_value
 from rl.objectives.functional._regression import check_distance, distance
 from rl.objectives.losses._base import Entries
-from rl.objectives.losses._q_loss import QLoss
+from rl.objectives.losses.q_learning._base import QLoss
 
 __all__ = ["DQNLoss"]
 
