@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -138,21 +139,21 @@ class OffPolicyLoss(LossModule):
 
     # ---- written by the subclass
 
+    @abstractmethod
     def _derive_actor(self) -> list[NestedKey]:
         """Build the calls of the actor; return its in keys."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _next_value(self, batch: Batch) -> Tensor:
         """Value of the next states, ``[*B, 1]``; called without gradient."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
         """The losses of the actor, and diagnostics."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _writes(self) -> tuple[Key, ...]:
         """The scalars of `_actor_part` in the contract."""
-        raise NotImplementedError
 
     # ---- contract
 

@@ -8,12 +8,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from rl.core.keys import NestedKey
+from rl.core.errors import RLError
 from rl.objectives import _foreign
-from rl.objectives._batch.mask import mean_of
-from rl.objectives._networks.calls import ActorCall
 from rl.objectives.functional import soft_value
-from rl.objectives.functional._regression import reduce
 from rl.objectives.losses.actor_critic._base import Batch, sampled
 from rl.objectives.losses.actor_critic._soft_loss import SoftLoss
 
@@ -104,9 +101,9 @@ class CrossQLoss(SoftLoss):
         )
         del action_spec  # of TorchRL, for the automatic entropy; the batch says it
 
-    def _derive_actor(self) -> list[NestedKey]:
-        self._policy = ActorCall(self.actor_network)
-        return self._policy.in_keys
+    def _next_value(self, batch: Batch) -> Tensor:
+        del batch
+        raise RLError("CrossQLoss values both ends of a step in one call")
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
@@ -121,16 +118,9 @@ class CrossQLoss(SoftLoss):
         return self._fit(predicted, target, batch)
 
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
-        action, log_prob = sampled(self._policy(batch.entries, batch.size), type(self).__name__)
         training = self.qvalue_network.training
         self.qvalue_network.eval()
         try:
-            values = self._values(self._frozen_critic, batch.entries, action, batch.size)
+            return super()._actor_part(batch)
         finally:
             self.qvalue_network.train(training)
-        soft = soft_value(values, log_prob, self.alpha)
-        return {
-            "loss_actor": reduce(-soft.squeeze(-1), self.reduction, batch.mask),
-            **self._temperature(log_prob, action, batch),
-            "entropy": mean_of(-log_prob.detach(), batch.mask),
-        }

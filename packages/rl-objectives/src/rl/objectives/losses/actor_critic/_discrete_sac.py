@@ -14,7 +14,6 @@ from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str
 from rl.objectives import _foreign
 from rl.objectives._batch.mask import mean_of
-from rl.objectives._networks.calls import ActorCall
 from rl.objectives.functional import expected_soft_value
 from rl.objectives.functional._regression import reduce
 from rl.objectives.losses.actor_critic._base import Batch
@@ -111,10 +110,6 @@ class DiscreteSACLoss(SoftLoss):
         )
         del action_space, num_actions  # of TorchRL: the batch and the critics say them
         self.target_entropy_weight = target_entropy_weight
-
-    def _derive_actor(self) -> list[NestedKey]:
-        self._policy = ActorCall(self.actor_network)
-        return self._policy.in_keys
 
     def _log_probs(self, dist: Distribution) -> Tensor:
         logits = getattr(dist, "logits", None)

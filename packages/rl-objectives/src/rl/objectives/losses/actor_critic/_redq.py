@@ -9,12 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rl.core.errors import SpecError
-from rl.core.keys import NestedKey
 from rl.objectives import _foreign
-from rl.objectives._batch.mask import mean_of
-from rl.objectives._networks.calls import ActorCall
 from rl.objectives.functional import soft_value
-from rl.objectives.functional._regression import reduce
 from rl.objectives.losses.actor_critic._base import Batch, sampled
 from rl.objectives.losses.actor_critic._soft_loss import SoftLoss
 
@@ -99,22 +95,11 @@ class REDQLoss(SoftLoss):
         del action_spec  # of TorchRL, for the automatic entropy; the batch says it
         self.num_qvalue_nets, self.sub_sample_len = num_qvalue_nets, sub_sample_len
 
-    def _derive_actor(self) -> list[NestedKey]:
-        self._policy = ActorCall(self.actor_network)
-        return self._policy.in_keys
-
     def _next_value(self, batch: Batch) -> Tensor:
         action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
         values = self._values(self._target_critic, batch.after, action, batch.size)
         chosen = torch.randperm(self.num_qvalue_nets, device=values.device)[: self.sub_sample_len]
         return soft_value(values[chosen], log_prob, self.alpha)
 
-    def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
-        action, log_prob = sampled(self._policy(batch.entries, batch.size), type(self).__name__)
-        values = self._values(self._frozen_critic, batch.entries, action, batch.size)
-        soft = soft_value(values.mean(0, keepdim=True), log_prob, self.alpha)
-        return {
-            "loss_actor": reduce(-soft.squeeze(-1), self.reduction, batch.mask),
-            **self._temperature(log_prob, action, batch),
-            "entropy": mean_of(-log_prob.detach(), batch.mask),
-        }
+    def _combined(self, values: Tensor) -> Tensor:
+        return values.mean(0, keepdim=True)

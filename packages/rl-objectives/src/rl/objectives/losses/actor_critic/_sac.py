@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rl.core.contract import Key
 from rl.core.keys import NestedKey
 from rl.objectives import _foreign
-from rl.objectives._batch.mask import mean_of, scalar
+from rl.objectives._batch.mask import scalar
 from rl.objectives._networks.calls import ActorCall, NetworkCall
 from rl.objectives.functional import soft_value
 from rl.objectives.functional._regression import distance, reduce
@@ -149,17 +149,9 @@ class SACLoss(SoftLoss):
         action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
         return soft_value(self._values(self._target_critic, batch.after, action, batch.size), log_prob, self.alpha)
 
-    def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
-        action, log_prob = sampled(self._policy(batch.entries, batch.size), type(self).__name__)
-        values = self._values(self._frozen_critic, batch.entries, action, batch.size)
-        soft = soft_value(values, log_prob, self.alpha)
-        out = {
-            "loss_actor": reduce(-soft.squeeze(-1), self.reduction, batch.mask),
-            **self._temperature(log_prob, action, batch),
-            "entropy": mean_of(-log_prob.detach(), batch.mask),
-        }
-        if self._value is not None:
-            (value,) = self._value(batch.entries, batch.size)
-            elements = distance(value, soft.detach(), self.loss_function).squeeze(-1)
-            out["loss_value"] = reduce(elements, self.reduction, batch.mask)
-        return out
+    def _value_part(self, soft: Tensor, batch: Batch) -> dict[str, Tensor]:
+        if self._value is None:
+            return {}
+        (value,) = self._value(batch.entries, batch.size)
+        elements = distance(value, soft, self.loss_function).squeeze(-1)
+        return {"loss_value": reduce(elements, self.reduction, batch.mask)}

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from rl.core.contract import Key
 from rl.core.errors import SpecError
-from rl.objectives._batch.mask import scalar
-from rl.objectives.functional import temperature_loss
+from rl.core.keys import NestedKey
+from rl.objectives._batch.mask import mean_of, scalar
+from rl.objectives._networks.calls import ActorCall
+from rl.objectives.functional import soft_value, temperature_loss
 from rl.objectives.functional._regression import is_number, reduce
-from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss
+from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, sampled
 
 __all__ = ["SoftLoss"]
 
@@ -77,6 +79,30 @@ class SoftLoss(OffPolicyLoss):
         """The temperature, without gradient."""
         log_alpha = self.log_alpha.detach()
         return (log_alpha if self._log_bounds is None else log_alpha.clamp(*self._log_bounds)).exp()
+
+    def _derive_actor(self) -> list[NestedKey]:
+        self._policy = ActorCall(self.actor_network)
+        return self._policy.in_keys
+
+    def _combined(self, values: Tensor) -> Tensor:
+        """Values of the actor's actions by critic, ``[n, *B, 1]``, of those that the critics write."""
+        return values
+
+    def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
+        action, log_prob = sampled(self._policy(batch.entries, batch.size), type(self).__name__)
+        values = self._combined(self._values(self._frozen_critic, batch.entries, action, batch.size))
+        soft = soft_value(values, log_prob, self.alpha)
+        return {
+            "loss_actor": reduce(-soft.squeeze(-1), self.reduction, batch.mask),
+            **self._temperature(log_prob, action, batch),
+            "entropy": mean_of(-log_prob.detach(), batch.mask),
+            **self._value_part(soft.detach(), batch),
+        }
+
+    def _value_part(self, soft: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The loss of a value network that fits the soft values ``[*B, 1]``; there is none by default."""
+        del soft, batch
+        return {}
 
     def _writes(self) -> tuple[Key, ...]:
         return (

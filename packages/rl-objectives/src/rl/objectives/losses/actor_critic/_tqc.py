@@ -9,12 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rl.core.errors import ShapeError, SpecError
-from rl.core.keys import NestedKey
 from rl.objectives import _foreign
-from rl.objectives._batch.mask import mean_of
-from rl.objectives._networks.calls import ActorCall
 from rl.objectives.functional import quantile_huber, truncated_quantiles
-from rl.objectives.functional._regression import reduce
 from rl.objectives.losses.actor_critic._base import Batch, sampled
 from rl.objectives.losses.actor_critic._soft_loss import SoftLoss
 
@@ -97,10 +93,6 @@ class TQCLoss(SoftLoss):
         del action_spec  # of TorchRL, for the automatic entropy; the batch says it
         self.dropped = top_quantiles_to_drop_per_net
 
-    def _derive_actor(self) -> list[NestedKey]:
-        self._policy = ActorCall(self.actor_network)
-        return self._policy.in_keys
-
     def _next_value(self, batch: Batch) -> Tensor:
         action, log_prob = sampled(self._policy(batch.after, batch.size), type(self).__name__)
         quantiles = self._values(self._target_critic, batch.after, action, batch.size)
@@ -117,11 +109,5 @@ class TQCLoss(SoftLoss):
         means = predicted.detach().mean(-1, keepdim=True)
         return self._weighted(elements, means, target.mean(-1, keepdim=True), batch)
 
-    def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
-        action, log_prob = sampled(self._policy(batch.entries, batch.size), type(self).__name__)
-        values = self._values(self._frozen_critic, batch.entries, action, batch.size).mean(-1).mean(0)
-        return {
-            "loss_actor": reduce(self.alpha * log_prob - values, self.reduction, batch.mask),
-            **self._temperature(log_prob, action, batch),
-            "entropy": mean_of(-log_prob.detach(), batch.mask),
-        }
+    def _combined(self, values: Tensor) -> Tensor:
+        return values.mean(-1, keepdim=True).mean(0, keepdim=True)
