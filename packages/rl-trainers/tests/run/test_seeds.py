@@ -1,6 +1,7 @@
 """`rl train --seeds` and `rl benchmark`."""
 
 import json
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -13,7 +14,8 @@ from rl.trainers._command.arguments import UsageError, parse_train
 from rl.trainers._command.benchmark import table
 from rl.trainers._command.cases import read_cases
 from rl.trainers._report import plot
-from rl.trainers._run.seeds import train_seeds
+from rl.trainers._run.seeds import check_seeds, train_seeds
+from rl.trainers._storage.folder import config_yaml
 from rl.trainers.recipes.ppo._config import PPO
 
 SMALL = {"num_envs": 2, "frames_per_batch": 128, "minibatch_size": 64, "epochs": 1, "eval_every": 128,
@@ -121,6 +123,21 @@ def test_a_benchmark_trains_what_is_missing_and_makes_a_table(tmp_path, capsys):
     write(tmp_path / "bench.yaml", {"seeds": [0, 1], "cases": cases})
     with pytest.raises(RLError, match="was trained with epochs=1, not 2"):
         train_seeds(PPO, read_cases("bench.yaml")[0].config, (0, 1), out="bench/ppo-test-guess", display="none")
+
+
+def test_a_run_of_a_version_without_a_setting_counts_as_one_with_its_default(tmp_path):
+    case = {"recipe": "ppo", "env": "test/guess", "frames": 256, "settings": SMALL}
+    write(tmp_path / "bench.yaml", {"seeds": [0], "cases": [case]})
+    config = read_cases("bench.yaml")[0].config
+    saved = yaml.safe_load(config_yaml("ppo", config))
+    del saved["clip_value"]
+    (tmp_path / "all" / "seed-0").mkdir(parents=True)
+    write(tmp_path / "all" / "seed-0" / "config.yaml", saved)
+    check_seeds(PPO, config, (0,), "all")
+    with pytest.raises(RLError, match="was trained with epochs=1, not 2"):
+        check_seeds(PPO, replace(config, epochs=2), (0,), "all")
+    with pytest.raises(RLError, match=r"was trained with clip_value=0\.0, not 0\.5"):
+        check_seeds(PPO, replace(config, clip_value=0.5), (0,), "all")
 
 
 @pytest.mark.parametrize(
