@@ -24,6 +24,7 @@ __all__ = [
     "SpecIndexError",
     "SpecKeyError",
     "UnknownComponentError",
+    "WorkerError",
 ]
 
 
@@ -85,6 +86,10 @@ class CheckpointError(RLError, ValueError):
 
 class CheckError(RLError, AssertionError):
     """A component breaks a promise of its kind; raised by the checks of `rl.core.testing`."""
+
+
+class WorkerError(RLError, RuntimeError):
+    """A worker process failed, ended, or does not answer; the message names it and has its traceback."""
 
 
 class BrokenPluginWarning(UserWarning):

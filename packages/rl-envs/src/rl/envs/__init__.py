@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rl.envs.base._leaf import LeafCalls, LeafEnvBase
     from rl.envs.base._random_policy import RandomPolicy
     from rl.envs.batched._env_creator import EnvCreator
+    from rl.envs.batched._parallel import ParallelEnv
     from rl.envs.batched._serial import SerialEnv
     from rl.envs.gym._as_gymnasium import as_gymnasium, register_gym_env
     from rl.envs.gym._spaces import register_gym_spec_conversion
@@ -133,6 +134,7 @@ __all__ = [
     "NoopResetEnv",
     "ObservationNorm",
     "ObservationTransform",
+    "ParallelEnv",
     "PendulumEnv",
     "PermuteTransform",
     "PinMemoryTransform",
@@ -189,6 +191,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.base._leaf": ["LeafCalls", "LeafEnvBase"],
         "rl.envs.base._random_policy": ["RandomPolicy"],
         "rl.envs.batched._env_creator": ["EnvCreator"],
+        "rl.envs.batched._parallel": ["ParallelEnv"],
         "rl.envs.batched._serial": ["SerialEnv"],
         "rl.envs.gym._as_gymnasium": ["as_gymnasium", "register_gym_env"],
         "rl.envs.gym._spaces": ["register_gym_spec_conversion"],

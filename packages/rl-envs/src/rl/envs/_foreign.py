@@ -13,6 +13,7 @@ __all__ = [
     "exclude",
     "flatten_action",
     "gym_env",
+    "parallel_env",
     "pendulum",
     "positive_dim",
     "primer",
@@ -28,7 +29,7 @@ __all__ = [
     "vec_norm",
 ]
 
-_PROCESS = "not available yet: environments of a SerialEnv are in this process"
+_PROCESS = "for ParallelEnv: environments of a SerialEnv are in this process"
 _ENV: dict[str, Needless] = {
     "run_type_checks": ("use debug=True or check_env_specs(env)", False),
     "allow_done_after_reset": ("not available yet: a reset starts an episode", False),
@@ -57,7 +58,6 @@ transformed_env = foreign_arguments(
 )
 serial_env = foreign_arguments(
     needless={
-        "create_env_kwargs": ("use functools.partial(make, ...)", None),
         "pin_memory": (_PROCESS, False),
         "share_individual_td": (_PROCESS, None),
         "shared_memory": (_PROCESS, True),
@@ -75,6 +75,21 @@ serial_env = foreign_arguments(
         "consolidate": (_PROCESS, True),
         "daemon": (_PROCESS, False),
         "shutdown_timeout": (_PROCESS, 10.0),
+    }
+)
+parallel_env = foreign_arguments(
+    needless={
+        "pin_memory": ("needless: call to(device) on the result", False),
+        "share_individual_td": ("needless: each entry is one tensor in shared memory", None),
+        "memmap": ("needless: shared memory is a nameless file", False),
+        "policy_proof": ("needless: every result has memory of its own", None),
+        "allow_step_when_done": ("not available yet: reset what is done before its next step", False),
+        "num_sub_threads": ("use num_threads=", 1),
+        "serial_for_single": ("needless: one environment may be used by itself", False),
+        "non_blocking": ("use async_step_send and async_step_recv", False),
+        "use_buffers": ("use shared_memory=", None),
+        "metadata_from_workers": ("needless: specs are those of the workers", False),
+        "consolidate": ("needless: results are in shared memory", True),
     }
 )
 pendulum = foreign_arguments(

@@ -6,14 +6,16 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.envs.batched._env_creator import EnvCreator
+    from rl.envs.batched._parallel import ParallelEnv
     from rl.envs.batched._serial import SerialEnv
 
-__all__ = ["EnvCreator", "SerialEnv"]
+__all__ = ["EnvCreator", "ParallelEnv", "SerialEnv"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.envs.batched._env_creator": ["EnvCreator"],
+        "rl.envs.batched._parallel": ["ParallelEnv"],
         "rl.envs.batched._serial": ["SerialEnv"],
     },
 )

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
 from rl.core.interfaces import Env, LeafEnv, Leaves
-from rl.core.keys import key_str
-from rl.core.specs import Composite
 from rl.envs import _foreign
 from rl.envs.base._adapter import as_env
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
-from rl.envs.base._checks import check_entries, describe
+from rl.envs.base._checks import check_entries
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase, LeafForm, reset_where
 from rl.envs.base._rules import partial_root, start_at
 from rl.envs.base._specs import leaf_keys
+from rl.envs.batched._members import check_equal, described, makers_of
+from rl.envs.batched._view import EnvView
 
 __all__ = ["SerialEnv"]
 
@@ -47,15 +47,14 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         torch.Size([2, 3])
     """
 
-    def __init__(self, num_workers: int, create_env_fn: Callable[[], Env] | Sequence[Callable[[], Env]]) -> None:
-        if isinstance(create_env_fn, (EnvBase, Env)) and not isinstance(create_env_fn, type):
-            raise SpecError(
-                f"SerialEnv takes a function that makes an environment, got a {type(create_env_fn).__name__}: it is"
-                " called once for each worker, for example SerialEnv(2, lambda: GymEnv('CartPole-v1'))"
-            )
-        makers = [create_env_fn] * num_workers if callable(create_env_fn) else list(create_env_fn)
-        if num_workers < 1 or len(makers) != num_workers:
-            raise SpecError(f"SerialEnv: num_workers is {num_workers}, and there are {len(makers)} functions to call")
+    def __init__(
+        self,
+        num_workers: int,
+        create_env_fn: Callable[..., Env] | Sequence[Callable[..., Env]],
+        *,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        makers = makers_of(num_workers, create_env_fn, create_env_kwargs, "SerialEnv")
         made: list[Any] = [make() for make in makers]
         for number, env in enumerate(made):
             if any(env is other for other in made[:number]):
@@ -63,7 +62,7 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         self.envs: list[EnvBase] = [as_env(env) for env in made]
         first = self.envs[0]
         for number, env in enumerate(self.envs):
-            _check_equal(first, env, number)
+            check_equal(described(first), described(env), number, "SerialEnv")
         super().__init__(batch_size=(num_workers, *first.batch_size), device=first.device)
         self.observation_spec = first.observation_spec_unbatched
         self.action_spec = first.full_action_spec_unbatched
@@ -175,6 +174,13 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         exact = [env.load_state_dict(part) for env, part in zip(self.envs, states, strict=True)]
         return all(exact)
 
+    def __getitem__(self, index: Any) -> EnvView:
+        """A view of some environments."""
+        return EnvView(self, index)
+
+    def __len__(self) -> int:
+        return len(self.envs)
+
     def _close(self) -> None:
         for env in self.envs:
             env.close()
@@ -204,33 +210,3 @@ def _filled(rows: list[Any]) -> list[Any]:
 
 def _stack(rows: Sequence[Leaves]) -> Leaves:
     return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
-
-
-def _all_specs(env: EnvBase) -> dict[str, Composite]:
-    return {
-        "observation": env.observation_spec_unbatched,
-        "action": env.full_action_spec_unbatched,
-        "reward": env.full_reward_spec_unbatched,
-        "done": env.done_spec_unbatched,
-        "state": env.state_spec_unbatched,
-    }
-
-
-def _check_equal(first: EnvBase, env: EnvBase, number: int) -> None:
-    if env.batch_size != first.batch_size:
-        raise SpecError(
-            f"SerialEnv: environment {number} has batch size {tuple(env.batch_size)}, environment 0"
-            f" {tuple(first.batch_size)}"
-        )
-    for role, expected in _all_specs(first).items():
-        got = _all_specs(env)[role]
-        if got == expected:
-            continue
-        keys = {*leaf_keys(expected), *leaf_keys(got)}
-        odd = sorted((k for k in keys if expected.get(k, None) != got.get(k, None)), key=str)
-        lines = [
-            f"  {key_str(key)}: environment 0 has {describe(expected.get(key, None))}, environment {number} has"
-            f" {describe(got.get(key, None))}"
-            for key in odd
-        ]
-        raise SpecError(f"SerialEnv: the {role} specs of environments 0 and {number} differ:\n" + "\n".join(lines))

@@ -1,0 +1,332 @@
+"""`WorkerGroup`: processes that execute commands of their parent."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from time import monotonic
+from typing import Any, Self
+
+import torch
+
+from rl.core.errors import SpecError, WorkerError
+from rl.core.workers._pipe import Descriptor, one_way
+from rl.core.workers._serve import CLOSE, DONE, MESSAGE, serve
+
+__all__ = ["WorkerGroup"]
+
+
+@dataclass
+class _Worker:
+    process: Any
+    commands: Descriptor
+    answers: Descriptor
+    connection: Connection
+    expected: deque[bool] = field(default_factory=lambda: deque([False]))
+    """For each command without an answer whether a result comes with it; the first answer is that of the start."""
+    results: deque[Any] = field(default_factory=deque)
+    failure: tuple[str, str, str] | None = None
+    """Type, message and traceback of an exception that was not raised yet."""
+
+    def close(self) -> None:
+        self.connection.close()
+        self.commands.close()
+        self.answers.close()
+
+
+class WorkerGroup:
+    """Processes that execute commands of their parent, each in the order in which they were sent.
+
+    Each function of `makers` is called in a process of its own and returns a handler: an object with `commands`, a
+    sequence of functions without arguments, with methods that are called by name, and with `close`. A command costs
+    one byte each way; its data is in shared memory (`SharedLeaves`). A message is pickled.
+
+    A worker ignores Ctrl-C, and ends when its parent closes the group or ends.
+
+    Args:
+        makers: functions that make the handlers.
+        owner: names the component in messages.
+        start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None. With the others the
+            functions are pickled (with cloudpickle if pickle cannot), and a script guards its top level with
+            ``if __name__ == "__main__"``.
+        daemon: whether the workers are daemonic, and can have no processes of their own.
+        num_threads: threads of torch in each worker.
+        timeout: seconds after which a missing answer is an error; None for no limit.
+        shutdown_timeout: seconds after which `close` kills the workers.
+
+    Raises:
+        SpecError: if there is no such start method, or a function cannot be pickled for it.
+        WorkerError: if a handler cannot be made.
+
+    Example:
+        >>> class Adder:
+        ...     commands = ()
+        ...     def add(self, a, b):
+        ...         return a + b
+        ...     def close(self):
+        ...         pass
+        >>> with WorkerGroup([Adder, Adder], owner="example") as workers:
+        ...     workers.call(1, "add", 2, 3)
+        5
+    """
+
+    def __init__(
+        self,
+        makers: Sequence[Callable[[], Any]],
+        *,
+        owner: str,
+        start_method: str | None = None,
+        daemon: bool = True,
+        num_threads: int = 1,
+        timeout: float | None = None,
+        shutdown_timeout: float = 10.0,
+    ) -> None:
+        methods = multiprocessing.get_all_start_methods()
+        self._method = ("fork" if "fork" in methods else "spawn") if start_method is None else start_method
+        if self._method not in methods:
+            raise SpecError(f"{owner}: start method {self._method!r} is not one of {', '.join(methods)}")
+        self._owner, self._timeout = owner, timeout
+        self._daemon, self._threads = daemon, num_threads
+        self._makers = [make if self._method == "fork" else _pickled(make, owner, self._method) for make in makers]
+        self._workers: list[_Worker] = []
+        self._numbers: dict[int, int] = {}  # index of the worker by file descriptor
+        self._answered: list[int] = []
+        self._poll = select.poll()
+        self._finish = weakref.finalize(self, _stop, self._workers, shutdown_timeout, os.getpid())
+        try:
+            for index in range(len(self._makers)):
+                self._workers.append(self._start(index))
+            self.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    # ---- commands
+
+    def send(self, index: int, command: int) -> None:
+        """Let a worker execute function number `command` of its handler's `commands`.
+
+        Raises:
+            WorkerError: if the worker has ended.
+        """
+        self._write(index, command)
+        self._workers[index].expected.append(False)
+
+    def request(self, index: int, method: str, *args: Any) -> None:
+        """Let a worker call a method of its handler; `result` returns what it returned.
+
+        Raises:
+            WorkerError: if the worker has ended.
+        """
+        worker = self._workers[index]
+        self._write(index, MESSAGE)
+        try:
+            worker.connection.send_bytes(pickle.dumps((method, args)))
+        except OSError:
+            self._ended(index)
+        worker.expected.append(True)
+
+    def result(self, index: int) -> Any:
+        """Wait for a worker, and return the oldest result that was not returned yet."""
+        self.wait([index])
+        return self._workers[index].results.popleft()
+
+    def call(self, index: int, method: str, *args: Any) -> Any:
+        """Call a method of a worker's handler and return its result."""
+        self.request(index, method, *args)
+        return self.result(index)
+
+    def call_all(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of every worker's handler, all at once, and return the results."""
+        for index in range(len(self)):
+            self.request(index, method, *args)
+        self.wait()
+        return [worker.results.popleft() for worker in self._workers]
+
+    def wait(self, indices: Iterable[int] | None = None) -> None:
+        """Wait until workers have answered all that they were sent.
+
+        Args:
+            indices: the workers; all if None.
+
+        Raises:
+            WorkerError: if one failed, ended, or takes longer than `timeout`.
+        """
+        wanted = range(len(self)) if indices is None else list(indices)
+        limit = None if self._timeout is None else monotonic() + self._timeout
+        while any(self._workers[index].expected for index in wanted):
+            if not self._receive(limit):
+                late = ", ".join(str(index) for index in wanted if self._workers[index].expected)
+                raise WorkerError(
+                    f"{self._owner}: no answer of worker {late} within {self._timeout} s. Close it, and allow more time"
+                    " with timeout= if the simulator is only slow"
+                )
+        self._answered = [index for index in self._answered if index not in wanted]
+        for index in wanted:
+            self._raise_failure(index)
+
+    def wait_any(self, count: int = 1, timeout: float | None = None) -> list[int]:
+        """Wait until workers have given at least `count` answers that were not returned yet.
+
+        Args:
+            count: number of answers.
+            timeout: seconds after which fewer answers are returned; no limit if None.
+
+        Returns:
+            The index of the worker of each answer, in their order.
+
+        Raises:
+            WorkerError: if one failed or ended.
+        """
+        limit = None if timeout is None else monotonic() + timeout
+        while self._receive(0.0 if len(self._answered) >= count else limit):
+            pass
+        found, self._answered = self._answered, []
+        for index in found:
+            self._raise_failure(index)
+        return found
+
+    def restart(self, index: int) -> None:
+        """Replace a worker by a new one, which makes its handler again; answers of the old one are lost."""
+        old = self._workers[index]
+        self._forget(index)
+        old.process.kill()
+        old.process.join()
+        old.close()
+        self._answered = [one for one in self._answered if one != index]
+        self._workers[index] = self._start(index)
+        self.wait([index])
+
+    # ---- life
+
+    def close(self) -> None:
+        """End the workers: they close their handlers; those that take too long are killed. May be called twice."""
+        self._finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self, index: int) -> _Worker:
+        context: Any = multiprocessing.get_context(self._method)
+        theirs, commands = one_way()
+        answers, answering = one_way()
+        ours, connection = context.Pipe()
+        mine = [commands, answers, ours] if self._method == "fork" else []
+        seed = _seed_of(index)
+        process = context.Process(
+            target=serve,
+            args=(self._makers[index], theirs, answering, connection, mine, self._threads, seed),
+            name=f"{self._owner} worker {index}",
+            daemon=self._daemon,
+        )
+        with warnings.catch_warnings():  # of forks beside threads: torch's threads hold no lock here
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        for end in (theirs, answering, connection):
+            end.close()  # so that the end of the worker closes its pipes
+        self._numbers[answers.number] = index
+        self._poll.register(answers.number, select.POLLIN)
+        return _Worker(process, commands, answers, ours)
+
+    def _write(self, index: int, command: int) -> None:
+        try:
+            os.write(self._workers[index].commands.number, command.to_bytes())
+        except OSError:
+            self._ended(index)
+
+    def _receive(self, limit: float | None) -> bool:
+        """Wait for answers and take them; False if there is none until the time `limit`."""
+        wait = None if limit is None else max(0.0, limit - monotonic()) * 1e3
+        ready = self._poll.poll(wait)
+        for number, _ in ready:
+            index = self._numbers[number]
+            worker = self._workers[index]
+            byte = os.read(number, 1)
+            if not byte:
+                self._ended(index)
+            message = worker.expected.popleft()
+            if byte != DONE:
+                worker.failure = pickle.loads(worker.connection.recv_bytes())  # of our own worker
+            elif message:
+                worker.results.append(pickle.loads(worker.connection.recv_bytes()))
+            self._answered.append(index)
+        return bool(ready)
+
+    def _forget(self, index: int) -> None:
+        number = self._workers[index].answers.number
+        if self._numbers.pop(number, None) is not None:
+            self._poll.unregister(number)
+
+    def _ended(self, index: int) -> None:
+        """Raise for a worker that is no more."""
+        self._forget(index)
+        worker = self._workers[index]
+        worker.expected.clear()
+        with suppress(AssertionError):
+            worker.process.join(1.0)
+        code = worker.process.exitcode
+        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        raise WorkerError(
+            f"{self._owner}: worker {index} has ended ({how}). A killed process often means that memory ran out; close"
+            " this object and make a new one"
+        )
+
+    def _raise_failure(self, index: int) -> None:
+        worker = self._workers[index]
+        if worker.failure is not None:
+            (name, text, trace), worker.failure = worker.failure, None
+            raise WorkerError(f"{self._owner}: worker {index} raised {name}: {text}\n\n{trace}")
+
+
+def _seed_of(index: int) -> int:
+    """The seed of a worker: that of this process, and its number."""
+    return hash((torch.initial_seed(), index)) & ((1 << 62) - 1)
+
+
+def _pickled(make: Callable[[], Any], owner: str, method: str) -> bytes:
+    try:
+        return pickle.dumps(make)
+    except Exception as error:
+        with suppress(ImportError):
+            import cloudpickle
+
+            return cloudpickle.dumps(make)
+        raise SpecError(
+            f"{owner}: with start method {method!r} the functions are sent to the workers, and pickle cannot"
+            f" ({error}). Define them at the top level of a module, or install cloudpickle"
+        ) from error
+
+
+def _stop(workers: list[_Worker], timeout: float, parent: int) -> None:
+    """End the workers of a group; nothing in a fork, whose parent they have."""
+    if os.getpid() != parent:
+        return
+    for worker in workers:
+        with suppress(OSError):
+            os.write(worker.commands.number, CLOSE.to_bytes())
+    limit = monotonic() + timeout
+    for worker in workers:
+        worker.process.join(max(0.0, limit - monotonic()))
+    for worker in workers:
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.process.close()
+        worker.close()
+    workers.clear()

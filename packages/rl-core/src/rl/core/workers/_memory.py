@@ -1,0 +1,90 @@
+"""`SharedLeaves`: tensors by key in one block of memory that worker processes map."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import SpecError
+from rl.core.keys import NestedKey, key_str
+from rl.core.workers._pipe import Descriptor
+
+__all__ = ["Layout", "SharedLeaves", "layout_of"]
+
+Layout = Mapping[NestedKey, tuple[tuple[int, ...], torch.dtype]]
+"""Shape and dtype by key."""
+
+#: bytes between the beginnings of two tensors are multiples of it: a cache line
+ALIGNMENT = 64
+
+
+class SharedLeaves:
+    """Tensors by key in one block of memory that several processes map.
+
+    Make it before the workers start and give it to them; when the layout is known, both sides call `map` with it.
+    The block is a nameless file: nothing is left of it when the last process ends.
+
+    Example:
+        >>> shared = SharedLeaves()
+        >>> shared.map({"reward": ((4, 1), torch.float32)})["reward"].shape
+        torch.Size([4, 1])
+    """
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            number = os.memfd_create("rl", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                number = os.dup(file.fileno())
+        self._file = Descriptor(number)
+
+    def map(self, layout: Layout) -> dict[NestedKey, Tensor]:
+        """Return the tensors of a layout, zeros at first; every process that maps the same layout sees the same ones.
+
+        Args:
+            layout: shape and dtype by key, in the same order in all processes.
+        """
+        places: list[tuple[NestedKey, int, int, tuple[int, ...], torch.dtype]] = []
+        end = 0
+        for key, (shape, dtype) in layout.items():
+            size = prod(shape) * dtype.itemsize
+            places.append((key, end, size, tuple(shape), dtype))
+            end += -(-size // ALIGNMENT) * ALIGNMENT
+        length = max(end, 1)
+        if os.fstat(self._file.number).st_size < length:
+            os.ftruncate(self._file.number, length)
+        block = torch.frombuffer(mmap.mmap(self._file.number, length), dtype=torch.uint8)
+        return {
+            key: block[start : start + size].view(dtype).view(shape) if size else torch.empty(shape, dtype=dtype)
+            for key, start, size, shape, dtype in places
+        }
+
+    def close(self) -> None:
+        """Close the file; mapped tensors stay valid."""
+        self._file.close()
+
+
+def layout_of(entries: Mapping[NestedKey, Any], owner: str) -> dict[NestedKey, tuple[tuple[int, ...], torch.dtype]]:
+    """Return the layout of tensors, or of specs, by key.
+
+    Args:
+        entries: tensors or leaf specs.
+        owner: names the component in messages.
+
+    Raises:
+        SpecError: if an entry is no tensor, such as a string.
+    """
+    for key, entry in entries.items():
+        if not isinstance(getattr(entry, "dtype", None), torch.dtype):
+            raise SpecError(
+                f"{owner}: {key_str(key)} is no tensor ({type(entry).__name__}) and cannot be in shared memory; pass"
+                " shared_memory=False"
+            )
+    return {key: (tuple(entry.shape), entry.dtype) for key, entry in entries.items()}
