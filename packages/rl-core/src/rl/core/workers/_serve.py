@@ -50,40 +50,54 @@ def serve(
         end.close()
     torch.set_num_threads(num_threads)
     _seed(seed)
-    handler: Any = None
-
-    def answer(byte: bytes, message: bytes | None = None) -> None:
-        os.write(answers.number, byte)  # first: the parent reads the message when it has the byte
-        if message is not None:
-            connection.send_bytes(message)
-
-    def fail(error: BaseException) -> None:
-        answer(FAILED, pickle.dumps((type(error).__name__, str(error), traceback.format_exc())))
-
     with suppress(BrokenPipeError):
-        try:
-            handler = (pickle.loads(make) if isinstance(make, bytes) else make)()  # of the parent
-        except BaseException as error:  # noqa: BLE001  # reported to the parent
-            fail(error)
+        _Server(commands, answers, connection).run(make)
+
+
+class _Server:
+    """Executes commands and answers them.
+
+    Args:
+        commands: one byte for each command.
+        answers: one byte for each answer.
+        connection: messages and results.
+    """
+
+    def __init__(self, commands: Descriptor, answers: Descriptor, connection: Connection) -> None:
+        self._commands, self._answers, self._connection = commands.number, answers.number, connection
+        self._handler: Any = None
+
+    def run(self, make: Callable[[], Any] | bytes) -> None:
+        """Make the handler, and execute commands until there are no more."""
+        if not self._execute(lambda: self._begin(make)):
             return
-        fast = list(handler.commands)
-        answer(DONE)
-        while True:
-            byte = os.read(commands.number, 1)
-            if not byte or byte[0] == CLOSE:
-                break
-            result = None
-            try:
-                if byte[0] == MESSAGE:
-                    name, args = pickle.loads(connection.recv_bytes())  # of the parent
-                    result = pickle.dumps(getattr(handler, name)(*args))
-                else:
-                    fast[byte[0]]()
-            except BaseException as error:  # noqa: BLE001  # reported to the parent
-                fail(error)
-            else:
-                answer(DONE, result)
-    handler.close()
+        fast = list(self._handler.commands)
+        while (byte := os.read(self._commands, 1)) and byte[0] != CLOSE:
+            self._execute(self._message if byte[0] == MESSAGE else fast[byte[0]])
+        self._handler.close()
+
+    def _begin(self, make: Any) -> None:
+        self._handler = (pickle.loads(make) if isinstance(make, bytes) else make)()  # of the parent
+
+    def _message(self) -> bytes:
+        name, args = pickle.loads(self._connection.recv_bytes())  # of the parent
+        return pickle.dumps(getattr(self._handler, name)(*args))
+
+    def _execute(self, call: Callable[[], bytes | None]) -> bool:
+        """Call a function and answer; False if it raised."""
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001  # reported to the parent
+            failure = pickle.dumps((type(error).__name__, str(error), traceback.format_exc()))
+            self._answer(FAILED, failure)
+            return False
+        self._answer(DONE, result)
+        return True
+
+    def _answer(self, byte: bytes, message: bytes | None) -> None:
+        os.write(self._answers, byte)  # first: the parent reads the message when it has the byte
+        if message is not None:
+            self._connection.send_bytes(message)
 
 
 def _seed(seed: int) -> None:

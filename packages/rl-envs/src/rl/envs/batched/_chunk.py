@@ -91,6 +91,8 @@ class Chunk:
         if self._leaf is not None:
             self._root = self._leaf.reset_leaves(self._root, masks["_reset"])
         else:
+            if len(masks) > 1:  # that of the root is the union of the others, and would override them
+                del masks["_reset"]
             self._root = _leaves(self.env.reset(self._tensordict({**self._root, **masks})))
         self._write(self._root)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -268,15 +269,19 @@ class ParallelEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         for index, args in enumerate(arguments):
             self._workers.request(index, method, *args)
         parts = [self._workers.result(index) for index in range(len(arguments))]
-        out = torch.cat(parts)
+        out: Any = torch.cat(parts)
         return out if self.device is None else out.to(self.device)
 
     def set_seed(self, seed: int) -> int:
         """Seed each environment with the seed that the one before it returned."""
-        for index, start in enumerate(self._starts[:-1]):
-            for number in range(self._starts[index + 1] - start):
-                seed = self._workers.call(index, "set_seed", number, seed)
+        for number in range(len(self)):
+            seed = self.set_member_seed(number, seed)
         return seed
+
+    def set_member_seed(self, number: int, seed: int) -> int:
+        """Seed one environment; return the seed for the next one."""
+        index = bisect(self._starts, number) - 1
+        return self._workers.call(index, "set_seed", number - self._starts[index], seed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the environments."""

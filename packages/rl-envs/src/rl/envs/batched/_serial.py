@@ -157,6 +157,10 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
             seed = env.set_seed(seed)
         return seed
 
+    def set_member_seed(self, number: int, seed: int) -> int:
+        """Seed one environment; return the seed for the next one."""
+        return self.envs[number].set_seed(seed)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the environments."""
         states = [env.state_dict() for env in self.envs]

@@ -19,7 +19,7 @@ class EnvView(EnvBase):
     """Some environments of a batched one, whose resets and steps leave the others as they are.
 
     Args:
-        parent: a `SerialEnv` or `ParallelEnv`, which must stay open; closing the view does nothing.
+        parent: a `SerialEnv` or `ParallelEnv`, which must stay open; closing the view does not close it.
         index: an integer, which leaves out the dimension, or a slice or list of integers.
 
     Example:
@@ -28,7 +28,7 @@ class EnvView(EnvBase):
         torch.Size([2, 4])
     """
 
-    def __init__(self, parent: EnvBase, index: Any) -> None:
+    def __init__(self, parent: Any, index: Any) -> None:
         chosen = torch.arange(parent.batch_size[0])[index]
         if chosen.ndim > 1 or not chosen.numel():
             raise SpecError(f"{type(parent).__name__}[{index}] has no environment; there are {parent.batch_size[0]}")
@@ -71,12 +71,10 @@ class EnvView(EnvBase):
         return TensorDict(leaves, batch_size=self.batch_size, device=self.device)
 
     def set_seed(self, seed: int) -> int:
-        """Refused: one of its environments cannot be seeded alone.
-
-        Raises:
-            SpecError: always.
-        """
-        raise SpecError(f"seed the whole {type(self._parent).__name__} with set_seed({seed}), not a view of it")
+        """Seed each environment with the seed that the one before it returned."""
+        for number in self._index if isinstance(self._index, list) else [self._index]:
+            seed = self._parent.set_member_seed(number, seed)
+        return seed
 
     def __repr__(self) -> str:
         return f"EnvView({self._parent!r}, {self._index})"

@@ -1,0 +1,248 @@
+"""ParallelEnv: the same data as SerialEnv, from other processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import gymnasium
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl.core.errors import RLError, SpecError, WorkerError
+from rl.core.specs import Categorical, Composite, Unbounded
+from rl.core.testing import check_env
+from rl.envs import (
+    Compose,
+    EnvBase,
+    GymEnv,
+    ParallelEnv,
+    PendulumEnv,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+)
+
+
+def cartpole():
+    return TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
+
+
+class Walk(EnvBase):
+    """Reads its observation from the root entries."""
+
+    def __init__(self, limit=3.0):
+        super().__init__()
+        self.limit = limit
+        self.observation_spec = Composite(observation=Unbounded(1))
+        self.action_spec = Unbounded(1)
+
+    def _reset(self, tensordict):
+        return TensorDict(observation=torch.zeros(1))
+
+    def _step(self, tensordict):
+        place = tensordict["observation"] + tensordict["action"]
+        return TensorDict(observation=place, reward=-place.abs(), terminated=place.abs() > self.limit)
+
+    def _set_seed(self, seed):
+        pass
+
+    def scaled(self, factor):
+        return self.limit * factor
+
+
+class Pair(EnvBase):
+    """Two agents with rewards and flags of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_spec = Composite(agents=Composite(place=Unbounded((2, 1)), shape=()))
+        self.action_spec = Composite(agents=Composite(action=Unbounded((2, 1)), shape=()))
+        self.reward_spec = Composite(agents=Composite(reward=Unbounded((2, 1)), shape=()))
+        flag = Categorical(2, shape=(2, 1), dtype=torch.bool)
+        self.done_spec = Composite(agents=Composite(done=flag, terminated=flag.clone(), shape=()))
+
+    def _reset(self, tensordict):
+        return TensorDict(agents=TensorDict(place=torch.zeros(2, 1)))
+
+    def _step(self, tensordict):
+        place = tensordict["agents", "place"] + tensordict["agents", "action"].abs()
+        return TensorDict(agents=TensorDict(place=place, reward=-place, terminated=place > 4))
+
+    def _set_seed(self, seed):
+        pass
+
+
+MAKERS = {
+    "gym": cartpole,
+    "state": PendulumEnv,
+    "batched": lambda: PendulumEnv([2]),
+    "root": Walk,
+    "groups": Pair,
+}
+
+
+@pytest.fixture(params=MAKERS)
+def both(request):
+    make = MAKERS[request.param]
+    serial, parallel = SerialEnv(3, make), ParallelEnv(3, make, processes=2)
+    yield serial, parallel
+    parallel.close()
+
+
+def test_conformance():
+    made = []
+
+    def make():
+        made.append(ParallelEnv(3, cartpole, processes=2))
+        return made[-1]
+
+    check_env(make)
+    for env in made:
+        env.close()
+
+
+def test_rollouts_equal_those_of_a_serial_environment(both):
+    found = []
+    for env in both:
+        assert env.set_seed(3) == both[0].set_seed(3)
+        both[0].set_seed(3)
+        torch.manual_seed(0)
+        found.append(env.rollout(60, break_when_any_done=False))
+    serial, parallel = found
+    assert serial.batch_size == parallel.batch_size
+    assert set(serial.keys(True, True)) == set(parallel.keys(True, True))
+    for key in serial.keys(True, True):
+        assert torch.equal(serial[key], parallel[key]), key
+    assert (both[0].lowered() is None) == (both[1].lowered() is None)
+
+
+def test_partial_resets_held_steps_and_views_leave_the_others_alone():
+    env = ParallelEnv(4, PendulumEnv, processes=2)
+    root = env.reset()
+    mask = torch.tensor([False, False, True, False]).unsqueeze(-1)
+    fresh = env.reset(root.clone().set("_reset", mask))
+    same = (fresh["th"] == root["th"]).flatten().tolist()
+    assert same == [True, True, False, True]
+    held = env.rand_action(fresh.clone()).set("_step", torch.tensor([True, False, False, False]))
+    out = env.step(held)
+    assert torch.equal(out["next", "observation"][1:], fresh["observation"][1:])
+    assert not torch.equal(out["next", "observation"][0], fresh["observation"][0])
+    view = env[1:3]
+    assert (view.batch_size, env[3].batch_size) == (torch.Size([2]), torch.Size([]))
+    assert view.rollout(5).batch_size == torch.Size([2, 5])
+    check_env(lambda: SerialEnv(3, PendulumEnv)[[0, 2]])
+    with pytest.raises(SpecError, match="has no environment; there are 4"):
+        env[7:]
+    env.close()
+
+
+def test_attributes_and_methods_of_the_environments():
+    env = ParallelEnv(3, Walk, create_env_kwargs=[{"limit": 1.0}, {"limit": 2.0}, {"limit": 3.0}], processes=2)
+    assert env.limit == [1.0, 2.0, 3.0]
+    assert env.scaled(10) == [10.0, 20.0, 30.0]
+    with pytest.raises(AttributeError, match="neither ParallelEnv nor Walk"):
+        _ = env.absent
+    with pytest.raises(RLError, match="cannot be copied or pickled"):
+        env.__getstate__()
+    env.close()
+
+
+def test_a_saved_state_is_continued_exactly():
+    env = ParallelEnv(3, cartpole, processes=2)
+    env.set_seed(0)
+    root = env.rollout(7, break_when_any_done=False)[:, -1]
+    root = env.step_mdp(root)
+    state = env.state_dict()
+    actions = env.rand_action(env.reset()).select("action")
+    first = env.load_state_dict(state), env.step(root.clone().update(actions))["next"]
+    other = ParallelEnv(3, cartpole, processes=3)
+    again = other.load_state_dict(state), other.step(root.clone().update(actions))["next"]
+    assert (first[0], again[0]) == (True, True)
+    assert torch.equal(first[1]["observation"], again[1]["observation"])
+    assert torch.equal(first[1]["step_count"], again[1]["step_count"])
+    env.close()
+    other.close()
+
+
+def test_a_step_in_two_parts():
+    env = ParallelEnv(2, PendulumEnv, processes=2)
+    root = env.rand_action(env.reset())
+    env.async_step_send(root)
+    with pytest.raises(RLError, match="call async_step_recv first"):
+        env.reset()
+    sent = env.async_step_recv()
+    assert torch.equal(sent["th"], SerialEnv(2, PendulumEnv).step(root.exclude("next"))["next", "th"])
+    with pytest.raises(RLError, match="send a step first"):
+        env.async_step_recv()
+    env.close()
+
+
+class Words(gymnasium.Env):
+    observation_space = gymnasium.spaces.Text(8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return "start", {}
+
+    def step(self, action):
+        return f"word {action}", 1.0, False, False, {}
+
+
+def test_entries_that_are_no_tensors_are_sent_as_messages():
+    from rl.envs import GymWrapper
+
+    def make():
+        return GymWrapper(Words())
+
+    with pytest.raises(SpecError, match=r"'observation' is no tensor.*shared_memory=False"):
+        ParallelEnv(2, make)
+    env = ParallelEnv(2, make, shared_memory=False)
+    td = env.rand_action(env.reset())
+    assert list(td["observation"]) == ["start", "start"]
+    assert all(word.startswith("word") for word in env.step(td)["next", "observation"])
+    env.close()
+
+
+def test_faults_of_environments_and_workers_are_named():
+    class Broken(Walk):
+        def _step(self, tensordict):
+            raise ValueError("the motor is hot")
+
+    env = ParallelEnv(2, [Walk, Broken], processes=2)
+    with pytest.raises(WorkerError, match="ParallelEnv: worker 1 raised ValueError: the motor is hot"):
+        env.rollout(2)
+    env.close()
+    with pytest.raises(SpecError, match=r"observation specs of environments 0 and 1 differ[^$]*'observation'"):
+        ParallelEnv(2, [Walk, PendulumEnv], processes=2)
+    with pytest.raises(WorkerError, match="worker 0 raised ZeroDivisionError"):
+        ParallelEnv(2, lambda: 1 / 0)
+    env = ParallelEnv(2, Walk, processes=2)
+    (first, _) = env._workers._workers
+    os.kill(first.process.pid, signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(WorkerError, match="worker 0 has ended"):
+        env.rollout(2)
+    assert time.monotonic() - start < 2
+    env.close()
+    env.close()
+    with pytest.raises(RLError, match="closed"):
+        env.reset()
+
+
+def test_spawned_workers():
+    env = ParallelEnv(2, PendulumEnv, mp_start_method="spawn", processes=1, create_env_kwargs={"batch_size": [2]})
+    assert env.rollout(3).batch_size == torch.Size([2, 2, 3])
+    env.close()
+
+
+def test_transforms_around_and_inside():
+    inside = ParallelEnv(2, cartpole, processes=2)
+    env = TransformedEnv(inside, Compose(StepCounter(max_steps=4, step_count_key="outer")))
+    data = env.rollout(9, break_when_any_done=False)
+    assert data["next", "outer"].max() == 4
+    env.close()
+    assert inside.is_closed
