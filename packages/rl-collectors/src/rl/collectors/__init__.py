@@ -1,4 +1,4 @@
-"""Collectors: batches of experience from an environment and a policy."""
+"""Collectors: batches of experience from environments and a policy."""
 
 from typing import TYPE_CHECKING
 
@@ -7,17 +7,45 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.collectors.__about__ import __version__
     from rl.collectors._collector import Collector
-    from rl.collectors._deprecated import SyncDataCollector
+    from rl.collectors._deprecated import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
     from rl.collectors._trajectories import split_trajectories
+    from rl.collectors.multi import MultiAsyncCollector, MultiCollector, MultiSyncCollector
+    from rl.collectors.weights import (
+        MultiProcessedWeightUpdater,
+        RayWeightUpdater,
+        VanillaWeightUpdater,
+        WeightUpdaterBase,
+    )
 
-__all__ = ["Collector", "SyncDataCollector", "__version__", "split_trajectories"]
+__all__ = [
+    "Collector",
+    "MultiAsyncCollector",
+    "MultiCollector",
+    "MultiProcessedWeightUpdater",
+    "MultiSyncCollector",
+    "MultiSyncDataCollector",
+    "MultiaSyncDataCollector",
+    "RayWeightUpdater",
+    "SyncDataCollector",
+    "VanillaWeightUpdater",
+    "WeightUpdaterBase",
+    "__version__",
+    "split_trajectories",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.collectors.__about__": ["__version__"],
         "rl.collectors._collector": ["Collector"],
-        "rl.collectors._deprecated": ["SyncDataCollector"],
+        "rl.collectors._deprecated": ["MultiSyncDataCollector", "MultiaSyncDataCollector", "SyncDataCollector"],
         "rl.collectors._trajectories": ["split_trajectories"],
+        "rl.collectors.multi": ["MultiAsyncCollector", "MultiCollector", "MultiSyncCollector"],
+        "rl.collectors.weights": [
+            "MultiProcessedWeightUpdater",
+            "RayWeightUpdater",
+            "VanillaWeightUpdater",
+            "WeightUpdaterBase",
+        ],
     },
 )

@@ -25,7 +25,7 @@ from rl.collectors._profile import Clock
 from rl.collectors._recurrent_state import Carried
 from rl.collectors._state import unpack_state
 from rl.collectors._trajectories import number_trajectories
-from rl.collectors._weights import load_weights
+from rl.collectors.weights._load import load_weights
 from rl.core import check_pipeline, set_recurrent_mode
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env, missing_env_members
@@ -33,7 +33,7 @@ from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, key_str, leaf_keys, un
 from rl.core.mdp import FLAGS, complete_done, done_levels
 from rl.core.state import pack
 
-__all__ = ["Collector"]
+__all__ = ["Collector", "count_of"]
 
 
 @_foreign.collector
@@ -65,6 +65,7 @@ class Collector:
             the same trajectory id.
         debug: check shapes, dtypes and actions at every step; otherwise only at the first.
         profile: measure the time of policy and environment; see `stats`.
+        weight_updater: a `WeightUpdaterBase` that is told about this collector.
 
     Raises:
         ContractError: if the policy reads a key that the environment does not write, writes no action, or has a
@@ -98,10 +99,11 @@ class Collector:
         set_truncated: bool = False,
         debug: bool = False,
         profile: bool = False,
+        weight_updater: Any = None,
     ) -> None:
-        frames_per_batch = _count("frames_per_batch", frames_per_batch, 1)
-        total_frames = -1 if total_frames == -1 else _count("total_frames", total_frames, 1, "or -1 for no end, ")
-        init_random_frames = _count("init_random_frames", init_random_frames, 0)
+        frames_per_batch = count_of("frames_per_batch", frames_per_batch, 1)
+        total_frames = -1 if total_frames == -1 else count_of("total_frames", total_frames, 1, "or -1 for no end, ")
+        init_random_frames = count_of("init_random_frames", init_random_frames, 0)
         self.env = _make_env(create_env_fn)
         self.policy = policy
         self._carried = Carried(self.env, policy)
@@ -132,6 +134,8 @@ class Collector:
         self._closed = False
         self._levels = done_levels(leaf_keys(self.env.full_done_spec))
         self._lock = Lock()
+        if weight_updater is not None:
+            weight_updater.register_collector(self)
 
     # ------------------------------------------------------------------ collecting
 
@@ -373,7 +377,7 @@ def _make_env(create_env_fn: Any) -> Any:
     return env
 
 
-def _count(name: str, value: Any, least: int, alternative: str = "") -> int:
+def count_of(name: str, value: Any, least: int, alternative: str = "") -> int:
     """An argument as an integer; booleans and fractions are refused."""
     number = None if isinstance(value, bool) or not hasattr(value, "__index__") else index(value)
     if number is None or number < least:

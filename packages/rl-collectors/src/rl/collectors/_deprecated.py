@@ -6,8 +6,10 @@ import warnings
 from typing import Any
 
 from rl.collectors._collector import Collector
+from rl.collectors.multi._async import MultiAsyncCollector
+from rl.collectors.multi._sync import MultiSyncCollector
 
-__all__ = ["SyncDataCollector"]
+__all__ = ["MultiSyncDataCollector", "MultiaSyncDataCollector", "SyncDataCollector"]
 
 
 class SyncDataCollector(Collector):
@@ -19,9 +21,25 @@ class SyncDataCollector(Collector):
     """
 
     def __init__(self, create_env_fn: Any, policy: Any = None, **options: Any) -> None:
-        warnings.warn(
-            "SyncDataCollector is an old name: use Collector, with the same arguments",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        _warn("SyncDataCollector", "Collector")
         super().__init__(create_env_fn, policy, **options)
+
+
+class MultiSyncDataCollector(MultiSyncCollector):
+    """The former name of `MultiSyncCollector`; the same class otherwise."""
+
+    def __init__(self, create_env_fn: Any = None, policy: Any = None, **options: Any) -> None:
+        _warn("MultiSyncDataCollector", "MultiSyncCollector")
+        super().__init__(create_env_fn, policy, **options)
+
+
+class MultiaSyncDataCollector(MultiAsyncCollector):
+    """The former name of `MultiAsyncCollector`; the same class otherwise."""
+
+    def __init__(self, create_env_fn: Any = None, policy: Any = None, **options: Any) -> None:
+        _warn("MultiaSyncDataCollector", "MultiAsyncCollector")
+        super().__init__(create_env_fn, policy, **options)
+
+
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"{old} is an old name: use {new}, with the same arguments", DeprecationWarning, stacklevel=3)

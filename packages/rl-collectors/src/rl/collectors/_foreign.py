@@ -37,7 +37,6 @@ collector = foreign_arguments(
         "compile_policy": ("use torch.compile(policy)", None, False),
         "cudagraph_policy": ("use tensordict.nn.CudaGraphModule(policy)", None, False),
         "no_cuda_sync": ("needless: a collector waits only where it has to", False),
-        "weight_updater": (_WEIGHTS, None),
         "weight_sync_schemes": (_WEIGHTS, None),
         "weight_recv_schemes": (_WEIGHTS, None),
         "track_policy_version": (_WEIGHTS, False),

@@ -91,6 +91,11 @@ class CheckError(RLError, AssertionError):
 class WorkerError(RLError, RuntimeError):
     """A worker process failed, ended, or does not answer; the message names it and has its traceback."""
 
+    worker: int | None = None
+    """Number of the worker."""
+    ended: bool = False
+    """Whether its process has ended."""
+
 
 class BrokenPluginWarning(UserWarning):
     """A plugin was found but is left out; the rest works."""

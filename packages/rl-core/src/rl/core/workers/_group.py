@@ -282,16 +282,20 @@ class WorkerGroup:
             worker.process.join(1.0)
         code = worker.process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        raise WorkerError(
+        error = WorkerError(
             f"{self._owner}: worker {index} has ended ({how}). A killed process often means that memory ran out; close"
             " this object and make a new one"
         )
+        error.worker, error.ended = index, True
+        raise error
 
     def _raise_failure(self, index: int) -> None:
         worker = self._workers[index]
         if worker.failure is not None:
             (name, text, trace), worker.failure = worker.failure, None
-            raise WorkerError(f"{self._owner}: worker {index} raised {name}: {text}\n\n{trace}")
+            error = WorkerError(f"{self._owner}: worker {index} raised {name}: {text}\n\n{trace}")
+            error.worker = index
+            raise error
 
 
 def _seed_of(index: int) -> int:

@@ -11,7 +11,7 @@ from torch import nn
 
 from rl.core.errors import SpecError
 
-__all__ = ["load_weights"]
+__all__ = ["load_weights", "matching_weights"]
 
 
 def load_weights(policy: Any, source: Any) -> None:
@@ -36,9 +36,27 @@ def load_weights(policy: Any, source: Any) -> None:
             f"the policy is {type(policy).__name__} and has no weights to update: give the collector a module, or"
             " make a new collector"
         )
-    own, new = policy.state_dict(), _weights(source)
-    partial = isinstance(source, (TensorDictBase, TensorDictParams))  # parameters only: buffers may be left out
-    wanted = {name for name, _ in policy.named_parameters()} if partial else set(own)
+    new = matching_weights(policy.state_dict(), source, f"the policy ({type(policy).__name__})", policy)
+    policy.load_state_dict(dict(new), strict=False)
+
+
+def matching_weights(
+    own: Mapping[str, Any], source: Any, owner: str, policy: nn.Module | None = None
+) -> dict[str, Any]:
+    """Return the weights of `source` by name.
+
+    Args:
+        own: weights of the policy that gets them.
+        source: as for `load_weights`.
+        owner: names the policy in messages.
+        policy: the policy, if a TensorDict of parameters may leave its buffers out.
+
+    Raises:
+        SpecError: if names or shapes are others.
+    """
+    new = _weights(source)
+    partial = policy is not None and isinstance(source, (TensorDictBase, TensorDictParams))  # parameters only
+    wanted = {name for name, _ in policy.named_parameters()} if partial and policy is not None else set(own)
     problems = [f"{name} is missing" for name in sorted(wanted - set(new))]
     problems += [f"{name} is unknown" for name in sorted(set(new) - set(own))]
     problems += [
@@ -48,10 +66,10 @@ def load_weights(policy: Any, source: Any) -> None:
     ]
     if problems:
         raise SpecError(
-            f"the weights do not fit the policy ({type(policy).__name__}): {', '.join(problems)}; pass a policy of"
-            " the same structure, or its state_dict()"
+            f"the weights do not fit {owner}: {', '.join(problems)}; pass a policy of the same structure, or its"
+            " state_dict()"
         )
-    policy.load_state_dict(dict(new), strict=not partial)
+    return dict(new)
 
 
 def _weights(source: Any) -> Mapping[str, Any]:

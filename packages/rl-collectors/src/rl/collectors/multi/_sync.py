@@ -1,0 +1,116 @@
+"""`MultiSyncCollector`: batches to which every worker contributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from rl.collectors.multi._base import MultiBase
+from rl.collectors.multi._worker import COLLECT, SLOTS
+from rl.core.errors import SpecError, WorkerError
+
+__all__ = ["MultiSyncCollector"]
+
+
+class MultiSyncCollector(MultiBase):
+    """Collector whose batches consist of one part of each worker process, collected at the same time.
+
+    The data equals that of a `Collector` in each worker, bit by bit; trajectory ids differ between workers. The keys
+    are those of `Collector`, and ``policy_version`` int64: the number of weight updates that the worker had.
+
+    Args:
+        create_env_fn: functions that make the environments, one for each worker; or one function and `num_workers`.
+        policy: a TensorDict module or function, of which every worker has a copy; random actions if None.
+        frames_per_batch: frames of a batch, over all workers; rounded up to whole steps of each.
+        total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
+        cat_results: ``"stack"`` for a batch ``[workers, *B, T]``; a dimension of the workers' batches ``[*B, T]`` along
+            which they are concatenated, 0 or -1 (time).
+        env_fns: the same as `create_env_fn`.
+        num_workers: number of workers if there is one function.
+        create_env_kwargs: arguments of the functions, or a list of them.
+        policy_factory: function that makes the policy in the worker, or a list of them; takes the place of `policy`.
+        num_workers_per_collector: 1.
+        init_random_frames: number of frames at the start with random actions, over all workers.
+        postproc: function that is applied to every batch; its result is yielded.
+        split_trajs: split every batch with `split_trajectories`.
+        update_at_each_batch: call `update_policy_weights_` before every batch.
+        weight_updater: a `WeightUpdaterBase` that is told about this collector.
+        replay_buffer: buffer that is extended by every batch; None is yielded instead.
+        restart: replace workers that have ended, with a warning; an error otherwise.
+        mp_start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None.
+        num_threads: threads of torch in each worker.
+        daemon: whether workers are daemonic, and can have no processes of their own, such as those of a `ParallelEnv`.
+        timeout: seconds after which a batch that is missing is an error; None for no limit.
+        shutdown_timeout: seconds after which `shutdown` kills the workers.
+        settings: further arguments of `Collector`, for every worker.
+
+    Raises:
+        SpecError: if an argument is out of range.
+        WorkerError: if a worker cannot be started.
+
+    Example:
+        >>> from rl.core.testing import CountingEnv
+        >>> with MultiSyncCollector([CountingEnv] * 2, frames_per_batch=8, total_frames=16) as collector:
+        ...     for batch in collector:
+        ...         print(batch.batch_size, batch["observation"].flatten().tolist())
+        torch.Size([2, 4]) [0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0]
+        torch.Size([2, 4]) [1.0, 2.0, 0.0, 1.0, 1.0, 2.0, 0.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        create_env_fn: Any = None,
+        policy: Any = None,
+        *,
+        frames_per_batch: int,
+        cat_results: str | int = "stack",
+        **settings: Any,
+    ) -> None:
+        if cat_results not in ("stack", 0, -1):
+            raise SpecError(f"MultiSyncCollector: cat_results is {cat_results!r}; it is 'stack', 0 or -1")
+        self._cat = cat_results
+        super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **settings)
+        self._turn = 0
+
+    def _share(self, frames: int, workers: int) -> int:
+        return ceil(frames / workers)
+
+    def _frames_of(self, sizes: Sequence[int]) -> int:
+        return sum(sizes)
+
+    def _next(self) -> TensorDictBase:
+        if self._layout is None:
+            self._begin()
+        else:
+            self._collect()
+        entries = self._slots[self._turn % SLOTS]
+        self._turn += 1
+        batch = self._tensordict(self._own(entries), (len(self._workers), *self._size))
+        if self._cat == "stack":
+            return batch
+        joined: Any = torch.cat(list(batch.unbind(0)), dim=self._cat)
+        return joined
+
+    def _collect(self) -> None:
+        for index in range(len(self._workers)):
+            try:
+                self._workers.send(index, COLLECT)
+            except WorkerError as error:
+                self._again(error, self._turn % SLOTS)
+        waiting = True
+        while waiting:
+            try:
+                self._workers.wait()
+                waiting = False
+            except WorkerError as error:
+                self._again(error, self._turn % SLOTS)
+
+    def _release(self) -> None:
+        """Nothing to do: a worker writes when it is told to."""
+
+    def _idle(self) -> None:
+        """Nothing to do: workers collect in `_next` only."""

@@ -1,0 +1,92 @@
+"""`SharedWeights`: the weights of a policy in shared memory, with a version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl.core.workers import SharedLeaves, layout_of
+
+__all__ = ["SharedWeights"]
+
+
+class SharedWeights:
+    """The weights of a policy in shared memory, each update with a version, for one writer and several readers.
+
+    There are two copies: an update is written into the one that is not current, and then made current. A reader that
+    took so long that its copy was written again reads once more, so that no reader ever has a part of an update.
+
+    Args:
+        readers: number of readers.
+
+    Example:
+        >>> store = SharedWeights(readers=1)
+        >>> net = torch.nn.Linear(2, 1)
+        >>> store.map(net.state_dict())
+        >>> store.publish(net.state_dict())
+        1
+        >>> other = torch.nn.Linear(2, 1)
+        >>> store.acquire(other.state_dict(), reader=0)
+        1
+        >>> bool((net.weight == other.weight).all()), store.acknowledged
+        (True, [1])
+    """
+
+    def __init__(self, readers: int) -> None:
+        self._memory = SharedLeaves()
+        self._readers = readers
+        self._copies: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+
+    def map(self, weights: Mapping[str, Any]) -> None:
+        """Map the memory for weights of these names, shapes and dtypes, in the writer and in every reader.
+
+        Raises:
+            SpecError: if one is no tensor.
+        """
+        named: dict[Any, Any] = dict(weights)
+        layout = layout_of(named, "weights")
+        count = ((), torch.int64)
+        found = self._memory.map(
+            {
+                "begun": count,
+                "current": count,
+                "acknowledged": ((self._readers,), torch.int64),
+                **{(str(copy), name): place for copy in (0, 1) for name, place in layout.items()},
+            }
+        )
+        self._begun, self._current, self._acknowledged = (found[k] for k in ("begun", "current", "acknowledged"))
+        self._copies = tuple({name: found[str(copy), name] for name in named} for copy in (0, 1))  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def version(self) -> int:
+        """Number of updates so far."""
+        return int(self._current)
+
+    @property
+    def acknowledged(self) -> list[int]:
+        """The version that each reader took last."""
+        return self._acknowledged.tolist()
+
+    def publish(self, weights: Mapping[str, Tensor]) -> int:
+        """Make new weights current and return their version."""
+        version = self.version + 1
+        self._begun.fill_(version)
+        for name, place in self._copies[version % 2].items():
+            place.copy_(weights[name])
+        self._current.fill_(version)
+        return version
+
+    def acquire(self, weights: Mapping[str, Tensor], reader: int, known: int = 0) -> int:
+        """Copy the current weights into `weights` unless they are of version `known`; return their version."""
+        version = known
+        while (current := self.version) != version:
+            version = current
+            for name, place in self._copies[version % 2].items():
+                weights[name].copy_(place)
+            if int(self._begun) > version + 1:  # written again in the meantime
+                version = -1
+        self._acknowledged[reader] = version
+        return version
