@@ -1,0 +1,266 @@
+"""Collectors with worker processes: the data of single ones, weights, and what happens when workers are lost."""
+
+import os
+import signal
+import time
+from functools import partial
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+
+from rl.collectors import (
+    Collector,
+    MultiAsyncCollector,
+    MultiCollector,
+    MultiProcessedWeightUpdater,
+    MultiSyncCollector,
+    MultiSyncDataCollector,
+    VanillaWeightUpdater,
+    WeightUpdaterBase,
+)
+from rl.core.errors import CheckpointError, RLError, SpecError, WorkerError
+from rl.core.testing import CountingEnv
+
+KINDS = [MultiSyncCollector, MultiAsyncCollector]
+
+
+class Constant(torch.nn.Module):
+    """An action, and every weight, so that a mixture of two updates is seen."""
+
+    def __init__(self, size=1000):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(size))
+        self.register_buffer("scale", torch.zeros(()))
+
+    def forward(self, observation):
+        spread = torch.stack([self.weight.min(), self.weight.max(), self.scale])
+        batch = observation.shape[:-1]
+        return torch.zeros(batch, dtype=torch.int64), spread.expand(*batch, 3)
+
+
+def policy():
+    return TensorDictModule(Constant(), in_keys=["observation"], out_keys=["action", "weights"])
+
+
+def set_weights(module, value):
+    with torch.no_grad():
+        for tensor in module.state_dict().values():
+            tensor.fill_(value)
+
+
+class Noisy(CountingEnv):
+    """Counts with noise of its seed."""
+
+    generator = torch.Generator()
+
+    def lowered(self):
+        return None
+
+    def set_seed(self, seed):
+        self.generator = torch.Generator().manual_seed(seed)
+        return seed + 1
+
+    def step(self, tensordict):
+        stepped = super().step(tensordict)
+        stepped["next", "reward"] = torch.randn(1, generator=self.generator)
+        return stepped
+
+
+def equal(one, other):
+    for key in other.keys(True, True):
+        if key != ("collector", "traj_ids"):
+            assert torch.equal(one[key], other[key]), key
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_synchronous_batch_holds_what_single_collectors_collect(method):
+    act = policy()
+    singles = [Collector(Noisy, act, frames_per_batch=5) for _ in range(3)]
+    seed = 7
+    for single in singles:
+        seed = single.set_seed(seed)
+    settings = {"frames_per_batch": 15, "total_frames": 45, "mp_start_method": method}
+    with MultiSyncCollector([Noisy] * 3, act, **settings) as multi:
+        assert multi.set_seed(7) == seed
+        seen = []
+        for batch in multi:
+            expected = torch.stack([single.collect() for single in singles])
+            equal(batch, expected)
+            assert batch.batch_size == (3, 5)
+            assert batch.names[-1] == "time"
+            seen.append(batch["collector", "traj_ids"])
+        assert (len(seen), multi.collected_frames, len(multi)) == (3, 45, 3)
+    by_worker = [set(torch.cat(seen, 1)[i].tolist()) for i in range(3)]
+    assert not by_worker[0] & by_worker[1] | by_worker[1] & by_worker[2] | by_worker[0] & by_worker[2]
+
+
+@pytest.mark.parametrize(
+    ("cat", "batch", "size"), [(0, [], (8,)), (-1, [2], (2, 8)), (0, [2], (4, 4)), ("stack", [2], (2, 2, 4))]
+)
+def test_results_are_stacked_or_concatenated(cat, batch, size):
+    makers = [partial(CountingEnv, batch_size=batch)] * 2
+    frames = 8 * (batch[0] if batch else 1)
+    with MultiSyncCollector(makers, frames_per_batch=frames, cat_results=cat) as multi:
+        assert multi.collect().batch_size == size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_batch_has_the_version_of_all_its_weights(kind):
+    act, updater = policy(), VanillaWeightUpdater()
+    with kind([CountingEnv] * 2, act, frames_per_batch=8, weight_updater=updater) as multi:
+        for version in range(1, 30):
+            batch = multi.collect()
+            versions = batch["policy_version"].unsqueeze(-1).expand(*batch.shape, 3)
+            assert torch.equal(batch["weights"], versions.float())  # the weights equal the version
+            if kind is MultiSyncCollector:
+                assert (versions == version - 1).all()
+            set_weights(act, version)
+            updater.update_weights()
+        assert multi.policy_version == 29
+        assert versions.min() > 20  # at most a few behind
+
+
+def test_weights_are_checked_before_they_are_sent():
+    act = policy()
+    wrong = {"module.weight": torch.zeros(3), "module.scale": torch.zeros(())}
+    message = r"weights do not fit.*module\.weight has shape \(3,\) instead of \(1000,\)"
+    with MultiSyncCollector([CountingEnv] * 2, act, frames_per_batch=8, update_at_each_batch=True) as multi:
+        with pytest.raises(SpecError, match=message):
+            multi.update_policy_weights_(wrong)
+        set_weights(act, 4)
+        assert (multi.collect()["weights"] == 4).all()
+    with MultiSyncCollector([CountingEnv], frames_per_batch=8) as multi, pytest.raises(SpecError, match="no weights"):
+        multi.update_policy_weights_()
+    with pytest.raises(RLError, match="this WeightUpdaterBase has no collector"):
+        WeightUpdaterBase().update_weights()
+
+
+def test_policies_can_be_made_in_the_workers():
+    with MultiSyncCollector([CountingEnv] * 2, policy_factory=policy, frames_per_batch=8) as multi:
+        new = policy()
+        set_weights(new, 3)
+        multi.update_policy_weights_(new)
+        assert (multi.collect()["weights"] == 3).all()
+
+
+def test_asynchronous_batches_come_from_all_workers_and_frames_are_exact():
+    with MultiAsyncCollector([CountingEnv] * 3, frames_per_batch=6, total_frames=90) as multi:
+        owners = [int(batch["collector", "traj_ids"][0]) % 3 for batch in multi]
+        assert (len(owners), multi.collected_frames) == (15, 90)
+        assert set(owners) == {0, 1, 2}
+        multi.reset()
+        ids = multi.collect()["collector", "traj_ids"]
+        assert multi.collect()["observation"].flatten()[0] == 0
+        assert len(set(ids.tolist())) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_in_a_worker_is_raised_here(kind):
+    class Broken(CountingEnv):
+        steps = 0
+
+        def step(self, tensordict):
+            self.steps += 1
+            if self.steps > 20:
+                raise ValueError("the motor is hot")
+            return super().step(tensordict)
+
+        def lowered(self):
+            return None
+
+    message = rf"{kind.__name__}: worker 1 raised ValueError: the motor is hot[^$]*in step"
+    multi = kind([CountingEnv, Broken], frames_per_batch=8, total_frames=8 * 50)
+    with multi, pytest.raises(WorkerError, match=message):
+        list(multi)
+    with pytest.raises(WorkerError, match="worker 0 raised ZeroDivisionError"):
+        kind([lambda: 1 / 0], frames_per_batch=8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_killed_worker_is_an_error_or_replaced(kind, restart):
+    with kind([CountingEnv] * 2, frames_per_batch=8, total_frames=8 * 20, restart=restart) as multi:
+        first = multi.collect()
+        os.kill(multi._workers._workers[1].process.pid, signal.SIGKILL)
+        start = time.monotonic()
+        if not restart:
+            with pytest.raises(WorkerError, match=r"worker 1 has ended \(signal SIGKILL\)"):
+                list(multi)
+            assert time.monotonic() - start < 2
+            return
+        with pytest.warns(UserWarning, match="It was replaced"):
+            batches = list(multi)
+        ids = torch.cat([batch["collector", "traj_ids"].flatten() for batch in batches]).unique()
+        assert (ids > 1 << 40).any()
+        assert sum(batch.numel() for batch in [first, *batches]) == multi.collected_frames == 160
+
+
+def test_a_worker_that_hangs_is_an_error():
+    class Slow(CountingEnv):
+        def lowered(self):
+            return None
+
+        def step(self, tensordict):
+            time.sleep(30)
+            return tensordict
+
+    multi = MultiSyncCollector([Slow], frames_per_batch=3, timeout=0.5, shutdown_timeout=0.2)
+    with pytest.raises(WorkerError, match=r"no answer of worker 0 within 0\.5 s"):
+        multi.collect()
+    multi.shutdown()
+    multi.shutdown()
+    with pytest.raises(RLError, match="shut down"):
+        multi.collect()
+
+
+def test_a_replay_buffer_and_other_uses_of_a_batch():
+    class Buffer:
+        def __init__(self):
+            self.got = []
+
+        def extend(self, batch):
+            self.got.append(batch.clone())
+
+    buffer = Buffer()
+    with MultiAsyncCollector([CountingEnv] * 2, frames_per_batch=6, total_frames=36, replay_buffer=buffer) as multi:
+        assert list(multi) == [None] * 6
+    assert sum(batch.numel() for batch in buffer.got) == 36
+    settings = {"split_trajs": True, "postproc": lambda batch: batch["collector", "mask"]}
+    with MultiSyncCollector([CountingEnv] * 2, frames_per_batch=12, **settings) as multi:
+        assert multi.collect().shape == (4, 3)
+
+
+def test_a_saved_state_is_continued():
+    with MultiSyncCollector([CountingEnv] * 2, policy(), frames_per_batch=8) as multi:
+        multi.collect()
+        state = multi.state_dict()
+        expected = multi.collect()
+        multi.load_state_dict(state)
+        assert multi.collected_frames == 8
+        equal(multi.collect(), expected)
+    other = MultiSyncCollector([CountingEnv], frames_per_batch=8)
+    with other, pytest.raises(CheckpointError, match="has 1 workers"):
+        other.load_state_dict(state)
+
+
+def test_arguments():
+    made = MultiCollector([CountingEnv] * 2, sync=False, frames_per_batch=4)
+    assert isinstance(made, MultiAsyncCollector)
+    made.shutdown()
+    with pytest.warns(DeprecationWarning, match="use MultiSyncCollector"):
+        MultiSyncDataCollector(CountingEnv, num_workers=1, frames_per_batch=4).shutdown()
+    with pytest.warns(UserWarning, match="total_frames=10 is no multiple"):
+        MultiSyncCollector(env_fns=[CountingEnv], frames_per_batch=4, total_frames=10).shutdown()
+    for settings, message in (
+        ({}, "takes a list of functions"),
+        ({"env_fns": [CountingEnv()]}, "takes functions that make environments"),
+        ({"create_env_fn": CountingEnv}, "say num_workers="),
+        ({"env_fns": [CountingEnv], "num_workers_per_collector": 2}, r"SerialEnv\(n, make\)"),
+        ({"env_fns": [CountingEnv], "cat_results": 1}, "'stack', 0 or -1"),
+        ({"env_fns": [CountingEnv], "policy": policy(), "policy_factory": policy}, "got both"),
+        ({"env_fns": [CountingEnv] * 2, "policy_factory": [policy]}, "policy_factory has 1 entries"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            MultiSyncCollector(frames_per_batch=4, **settings)
+    assert issubclass(MultiProcessedWeightUpdater, WeightUpdaterBase)
