@@ -90,7 +90,7 @@ class MultiSyncCollector(MultiBase):
         entries = self._slots[self._turn % SLOTS]
         self._turn += 1
         batch = self._tensordict(self._own(entries), (len(self._workers), *self._size))
-        if self._cat == "stack":
+        if isinstance(self._cat, str):
             return batch
         joined: Any = torch.cat(list(batch.unbind(0)), dim=self._cat)
         return joined

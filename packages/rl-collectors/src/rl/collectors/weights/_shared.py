@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl.core.keys import NestedKey
 from rl.core.workers import SharedLeaves, layout_of
 
 __all__ = ["SharedWeights"]
@@ -49,14 +50,10 @@ class SharedWeights:
         named: dict[Any, Any] = dict(weights)
         layout = layout_of(named, "weights")
         count = ((), torch.int64)
-        found = self._memory.map(
-            {
-                "begun": count,
-                "current": count,
-                "acknowledged": ((self._readers,), torch.int64),
-                **{(str(copy), name): place for copy in (0, 1) for name, place in layout.items()},
-            }
-        )
+        whole: dict[NestedKey, Any] = {"begun": count, "current": count}
+        whole["acknowledged"] = ((self._readers,), torch.int64)
+        whole |= {(str(copy), name): place for copy in (0, 1) for name, place in layout.items()}
+        found: dict[Any, Tensor] = dict(self._memory.map(whole))
         self._begun, self._current, self._acknowledged = (found[k] for k in ("begun", "current", "acknowledged"))
         self._copies = tuple({name: found[str(copy), name] for name in named} for copy in (0, 1))  # pyright: ignore[reportAttributeAccessIssue]
 
