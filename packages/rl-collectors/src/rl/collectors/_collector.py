@@ -33,7 +33,7 @@ from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, key_str, leaf_keys, un
 from rl.core.mdp import FLAGS, complete_done, done_levels
 from rl.core.state import pack
 
-__all__ = ["Collector", "count_of"]
+__all__ = ["Collector", "count_of", "make_env"]
 
 
 @_foreign.collector
@@ -104,7 +104,7 @@ class Collector:
         frames_per_batch = count_of("frames_per_batch", frames_per_batch, 1)
         total_frames = -1 if total_frames == -1 else count_of("total_frames", total_frames, 1, "or -1 for no end, ")
         init_random_frames = count_of("init_random_frames", init_random_frames, 0)
-        self.env = _make_env(create_env_fn)
+        self.env = make_env(create_env_fn)
         self.policy = policy
         self._carried = Carried(self.env, policy)
         _check_fit(self.env, self._carried, policy, init_random_frames)
@@ -365,7 +365,7 @@ class Collector:
             warnings.warn("; ".join(said), stacklevel=3)
 
 
-def _make_env(create_env_fn: Any) -> Any:
+def make_env(create_env_fn: Any) -> Any:
     env = create_env_fn
     if isinstance(env, type) or (callable(env) and not isinstance(env, Env)):
         env = create_env_fn()

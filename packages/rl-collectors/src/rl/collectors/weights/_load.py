@@ -11,7 +11,7 @@ from torch import nn
 
 from rl.core.errors import SpecError
 
-__all__ = ["load_weights", "matching_weights"]
+__all__ = ["load_weights", "matching_weights", "weights_of"]
 
 
 def load_weights(policy: Any, source: Any) -> None:
@@ -54,7 +54,7 @@ def matching_weights(
     Raises:
         SpecError: if names or shapes are others.
     """
-    new = _weights(source)
+    new = weights_of(source)
     partial = policy is not None and isinstance(source, (TensorDictBase, TensorDictParams))  # parameters only
     wanted = {name for name, _ in policy.named_parameters()} if partial and policy is not None else set(own)
     problems = [f"{name} is missing" for name in sorted(wanted - set(new))]
@@ -72,7 +72,12 @@ def matching_weights(
     return dict(new)
 
 
-def _weights(source: Any) -> Mapping[str, Any]:
+def weights_of(source: Any) -> Mapping[str, Any]:
+    """Return the weights of a module, ``state_dict()`` or TensorDict of parameters by name.
+
+    Raises:
+        SpecError: if it is something else.
+    """
     if isinstance(source, nn.Module) and not isinstance(source, TensorDictParams):
         return source.state_dict()
     if isinstance(source, (TensorDictBase, TensorDictParams)):
