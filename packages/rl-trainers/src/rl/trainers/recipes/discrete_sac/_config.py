@@ -15,7 +15,7 @@ __all__ = ["DISCRETE_SAC", "DiscreteSACConfig"]
 class DiscreteSACConfig(SoftConfig):
     """Soft actor-critic for discrete actions: one choice of several.
 
-    Christodoulou, "Soft actor-critic for discrete action settings", 2019. The defaults solve CartPole-v1.
+    Christodoulou, "Soft actor-critic for discrete action settings", 2019.
 
     Args:
         target_entropy: entropy of the policy in nats that the temperature is learned for; auto is
@@ -27,18 +27,19 @@ class DiscreteSACConfig(SoftConfig):
 
     Example:
         >>> DiscreteSACConfig(env="Acrobot-v1").target_entropy_weight
-        0.5
+        0.7
     """
 
     recipe: ClassVar[str] = "discrete-sac"
     env: str = "CartPole-v1"
     total_frames: int = 50_000
     updates_per_step: float = 0.5
-    minibatch_size: int = 64
+    minibatch_size: int = 128
     buffer_size: int = 50_000
-    learning_rate: float = 1e-3
+    target_tau: float = 0.02
+    eval_every: int = 2_500
     hidden: tuple[int, ...] = (128, 128)
-    target_entropy_weight: float = 0.5
+    target_entropy_weight: float = 0.7
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -63,7 +63,7 @@ def discrete_sac_loss(config: DiscreteSACConfig, env: Env, policy: Any) -> Discr
         policy,
         _of_observations(config, env, single_choice(env, config.recipe), [ACTION_VALUE]),
         target_entropy_weight=config.target_entropy_weight,
-        loss_function="l2",
+        loss_function="smooth_l1",
         gamma=config.gamma,
         **config.temperature,
     )

@@ -138,7 +138,7 @@ class _Learner:
             self._count += 1
             both = self._count % self._every == 0
             out = self._losses(batch, both=both)
-            losses = [out.get(name) for name in out.keys() if name.startswith("loss")]
+            losses = [value for name, value in out.items() if name.startswith("loss")]
             torch.stack(losses).sum().backward()
             for optimizer, group in zip(
                 self._optimizers[: 2 if both else 1], (self._critics, self._others), strict=False
@@ -154,13 +154,13 @@ class _Learner:
             seen.append({name: value.detach() for name, value in out.items()})
         return lambda: self._figures(seen)
 
-    def _losses(self, batch: TensorDictBase, *, both: bool) -> TensorDictBase:
+    def _losses(self, batch: TensorDictBase, *, both: bool) -> dict[str, Tensor]:
         """The losses of the critics, and those of the actor, which is in training mode for these alone."""
-        out = self._critic_loss(batch)
+        out = dict(self._critic_loss(batch).items())
         if both:
             mode = self._actor.training
             self._actor.train()
-            out.update(self._actor_loss(batch))
+            out.update(self._actor_loss(batch).items())
             self._actor.train(mode)
         return out
 
