@@ -15,7 +15,7 @@ __all__ = ["DISCRETE_SAC", "DiscreteSACConfig"]
 class DiscreteSACConfig(SoftConfig):
     """Soft actor-critic for discrete actions: one choice of several.
 
-    Christodoulou, "Soft actor-critic for discrete action settings", 2019.
+    Christodoulou, "Soft actor-critic for discrete action settings", 2019. The defaults solve CartPole-v1.
 
     Args:
         target_entropy: entropy of the policy in nats that the temperature is learned for; auto is
