@@ -9,7 +9,16 @@ import torch
 
 from rl.core.errors import SpecError
 from rl.modules import IndependentNormal, TanhNormal, set_exploration_type
-from rl.trainers import DQNConfig, PPOConfig, load_checkpoint, make_env, train_dqn, train_ppo
+from rl.trainers import (
+    CrossQConfig,
+    DQNConfig,
+    PPOConfig,
+    load_checkpoint,
+    make_env,
+    train_crossq,
+    train_dqn,
+    train_ppo,
+)
 from rl.trainers._build.envs import env_options
 from rl.trainers.recipes.dqn import _train as dqn
 from rl.trainers.recipes.ppo._train import ppo_networks
@@ -19,6 +28,8 @@ DQN = DQNConfig(**QUICK, env="CartPole-v1", total_frames=192, num_envs=2, frames
                 learning_starts=64, gamma=0.9, buffer_size=500)  # fmt: skip
 PPO = PPOConfig(**QUICK, env="CartPole-v1", total_frames=256, num_envs=2, frames_per_batch=128, minibatch_size=64,
                 epochs=2, anneal=False)  # fmt: skip
+CROSSQ = CrossQConfig(**QUICK, env="pendulum", total_frames=192, frames_per_batch=32, minibatch_size=16,
+                      learning_starts=64, updates_per_step=0.25, critic_hidden=(8,))  # fmt: skip
 
 
 def stored(config, monkeypatch, tmp_path):
@@ -73,7 +84,11 @@ def test_options_that_do_not_fit_are_refused(config, change, message):
         dataclasses.replace(config, **change)
 
 
-@pytest.mark.parametrize(("train", "config"), [(train_ppo, PPO), (train_dqn, DQN)], ids=["ppo", "dqn"])
+@pytest.mark.parametrize(
+    ("train", "config"),
+    [(train_ppo, PPO), (train_dqn, DQN), (train_crossq, CROSSQ)],
+    ids=["ppo", "dqn", "crossq"],
+)
 def test_a_compiled_update_gives_the_same_weights(train, config, tmp_path, monkeypatch):
     compiled = []
     original = torch.compile

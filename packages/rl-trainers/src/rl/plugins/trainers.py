@@ -29,6 +29,18 @@ def rl_components() -> Iterator[Component]:
     )
     yield Component(
         kind="recipe",
+        name="discrete-sac",
+        target="rl.trainers.recipes.discrete_sac._config:DISCRETE_SAC",
+        summary="Soft actor-critic: off-policy, discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="crossq",
+        target="rl.trainers.recipes.crossq._config:CROSSQ",
+        summary="CrossQ, soft actor-critic without target networks: off-policy, bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
         name="tqc",
         target="rl.trainers.recipes.tqc._config:TQC",
         summary="Truncated quantile critics: off-policy, bounded continuous actions.",

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from rl.trainers._evaluate.loading import TrainedRun, evaluate, load_policy, load_run
     from rl.trainers._run.run import Run, TrainResult
     from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
+    from rl.trainers.recipes.crossq._config import CrossQConfig
+    from rl.trainers.recipes.crossq._train import train_crossq
     from rl.trainers.recipes.ddpg._config import DDPGConfig
     from rl.trainers.recipes.ddpg._train import train_ddpg
+    from rl.trainers.recipes.discrete_sac._config import DiscreteSACConfig
+    from rl.trainers.recipes.discrete_sac._train import train_discrete_sac
     from rl.trainers.recipes.dqn._config import DQNConfig
     from rl.trainers.recipes.dqn._train import train_dqn
     from rl.trainers.recipes.ppo._config import PPOConfig
@@ -29,8 +33,10 @@ if TYPE_CHECKING:
     from rl.trainers.recipes.tqc._train import train_tqc
 
 __all__ = [
+    "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
+    "DiscreteSACConfig",
     "Evaluator",
     "PPOConfig",
     "REDQConfig",
@@ -49,7 +55,9 @@ __all__ = [
     "load_run",
     "make_env",
     "save_checkpoint",
+    "train_crossq",
     "train_ddpg",
+    "train_discrete_sac",
     "train_dqn",
     "train_ppo",
     "train_redq",
@@ -78,6 +86,10 @@ __getattr__, __dir__ = lazy_exports(
         "rl.trainers.recipes.td3._config": ["TD3Config"],
         "rl.trainers.recipes.td3._train": ["train_td3"],
         "rl.trainers.recipes.ddpg._config": ["DDPGConfig"],
+        "rl.trainers.recipes.crossq._config": ["CrossQConfig"],
+        "rl.trainers.recipes.crossq._train": ["train_crossq"],
+        "rl.trainers.recipes.discrete_sac._config": ["DiscreteSACConfig"],
+        "rl.trainers.recipes.discrete_sac._train": ["train_discrete_sac"],
         "rl.trainers.recipes.ddpg._train": ["train_ddpg"],
         "rl.trainers.recipes.ppo._config": ["PPOConfig"],
         "rl.trainers._config.recipe": ["Recipe"],

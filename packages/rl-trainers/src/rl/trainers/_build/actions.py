@@ -11,13 +11,13 @@ from torch.distributions import Bernoulli, Independent
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import NestedKey, key_str
+from rl.core.keys import ACTION, NestedKey, key_str
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.modules import Categorical as CategoricalDistribution
 from rl.modules import IndependentNormal, OneHotCategorical, TanhNormal
 from rl.trainers._build.networks import action_of, described, yaml_key
 
-__all__ = ["ActionDistribution", "BinaryVector", "CategoricalVector", "distribution_of"]
+__all__ = ["ActionDistribution", "BinaryVector", "CategoricalVector", "distribution_of", "single_choice"]
 
 
 class CategoricalVector(Independent):  # pyright: ignore[reportMissingTypeArgument]  # not generic in older torch
@@ -148,3 +148,31 @@ def _remedy(key: NestedKey, spec: Any) -> str:
     if not dims:
         return f"make it a vector with --transform 'unsqueeze:{{dim: -1, {keys}}}'"
     return "make the environment with actions of float32"
+
+
+def single_choice(env: Env, recipe: str) -> Any:
+    """Spec of an action that is one choice of several: `Categorical` or `OneHot`.
+
+    Raises:
+        SpecError: if the action is of another kind, or not under ``action``.
+    """
+    key, spec = action_of(env)
+    choice = type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
+    if not choice or key != ACTION:
+        raise SpecError(
+            f"{recipe} trains one choice (Categorical, OneHot) under {ACTION!r}; {key_str(key)} of"
+            f" {type(env).__name__} is {described(spec)}: {_remedy_for_choice(key, spec)}"
+        )
+    return spec
+
+
+def _remedy_for_choice(key: NestedKey, spec: Any) -> str:
+    """How to train with another action."""
+    floats = type(spec) in (Bounded, Unbounded) and spec.dtype in (torch.float32, torch.float64)
+    remedies: list[str] = []
+    if len(spec.shape) == 1 and (floats or type(spec) in (OneHot, MultiCategorical, Binary)):
+        remedies.append("train it with ppo")
+    if key == ACTION and floats and type(spec) is Bounded and spec.shape in (torch.Size(), torch.Size([1])):
+        flat = f"--transform 'squeeze:{{dim: -1, in_keys_inv: [{ACTION}]}}' " if spec.shape else ""
+        remedies.append(f"choose among five values with {flat}--transform 'action-discretizer:{{num_intervals: 5}}'")
+    return ", or ".join(remedies) or "convert it with a transform of your own (--transform module:Class)"

@@ -117,6 +117,7 @@ def network(
     in_features: int | None = None,
     layout: str = "auto",
     action: Any = None,
+    layer_class: Any = nn.Linear,
 ) -> nn.Module:
     """An MLP from an environment's observations, which first go through convolutions if they are images.
 
@@ -131,6 +132,7 @@ def network(
         in_features: width of an input that takes the place of the observations.
         layout: how observations with two or more dimensions are read; a name of `rl.trainers._config.fields.LAYOUTS`.
         action: spec of a vector of bounded floats that is a further input, scaled to [-1, 1]; none if None.
+        layer_class: makes the layers of the MLP, called like `torch.nn.Linear`.
 
     Shapes: the observations, in order of `observations_of`, and the action to ``[*B, out_features]``.
 
@@ -141,7 +143,9 @@ def network(
     if action is not None:
         parts.append(_Scaled(action.low, action.high))
     width = sum(part.width for part in parts) if in_features is None else in_features
-    mlp = MLP(width, out_features, num_cells=list(hidden), activation_class=ACTIVATIONS[activation])
+    mlp = MLP(
+        width, out_features, num_cells=list(hidden), activation_class=ACTIVATIONS[activation], layer_class=layer_class
+    )
     whole = mlp if not parts or _is_plain(parts) else _Network(parts, mlp)
     if last_gain is not None:
         orthogonal_init(whole, math.sqrt(2), last_gain)

@@ -6,8 +6,12 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.trainers._config.recipe import Recipe
+    from rl.trainers.recipes.crossq._config import CrossQConfig
+    from rl.trainers.recipes.crossq._train import train_crossq
     from rl.trainers.recipes.ddpg._config import DDPGConfig
     from rl.trainers.recipes.ddpg._train import train_ddpg
+    from rl.trainers.recipes.discrete_sac._config import DiscreteSACConfig
+    from rl.trainers.recipes.discrete_sac._train import train_discrete_sac
     from rl.trainers.recipes.dqn._config import DQNConfig
     from rl.trainers.recipes.dqn._train import train_dqn
     from rl.trainers.recipes.ppo._config import PPOConfig
@@ -22,15 +26,19 @@ if TYPE_CHECKING:
     from rl.trainers.recipes.tqc._train import train_tqc
 
 __all__ = [
+    "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
+    "DiscreteSACConfig",
     "PPOConfig",
     "REDQConfig",
     "Recipe",
     "SACConfig",
     "TD3Config",
     "TQCConfig",
+    "train_crossq",
     "train_ddpg",
+    "train_discrete_sac",
     "train_dqn",
     "train_ppo",
     "train_redq",
@@ -54,6 +62,10 @@ __getattr__, __dir__ = lazy_exports(
         "rl.trainers.recipes.td3._config": ["TD3Config"],
         "rl.trainers.recipes.td3._train": ["train_td3"],
         "rl.trainers.recipes.ddpg._config": ["DDPGConfig"],
+        "rl.trainers.recipes.crossq._config": ["CrossQConfig"],
+        "rl.trainers.recipes.crossq._train": ["train_crossq"],
+        "rl.trainers.recipes.discrete_sac._config": ["DiscreteSACConfig"],
+        "rl.trainers.recipes.discrete_sac._train": ["train_discrete_sac"],
         "rl.trainers.recipes.ddpg._train": ["train_ddpg"],
         "rl.trainers.recipes.ppo._config": ["PPOConfig"],
         "rl.trainers.recipes.ppo._train": ["train_ppo"],

@@ -14,10 +14,8 @@ from torch import Tensor
 
 from rl.collectors import Collector
 from rl.core import check_pipeline
-from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import ACTION, ACTION_VALUE, DONE, NEXT, TERMINATED, NestedKey, key_str
-from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
+from rl.core.keys import ACTION_VALUE, DONE, NEXT, TERMINATED, NestedKey
 from rl.modules import EGreedyModule, QValueActor
 from rl.objectives import DQNLoss, HardUpdate, SoftUpdate, compile_with_warmup
 from rl.replay import (
@@ -28,9 +26,10 @@ from rl.replay import (
     SliceSampler,
     TensorDictReplayBuffer,
 )
+from rl.trainers._build.actions import single_choice
 from rl.trainers._build.device import storing_device
 from rl.trainers._build.memory import replay_sampler, with_memory
-from rl.trainers._build.networks import action_of, described, described_observations, network
+from rl.trainers._build.networks import action_of, described_observations, network
 from rl.trainers._build.optimizer import adam, descend, set_learning_rate
 from rl.trainers._evaluate.evaluator import Evaluator
 from rl.trainers._report.display import DisplayMode
@@ -238,13 +237,7 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
     Raises:
         SpecError: if the environment's action is not one choice of several.
     """
-    key, spec = action_of(env)
-    choice = type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
-    if not choice or key != ACTION:
-        raise SpecError(
-            f"dqn trains one choice (Categorical, OneHot) under {ACTION!r}; {key_str(key)} of {type(env).__name__} is"
-            f" {described(spec)}: {_remedy(key, spec)}"
-        )
+    spec = single_choice(env, "dqn")
     net = partial(
         network,
         env,
@@ -256,15 +249,3 @@ def dqn_policy(config: DQNConfig, env: Env) -> QValueActor:
         device=config.device,
     )
     return QValueActor(with_memory(config, env, net, [ACTION_VALUE]), spec=spec)
-
-
-def _remedy(key: NestedKey, spec: Any) -> str:
-    """How to train with another action."""
-    floats = type(spec) in (Bounded, Unbounded) and spec.dtype in (torch.float32, torch.float64)
-    remedies: list[str] = []
-    if len(spec.shape) == 1 and (floats or type(spec) in (OneHot, MultiCategorical, Binary)):
-        remedies.append("train it with ppo")
-    if key == ACTION and floats and type(spec) is Bounded and spec.shape in (torch.Size(), torch.Size([1])):
-        flat = f"--transform 'squeeze:{{dim: -1, in_keys_inv: [{ACTION}]}}' " if spec.shape else ""
-        remedies.append(f"choose among five values with {flat}--transform 'action-discretizer:{{num_intervals: 5}}'")
-    return ", or ".join(remedies) or "convert it with a transform of your own (--transform module:Class)"
