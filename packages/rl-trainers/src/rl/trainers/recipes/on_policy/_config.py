@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.fields import POLICIES, check, in_range, one_of, positive
 
-__all__ = ["OnPolicyConfig"]
+__all__ = ["OnPolicyConfig", "optimizer_rule"]
+
+optimizer_rule = one_of("rmsprop", "adam")
+"""Check of a field that names an optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)

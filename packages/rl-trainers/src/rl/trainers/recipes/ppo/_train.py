@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from rl.trainers.recipes.on_policy._networks import on_policy_networks
 from rl.trainers.recipes.on_policy._train import Learner, train_on_policy
 from rl.trainers.recipes.ppo._config import PPO, PPOConfig
 
-__all__ = ["ppo_learner", "ppo_networks", "ppo_policy", "train_ppo"]
+__all__ = ["PPOLearner", "ppo_networks", "ppo_policy", "train_ppo"]
 
 
 def train_ppo(
@@ -58,7 +58,7 @@ def train_ppo(
         ...     train_ppo(config, out=f"{folder}/run", display="none").train_frames
         256
     """
-    return train_on_policy(PPO, config, ppo_learner, out=out, resume=resume, display=display, should_stop=should_stop)
+    return train_on_policy(PPO, config, PPOLearner, out=out, resume=resume, display=display, should_stop=should_stop)
 
 
 METRICS = (
@@ -73,7 +73,7 @@ METRICS = (
 )
 
 #: what a row calls the loss module's outputs
-_OUTPUTS = {
+OUTPUTS = {
     "loss_actor": "loss_objective",
     "loss_critic": "loss_critic",
     "entropy": "entropy",
@@ -82,10 +82,26 @@ _OUTPUTS = {
 }
 
 
-class _Learner(Learner):
-    """Epochs of minibatches over one batch: of single steps, or of sequences for a recurrent policy."""
+class PPOLearner(Learner):
+    """Epochs of minibatches over one batch: of single steps, or of sequences for a recurrent policy.
 
-    def __init__(self, config: PPOConfig, actor: Any, critic: Any) -> None:
+    Args:
+        config: settings.
+        env: not read.
+        actor: the policy.
+        critic: of the environment's rewards.
+        more: parameters that are trained with those of the loss.
+    """
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        env: Env,  # noqa: ARG002 - for subclasses
+        actor: Any,
+        critic: Any,
+        *,
+        more: Iterable[Tensor] = (),
+    ) -> None:
         self._settings = config
         estimate = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
         settings: dict[str, Any] = {
@@ -101,10 +117,10 @@ class _Learner(Learner):
         super().__init__(
             config,
             loss,
-            adam(loss.parameters(), config.learning_rate),
+            adam([*loss.parameters(), *more], config.learning_rate),
             weights={"loss_objective": 1.0, "loss_critic": config.value_weight}
             | ({"loss_entropy": 1.0} if config.entropy_weight else {}),
-            outputs=_OUTPUTS,
+            outputs=OUTPUTS,
             estimate=estimate,
         )
         self.metrics = METRICS
@@ -131,7 +147,7 @@ class _Learner(Learner):
                 step = self._step(loss, minibatch)
                 if last:
                     seen.append(step)
-        return lambda: self._figures(seen) | {"explained_variance": _explained(rows)}
+        return lambda: self._figures(seen) | self._diagnostics(rows)
 
     def _rows(self, leaf: Tensor, batch_dims: int) -> Tensor:
         return leaf.reshape(-1, *self._row, *leaf.shape[batch_dims:])
@@ -147,16 +163,10 @@ class _Learner(Learner):
             piece: dict[Any, Any] = {key: leaf[i * size : end] for key, leaf in shuffled.items()}
             yield TensorDict(piece, batch_size=[end - i * size, *self._row])
 
-
-def _explained(rows: Mapping[NestedKey, Tensor]) -> float:
-    """Share of the variance of the targets that the critic explains."""
-    residual = rows[ADVANTAGE].var() / rows[VALUE_TARGET].var().clamp_min(1e-12)  # target - value is the advantage
-    return 1 - float(residual)
-
-
-def ppo_learner(config: PPOConfig, env: Env, actor: Any, critic: Any) -> Learner:  # noqa: ARG001 - of the interface
-    """Estimator, loss and gradient steps."""
-    return _Learner(config, actor, critic)
+    def _diagnostics(self, rows: Mapping[NestedKey, Tensor]) -> dict[str, float]:
+        """Figures of the batch."""
+        residual = rows[ADVANTAGE].var() / rows[VALUE_TARGET].var().clamp_min(1e-12)  # target - value is the advantage
+        return {"explained_variance": 1 - float(residual)}
 
 
 def ppo_networks(config: PPOConfig, env: Env) -> tuple[ProbabilisticActor, TensorDictModuleBase]:
