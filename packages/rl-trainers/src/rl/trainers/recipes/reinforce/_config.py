@@ -21,7 +21,6 @@ class ReinforceConfig(OnPolicyConfig):
 
     Args:
         baseline: subtract the critic's value of the state from the return.
-        normalize_advantage: shift and scale the returns, less their baseline, of a batch to mean 0 and deviation 1.
 
     Raises:
         SpecError: if a value is out of its range.
@@ -31,8 +30,10 @@ class ReinforceConfig(OnPolicyConfig):
         0.99
     """
 
+    num_envs: int = 4
+    frames_per_batch: int = 512
+    learning_rate: float = 0.01
     baseline: bool = True
-    normalize_advantage: bool = True
 
 
 REINFORCE = Recipe(

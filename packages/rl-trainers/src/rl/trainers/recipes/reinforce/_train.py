@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensordict import TensorDictBase
-
 from rl.core.interfaces import Env
-from rl.core.keys import ADVANTAGE, VALUE_TARGET
+from rl.core.keys import VALUE_TARGET
 from rl.modules import ProbabilisticActor
 from rl.objectives import ReinforceLoss
 from rl.objectives.value import GAE
@@ -57,27 +55,14 @@ def reinforce_learner(
 ) -> Learner:
     """Estimator, loss and gradient step."""
     loss = ReinforceLoss(actor, critic, loss_critic_type="l2")
+    estimate = GAE(gamma=config.gamma, lmbda=1.0, value_network=critic)  # the return less the value
+    if not config.baseline:
+        loss.set_keys(advantage=VALUE_TARGET)
     return Learner(
         config,
         loss,
         adam(loss.parameters(), config.learning_rate),
         weights={"loss_actor": 1.0, "loss_value": config.value_weight},
         outputs={"loss_actor": "loss_actor", "loss_critic": "loss_value"},
-        estimate=_Returns(config, critic),
+        estimate=estimate,
     )
-
-
-class _Returns:
-    """Returns as advantages, with or without baseline."""
-
-    def __init__(self, config: ReinforceConfig, critic: Any) -> None:
-        self._config = config
-        self._estimate = GAE(gamma=config.gamma, lmbda=1.0, value_network=critic)
-        self.in_keys, self.out_keys = self._estimate.in_keys, self._estimate.out_keys
-
-    def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        batch = self._estimate(batch)
-        weight = batch.get(ADVANTAGE if self._config.baseline else VALUE_TARGET)
-        if self._config.normalize_advantage:
-            weight = (weight - weight.mean()) / weight.std().clamp_min(1e-4)
-        return batch.set(ADVANTAGE, weight)
