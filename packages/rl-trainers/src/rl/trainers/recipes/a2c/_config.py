@@ -57,4 +57,5 @@ A2C = Recipe(
     config=A2CConfig,
     train="rl.trainers.recipes.a2c._train:train_a2c",
     policy="rl.trainers.recipes.a2c._train:a2c_policy",
+    presets="rl.trainers.recipes.a2c:presets.yaml",
 )

@@ -65,4 +65,5 @@ IMPALA = Recipe(
     config=ImpalaConfig,
     train="rl.trainers.recipes.impala._train:train_impala",
     policy="rl.trainers.recipes.impala._train:impala_policy",
+    presets="rl.trainers.recipes.impala:presets.yaml",
 )

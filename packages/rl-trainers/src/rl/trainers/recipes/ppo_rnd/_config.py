@@ -61,4 +61,5 @@ PPO_RND = Recipe(
     config=PPORNDConfig,
     train="rl.trainers.recipes.ppo_rnd._train:train_ppo_rnd",
     policy="rl.trainers.recipes.ppo_rnd._train:ppo_rnd_policy",
+    presets="rl.trainers.recipes.ppo_rnd:presets.yaml",
 )

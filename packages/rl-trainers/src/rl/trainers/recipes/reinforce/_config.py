@@ -41,4 +41,5 @@ REINFORCE = Recipe(
     config=ReinforceConfig,
     train="rl.trainers.recipes.reinforce._train:train_reinforce",
     policy="rl.trainers.recipes.reinforce._train:reinforce_policy",
+    presets="rl.trainers.recipes.reinforce:presets.yaml",
 )
