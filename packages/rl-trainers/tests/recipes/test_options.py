@@ -149,9 +149,9 @@ def test_the_clip_range_falls(tmp_path, monkeypatch):
     from rl.trainers.recipes.ppo import _train
 
     seen = []
-    call = _train._Learner.__call__
+    call = _train.PPOLearner.__call__
     monkeypatch.setattr(
-        _train._Learner, "__call__", lambda self, b: (seen.append(self._loss.clip_epsilon), call(self, b))[1]
+        _train.PPOLearner, "__call__", lambda self, b: (seen.append(self._loss.clip_epsilon), call(self, b))[1]
     )
     train_ppo(dataclasses.replace(PPO, total_frames=512, anneal_clip=True), out=tmp_path / "run", display="none")
     assert seen == pytest.approx([0.2, 0.15, 0.1, 0.05])

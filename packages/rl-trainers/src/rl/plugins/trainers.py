@@ -17,6 +17,30 @@ def rl_components() -> Iterator[Component]:
     )
     yield Component(
         kind="recipe",
+        name="a2c",
+        target="rl.trainers.recipes.a2c._config:A2C",
+        summary="Advantage actor-critic: on-policy, discrete or continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="reinforce",
+        target="rl.trainers.recipes.reinforce._config:REINFORCE",
+        summary="REINFORCE with an optional baseline: on-policy, discrete or continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="impala",
+        target="rl.trainers.recipes.impala._config:IMPALA",
+        summary="V-trace actor-critic: batches of an older policy, discrete or continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="ppo-rnd",
+        target="rl.trainers.recipes.ppo_rnd._config:PPO_RND",
+        summary="PPO with random network distillation: exploration where rewards are rare.",
+    )
+    yield Component(
+        kind="recipe",
         name="dqn",
         target="rl.trainers.recipes.dqn._config:DQN",
         summary="Deep Q-learning: off-policy, discrete actions.",

@@ -94,7 +94,7 @@ class ActionDistribution:
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def distribution_of(env: Env) -> ActionDistribution:
+def distribution_of(env: Env, recipe: str) -> ActionDistribution:
     """The distribution that fits an environment's action.
 
     | action | distribution |
@@ -104,6 +104,10 @@ def distribution_of(env: Env) -> ActionDistribution:
     | `Binary` ``[n]`` | `BinaryVector` |
     | `Bounded` ``[n]``, float32 or float64 | tanh-normal |
     | `Unbounded` ``[n]``, float32 or float64 | normal |
+
+    Args:
+        env: the environment.
+        recipe: name for messages.
 
     Raises:
         SpecError: if the action is of another kind, or bounded on one side.
@@ -128,12 +132,12 @@ def distribution_of(env: Env) -> ActionDistribution:
         if (spec.low.isfinite() & spec.high.isfinite()).all():
             return ActionDistribution(key, spec, spec.shape[0], ["loc", "scale"], TanhNormal)
         raise SpecError(
-            f"ppo trains actions that are bounded on both sides or not at all; {key_str(key)} of {type(env).__name__}"
+            f"{recipe} trains actions that are bounded on both sides or not at all; {key_str(key)} of {type(env).__name__}"
             f" is in [{spec.low.tolist()}, {spec.high.tolist()}]: set bounds with --transform"
             f" 'clip:{{in_keys_inv: [{yaml_key(key)}], low: LOW, high: HIGH}}'"
         )
     raise SpecError(
-        "ppo trains one choice (Categorical, OneHot), vectors of choices (MultiCategorical, Binary) and vectors of"
+        f"{recipe} trains one choice (Categorical, OneHot), vectors of choices (MultiCategorical, Binary) and vectors of"
         f" float32 or float64 (Bounded, Unbounded); {key_str(key)} of {type(env).__name__} is {described(spec)}: {_remedy(key, spec)}"
     )
 

@@ -118,6 +118,7 @@ def network(
     layout: str = "auto",
     action: Any = None,
     layer_class: Any = nn.Linear,
+    scale_bytes: bool = True,
 ) -> nn.Module:
     """An MLP from an environment's observations, which first go through convolutions if they are images.
 
@@ -133,13 +134,14 @@ def network(
         layout: how observations with two or more dimensions are read; a name of `rl.trainers._config.fields.LAYOUTS`.
         action: spec of a vector of bounded floats that is a further input, scaled to [-1, 1]; none if None.
         layer_class: makes the layers of the MLP, called like `torch.nn.Linear`.
+        scale_bytes: divide images of bytes by 255; not for images that come normalized.
 
     Shapes: the observations, in order of `observations_of`, and the action to ``[*B, out_features]``.
 
     Raises:
         SpecError: if `layout` does not say how to read an observation.
     """
-    parts = [] if in_features is not None else _parts(env, layout)
+    parts = [] if in_features is not None else _parts(env, layout, scale_bytes=scale_bytes)
     if action is not None:
         parts.append(_Scaled(action.low, action.high))
     width = sum(part.width for part in parts) if in_features is None else in_features
@@ -191,9 +193,12 @@ def readings_of(env: Env, layout: str = "auto") -> dict[NestedKey, str]:
     return {key: _reading(key, spec, tuple(spec.shape[batch:]), layout) for key, spec in observations_of(env).items()}
 
 
-def _parts(env: Env, layout: str) -> list[Any]:
+def _parts(env: Env, layout: str, *, scale_bytes: bool = True) -> list[Any]:
     batch = len(env.batch_size)
-    return [_part(key, spec, tuple(spec.shape[batch:]), layout) for key, spec in observations_of(env).items()]
+    return [
+        _part(key, spec, tuple(spec.shape[batch:]), layout, scale_bytes=scale_bytes)
+        for key, spec in observations_of(env).items()
+    ]
 
 
 def _is_plain(parts: Sequence[Any]) -> bool:
@@ -270,7 +275,7 @@ class _Image(nn.Module):
         return self.conv(x.to(torch.float32) * self.scale)
 
 
-def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str) -> Any:
+def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str, *, scale_bytes: bool) -> Any:
     """The encoder of one observation."""
     reading = _reading(key, spec, shape, layout)
     if reading == "index":
@@ -278,7 +283,7 @@ def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str)
         return _Choice(int(spec.n))
     if reading == "vector":
         return _Vector(len(shape), math.prod(shape), spec.dtype)
-    return _Image(shape, spec.dtype, channels_last=reading == "channels-last")
+    return _Image(shape, spec.dtype if scale_bytes else None, channels_last=reading == "channels-last")
 
 
 def _reading(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str) -> str:

@@ -53,7 +53,7 @@ def discrete_sac_policy(config: DiscreteSACConfig, env: Env) -> ProbabilisticAct
         in_keys=params,
         out_keys=[ACTION],
         spec=spec,
-        distribution_class=distribution_of(env).kind,
+        distribution_class=distribution_of(env, "discrete-sac").kind,
     )
 
 
