@@ -47,6 +47,24 @@ def rl_components() -> Iterator[Component]:
     )
     yield Component(
         kind="recipe",
+        name="c51",
+        target="rl.trainers.recipes.c51._config:C51",
+        summary="Distributional deep Q-learning with fixed atoms: off-policy, discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="qrdqn",
+        target="rl.trainers.recipes.qrdqn._config:QRDQN",
+        summary="Quantile regression deep Q-learning: off-policy, discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="rainbow",
+        target="rl.trainers.recipes.rainbow._config:RAINBOW",
+        summary="Rainbow, six improvements of deep Q-learning: off-policy, discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
         name="sac",
         target="rl.trainers.recipes.sac._config:SAC",
         summary="Soft actor-critic: off-policy, bounded continuous actions.",

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
     from rl.trainers.recipes.a2c._config import A2CConfig
     from rl.trainers.recipes.a2c._train import train_a2c
+    from rl.trainers.recipes.c51._config import C51Config
+    from rl.trainers.recipes.c51._train import train_c51
     from rl.trainers.recipes.crossq._config import CrossQConfig
     from rl.trainers.recipes.crossq._train import train_crossq
     from rl.trainers.recipes.ddpg._config import DDPGConfig
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from rl.trainers.recipes.ppo._train import train_ppo
     from rl.trainers.recipes.ppo_rnd._config import PPORNDConfig
     from rl.trainers.recipes.ppo_rnd._train import train_ppo_rnd
+    from rl.trainers.recipes.qrdqn._config import QRDQNConfig
+    from rl.trainers.recipes.qrdqn._train import train_qrdqn
+    from rl.trainers.recipes.rainbow._config import RainbowConfig
+    from rl.trainers.recipes.rainbow._train import train_rainbow
     from rl.trainers.recipes.redq._config import REDQConfig
     from rl.trainers.recipes.redq._train import train_redq
     from rl.trainers.recipes.reinforce._config import ReinforceConfig
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "A2CConfig",
+    "C51Config",
     "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
@@ -50,7 +57,9 @@ __all__ = [
     "ImpalaConfig",
     "PPOConfig",
     "PPORNDConfig",
+    "QRDQNConfig",
     "REDQConfig",
+    "RainbowConfig",
     "Recipe",
     "ReinforceConfig",
     "Run",
@@ -68,6 +77,7 @@ __all__ = [
     "make_env",
     "save_checkpoint",
     "train_a2c",
+    "train_c51",
     "train_crossq",
     "train_ddpg",
     "train_discrete_sac",
@@ -75,6 +85,8 @@ __all__ = [
     "train_impala",
     "train_ppo",
     "train_ppo_rnd",
+    "train_qrdqn",
+    "train_rainbow",
     "train_redq",
     "train_reinforce",
     "train_sac",
@@ -115,6 +127,12 @@ __getattr__, __dir__ = lazy_exports(
         "rl.trainers.recipes.discrete_sac._config": ["DiscreteSACConfig"],
         "rl.trainers.recipes.discrete_sac._train": ["train_discrete_sac"],
         "rl.trainers.recipes.ddpg._train": ["train_ddpg"],
+        "rl.trainers.recipes.c51._config": ["C51Config"],
+        "rl.trainers.recipes.c51._train": ["train_c51"],
+        "rl.trainers.recipes.qrdqn._config": ["QRDQNConfig"],
+        "rl.trainers.recipes.qrdqn._train": ["train_qrdqn"],
+        "rl.trainers.recipes.rainbow._config": ["RainbowConfig"],
+        "rl.trainers.recipes.rainbow._train": ["train_rainbow"],
         "rl.trainers.recipes.ppo._config": ["PPOConfig"],
         "rl.trainers._config.recipe": ["Recipe"],
         "rl.trainers._run.run": ["Run", "TrainResult"],

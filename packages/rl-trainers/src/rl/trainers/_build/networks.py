@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from rl.core.specs import Categorical, TensorSpec
 from rl.modules import MLP, ConvNet, orthogonal_init
 
 __all__ = [
+    "ACTIVATIONS",
     "EPISODE_REWARD",
     "action_of",
     "described",
@@ -118,6 +119,7 @@ def network(
     layout: str = "auto",
     action: Any = None,
     layer_class: Any = nn.Linear,
+    body: Callable[[int], nn.Module] | None = None,
     scale_bytes: bool = True,
 ) -> nn.Module:
     """An MLP from an environment's observations, which first go through convolutions if they are images.
@@ -134,6 +136,8 @@ def network(
         layout: how observations with two or more dimensions are read; a name of `rl.trainers._config.fields.LAYOUTS`.
         action: spec of a vector of bounded floats that is a further input, scaled to [-1, 1]; none if None.
         layer_class: makes the layers of the MLP, called like `torch.nn.Linear`.
+        body: makes the network that takes the place of the MLP from the width of its input; then `out_features`,
+            `hidden`, `activation` and `layer_class` are not read.
         scale_bytes: divide images of bytes by 255; not for images that come normalized.
 
     Shapes: the observations, in order of `observations_of`, and the action to ``[*B, out_features]``.
@@ -145,9 +149,8 @@ def network(
     if action is not None:
         parts.append(_Scaled(action.low, action.high))
     width = sum(part.width for part in parts) if in_features is None else in_features
-    mlp = MLP(
-        width, out_features, num_cells=list(hidden), activation_class=ACTIVATIONS[activation], layer_class=layer_class
-    )
+    layers: dict[str, Any] = {"activation_class": ACTIVATIONS[activation], "layer_class": layer_class}
+    mlp = MLP(width, out_features, num_cells=list(hidden), **layers) if body is None else body(width)
     whole = mlp if not parts or _is_plain(parts) else _Network(parts, mlp)
     if last_gain is not None:
         orthogonal_init(whole, math.sqrt(2), last_gain)

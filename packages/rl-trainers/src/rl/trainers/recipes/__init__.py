@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from rl.trainers._config.recipe import Recipe
     from rl.trainers.recipes.a2c._config import A2CConfig
     from rl.trainers.recipes.a2c._train import train_a2c
+    from rl.trainers.recipes.c51._config import C51Config
+    from rl.trainers.recipes.c51._train import train_c51
     from rl.trainers.recipes.crossq._config import CrossQConfig
     from rl.trainers.recipes.crossq._train import train_crossq
     from rl.trainers.recipes.ddpg._config import DDPGConfig
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from rl.trainers.recipes.ppo._train import train_ppo
     from rl.trainers.recipes.ppo_rnd._config import PPORNDConfig
     from rl.trainers.recipes.ppo_rnd._train import train_ppo_rnd
+    from rl.trainers.recipes.qrdqn._config import QRDQNConfig
+    from rl.trainers.recipes.qrdqn._train import train_qrdqn
+    from rl.trainers.recipes.rainbow._config import RainbowConfig
+    from rl.trainers.recipes.rainbow._train import train_rainbow
     from rl.trainers.recipes.redq._config import REDQConfig
     from rl.trainers.recipes.redq._train import train_redq
     from rl.trainers.recipes.reinforce._config import ReinforceConfig
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "A2CConfig",
+    "C51Config",
     "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
@@ -42,13 +49,16 @@ __all__ = [
     "ImpalaConfig",
     "PPOConfig",
     "PPORNDConfig",
+    "QRDQNConfig",
     "REDQConfig",
+    "RainbowConfig",
     "Recipe",
     "ReinforceConfig",
     "SACConfig",
     "TD3Config",
     "TQCConfig",
     "train_a2c",
+    "train_c51",
     "train_crossq",
     "train_ddpg",
     "train_discrete_sac",
@@ -56,6 +66,8 @@ __all__ = [
     "train_impala",
     "train_ppo",
     "train_ppo_rnd",
+    "train_qrdqn",
+    "train_rainbow",
     "train_redq",
     "train_reinforce",
     "train_sac",
@@ -91,6 +103,12 @@ __getattr__, __dir__ = lazy_exports(
         "rl.trainers.recipes.discrete_sac._config": ["DiscreteSACConfig"],
         "rl.trainers.recipes.discrete_sac._train": ["train_discrete_sac"],
         "rl.trainers.recipes.ddpg._train": ["train_ddpg"],
+        "rl.trainers.recipes.c51._config": ["C51Config"],
+        "rl.trainers.recipes.c51._train": ["train_c51"],
+        "rl.trainers.recipes.qrdqn._config": ["QRDQNConfig"],
+        "rl.trainers.recipes.qrdqn._train": ["train_qrdqn"],
+        "rl.trainers.recipes.rainbow._config": ["RainbowConfig"],
+        "rl.trainers.recipes.rainbow._train": ["train_rainbow"],
         "rl.trainers.recipes.ppo._config": ["PPOConfig"],
         "rl.trainers.recipes.ppo._train": ["train_ppo"],
     },
