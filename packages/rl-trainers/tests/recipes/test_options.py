@@ -20,8 +20,8 @@ from rl.trainers import (
     train_ppo,
 )
 from rl.trainers._build.envs import env_options
-from rl.trainers.recipes.dqn import _train as dqn
 from rl.trainers.recipes.ppo._train import ppo_networks
+from rl.trainers.recipes.q_learning import _train as q_learning
 
 QUICK = {"eval_every": 10**6, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "hidden": (8,)}
 DQN = DQNConfig(**QUICK, env="CartPole-v1", total_frames=192, num_envs=2, frames_per_batch=32, minibatch_size=16,
@@ -35,9 +35,10 @@ CROSSQ = CrossQConfig(**QUICK, env="pendulum", total_frames=192, frames_per_batc
 def stored(config, monkeypatch, tmp_path):
     """The replay buffer after a run, and the batches that were collected."""
     seen, batches = {}, []
-    make, remember = dqn.replay_buffer, dqn._Learner.remember
-    monkeypatch.setattr(dqn, "replay_buffer", lambda *args: seen.setdefault("buffer", make(*args)))
-    monkeypatch.setattr(dqn._Learner, "remember", lambda self, batch: (batches.append(batch), remember(self, batch)))
+    make, learner = q_learning._transitions, q_learning._Learner
+    remember = learner.remember
+    monkeypatch.setattr(q_learning, "_transitions", lambda *args: seen.setdefault("buffer", make(*args)))
+    monkeypatch.setattr(learner, "remember", lambda self, batch: (batches.append(batch), remember(self, batch)))
     train_dqn(config, out=tmp_path / str(config.n_step), display="none")
     return seen["buffer"][:], torch.cat(batches, 1)
 
@@ -63,8 +64,8 @@ def test_n_step_adds_up_the_rewards_of_an_episode(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("rate", "steps"), [(0.5, 16 * 5), (2, 64 * 5), (0.04, 1 * 5)])
 def test_updates_per_step(rate, steps, tmp_path, monkeypatch):
     count = []
-    descend = dqn.descend
-    monkeypatch.setattr(dqn, "descend", lambda *args: (count.append(1), descend(*args))[1])
+    descend = q_learning.descend
+    monkeypatch.setattr(q_learning, "descend", lambda *args: (count.append(1), descend(*args))[1])
     train_dqn(dataclasses.replace(DQN, updates_per_step=rate), out=tmp_path / "run", display="none")
     assert len(count) == steps  # five of six batches follow the first 64 frames
 

@@ -156,5 +156,11 @@ def off_policy_recipe(config: type[OffPolicyConfig]) -> Recipe:
         config: its `recipe` is the name of the recipe, where ``-`` is ``_`` in the names above.
     """
     name = config.recipe.replace("-", "_")
-    module = f"rl.trainers.recipes.{name}._train"
-    return Recipe(name=config.recipe, config=config, train=f"{module}:train_{name}", policy=f"{module}:{name}_policy")
+    module = f"rl.trainers.recipes.{name}"
+    return Recipe(
+        name=config.recipe,
+        config=config,
+        train=f"{module}._train:train_{name}",
+        policy=f"{module}._train:{name}_policy",
+        presets=f"{module}:presets.yaml",
+    )
