@@ -102,7 +102,7 @@ def train_q_learning(
                 set_learning_rate(optimizer, config.learning_rate * (1 - run.progress))
             with run.timed("collect"):
                 if config.noisy:
-                    reset_noise(policy)
+                    policy.apply(reset_noise)
                 batch = collector.collect()
                 explore.step(batch.numel())
                 learn.remember(batch)
@@ -174,7 +174,7 @@ class _Learner:
     def _step(self) -> tuple[Tensor, Tensor, Tensor]:
         """One gradient step: loss, mean value, norm of the gradient."""
         if self._config.noisy:
-            reset_noise(self._module)
+            self._module.apply(reset_noise)
         batch = self._buffer.sample()
         out = self._loss(batch)
         if self._informed and batch.get("priority_weight", None) is not None:
