@@ -21,7 +21,7 @@ class TD3Config(OffPolicyConfig):
         exploration_noise: standard deviation of the noise on actions, in half widths of their bounds.
         policy_noise: the same on target actions.
         noise_clip: largest noise on target actions, in the same unit.
-        policy_delay: gradient steps of the critics for each of the actor.
+        policy_delay: gradient steps of the critics for each of the actor and the target networks (algorithm 1).
 
     Raises:
         SpecError: if a value is out of its range.
