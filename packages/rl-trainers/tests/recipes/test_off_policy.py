@@ -11,7 +11,7 @@ from rl.core.errors import SpecError
 from rl.core.specs import Bounded, Categorical, OneHot
 from rl.core.testing import check_recipe
 from rl.modules import BatchRenorm1d
-from rl.objectives import CrossQLoss
+from rl.objectives import CrossQLoss, SoftUpdate
 from rl.trainers import (
     CrossQConfig,
     DDPGConfig,
@@ -100,6 +100,15 @@ def test_the_policy_acts_within_the_bounds(name, tmp_path):
     action = policy(TensorDict(observation=100 * torch.randn(50, 3), batch_size=[50]))["action"]
     assert action.shape == (50, 1)
     assert action.abs().max() <= 2.0
+
+
+@pytest.mark.parametrize(("name", "expected"), [("td3", 21), ("sac", 42)])
+def test_targets_move_with_the_actor(name, expected, tmp_path, monkeypatch):
+    moves, step = [], SoftUpdate.step
+    monkeypatch.setattr(SoftUpdate, "step", lambda updater: (moves.append(1), step(updater)))
+    _, kind, train = RECIPES[name]
+    train(kind(**SMALL), out=tmp_path / "run", display="none")
+    assert len(moves) == expected  # 7 rounds of 6 gradient steps
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)

@@ -27,7 +27,7 @@ class OffPolicyConfig(RunConfig):
         n_step: steps whose rewards are added up in the target.
         learning_starts: frames with random actions before the first update.
         learning_rate: of Adam, for actor and critics.
-        target_tau: the target networks move this far towards the trained ones after each gradient step.
+        target_tau: the target networks move this far towards the trained ones after each gradient step of the actor.
         hidden: widths of the hidden layers of all networks.
         activation: relu or tanh.
         max_grad_norm: gradients of actor and critics are scaled down to this norm; 0 leaves them.

@@ -50,7 +50,7 @@ def train_off_policy(
             (training or evaluation) that it has, except for the losses of the actor.
         make_loss: the loss, for settings, environment and policy.
         make_noise: exploration that follows the policy; the policy explores by itself if None.
-        actor_every: gradient steps of the critics for each of the actor.
+        actor_every: gradient steps of the critics for each of the actor, with which the targets move.
         betas: of Adam.
         options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
@@ -147,7 +147,7 @@ class _Learner:
                     clip_gradients(group, config.max_grad_norm)
                 optimizer.step()
                 optimizer.zero_grad()
-            if self._target is not None:
+            if both and self._target is not None:
                 self._target.step()
             if self._informed and batch.get("priority_weight", None) is not None:
                 self._buffer.update_priority(batch.get("index"), batch.get("td_error"))

@@ -20,7 +20,7 @@ class TD3Config(DeterministicConfig):
     Args:
         policy_noise: standard deviation of the noise on target actions, in half widths of their bounds.
         noise_clip: largest noise on target actions, in the same unit.
-        policy_delay: gradient steps of the critics for each of the actor.
+        policy_delay: gradient steps of the critics for each of the actor and the target networks (algorithm 1).
 
     Raises:
         SpecError: if a value is out of its range.
