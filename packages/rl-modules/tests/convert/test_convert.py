@@ -222,6 +222,42 @@ def test_the_way_back_gives_the_same_state(layout):
     theirs.load_state_dict(state)
 
 
+@pytest.mark.parametrize("layout", [name for name in CASES if name.startswith("sb3/")])
+def test_policies_of_the_installed_library(layout):
+    sb3 = pytest.importorskip("stable_baselines3")
+    gymnasium = pytest.importorskip("gymnasium")
+
+    class Spaces(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-9, 9, (OBS,))
+        action_space = gymnasium.spaces.Box(LOW.numpy(), HIGH.numpy())
+
+    name = layout.removeprefix("sb3/")
+    if name in ("a2c", "dqn"):
+        Spaces.action_space = gymnasium.spaces.Discrete(ACT)
+    torch.manual_seed(0)
+    model = getattr(sb3, name.upper())("MlpPolicy", Spaces(), device="cpu")
+    policy, x, action = model.policy, torch.randn(32, OBS), torch.rand(32, ACT) * 2 - 1
+    with torch.no_grad():
+        for parameter in policy.parameters():  # targets begin as copies
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+        if name in ("ppo", "a2c"):
+            expected = {"actor": policy.get_distribution(x).mode(), "critic": policy.predict_values(x)}
+        elif name == "dqn":
+            expected = {"actor": policy.q_net(x), "target": policy.q_net_target(x)}
+        else:
+            expected = {"actor": torch.as_tensor(model.predict(x.numpy(), deterministic=True)[0])}
+            for critic in ("critic", "critic_target"):
+                ours = "target_critic" if critic == "critic_target" else critic
+                expected |= {f"{ours}_{i}": q for i, q in enumerate(getattr(policy, critic)(x, action))}
+        written = {"actor": "action_value" if name == "dqn" else "action"}
+        written |= {"target": "action_value", "critic": "state_value"}
+        networks = load_networks(layout, policy.state_dict(), BOX if name in ("sac", "td3", "ddpg") else None)
+        for key, value in expected.items():
+            with set_exploration_type("deterministic"):
+                out = networks[key](TensorDict(observation=x, action=action, batch_size=[32]))
+            assert_close(out[written.get(key, "state_action_value")], value, atol=1e-6, rtol=1e-6)
+
+
 def test_states_of_several_networks_may_be_nested_and_targets_left_out():
     torch.manual_seed(0)
     theirs = CleanOffPolicy(True)

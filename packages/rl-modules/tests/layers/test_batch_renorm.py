@@ -51,6 +51,21 @@ def test_training_agrees_with_the_algorithm(smooth):
     assert layer.num_batches_tracked == 8
 
 
+def test_parameters_and_statistics_are_reset():
+    layer = BatchRenorm1d(3)
+    fresh = {key: value.clone() for key, value in layer.state_dict().items()}
+    layer(torch.randn(8, 3))
+    torch.nn.init.normal_(layer.weight)
+    layer.reset_parameters()
+    assert all(torch.equal(value, fresh[key]) for key, value in layer.state_dict().items())
+
+
+def test_one_vector_is_normalized_in_evaluation_mode():
+    layer = BatchRenorm1d(3).eval()
+    x = torch.randn(2, 3)
+    assert_close(layer(x[0]), layer(x)[0])
+
+
 def test_warmup_is_batch_normalization_and_evaluation_uses_running_statistics():
     torch.manual_seed(0)
     layer, other = BatchRenorm1d(3), nn.BatchNorm1d(3)

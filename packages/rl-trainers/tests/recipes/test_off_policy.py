@@ -4,12 +4,18 @@ import dataclasses
 
 import pytest
 import torch
+from rl_trainers_test_envs import FakeEnv
 from tensordict import TensorDict
 
 from rl.core.errors import SpecError
+from rl.core.specs import Bounded, Categorical, OneHot
 from rl.core.testing import check_recipe
+from rl.modules import BatchRenorm1d
+from rl.objectives import CrossQLoss, SoftUpdate
 from rl.trainers import (
+    CrossQConfig,
     DDPGConfig,
+    DiscreteSACConfig,
     REDQConfig,
     SACConfig,
     TD3Config,
@@ -17,13 +23,20 @@ from rl.trainers import (
     load_checkpoint,
     load_policy,
     make_env,
+    train_crossq,
     train_ddpg,
+    train_discrete_sac,
     train_redq,
     train_sac,
     train_td3,
     train_tqc,
 )
+from rl.trainers.recipes.crossq._config import CROSSQ
+from rl.trainers.recipes.crossq._train import crossq_loss, crossq_policy
 from rl.trainers.recipes.ddpg._config import DDPG
+from rl.trainers.recipes.discrete_sac._config import DISCRETE_SAC
+from rl.trainers.recipes.discrete_sac._train import discrete_sac_loss, discrete_sac_policy
+from rl.trainers.recipes.off_policy._networks import exploration_noise
 from rl.trainers.recipes.redq._config import REDQ
 from rl.trainers.recipes.sac._config import SAC
 from rl.trainers.recipes.td3._config import TD3
@@ -35,7 +48,10 @@ RECIPES = {
     "ddpg": (DDPG, DDPGConfig, train_ddpg),
     "tqc": (TQC, TQCConfig, train_tqc),
     "redq": (REDQ, REDQConfig, train_redq),
+    "crossq": (CROSSQ, CrossQConfig, train_crossq),
+    "discrete-sac": (DISCRETE_SAC, DiscreteSACConfig, train_discrete_sac),
 }
+CONTINUOUS = [name for name in RECIPES if name != "discrete-sac"]
 SMALL = {
     "env": "pendulum",
     "max_episode_steps": 20,
@@ -53,6 +69,7 @@ SMALL = {
     "log_every": 100,
     "loggers": ("csv",),
 }
+DISCRETE = {**SMALL, "env": "CartPole-v1"}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -64,7 +81,8 @@ def test_a_recipe_conforms(name):
 def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
     _, kind, train = RECIPES[name]
     more = {} if name in ("td3", "redq") else {"n_step": 3, "sampler": "prioritized:{alpha: 0.6, beta: 0.4}"}
-    config = kind(**SMALL, **more)
+    more |= {"noise": "ou"} if name == "ddpg" else {}
+    config = kind(**(DISCRETE if name == "discrete-sac" else SMALL), **more)
     whole = train(config, out=tmp_path / "whole", display="none")
     train(config, out=tmp_path / "half", display="none", should_stop=lambda frames: frames >= 320)
     resumed = train(config, resume=tmp_path / "half", display="none")
@@ -74,7 +92,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", CONTINUOUS)
 def test_the_policy_acts_within_the_bounds(name, tmp_path):
     _, kind, train = RECIPES[name]
     train(kind(**SMALL), out=tmp_path / "run", display="none")
@@ -84,11 +102,107 @@ def test_the_policy_acts_within_the_bounds(name, tmp_path):
     assert action.abs().max() <= 2.0
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(("name", "expected"), [("td3", 21), ("sac", 42)])
+def test_targets_move_with_the_actor(name, expected, tmp_path, monkeypatch):
+    moves, step = [], SoftUpdate.step
+    monkeypatch.setattr(SoftUpdate, "step", lambda updater: (moves.append(1), step(updater)))
+    _, kind, train = RECIPES[name]
+    train(kind(**SMALL), out=tmp_path / "run", display="none")
+    assert len(moves) == expected  # 7 rounds of 6 gradient steps
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
 def test_discrete_actions_are_refused(name, tmp_path):
     _, kind, train = RECIPES[name]
     with pytest.raises(SpecError, match=f"{name} trains vectors of bounded floats.*dqn or ppo"):
-        train(kind(**{**SMALL, "env": "CartPole-v1"}), out=tmp_path / "run", display="none")
+        train(kind(**DISCRETE), out=tmp_path / "run", display="none")
+
+
+def test_discrete_sac_refuses_continuous_actions(tmp_path):
+    with pytest.raises(SpecError, match=r"discrete-sac trains one choice.*ppo"):
+        train_discrete_sac(DiscreteSACConfig(**SMALL), out=tmp_path / "run", display="none")
+
+
+@pytest.mark.parametrize("spec", [Categorical(5), OneHot(5)], ids=["categorical", "one-hot"])
+def test_discrete_sac_chooses_integers_or_one_hot_vectors_from_images(spec):
+    env = FakeEnv(spec, Bounded(0, 255, (40, 36, 3), dtype=torch.uint8))
+    config = DiscreteSACConfig(hidden=(8,))
+    policy = discrete_sac_policy(config, env)
+    batch = TensorDict(observation=env.observation_spec["observation"].rand(), batch_size=[3])
+    action = policy(batch)["action"].clone()
+    assert env.full_action_spec["action"].is_in(action)
+    flag = torch.zeros(3, 1, dtype=torch.bool)
+    batch["next"] = {"observation": batch["observation"], "reward": torch.ones(3, 1), "done": flag, "terminated": flag}
+    loss = discrete_sac_loss(config, env, policy)
+    index = action.int().argmax(-1) if isinstance(spec, OneHot) else action
+    values = loss.qvalue_network(batch)["action_value"].gather(-1, index.expand(2, 3).unsqueeze(-1))
+    torch.testing.assert_close(loss(batch)["pred_value"], values.mean().detach())
+
+
+def statistics(module):
+    return [one.clone() for name, one in module.named_buffers() if "running" in name]
+
+
+def unchanged(module, before):
+    return all(map(torch.equal, statistics(module), before))
+
+
+def test_running_statistics_of_crossq_change_only_in_updates(tmp_path, monkeypatch):
+    """Those of the critics change in their loss, those of the actor in its own; every action leaves both."""
+    changes = {"critic_loss": set(), "actor_loss": set()}
+    seen = []
+    for name, found in changes.items():
+        plain = getattr(CrossQLoss, name)
+
+        def watched(loss, batch, plain=plain, found=found):
+            actor, critics = statistics(loss.actor_network), statistics(loss.qvalue_network)
+            assert not seen or all(map(torch.equal, [*actor, *critics], seen[-1]))  # between losses
+            out = plain(loss, batch)
+            found.add((unchanged(loss.actor_network, actor), unchanged(loss.qvalue_network, critics)))
+            seen.append([*statistics(loss.actor_network), *statistics(loss.qvalue_network)])
+            return out
+
+        monkeypatch.setattr(CrossQLoss, name, watched)
+    train_crossq(CrossQConfig(**SMALL, critic_hidden=(16,)), out=tmp_path / "run", display="none")
+    assert changes == {"critic_loss": {(True, False)}, "actor_loss": {(False, True)}}
+    policy = load_policy(tmp_path / "run", "last")
+    assert all(map(torch.equal, statistics(policy), seen[-1]))
+    one = policy(TensorDict(observation=torch.zeros(3)))["loc"]  # the running statistics, not those of the batch
+    torch.testing.assert_close(policy(TensorDict(observation=torch.zeros(5, 3), batch_size=[5]))["loc"][2], one)
+    assert unchanged(policy, seen[-1][: len(statistics(policy))])
+
+
+def test_crossq_has_no_targets_and_normalizes_each_layer():
+    config = CrossQConfig(env="pendulum", hidden=(16,), critic_hidden=(32, 8))
+    env = make_env("pendulum", 1, seed=0)
+    loss = crossq_loss(config, env, crossq_policy(config, env))
+    assert loss.target_qvalue_network is None
+    widths = [[len(m.weight) for m in net.modules() if isinstance(m, BatchRenorm1d)]
+              for net in (loss.actor_network, *loss.qvalue_network.members)]  # fmt: skip
+    assert widths == [[3, 16], [4, 32, 8], [4, 32, 8]]
+
+
+@pytest.mark.parametrize("name", ["sac", "tqc", "redq", "crossq", "discrete-sac"])
+def test_the_target_entropy_is_that_of_the_loss(name, tmp_path):
+    """A policy with less entropy than the target raises the temperature, and one with more lowers it."""
+    _, kind, train = RECIPES[name]
+    small = {**(DISCRETE if name == "discrete-sac" else SMALL), "total_frames": 192}
+    for target, rises in ((-100.0, False), (100.0, True)):
+        folder = tmp_path / str(target)
+        train(kind(**small, target_entropy=target), out=folder, display="none")
+        alpha = float(load_checkpoint(folder / "checkpoints/last.safetensors")["loss"]["log_alpha"])
+        assert alpha != 0
+        assert (alpha > 0) == rises
+
+
+def test_correlated_noise():
+    """Steps of an Ornstein-Uhlenbeck process move its noise by sigma * sqrt(dt), which is a tenth of sigma."""
+    env = make_env("pendulum", 1, seed=0)
+    noise = exploration_noise(DDPGConfig(env="pendulum", noise="ou", exploration_noise=0.3), env)
+    td = TensorDict(action=torch.zeros(4000, 1), batch_size=[4000])
+    for state in noise.states:
+        td[state.name] = state.start((4000,))
+    assert noise(td)["action"].std() == pytest.approx(0.3 * 2 * 0.1, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +213,10 @@ def test_discrete_actions_are_refused(name, tmp_path):
         (DDPGConfig, {"exploration_noise": -1.0}),
         (TQCConfig, {"dropped": 25}),
         (REDQConfig, {"subset": 11}),
+        (CrossQConfig, {"target_tau": 0.005}),
+        (DiscreteSACConfig, {"target_entropy_weight": 1.0}),
+        (TQCConfig, {"target_entropy": "some"}),
+        (DDPGConfig, {"noise": "pink"}),
         (SACConfig, {"updates_per_step": 0.0001}),
         (SACConfig, {"n_step": 0}),
     ],
@@ -109,7 +227,7 @@ def test_settings_out_of_range(kind, wrong):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", CONTINUOUS)
 def test_they_learn_to_swing_up_a_pendulum(name, tmp_path):
     _, kind, train = RECIPES[name]
     more = {"critics": 3} if name == "redq" else {}

@@ -9,24 +9,36 @@ import torch
 
 from rl.core.errors import SpecError
 from rl.modules import IndependentNormal, TanhNormal, set_exploration_type
-from rl.trainers import DQNConfig, PPOConfig, load_checkpoint, make_env, train_dqn, train_ppo
+from rl.trainers import (
+    CrossQConfig,
+    DQNConfig,
+    PPOConfig,
+    load_checkpoint,
+    make_env,
+    train_crossq,
+    train_dqn,
+    train_ppo,
+)
 from rl.trainers._build.envs import env_options
-from rl.trainers.recipes.dqn import _train as dqn
 from rl.trainers.recipes.ppo._train import ppo_networks
+from rl.trainers.recipes.q_learning import _train as q_learning
 
 QUICK = {"eval_every": 10**6, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "hidden": (8,)}
 DQN = DQNConfig(**QUICK, env="CartPole-v1", total_frames=192, num_envs=2, frames_per_batch=32, minibatch_size=16,
                 learning_starts=64, gamma=0.9, buffer_size=500)  # fmt: skip
 PPO = PPOConfig(**QUICK, env="CartPole-v1", total_frames=256, num_envs=2, frames_per_batch=128, minibatch_size=64,
                 epochs=2, anneal=False)  # fmt: skip
+CROSSQ = CrossQConfig(**QUICK, env="pendulum", total_frames=192, frames_per_batch=32, minibatch_size=16,
+                      learning_starts=64, updates_per_step=0.25, critic_hidden=(8,))  # fmt: skip
 
 
 def stored(config, monkeypatch, tmp_path):
     """The replay buffer after a run, and the batches that were collected."""
     seen, batches = {}, []
-    make, remember = dqn.replay_buffer, dqn._Learner.remember
-    monkeypatch.setattr(dqn, "replay_buffer", lambda *args: seen.setdefault("buffer", make(*args)))
-    monkeypatch.setattr(dqn._Learner, "remember", lambda self, batch: (batches.append(batch), remember(self, batch)))
+    make, learner = q_learning._transitions, q_learning._Learner
+    remember = learner.remember
+    monkeypatch.setattr(q_learning, "_transitions", lambda *args: seen.setdefault("buffer", make(*args)))
+    monkeypatch.setattr(learner, "remember", lambda self, batch: (batches.append(batch), remember(self, batch)))
     train_dqn(config, out=tmp_path / str(config.n_step), display="none")
     return seen["buffer"][:], torch.cat(batches, 1)
 
@@ -52,8 +64,8 @@ def test_n_step_adds_up_the_rewards_of_an_episode(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("rate", "steps"), [(0.5, 16 * 5), (2, 64 * 5), (0.04, 1 * 5)])
 def test_updates_per_step(rate, steps, tmp_path, monkeypatch):
     count = []
-    descend = dqn.descend
-    monkeypatch.setattr(dqn, "descend", lambda *args: (count.append(1), descend(*args))[1])
+    descend = q_learning.descend
+    monkeypatch.setattr(q_learning, "descend", lambda *args: (count.append(1), descend(*args))[1])
     train_dqn(dataclasses.replace(DQN, updates_per_step=rate), out=tmp_path / "run", display="none")
     assert len(count) == steps  # five of six batches follow the first 64 frames
 
@@ -73,7 +85,11 @@ def test_options_that_do_not_fit_are_refused(config, change, message):
         dataclasses.replace(config, **change)
 
 
-@pytest.mark.parametrize(("train", "config"), [(train_ppo, PPO), (train_dqn, DQN)], ids=["ppo", "dqn"])
+@pytest.mark.parametrize(
+    ("train", "config"),
+    [(train_ppo, PPO), (train_dqn, DQN), (train_crossq, CROSSQ)],
+    ids=["ppo", "dqn", "crossq"],
+)
 def test_a_compiled_update_gives_the_same_weights(train, config, tmp_path, monkeypatch):
     compiled = []
     original = torch.compile
@@ -134,9 +150,9 @@ def test_the_clip_range_falls(tmp_path, monkeypatch):
     from rl.trainers.recipes.ppo import _train
 
     seen = []
-    call = _train._Learner.__call__
+    call = _train.PPOLearner.__call__
     monkeypatch.setattr(
-        _train._Learner, "__call__", lambda self, b: (seen.append(self._loss.clip_epsilon), call(self, b))[1]
+        _train.PPOLearner, "__call__", lambda self, b: (seen.append(self._loss.clip_epsilon), call(self, b))[1]
     )
     train_ppo(dataclasses.replace(PPO, total_frames=512, anneal_clip=True), out=tmp_path / "run", display="none")
     assert seen == pytest.approx([0.2, 0.15, 0.1, 0.05])

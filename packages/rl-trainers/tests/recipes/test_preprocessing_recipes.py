@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from rl.core.cli import main
-from rl.trainers import DQNConfig, PPOConfig, evaluate, load_checkpoint, load_run, train_dqn, train_ppo
+from rl.trainers import (
+    DiscreteSACConfig,
+    DQNConfig,
+    PPOConfig,
+    evaluate,
+    load_checkpoint,
+    load_run,
+    train_discrete_sac,
+    train_dqn,
+    train_ppo,
+)
 from rl.trainers._rng import seeds_of
 from rl.trainers.loggers._loggers import read_metrics
 
@@ -94,6 +104,9 @@ ATARI = {**SMALL, "env": "ALE/Pong-v5", "atari": True, "total_frames": 2000, "nu
         pytest.param(train_ppo, PPOConfig(**ATARI, frames_per_batch=400, minibatch_size=200, epochs=1), id="ppo"),
         pytest.param(train_dqn, DQNConfig(**ATARI, frames_per_batch=200, learning_starts=400, updates_per_step=0.01,
                                           minibatch_size=16, buffer_size=400), id="dqn"),
+        pytest.param(train_discrete_sac, DiscreteSACConfig(**ATARI, frames_per_batch=200, learning_starts=400,
+                                                           updates_per_step=0.01, minibatch_size=16, buffer_size=400),
+                     id="discrete-sac"),
     ],
 )  # fmt: skip
 def test_an_atari_game_is_trained_saved_resumed_and_evaluated(train, config, tmp_path):

@@ -17,15 +17,69 @@ def rl_components() -> Iterator[Component]:
     )
     yield Component(
         kind="recipe",
+        name="a2c",
+        target="rl.trainers.recipes.a2c._config:A2C",
+        summary="Advantage actor-critic: on-policy, discrete or continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="reinforce",
+        target="rl.trainers.recipes.reinforce._config:REINFORCE",
+        summary="REINFORCE with an optional baseline: on-policy, discrete or continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="impala",
+        target="rl.trainers.recipes.impala._config:IMPALA",
+        summary="V-trace actor-critic: batches of an older policy, discrete or continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="ppo-rnd",
+        target="rl.trainers.recipes.ppo_rnd._config:PPO_RND",
+        summary="PPO with random network distillation: exploration where rewards are rare.",
+    )
+    yield Component(
+        kind="recipe",
         name="dqn",
         target="rl.trainers.recipes.dqn._config:DQN",
         summary="Deep Q-learning: off-policy, discrete actions.",
     )
     yield Component(
         kind="recipe",
+        name="c51",
+        target="rl.trainers.recipes.c51._config:C51",
+        summary="Distributional deep Q-learning with fixed atoms: off-policy, discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="qrdqn",
+        target="rl.trainers.recipes.qrdqn._config:QRDQN",
+        summary="Quantile regression deep Q-learning: off-policy, discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="rainbow",
+        target="rl.trainers.recipes.rainbow._config:RAINBOW",
+        summary="Rainbow, six improvements of deep Q-learning: off-policy, discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
         name="sac",
         target="rl.trainers.recipes.sac._config:SAC",
         summary="Soft actor-critic: off-policy, bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="discrete-sac",
+        target="rl.trainers.recipes.discrete_sac._config:DISCRETE_SAC",
+        summary="Soft actor-critic: off-policy, discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="crossq",
+        target="rl.trainers.recipes.crossq._config:CROSSQ",
+        summary="CrossQ, soft actor-critic without target networks: off-policy, bounded continuous actions.",
     )
     yield Component(
         kind="recipe",

@@ -13,14 +13,32 @@ if TYPE_CHECKING:
     from rl.trainers._evaluate.loading import TrainedRun, evaluate, load_policy, load_run
     from rl.trainers._run.run import Run, TrainResult
     from rl.trainers._storage.checkpoint import load_checkpoint, save_checkpoint
+    from rl.trainers.recipes.a2c._config import A2CConfig
+    from rl.trainers.recipes.a2c._train import train_a2c
+    from rl.trainers.recipes.c51._config import C51Config
+    from rl.trainers.recipes.c51._train import train_c51
+    from rl.trainers.recipes.crossq._config import CrossQConfig
+    from rl.trainers.recipes.crossq._train import train_crossq
     from rl.trainers.recipes.ddpg._config import DDPGConfig
     from rl.trainers.recipes.ddpg._train import train_ddpg
+    from rl.trainers.recipes.discrete_sac._config import DiscreteSACConfig
+    from rl.trainers.recipes.discrete_sac._train import train_discrete_sac
     from rl.trainers.recipes.dqn._config import DQNConfig
     from rl.trainers.recipes.dqn._train import train_dqn
+    from rl.trainers.recipes.impala._config import ImpalaConfig
+    from rl.trainers.recipes.impala._train import train_impala
     from rl.trainers.recipes.ppo._config import PPOConfig
     from rl.trainers.recipes.ppo._train import train_ppo
+    from rl.trainers.recipes.ppo_rnd._config import PPORNDConfig
+    from rl.trainers.recipes.ppo_rnd._train import train_ppo_rnd
+    from rl.trainers.recipes.qrdqn._config import QRDQNConfig
+    from rl.trainers.recipes.qrdqn._train import train_qrdqn
+    from rl.trainers.recipes.rainbow._config import RainbowConfig
+    from rl.trainers.recipes.rainbow._train import train_rainbow
     from rl.trainers.recipes.redq._config import REDQConfig
     from rl.trainers.recipes.redq._train import train_redq
+    from rl.trainers.recipes.reinforce._config import ReinforceConfig
+    from rl.trainers.recipes.reinforce._train import train_reinforce
     from rl.trainers.recipes.sac._config import SACConfig
     from rl.trainers.recipes.sac._train import train_sac
     from rl.trainers.recipes.td3._config import TD3Config
@@ -29,12 +47,21 @@ if TYPE_CHECKING:
     from rl.trainers.recipes.tqc._train import train_tqc
 
 __all__ = [
+    "A2CConfig",
+    "C51Config",
+    "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
+    "DiscreteSACConfig",
     "Evaluator",
+    "ImpalaConfig",
     "PPOConfig",
+    "PPORNDConfig",
+    "QRDQNConfig",
     "REDQConfig",
+    "RainbowConfig",
     "Recipe",
+    "ReinforceConfig",
     "Run",
     "RunConfig",
     "SACConfig",
@@ -49,10 +76,19 @@ __all__ = [
     "load_run",
     "make_env",
     "save_checkpoint",
+    "train_a2c",
+    "train_c51",
+    "train_crossq",
     "train_ddpg",
+    "train_discrete_sac",
     "train_dqn",
+    "train_impala",
     "train_ppo",
+    "train_ppo_rnd",
+    "train_qrdqn",
+    "train_rainbow",
     "train_redq",
+    "train_reinforce",
     "train_sac",
     "train_td3",
     "train_tqc",
@@ -69,6 +105,14 @@ __getattr__, __dir__ = lazy_exports(
         "rl.trainers._evaluate.evaluator": ["Evaluator"],
         "rl.trainers._evaluate.loading": ["TrainedRun", "evaluate", "load_policy", "load_run"],
         "rl.trainers.recipes.ppo._train": ["train_ppo"],
+        "rl.trainers.recipes.a2c._config": ["A2CConfig"],
+        "rl.trainers.recipes.a2c._train": ["train_a2c"],
+        "rl.trainers.recipes.impala._config": ["ImpalaConfig"],
+        "rl.trainers.recipes.impala._train": ["train_impala"],
+        "rl.trainers.recipes.ppo_rnd._config": ["PPORNDConfig"],
+        "rl.trainers.recipes.ppo_rnd._train": ["train_ppo_rnd"],
+        "rl.trainers.recipes.reinforce._config": ["ReinforceConfig"],
+        "rl.trainers.recipes.reinforce._train": ["train_reinforce"],
         "rl.trainers.recipes.sac._config": ["SACConfig"],
         "rl.trainers.recipes.sac._train": ["train_sac"],
         "rl.trainers.recipes.tqc._config": ["TQCConfig"],
@@ -78,7 +122,17 @@ __getattr__, __dir__ = lazy_exports(
         "rl.trainers.recipes.td3._config": ["TD3Config"],
         "rl.trainers.recipes.td3._train": ["train_td3"],
         "rl.trainers.recipes.ddpg._config": ["DDPGConfig"],
+        "rl.trainers.recipes.crossq._config": ["CrossQConfig"],
+        "rl.trainers.recipes.crossq._train": ["train_crossq"],
+        "rl.trainers.recipes.discrete_sac._config": ["DiscreteSACConfig"],
+        "rl.trainers.recipes.discrete_sac._train": ["train_discrete_sac"],
         "rl.trainers.recipes.ddpg._train": ["train_ddpg"],
+        "rl.trainers.recipes.c51._config": ["C51Config"],
+        "rl.trainers.recipes.c51._train": ["train_c51"],
+        "rl.trainers.recipes.qrdqn._config": ["QRDQNConfig"],
+        "rl.trainers.recipes.qrdqn._train": ["train_qrdqn"],
+        "rl.trainers.recipes.rainbow._config": ["RainbowConfig"],
+        "rl.trainers.recipes.rainbow._train": ["train_rainbow"],
         "rl.trainers.recipes.ppo._config": ["PPOConfig"],
         "rl.trainers._config.recipe": ["Recipe"],
         "rl.trainers._run.run": ["Run", "TrainResult"],

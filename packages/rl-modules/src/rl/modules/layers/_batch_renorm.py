@@ -71,19 +71,28 @@ class BatchRenorm1d(nn.Module):
                 f" {momentum}, {eps}, {max_r} and {max_d}"
             )
         self.momentum, self.eps, self.max_r, self.max_d, self.smooth = momentum, eps, max_r, max_d, smooth
-        self.weight = nn.Parameter(torch.ones(self.num_features, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(self.num_features, device=device, dtype=dtype))
-        self.register_buffer("running_mean", torch.zeros(self.num_features, device=device, dtype=dtype))
-        self.register_buffer("running_var", torch.ones(self.num_features, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(self.num_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(self.num_features, device=device, dtype=dtype))
+        self.register_buffer("running_mean", torch.empty(self.num_features, device=device, dtype=dtype))
+        self.register_buffer("running_var", torch.empty(self.num_features, device=device, dtype=dtype))
         self.register_buffer("num_batches_tracked", torch.tensor(0, device=device))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set parameters and running statistics to their start."""
+        with torch.no_grad():
+            for ones in (self.weight, self.running_var):
+                ones.fill_(1)
+            for zeros in (self.bias, self.running_mean, self.num_batches_tracked):
+                zeros.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize; in training mode, with the statistics of the batch, which update the running ones.
 
         Raises:
-            ShapeError: if there is no batch dimension, or the last dimension is not `num_features`.
+            ShapeError: if there is no batch dimension in training mode, or the last dimension is not `num_features`.
         """
-        if x.ndim < 2 or x.shape[-1] != self.num_features:
+        if x.ndim < 1 + self.training or x.shape[-1] != self.num_features:
             raise ShapeError(f"BatchRenorm1d expects [*B, {self.num_features}], got {tuple(x.shape)}")
         running_std = (self.running_var + self.eps).sqrt()
         if not self.training:

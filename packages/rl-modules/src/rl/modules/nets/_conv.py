@@ -156,22 +156,7 @@ class ConvNet(_Convolutions):
 class Conv3dNet(_Convolutions):
     """Three-dimensional convolutions with activations, and one flat feature vector in the end.
 
-    Args:
-        in_features: channels of the input; found out at the first call if None.
-        depth: number of convolutions, if it follows from no list.
-        num_cells: channels of each convolution.
-        kernel_sizes: of each, or one for all.
-        strides: of each, or one for all.
-        paddings: of each, or one for all.
-        activation_class: activation after each convolution.
-        activation_kwargs: its arguments.
-        norm_class: before each activation; none if None. The one required argument that `norm_kwargs` leaves out is
-            the number of channels; a lazy class has none.
-        norm_kwargs: its further arguments.
-        bias_last_layer: whether the last convolution has a bias.
-        aggregator_class: from ``[N, C, D, H, W]`` to ``[N, F]``; flattens if None.
-        aggregator_kwargs: its arguments.
-        device: where the parameters are made.
+    The arguments are those of `ConvNet`; an `aggregator_class` maps ``[N, C, D, H, W]`` to ``[N, F]``.
 
     Shapes: floating-point pixels ``[*B, C, D, H, W]`` to ``[*B, F]``, whatever the number of batch dimensions.
 

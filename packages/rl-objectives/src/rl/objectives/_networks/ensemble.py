@@ -122,5 +122,5 @@ class FrozenCall:
         self._module = _Parameters(call)
 
     def __call__(self, entries: Mapping[NestedKey, Tensor], size: torch.Size) -> list[Tensor]:
-        fixed = {name: parameter.detach() for name, parameter in self._module.named_parameters()}
-        return torch.func.functional_call(self._module, fixed, (entries, size))
+        fixed = {name: parameter.detach() for name, parameter in self._module.named_parameters(remove_duplicate=False)}
+        return torch.func.functional_call(self._module, fixed, (entries, size), tie_weights=False)

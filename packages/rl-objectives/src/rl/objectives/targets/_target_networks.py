@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from itertools import chain
 from typing import Any, TypeVar, final
 
 import torch
@@ -19,16 +18,15 @@ __all__ = ["HardUpdate", "SoftUpdate", "make_target"]
 M = TypeVar("M", bound=nn.Module)
 
 
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    return chain(module.parameters(), module.buffers())
-
-
-def _refuse_lazy(module: nn.Module, owner: str) -> None:
-    if any(is_lazy(tensor) for tensor in _tensors(module)):
+def _tensors(module: nn.Module, owner: str) -> list[Tensor]:
+    """Parameters and buffers; raises if one has no shape yet."""
+    found = [*module.parameters(), *module.buffers()]
+    if any(map(is_lazy, found)):
         raise ContractError(
             f"{owner} got a network whose parameters have no shape yet, so it cannot be copied: call the network once"
             " on a batch before"
         )
+    return found
 
 
 def make_target(module: M, owner: str) -> M:
@@ -46,7 +44,7 @@ def make_target(module: M, owner: str) -> M:
         >>> any(p.requires_grad for p in target.parameters())
         False
     """
-    _refuse_lazy(module, owner)
+    _tensors(module, owner)
     return deepcopy(module).requires_grad_(requires_grad=False)
 
 
@@ -66,9 +64,7 @@ class _Update:
             source = children.get(name.removeprefix("target_"))
             if not name.startswith("target_") or source is None:
                 continue
-            for module in (source, target):
-                _refuse_lazy(module, type(self).__name__)
-            copies, originals = list(_tensors(target)), list(_tensors(source))
+            copies, originals = (_tensors(one, type(self).__name__) for one in (target, source))
             if [one.shape for one in copies] != [one.shape for one in originals]:
                 raise ShapeError(
                     f"{type(self).__name__}: {name.removeprefix('target_')} and {name} of {type(self._loss).__name__}"

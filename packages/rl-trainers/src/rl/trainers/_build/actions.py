@@ -11,13 +11,13 @@ from torch.distributions import Bernoulli, Independent
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import NestedKey, key_str
+from rl.core.keys import ACTION, NestedKey, key_str
 from rl.core.specs import Binary, Bounded, Categorical, MultiCategorical, OneHot, Unbounded
 from rl.modules import Categorical as CategoricalDistribution
 from rl.modules import IndependentNormal, OneHotCategorical, TanhNormal
 from rl.trainers._build.networks import action_of, described, yaml_key
 
-__all__ = ["ActionDistribution", "BinaryVector", "CategoricalVector", "distribution_of"]
+__all__ = ["ActionDistribution", "BinaryVector", "CategoricalVector", "distribution_of", "single_choice"]
 
 
 class CategoricalVector(Independent):  # pyright: ignore[reportMissingTypeArgument]  # not generic in older torch
@@ -94,7 +94,7 @@ class ActionDistribution:
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def distribution_of(env: Env) -> ActionDistribution:
+def distribution_of(env: Env, recipe: str) -> ActionDistribution:
     """The distribution that fits an environment's action.
 
     | action | distribution |
@@ -104,6 +104,10 @@ def distribution_of(env: Env) -> ActionDistribution:
     | `Binary` ``[n]`` | `BinaryVector` |
     | `Bounded` ``[n]``, float32 or float64 | tanh-normal |
     | `Unbounded` ``[n]``, float32 or float64 | normal |
+
+    Args:
+        env: the environment.
+        recipe: name for messages.
 
     Raises:
         SpecError: if the action is of another kind, or bounded on one side.
@@ -128,12 +132,12 @@ def distribution_of(env: Env) -> ActionDistribution:
         if (spec.low.isfinite() & spec.high.isfinite()).all():
             return ActionDistribution(key, spec, spec.shape[0], ["loc", "scale"], TanhNormal)
         raise SpecError(
-            f"ppo trains actions that are bounded on both sides or not at all; {key_str(key)} of {type(env).__name__}"
+            f"{recipe} trains actions that are bounded on both sides or not at all; {key_str(key)} of {type(env).__name__}"
             f" is in [{spec.low.tolist()}, {spec.high.tolist()}]: set bounds with --transform"
             f" 'clip:{{in_keys_inv: [{yaml_key(key)}], low: LOW, high: HIGH}}'"
         )
     raise SpecError(
-        "ppo trains one choice (Categorical, OneHot), vectors of choices (MultiCategorical, Binary) and vectors of"
+        f"{recipe} trains one choice (Categorical, OneHot), vectors of choices (MultiCategorical, Binary) and vectors of"
         f" float32 or float64 (Bounded, Unbounded); {key_str(key)} of {type(env).__name__} is {described(spec)}: {_remedy(key, spec)}"
     )
 
@@ -148,3 +152,31 @@ def _remedy(key: NestedKey, spec: Any) -> str:
     if not dims:
         return f"make it a vector with --transform 'unsqueeze:{{dim: -1, {keys}}}'"
     return "make the environment with actions of float32"
+
+
+def single_choice(env: Env, recipe: str) -> Any:
+    """Spec of an action that is one choice of several: `Categorical` or `OneHot`.
+
+    Raises:
+        SpecError: if the action is of another kind, or not under ``action``.
+    """
+    key, spec = action_of(env)
+    choice = type(spec) is OneHot or (type(spec) is Categorical and not spec.shape)
+    if not choice or key != ACTION:
+        raise SpecError(
+            f"{recipe} trains one choice (Categorical, OneHot) under {ACTION!r}; {key_str(key)} of"
+            f" {type(env).__name__} is {described(spec)}: {_remedy_for_choice(key, spec)}"
+        )
+    return spec
+
+
+def _remedy_for_choice(key: NestedKey, spec: Any) -> str:
+    """How to train with another action."""
+    floats = type(spec) in (Bounded, Unbounded) and spec.dtype in (torch.float32, torch.float64)
+    remedies: list[str] = []
+    if len(spec.shape) == 1 and (floats or type(spec) in (OneHot, MultiCategorical, Binary)):
+        remedies.append("train it with ppo")
+    if key == ACTION and floats and type(spec) is Bounded and spec.shape in (torch.Size(), torch.Size([1])):
+        flat = f"--transform 'squeeze:{{dim: -1, in_keys_inv: [{ACTION}]}}' " if spec.shape else ""
+        remedies.append(f"choose among five values with {flat}--transform 'action-discretizer:{{num_intervals: 5}}'")
+    return ", or ".join(remedies) or "convert it with a transform of your own (--transform module:Class)"

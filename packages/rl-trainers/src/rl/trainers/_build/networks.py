@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from rl.core.specs import Categorical, TensorSpec
 from rl.modules import MLP, ConvNet, orthogonal_init
 
 __all__ = [
+    "ACTIVATIONS",
     "EPISODE_REWARD",
     "action_of",
     "described",
@@ -117,6 +118,9 @@ def network(
     in_features: int | None = None,
     layout: str = "auto",
     action: Any = None,
+    layer_class: Any = nn.Linear,
+    body: Callable[[int], nn.Module] | None = None,
+    scale_bytes: bool = True,
 ) -> nn.Module:
     """An MLP from an environment's observations, which first go through convolutions if they are images.
 
@@ -131,17 +135,22 @@ def network(
         in_features: width of an input that takes the place of the observations.
         layout: how observations with two or more dimensions are read; a name of `rl.trainers._config.fields.LAYOUTS`.
         action: spec of a vector of bounded floats that is a further input, scaled to [-1, 1]; none if None.
+        layer_class: makes the layers of the MLP, called like `torch.nn.Linear`.
+        body: makes the network that takes the place of the MLP from the width of its input; then `out_features`,
+            `hidden`, `activation` and `layer_class` are not read.
+        scale_bytes: divide images of bytes by 255; not for images that come normalized.
 
     Shapes: the observations, in order of `observations_of`, and the action to ``[*B, out_features]``.
 
     Raises:
         SpecError: if `layout` does not say how to read an observation.
     """
-    parts = [] if in_features is not None else _parts(env, layout)
+    parts = [] if in_features is not None else _parts(env, layout, scale_bytes=scale_bytes)
     if action is not None:
         parts.append(_Scaled(action.low, action.high))
     width = sum(part.width for part in parts) if in_features is None else in_features
-    mlp = MLP(width, out_features, num_cells=list(hidden), activation_class=ACTIVATIONS[activation])
+    layers: dict[str, Any] = {"activation_class": ACTIVATIONS[activation], "layer_class": layer_class}
+    mlp = MLP(width, out_features, num_cells=list(hidden), **layers) if body is None else body(width)
     whole = mlp if not parts or _is_plain(parts) else _Network(parts, mlp)
     if last_gain is not None:
         orthogonal_init(whole, math.sqrt(2), last_gain)
@@ -187,9 +196,12 @@ def readings_of(env: Env, layout: str = "auto") -> dict[NestedKey, str]:
     return {key: _reading(key, spec, tuple(spec.shape[batch:]), layout) for key, spec in observations_of(env).items()}
 
 
-def _parts(env: Env, layout: str) -> list[Any]:
+def _parts(env: Env, layout: str, *, scale_bytes: bool = True) -> list[Any]:
     batch = len(env.batch_size)
-    return [_part(key, spec, tuple(spec.shape[batch:]), layout) for key, spec in observations_of(env).items()]
+    return [
+        _part(key, spec, tuple(spec.shape[batch:]), layout, scale_bytes=scale_bytes)
+        for key, spec in observations_of(env).items()
+    ]
 
 
 def _is_plain(parts: Sequence[Any]) -> bool:
@@ -266,7 +278,7 @@ class _Image(nn.Module):
         return self.conv(x.to(torch.float32) * self.scale)
 
 
-def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str) -> Any:
+def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str, *, scale_bytes: bool) -> Any:
     """The encoder of one observation."""
     reading = _reading(key, spec, shape, layout)
     if reading == "index":
@@ -274,7 +286,7 @@ def _part(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str)
         return _Choice(int(spec.n))
     if reading == "vector":
         return _Vector(len(shape), math.prod(shape), spec.dtype)
-    return _Image(shape, spec.dtype, channels_last=reading == "channels-last")
+    return _Image(shape, spec.dtype if scale_bytes else None, channels_last=reading == "channels-last")
 
 
 def _reading(key: NestedKey, spec: TensorSpec, shape: tuple[int, ...], layout: str) -> str:

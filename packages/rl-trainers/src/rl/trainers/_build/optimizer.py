@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["adam", "clip_gradients", "descend", "set_learning_rate"]
+__all__ = ["adam", "clip_gradients", "descend", "optimizer_by_name", "set_learning_rate"]
 
 
 def adam(parameters: Iterable[Tensor], learning_rate: float, eps: float = 1e-5) -> torch.optim.Adam:
@@ -23,6 +23,22 @@ def adam(parameters: Iterable[Tensor], learning_rate: float, eps: float = 1e-5) 
     """
     trained = [p for p in parameters if p.requires_grad]
     return torch.optim.Adam(trained, lr=learning_rate, eps=eps, fused=True)
+
+
+def optimizer_by_name(name: str, parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+    """`adam`, or RMSprop with the constants of Stable-Baselines3.
+
+    Tieleman and Hinton, "Lecture 6.5 - RMSProp", 2012.
+
+    Args:
+        name: ``"adam"`` or ``"rmsprop"``.
+        parameters: the trained parameters; those without gradient are skipped.
+        learning_rate: step size.
+    """
+    if name == "adam":
+        return adam(parameters, learning_rate)
+    trained = [p for p in parameters if p.requires_grad]
+    return torch.optim.RMSprop(trained, lr=learning_rate, alpha=0.99, eps=1e-5, foreach=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

@@ -51,7 +51,7 @@ def read_presets(target: str) -> dict[str, Preset]:
             tuple(entry["seeds"]),
             tuple(entry["returns"]),
         )
-        for name, entry in yaml.safe_load(text).items()
+        for name, entry in (yaml.safe_load(text) or {}).items()
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -202,6 +202,19 @@ class OffPolicyLoss(LossModule):
         )
 
     # ---- losses
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        """The parameters of the critics, without those of target networks: for an optimizer of their own.
+
+        Example:
+            >>> from tensordict.nn import TensorDictModule
+            >>> from rl.objectives import DDPGLoss
+            >>> actor = TensorDictModule(nn.Linear(3, 1), ["observation"], ["action"])
+            >>> critic = TensorDictModule(nn.Linear(1, 1), ["action"], ["state_action_value"])
+            >>> [tuple(one.shape) for one in DDPGLoss(actor, critic).critic_parameters()]
+            [(1, 1), (1,)]
+        """
+        return self._critics().parameters()
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Compute all losses of a batch, and write ``td_error`` into the batch.

@@ -14,6 +14,7 @@ from rl.core.keys import NestedKey
 from rl.objectives import _foreign
 from rl.objectives._batch.mask import scalar
 from rl.objectives._networks.calls import NetworkCall
+from rl.objectives._networks.ensemble import Ensemble, FrozenCall
 from rl.objectives.functional import smoothed_action
 from rl.objectives.functional._regression import is_number, reduce
 from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss
@@ -63,7 +64,7 @@ class TD3Loss(OffPolicyLoss):
         >>> loss.critic_loss(batch)["loss_qvalue"].backward()
     """
 
-    qvalue_network: nn.Module
+    qvalue_network: Ensemble
     target_qvalue_network: nn.Module | None
 
     def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
@@ -106,6 +107,8 @@ class TD3Loss(OffPolicyLoss):
         action = {"action": self._keys["action"]}
         self._policy = NetworkCall(self.actor_network, action)
         self._target_policy = NetworkCall(self.target_actor_network or self.actor_network, action)
+        value = {"state_action_value": self._keys["state_action_value"]}
+        self._first_critic = FrozenCall(NetworkCall(self.qvalue_network.members[0], value))
         return self._policy.in_keys
 
     def _writes(self) -> tuple[Key, ...]:
@@ -119,7 +122,7 @@ class TD3Loss(OffPolicyLoss):
 
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
         (action,) = self._policy(batch.entries, batch.size)
-        value = self._values(self._frozen_critic, batch.entries, action, batch.size)[0]
+        (value,) = self._first_critic({**batch.entries, **self._acted(action)}, batch.size)
         return {"loss_actor": reduce(-value.squeeze(-1), self.reduction, batch.mask)}
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from rl.trainers._config.fields import check
-from rl.trainers._config.recipe import Recipe
-from rl.trainers.recipes.off_policy._config import OffPolicyConfig
+from rl.trainers.recipes.off_policy._config import DeterministicConfig, off_policy_recipe
 
 __all__ = ["DDPG", "DDPGConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDPGConfig(OffPolicyConfig):
+class DDPGConfig(DeterministicConfig):
     """Deep deterministic policy gradient; bounded continuous actions only.
 
     Lillicrap et al., "Continuous control with deep reinforcement learning", 2016.
-
-    Args:
-        exploration_noise: standard deviation of the noise on actions, in half widths of their bounds.
 
     Raises:
         SpecError: if a value is out of its range.
@@ -28,17 +24,7 @@ class DDPGConfig(OffPolicyConfig):
         0.005
     """
 
-    learning_rate: float = 1e-3
-    exploration_noise: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, {"exploration_noise": (lambda x: x >= 0, "0 or more")})
+    recipe: ClassVar[str] = "ddpg"
 
 
-DDPG = Recipe(
-    name="ddpg",
-    config=DDPGConfig,
-    train="rl.trainers.recipes.ddpg._train:train_ddpg",
-    policy="rl.trainers.recipes.ddpg._train:ddpg_policy",
-)
+DDPG = off_policy_recipe(DDPGConfig)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.fields import check, in_range, one_of, positive
+from rl.trainers._config.recipe import Recipe
 
-__all__ = ["OffPolicyConfig"]
+__all__ = ["DeterministicConfig", "OffPolicyConfig", "SoftConfig", "off_policy_recipe"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig(RunConfig):
-    """Off-policy actor-critic for bounded continuous actions.
+    """Off-policy actor-critic.
 
     Args:
         frames_per_batch: frames collected between two rounds of updates; `num_envs` divides it.
@@ -25,10 +27,13 @@ class OffPolicyConfig(RunConfig):
         n_step: steps whose rewards are added up in the target.
         learning_starts: frames with random actions before the first update.
         learning_rate: of Adam, for actor and critics.
-        target_tau: the target networks move this far towards the trained ones after each gradient step.
+        target_tau: the target networks move this far towards the trained ones after each gradient step of the actor.
         hidden: widths of the hidden layers of all networks.
         activation: relu or tanh.
         max_grad_norm: gradients of actor and critics are scaled down to this norm; 0 leaves them.
+
+    Attributes:
+        recipe: name of the recipe, which a subclass sets.
 
     Raises:
         SpecError: if a value is out of its range.
@@ -38,6 +43,7 @@ class OffPolicyConfig(RunConfig):
         256
     """
 
+    recipe: ClassVar[str]
     env: str = "Pendulum-v1"
     total_frames: int = 20_000
     frames_per_batch: int = 64
@@ -81,3 +87,80 @@ class OffPolicyConfig(RunConfig):
                 "max_grad_norm": (lambda norm: norm >= 0, "0 or more"),
             },
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftConfig(OffPolicyConfig):
+    """Off-policy actor-critic with an entropy bonus, whose temperature is learned.
+
+    Args:
+        alpha_init: first temperature.
+        fixed_alpha: keep it.
+        target_entropy: entropy of the policy in nats that the temperature is learned for; auto is minus the number of
+            action dimensions.
+
+    Raises:
+        SpecError: if a value is out of its range.
+    """
+
+    alpha_init: float = 1.0
+    fixed_alpha: bool = False
+    target_entropy: float | str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(
+            self,
+            {
+                "alpha_init": (positive, "above 0"),
+                "target_entropy": (lambda x: x == "auto" or not isinstance(x, str), "auto or a number of nats"),
+            },
+        )
+
+    @property
+    def temperature(self) -> dict[str, Any]:
+        """The arguments of the loss that concern the temperature."""
+        return {name: getattr(self, name) for name in ("alpha_init", "fixed_alpha", "target_entropy")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeterministicConfig(OffPolicyConfig):
+    """Off-policy actor-critic with a deterministic policy, which explores by noise on its actions.
+
+    Args:
+        noise: normal, or ou for an Ornstein-Uhlenbeck process with theta 0.15 and time step 0.01, which is correlated
+            from step to step.
+        exploration_noise: standard deviation of the noise (ou: volatility of the process), in half widths of the
+            action's bounds.
+
+    Raises:
+        SpecError: if a value is out of its range.
+    """
+
+    learning_rate: float = 1e-3
+    noise: str = "normal"
+    exploration_noise: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(
+            self,
+            {"noise": one_of("normal", "ou"), "exploration_noise": (lambda x: x >= 0, "0 or more")},
+        )
+
+
+def off_policy_recipe(config: type[OffPolicyConfig]) -> Recipe:
+    """The recipe of a config: ``train_NAME`` and ``NAME_policy`` of ``rl.trainers.recipes.NAME._train``.
+
+    Args:
+        config: its `recipe` is the name of the recipe, where ``-`` is ``_`` in the names above.
+    """
+    name = config.recipe.replace("-", "_")
+    module = f"rl.trainers.recipes.{name}"
+    return Recipe(
+        name=config.recipe,
+        config=config,
+        train=f"{module}._train:train_{name}",
+        policy=f"{module}._train:{name}_policy",
+        presets=f"{module}:presets.yaml",
+    )

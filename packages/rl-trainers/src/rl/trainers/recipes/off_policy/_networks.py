@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
-from tensordict.nn import TensorDictModule
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, key_str
 from rl.core.specs import Bounded
-from rl.modules import ProbabilisticActor, TanhNormal
+from rl.modules import AdditiveGaussianModule, OrnsteinUhlenbeckProcessModule, ProbabilisticActor, TanhNormal
 from rl.trainers._build.networks import action_of, described, network, observations_of
-from rl.trainers.recipes.off_policy._config import OffPolicyConfig
+from rl.trainers.recipes.off_policy._config import DeterministicConfig, OffPolicyConfig
 
-__all__ = ["bounded_action", "critic", "deterministic_actor", "gaussian_actor"]
+__all__ = ["body", "bounded_action", "critic", "deterministic_actor", "exploration_noise", "gaussian_actor"]
 
 #: limits of the logarithm of a standard deviation
 LEAST, MOST = -20.0, 2.0
 
 
-def bounded_action(env: Env, recipe: str) -> tuple[NestedKey, Any]:
+def bounded_action(config: OffPolicyConfig, env: Env) -> tuple[NestedKey, Any]:
     """Key and spec of the action.
 
     Raises:
@@ -33,8 +32,8 @@ def bounded_action(env: Env, recipe: str) -> tuple[NestedKey, Any]:
     floats = type(spec) is Bounded and spec.dtype in (torch.float32, torch.float64)
     if not floats or len(spec.shape) != 1 or not bool((spec.low.isfinite() & spec.high.isfinite()).all()):
         raise SpecError(
-            f"{recipe} trains vectors of bounded floats; {key_str(key)} of {type(env).__name__} is {described(spec)}:"
-            " train discrete actions with dqn or ppo, or set bounds with --transform"
+            f"{config.recipe} trains vectors of bounded floats; {key_str(key)} of {type(env).__name__} is"
+            f" {described(spec)}: train discrete actions with discrete-sac, dqn or ppo, or set bounds with --transform"
         )
     return key, spec
 
@@ -66,18 +65,34 @@ class _Squashed(nn.Module):
         return self.middle + self.reach * self.body(*observations).tanh()
 
 
-def _body(config: OffPolicyConfig, env: Env, **settings: Any) -> nn.Module:
-    make = partial(network, env, hidden=config.hidden, activation=config.activation, last_gain=None)
-    return make(layout=config.observation_layout, device=config.device, **settings)
+def body(config: OffPolicyConfig, env: Env, **settings: Any) -> nn.Module:
+    """The network that `config` describes; `settings` are other arguments of `network`."""
+    described: dict[str, Any] = {
+        "hidden": config.hidden,
+        "activation": config.activation,
+        "last_gain": None,
+        "layout": config.observation_layout,
+        "device": config.device,
+    }
+    return network(env, **{**described, **settings})
 
 
-def gaussian_actor(config: OffPolicyConfig, env: Env, recipe: str) -> ProbabilisticActor:
-    """Tanh-normal policy: reads observations, writes ``action``."""
-    key, spec = bounded_action(env, recipe)
-    body = _Gaussian(_body(config, env, out_features=2 * spec.shape[0])).to(config.device)
+def gaussian_actor(config: OffPolicyConfig, env: Env, **settings: Any) -> ProbabilisticActor:
+    """Untrained tanh-normal policy: reads observations, writes ``action``.
+
+    Args:
+        config: the settings.
+        env: its specs decide input and output.
+        settings: other arguments of `network`.
+
+    Raises:
+        SpecError: if the environment's action is no vector of bounded floats.
+    """
+    key, spec = bounded_action(config, env)
+    net = _Gaussian(body(config, env, out_features=2 * spec.shape[0], **settings)).to(config.device)
     params: list[Any] = ["loc", "scale"]
     return ProbabilisticActor(
-        TensorDictModule(body, in_keys=list(observations_of(env)), out_keys=params),
+        TensorDictModule(net, in_keys=list(observations_of(env)), out_keys=params),
         in_keys=params,
         out_keys=[key],
         spec=spec,
@@ -85,15 +100,30 @@ def gaussian_actor(config: OffPolicyConfig, env: Env, recipe: str) -> Probabilis
     )
 
 
-def deterministic_actor(config: OffPolicyConfig, env: Env, recipe: str) -> TensorDictModule:
-    """Policy that writes ``action``, squashed to its bounds."""
-    key, spec = bounded_action(env, recipe)
-    body = _Squashed(_body(config, env, out_features=spec.shape[0]), spec.low, spec.high).to(config.device)
-    return TensorDictModule(body, in_keys=list(observations_of(env)), out_keys=[key])
+def deterministic_actor(config: OffPolicyConfig, env: Env) -> TensorDictModule:
+    """Untrained deterministic policy: reads observations, writes ``action`` within its bounds.
+
+    Raises:
+        SpecError: if the environment's action is no vector of bounded floats.
+    """
+    key, spec = bounded_action(config, env)
+    net = _Squashed(body(config, env, out_features=spec.shape[0]), spec.low, spec.high).to(config.device)
+    return TensorDictModule(net, in_keys=list(observations_of(env)), out_keys=[key])
 
 
-def critic(config: OffPolicyConfig, env: Env, recipe: str, out_features: int = 1) -> TensorDictModule:
+def exploration_noise(config: DeterministicConfig, env: Env) -> TensorDictModuleBase:
+    """Noise on the actions of the training policy."""
+    key, spec = bounded_action(config, env)
+    sigma = config.exploration_noise * float((spec.high - spec.low).max() / 2)
+    if config.noise == "ou":
+        module = OrnsteinUhlenbeckProcessModule(spec, eps_end=1.0, sigma=sigma, action_key=key)
+    else:
+        module = AdditiveGaussianModule(spec, sigma_init=sigma, sigma_end=sigma, annealing_num_steps=1, action_key=key)
+    return module.to(config.device)
+
+
+def critic(config: OffPolicyConfig, env: Env, out_features: int = 1, **settings: Any) -> TensorDictModule:
     """Critic of observations and action: writes ``state_action_value`` ``[*B, out_features]``."""
-    key, spec = bounded_action(env, recipe)
-    body = _body(config, env, out_features=out_features, action=spec)
-    return TensorDictModule(body, in_keys=[*observations_of(env), key], out_keys=["state_action_value"])
+    key, spec = bounded_action(config, env)
+    net = body(config, env, out_features=out_features, action=spec, **settings)
+    return TensorDictModule(net, in_keys=[*observations_of(env), key], out_keys=["state_action_value"])

@@ -46,10 +46,11 @@ def train_off_policy(
     Args:
         recipe: the recipe.
         config: its settings.
-        make_policy: the policy that is trained and evaluated, for settings and environment.
+        make_policy: the policy that is trained and evaluated, for settings and environment. It stays in the mode
+            (training or evaluation) that it has, except for the losses of the actor.
         make_loss: the loss, for settings, environment and policy.
         make_noise: exploration that follows the policy; the policy explores by itself if None.
-        actor_every: gradient steps of the critics for each of the actor.
+        actor_every: gradient steps of the critics for each of the actor, with which the targets move.
         betas: of Adam.
         options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
@@ -107,11 +108,12 @@ class _Learner:
         self, config: OffPolicyConfig, loss: Any, buffer: ReplayBuffer, actor_every: int, betas: tuple[float, float]
     ) -> None:
         self._config, self._buffer, self._every = config, buffer, actor_every
-        self._both = compile_with_warmup(loss) if config.compile else loss
-        self._critic_loss = compile_with_warmup(loss.critic_loss) if config.compile else loss.critic_loss
+        self._actor = loss.actor_network
+        self._critic_loss: Any = compile_with_warmup(loss.critic_loss) if config.compile else loss.critic_loss
+        self._actor_loss: Any = compile_with_warmup(loss.actor_loss) if config.compile else loss.actor_loss
         self._keys = [*loss.in_keys, (NEXT, TERMINATED)]
         self._informed = isinstance(buffer, TensorDictReplayBuffer)
-        critics = {id(one) for one in loss._critics().parameters()}  # noqa: SLF001
+        critics = {id(one) for one in loss.critic_parameters()}
         self._critics = [one for one in loss.parameters() if id(one) in critics]
         self._others = [one for one in loss.parameters() if id(one) not in critics]
         self._optimizers = [adam(group, config.learning_rate, eps=1e-8) for group in (self._critics, self._others)]
@@ -135,8 +137,8 @@ class _Learner:
             batch = self._buffer.sample()
             self._count += 1
             both = self._count % self._every == 0
-            out = self._both(batch) if both else self._critic_loss(batch)
-            losses = [out.get(name) for name in out.keys() if name.startswith("loss")]
+            out = self._losses(batch, both=both)
+            losses = [value for name, value in out.items() if name.startswith("loss")]
             torch.stack(losses).sum().backward()
             for optimizer, group in zip(
                 self._optimizers[: 2 if both else 1], (self._critics, self._others), strict=False
@@ -145,12 +147,22 @@ class _Learner:
                     clip_gradients(group, config.max_grad_norm)
                 optimizer.step()
                 optimizer.zero_grad()
-            if self._target is not None:
+            if both and self._target is not None:
                 self._target.step()
             if self._informed and batch.get("priority_weight", None) is not None:
                 self._buffer.update_priority(batch.get("index"), batch.get("td_error"))
             seen.append({name: value.detach() for name, value in out.items()})
         return lambda: self._figures(seen)
+
+    def _losses(self, batch: TensorDictBase, *, both: bool) -> dict[str, Tensor]:
+        """The losses of the critics, and those of the actor, which is in training mode for these alone."""
+        out = dict(self._critic_loss(batch).items())
+        if both:
+            mode = self._actor.training
+            self._actor.train()
+            out.update(self._actor_loss(batch).items())
+            self._actor.train(mode)
+        return out
 
     def _figures(self, seen: list[dict[str, Tensor]]) -> dict[str, float]:
         names = {

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers._config.recipe import Recipe
-from rl.trainers.recipes.off_policy._config import OffPolicyConfig
+from rl.trainers.recipes.off_policy._config import SoftConfig, off_policy_recipe
 
 __all__ = ["REDQ", "REDQConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class REDQConfig(OffPolicyConfig):
+class REDQConfig(SoftConfig):
     """Randomized ensembled double Q-learning; bounded continuous actions only.
 
     Chen et al., "Randomized ensembled double Q-learning: learning fast without a model", 2021; the paper takes 20
@@ -30,6 +30,7 @@ class REDQConfig(OffPolicyConfig):
         0.005
     """
 
+    recipe: ClassVar[str] = "redq"
     critics: int = 10
     subset: int = 2
 
@@ -44,9 +45,4 @@ class REDQConfig(OffPolicyConfig):
         )
 
 
-REDQ = Recipe(
-    name="redq",
-    config=REDQConfig,
-    train="rl.trainers.recipes.redq._train:train_redq",
-    policy="rl.trainers.recipes.redq._train:redq_policy",
-)
+REDQ = off_policy_recipe(REDQConfig)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rl.core.interfaces import Env
-from rl.modules import ProbabilisticActor
 from rl.objectives import REDQLoss
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.off_policy._networks import critic, gaussian_actor
@@ -35,22 +34,17 @@ def train_redq(config: REDQConfig, **options: Any) -> TrainResult:
     return train_off_policy(REDQ, config, redq_policy, redq_loss, **options)
 
 
-def redq_policy(config: REDQConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy: reads observations, writes ``action``.
-
-    Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
-    """
-    return gaussian_actor(config, env, "redq")
+redq_policy = gaussian_actor
 
 
 def redq_loss(config: REDQConfig, env: Env, policy: Any) -> REDQLoss:
     """The loss, with its critics."""
     return REDQLoss(
         policy,
-        critic(config, env, "redq"),
+        critic(config, env),
         num_qvalue_nets=config.critics,
         sub_sample_len=config.subset,
         loss_function="l2",
         gamma=config.gamma,
+        **config.temperature,
     )

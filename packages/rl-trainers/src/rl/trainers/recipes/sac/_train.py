@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rl.core.interfaces import Env
-from rl.modules import ProbabilisticActor
 from rl.objectives import SACLoss
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.off_policy._networks import critic, gaussian_actor
@@ -35,22 +34,15 @@ def train_sac(config: SACConfig, **options: Any) -> TrainResult:
     return train_off_policy(SAC, config, sac_policy, sac_loss, **options)
 
 
-def sac_policy(config: SACConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy: reads observations, writes ``action``.
-
-    Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
-    """
-    return gaussian_actor(config, env, "sac")
+sac_policy = gaussian_actor
 
 
 def sac_loss(config: SACConfig, env: Env, policy: Any) -> SACLoss:
     """The loss, with its critics."""
     return SACLoss(
         policy,
-        critic(config, env, "sac"),
-        alpha_init=config.alpha_init,
-        fixed_alpha=config.fixed_alpha,
+        critic(config, env),
         loss_function="l2",
         gamma=config.gamma,
+        **config.temperature,
     )

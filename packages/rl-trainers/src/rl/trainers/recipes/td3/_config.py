@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers._config.recipe import Recipe
-from rl.trainers.recipes.off_policy._config import OffPolicyConfig
+from rl.trainers.recipes.off_policy._config import DeterministicConfig, off_policy_recipe
 
 __all__ = ["TD3", "TD3Config"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3Config(OffPolicyConfig):
+class TD3Config(DeterministicConfig):
     """Twin delayed deep deterministic policy gradient; bounded continuous actions only.
 
     Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018.
 
     Args:
-        exploration_noise: standard deviation of the noise on actions, in half widths of their bounds.
-        policy_noise: the same on target actions.
+        policy_noise: standard deviation of the noise on target actions, in half widths of their bounds.
         noise_clip: largest noise on target actions, in the same unit.
-        policy_delay: gradient steps of the critics for each of the actor.
+        policy_delay: gradient steps of the critics for each of the actor and the target networks (algorithm 1).
 
     Raises:
         SpecError: if a value is out of its range.
@@ -31,8 +30,7 @@ class TD3Config(OffPolicyConfig):
         0.005
     """
 
-    learning_rate: float = 1e-3
-    exploration_noise: float = 0.1
+    recipe: ClassVar[str] = "td3"
     policy_noise: float = 0.2
     noise_clip: float = 0.5
     policy_delay: int = 2
@@ -42,7 +40,6 @@ class TD3Config(OffPolicyConfig):
         check(
             self,
             {
-                "exploration_noise": (lambda x: x >= 0, "0 or more"),
                 "policy_noise": (lambda x: x >= 0, "0 or more"),
                 "noise_clip": (lambda x: x >= 0, "0 or more"),
                 "policy_delay": (positive, "above 0"),
@@ -50,9 +47,4 @@ class TD3Config(OffPolicyConfig):
         )
 
 
-TD3 = Recipe(
-    name="td3",
-    config=TD3Config,
-    train="rl.trainers.recipes.td3._train:train_td3",
-    policy="rl.trainers.recipes.td3._train:td3_policy",
-)
+TD3 = off_policy_recipe(TD3Config)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensordict.nn import TensorDictModule
-
 from rl.core.interfaces import Env
-from rl.modules import AdditiveGaussianModule
 from rl.objectives import TD3Loss
 from rl.trainers._run.run import TrainResult
-from rl.trainers.recipes.off_policy._networks import bounded_action, critic, deterministic_actor
+from rl.trainers.recipes.off_policy._networks import bounded_action, critic, deterministic_actor, exploration_noise
 from rl.trainers.recipes.off_policy._train import train_off_policy
 from rl.trainers.recipes.td3._config import TD3, TD3Config
 
@@ -34,36 +31,24 @@ def train_td3(config: TD3Config, **options: Any) -> TrainResult:
         ...     train_td3(config, out=f"{folder}/run", display="none").train_frames
         256
     """
-    return train_off_policy(TD3, config, td3_policy, td3_loss, td3_noise, actor_every=config.policy_delay, **options)
+    return train_off_policy(
+        TD3, config, td3_policy, td3_loss, exploration_noise, actor_every=config.policy_delay, **options
+    )
 
 
-def td3_policy(config: TD3Config, env: Env) -> TensorDictModule:
-    """The untrained policy: reads observations, writes ``action``.
-
-    Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
-    """
-    return deterministic_actor(config, env, "td3")
+td3_policy = deterministic_actor
 
 
 def td3_loss(config: TD3Config, env: Env, policy: Any) -> TD3Loss:
     """The loss, with its critics."""
-    _, spec = bounded_action(env, "td3")
+    _, spec = bounded_action(config, env)
     half = float((spec.high - spec.low).max() / 2)
     return TD3Loss(
         policy,
-        critic(config, env, "td3"),
+        critic(config, env),
         action_spec=spec,
         policy_noise=config.policy_noise * half,
         noise_clip=config.noise_clip * half,
         loss_function="l2",
         gamma=config.gamma,
     )
-
-
-def td3_noise(config: TD3Config, env: Env) -> AdditiveGaussianModule:
-    """Normal noise on the actions of the training policy."""
-    key, spec = bounded_action(env, "td3")
-    sigma = config.exploration_noise * float((spec.high - spec.low).max() / 2)
-    noise = AdditiveGaussianModule(spec, sigma_init=sigma, sigma_end=sigma, annealing_num_steps=1, action_key=key)
-    return noise.to(config.device)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers._config.recipe import Recipe
-from rl.trainers.recipes.off_policy._config import OffPolicyConfig
+from rl.trainers.recipes.off_policy._config import SoftConfig, off_policy_recipe
 
 __all__ = ["TQC", "TQCConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TQCConfig(OffPolicyConfig):
+class TQCConfig(SoftConfig):
     """Truncated quantile critics; bounded continuous actions only.
 
     Kuznetsov et al., "Controlling overestimation bias with truncated mixture of continuous distributional quantile
@@ -31,6 +31,7 @@ class TQCConfig(OffPolicyConfig):
         0.005
     """
 
+    recipe: ClassVar[str] = "tqc"
     critics: int = 2
     quantiles: int = 25
     dropped: int = 2
@@ -47,9 +48,4 @@ class TQCConfig(OffPolicyConfig):
         )
 
 
-TQC = Recipe(
-    name="tqc",
-    config=TQCConfig,
-    train="rl.trainers.recipes.tqc._train:train_tqc",
-    policy="rl.trainers.recipes.tqc._train:tqc_policy",
-)
+TQC = off_policy_recipe(TQCConfig)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rl.core.interfaces import Env
-from rl.modules import ProbabilisticActor
 from rl.objectives import TQCLoss
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.off_policy._networks import critic, gaussian_actor
@@ -35,21 +34,16 @@ def train_tqc(config: TQCConfig, **options: Any) -> TrainResult:
     return train_off_policy(TQC, config, tqc_policy, tqc_loss, **options)
 
 
-def tqc_policy(config: TQCConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy: reads observations, writes ``action``.
-
-    Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
-    """
-    return gaussian_actor(config, env, "tqc")
+tqc_policy = gaussian_actor
 
 
 def tqc_loss(config: TQCConfig, env: Env, policy: Any) -> TQCLoss:
     """The loss, with its critics."""
     return TQCLoss(
         policy,
-        critic(config, env, "tqc", config.quantiles),
+        critic(config, env, config.quantiles),
         num_qvalue_nets=config.critics,
         top_quantiles_to_drop_per_net=config.dropped,
         gamma=config.gamma,
+        **config.temperature,
     )

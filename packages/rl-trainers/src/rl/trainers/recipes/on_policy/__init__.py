@@ -1,0 +1,1 @@
+"""What the recipes of on-policy algorithms share: settings, networks and the loop."""

@@ -1,0 +1,1 @@
+"""What the recipes of deep Q-learning share: settings, networks and the loop."""
