@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rl.collectors.multi import MultiAsyncCollector, MultiCollector, MultiSyncCollector
     from rl.collectors.weights import (
         MultiProcessedWeightUpdater,
-        RayWeightUpdater,
         VanillaWeightUpdater,
         WeightUpdaterBase,
     )
@@ -27,7 +26,6 @@ __all__ = [
     "MultiSyncCollector",
     "MultiSyncDataCollector",
     "MultiaSyncDataCollector",
-    "RayWeightUpdater",
     "SyncDataCollector",
     "VanillaWeightUpdater",
     "WeightUpdaterBase",
@@ -46,7 +44,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.collectors.multi": ["MultiAsyncCollector", "MultiCollector", "MultiSyncCollector"],
         "rl.collectors.weights": [
             "MultiProcessedWeightUpdater",
-            "RayWeightUpdater",
             "VanillaWeightUpdater",
             "WeightUpdaterBase",
         ],

@@ -27,7 +27,7 @@ BUSY = ("skip", "wait", "error")
 class Evaluator:
     """Mean return of a policy over whole episodes, computed while training goes on.
 
-    An evaluation uses the weights of the moment in which it is asked for. Results are dictionaries: ``eval/reward``
+    An evaluation uses the weights of the moment in which it begins. Results are dictionaries: ``eval/reward``
     (mean return), ``eval/reward_std``, ``eval/num_episodes``, ``eval/episode_length`` (mean), ``eval/fps``,
     ``eval/step``, and ``eval/video`` if `video_key` is given.
 
