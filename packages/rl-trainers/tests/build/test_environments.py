@@ -11,7 +11,7 @@ import torch
 from rl.core.cli import main
 from rl.core.errors import RLError, SpecError, UnknownComponentError
 from rl.envs import GymEnv
-from rl.trainers import make_env
+from rl.trainers import PPOConfig, load_checkpoint, make_env, train_ppo
 from rl.trainers._build import envs as _envs
 from rl.trainers._command.arguments import parse_train
 from rl.trainers._evaluate.loading import load_config
@@ -210,3 +210,24 @@ def test_an_unknown_id_gives_the_message_of_gymenv_and_names_plugins_that_are_le
     monkeypatch.setattr(_envs, "load", left_out)
     with pytest.raises(UnknownComponentError, match="env 'acme/grid' is of acme:acme, which is left out"):
         make_env("acme/grid", 1, seed=0)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "pendulum"])
+def test_the_number_of_processes_does_not_change_the_policy(env, tmp_path):
+    settings = {"total_frames": 256, "num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "hidden": (8,)}
+    settings |= {"eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "normalize_observation": True}
+    weights = []
+    for workers in (1, 3):
+        config = PPOConfig(env=env, workers=workers, **settings)
+        train_ppo(config, out=tmp_path / str(workers), display="none")
+        weights.append(load_checkpoint(tmp_path / str(workers) / "checkpoints" / "last.safetensors")["policy"])
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_what_processes_cannot_run_is_refused():
+    with pytest.raises(SpecError, match=r"--workers.*makes a batch"):
+        make_env("test/guess", 4, seed=0, workers=2)
+    with pytest.raises(UnknownComponentError, match="Did you mean"):
+        make_env("CartPole-v11", 4, seed=0, workers=2)
+    with pytest.raises(SpecError, match=r"workers must be 0 or more, and at most num_envs \(2\)"):
+        PPOConfig(num_envs=2, frames_per_batch=64, minibatch_size=32, workers=3)

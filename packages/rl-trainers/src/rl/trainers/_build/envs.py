@@ -46,9 +46,10 @@ def make_env(
     gamma: float = 0.99,
     observation_layout: str = "auto",
     evaluation: bool = False,
+    workers: int = 0,
     **options: Any,
 ) -> Env:
-    """`num_envs` copies of an environment as one, seeded, in this process.
+    """`num_envs` copies of an environment as one, seeded.
 
     Args:
         env: in this order: the name of an installed env component; COMPONENT/ID, where the component takes an id;
@@ -72,6 +73,7 @@ def make_env(
         observation_layout: decides what is a vector and what is an image.
         evaluation: the environment is for an evaluation: rewards are those of the environment, and an Atari game ends
             with its last life. `set_statistics` gives it the statistics of training.
+        workers: processes that step the environments; 0 for this process. Transforms are in this process always.
         options: further arguments for the environment, for example ``render_mode="rgb_array"``.
 
     Raises:
@@ -97,7 +99,10 @@ def make_env(
         given |= _exclusive("frame_skip", given, {"frame_skip": frame_skip})
     wrappers = [_wrapper(text) for text in wrapper]
     try:
-        made = _batched(make, arguments, num_envs, given, wrappers)
+        if workers:
+            made = _in_processes(make, arguments, num_envs, given, wrappers, workers)
+        else:
+            made = _batched(make, arguments, num_envs, given, wrappers)
         if atari:
             from rl.envs import TransformedEnv
             from rl.envs.transforms import atari as preset
@@ -354,6 +359,44 @@ def _batched(
         )
     rest = [make(*arguments, **options) for _ in range(num_envs - 1)]
     return _side_by_side([first, *rest])
+
+
+def _in_processes(
+    make: Make,
+    arguments: tuple[str, ...],
+    num_envs: int,
+    options: dict[str, Any],
+    wrappers: list[Callable[[Any], Any]],
+    workers: int,
+) -> Any:
+    from rl.envs import ParallelEnv
+
+    one = partial(_single, make, arguments, options, wrappers)
+    one().close()  # an error of the environment is raised here, without the traceback of a worker
+    return ParallelEnv(num_envs, one, processes=workers)
+
+
+def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wrappers: list[Any]) -> Any:
+    """One environment without a batch."""
+    names = _parameters(make)
+    options = {name: value for name, value in options.items() if name != "device"}
+    if "categorical_action_encoding" in names:
+        options.setdefault("categorical_action_encoding", True)
+    if "wrappers" in names:
+        options |= {"wrappers": wrappers} if wrappers else {}
+        wrappers = []
+    made = make(*arguments, **options)
+    if isinstance(made, gymnasium.Env):
+        from rl.envs import GymWrapper
+
+        return GymWrapper(reduce(_apply, wrappers, made), categorical_action_encoding=True)
+    made = _unwrapped(made, wrappers)
+    if getattr(made, "batch_size", None) != ():
+        raise SpecError(
+            f"workers (--workers) puts single environments into processes, and {getattr(make, '__name__', make)} makes"
+            " a batch or no environment of ours: leave it out"
+        )
+    return made
 
 
 def _unwrapped(env: Any, wrappers: list[Callable[[Any], Any]]) -> Any:

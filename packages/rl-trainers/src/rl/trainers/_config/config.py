@@ -48,7 +48,8 @@ class RunConfig:
         total_frames: environment steps to train for, counted over all parallel environments.
         seed: of networks, environments and exploration.
         device: where networks live and learn, for example cpu or cuda:0.
-        num_envs: environments that are stepped together, in this process.
+        num_envs: environments that are stepped together.
+        workers: processes that step them, for simulators that need a millisecond a step or more; 0 for this process.
         eval_every: frames between two evaluations of the policy on environments of its own; the policy with
             the best mean return becomes the best checkpoint.
         eval_episodes: episodes of each of these evaluations.
@@ -93,6 +94,7 @@ class RunConfig:
     seed: int = 0
     device: str = "cpu"
     num_envs: int = 1
+    workers: int = 0
     eval_every: int = 5_000
     eval_episodes: int = 10
     final_eval_episodes: int = 20
@@ -126,6 +128,7 @@ class RunConfig:
                 "total_frames": above_zero,
                 "seed": in_range(0, 2**31 - 1),
                 "num_envs": above_zero,
+                "workers": (lambda n: 0 <= n <= self.num_envs, f"0 or more, and at most num_envs ({self.num_envs})"),
                 "eval_every": above_zero,
                 "eval_episodes": above_zero,
                 "final_eval_episodes": above_zero,

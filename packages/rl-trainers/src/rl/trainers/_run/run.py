@@ -222,6 +222,7 @@ class Run:
             seed=self.seeds.environment if seed is None else seed,
             device=config.device,
             evaluation=evaluation,
+            workers=0 if evaluation else config.workers,
             **env_options(config),
         )
         if not evaluation:
