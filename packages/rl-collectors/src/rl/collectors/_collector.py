@@ -14,12 +14,13 @@ from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import InteractionType, set_interaction_type
+from tensordict.nn import CudaGraphModule, InteractionType, set_interaction_type
 from torch import Tensor
 
 from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
 from rl.collectors._checks import name_of
+from rl.collectors._finish import Finish
 from rl.collectors._loops.runner import Runner
 from rl.collectors._profile import Clock
 from rl.collectors._recurrent_state import Carried
@@ -66,6 +67,18 @@ class Collector:
         debug: check shapes, dtypes and actions at every step; otherwise only at the first.
         profile: measure the time of policy and environment; see `stats`.
         weight_updater: a `WeightUpdaterBase` that is told about this collector.
+        create_env_kwargs: arguments of the function that makes the environment.
+        policy_factory: function that makes the policy; takes the place of `policy`.
+        compile_policy: call the policy through `torch.compile`; or the arguments of that.
+        cudagraph_policy: call the policy through `tensordict.nn.CudaGraphModule`.
+        track_policy_version: write ``policy_version`` int64 ``[*B, T]``, the number of calls of
+            `update_policy_weights_`.
+        pre_collect_hook: called before every batch.
+        post_collect_hook: called with every batch, before `split_trajs` and `postproc`.
+        split_trajs: split every batch with `split_trajectories`.
+        return_same_td: yield the same TensorDict, overwritten by every batch.
+        replay_buffer: buffer that is extended by every batch; None is yielded instead.
+        extend_buffer: extend it; if false the batch is yielded.
 
     Raises:
         ContractError: if the policy reads a key that the environment does not write, writes no action, or has a
@@ -100,12 +113,25 @@ class Collector:
         debug: bool = False,
         profile: bool = False,
         weight_updater: Any = None,
+        create_env_kwargs: Mapping[str, Any] | None = None,
+        policy_factory: Callable[[], Any] | None = None,
+        compile_policy: bool | Mapping[str, Any] = False,
+        cudagraph_policy: bool = False,
+        track_policy_version: bool = False,
+        pre_collect_hook: Callable[[], object] | None = None,
+        post_collect_hook: Callable[[TensorDictBase], object] | None = None,
+        split_trajs: bool = False,
+        return_same_td: bool = False,
+        replay_buffer: Any = None,
+        extend_buffer: bool = True,
     ) -> None:
+        if policy is not None and policy_factory is not None:
+            raise SpecError("Collector takes a policy or a policy_factory, got both")
         frames_per_batch = count_of("frames_per_batch", frames_per_batch, 1)
         total_frames = -1 if total_frames == -1 else count_of("total_frames", total_frames, 1, "or -1 for no end, ")
         init_random_frames = count_of("init_random_frames", init_random_frames, 0)
-        self.env = make_env(create_env_fn)
-        self.policy = policy
+        self.env = make_env(create_env_fn, create_env_kwargs)
+        self.policy = policy = policy if policy_factory is None else policy_factory()
         self._carried = Carried(self.env, policy)
         _check_fit(self.env, self._carried, policy, init_random_frames)
         _check_flags(self.env, track_traj_ids=track_traj_ids, set_truncated=set_truncated)
@@ -119,7 +145,6 @@ class Collector:
         self._say_rounding(frames_per_batch)
         self._random_frames = init_random_frames
         self._reset_each = reset_at_each_iter
-        self._postproc = postproc
         self._storing = None if storing_device is None else torch.device(storing_device)
         self._exploration = exploration_type
         self._track, self._set_truncated = track_traj_ids, set_truncated
@@ -127,7 +152,17 @@ class Collector:
         self._seconds = 0.0
         self._assemble = Assembler(self._batch_size)
         there = None if device is None else torch.device(device)
-        self._runner = Runner(self.env, policy, there, carried=self._carried, debug=debug, clock=self._clock)
+        acting = _accelerated(policy, compiled=compile_policy, cudagraph=cudagraph_policy)
+        self._runner = Runner(self.env, acting, there, carried=self._carried, debug=debug, clock=self._clock)
+        self._before = pre_collect_hook
+        self._finish = Finish(
+            postproc,
+            post_collect_hook,
+            split_trajs,
+            return_same_td,
+            replay_buffer if extend_buffer else None,
+            0 if track_policy_version else None,
+        )
         self._ids: Tensor | None = None
         self._free_id = 0
         self._frames = 0
@@ -153,6 +188,8 @@ class Collector:
         """
         if self._closed:
             raise RLError("this collector was shut down and its environment closed: make a new Collector")
+        if self._before is not None:
+            self._before()
         with self._alone("collect"):
             start = perf_counter() if self._clock is not None else 0.0
             if self._reset_each:
@@ -163,7 +200,7 @@ class Collector:
                     batch = batch.to(self._storing)
             if self._clock is not None:
                 self._seconds += perf_counter() - start
-        return batch if self._postproc is None else self._postproc(batch)
+        return self._finish(batch)
 
     @contextmanager
     def _alone(self, what: str) -> Generator[None]:
@@ -279,6 +316,8 @@ class Collector:
         """
         if policy_or_weights is not None and policy_or_weights is not self.policy:
             load_weights(self.policy, policy_or_weights)
+        if self._finish.version is not None:
+            self._finish.version += 1
 
     # ------------------------------------------------------------------ properties and state
 
@@ -365,16 +404,32 @@ class Collector:
             warnings.warn("; ".join(said), stacklevel=3)
 
 
-def make_env(create_env_fn: Any) -> Any:
+def make_env(create_env_fn: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
     env = create_env_fn
     if isinstance(env, type) or (callable(env) and not isinstance(env, Env)):
-        env = create_env_fn()
+        env = create_env_fn(**(kwargs or {}))
+    elif kwargs:
+        raise SpecError("Collector got create_env_kwargs with an environment: they are for a function that makes one")
     if lacking := missing_env_members(env):
         raise SpecError(
             f"create_env_fn gave {type(env).__name__}, expected an environment or a function that makes one"
             f" (rl.core.interfaces.Env; it lacks {', '.join(lacking)})"
         )
     return env
+
+
+def _accelerated(policy: Any, *, compiled: bool | Mapping[str, Any], cudagraph: bool) -> Any:
+    """The policy as it is called."""
+    if policy is None and (compiled or cudagraph):
+        raise SpecError("Collector got compile_policy or cudagraph_policy without a policy: leave them out")
+    acting: Any = policy
+    if compiled or isinstance(compiled, Mapping):
+        acting = torch.compile(policy, **(compiled if isinstance(compiled, Mapping) else {}))
+    if cudagraph:
+        if not torch.cuda.is_available():
+            raise SpecError("Collector got cudagraph_policy=True, and torch finds no GPU: leave it out")
+        acting = CudaGraphModule(acting)
+    return acting
 
 
 def count_of(name: str, value: Any, least: int, alternative: str = "") -> int:
