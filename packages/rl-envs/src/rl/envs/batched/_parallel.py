@@ -22,7 +22,7 @@ from rl.envs.batched._members import makers_of
 from rl.envs.batched._view import EnvView
 from rl.envs.batched._workers_env import WorkersEnv
 
-__all__ = ["ParallelEnv"]
+__all__ = ["ParallelEnv", "cores"]
 
 
 @_foreign.parallel_env
@@ -80,8 +80,8 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         device: torch.device | str | int | None = None,
     ) -> None:
         makers = makers_of(num_workers, create_env_fn, create_env_kwargs, "ParallelEnv")
-        cores = _cores() if processes is None else as_integer(processes, "ParallelEnv", "processes", 1)
-        count = min(cores, len(makers))
+        most = cores() if processes is None else as_integer(processes, "ParallelEnv", "processes", 1)
+        count = min(most, len(makers))
         group = partial(
             WorkerGroup,
             owner="ParallelEnv",
@@ -145,6 +145,6 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         return f"ParallelEnv(num_workers={self.batch_size[0]}, processes={len(self._starts) - 1}, env={self._name})"
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
