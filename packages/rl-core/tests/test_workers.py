@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 import torch
 
-from rl.core.errors import SpecError, WorkerError
-from rl.core.workers import SharedLeaves, WorkerGroup, layout_of
+from rl.core.errors import SpecError, WorkerError, WorkerTimeoutError
+from rl.core.workers import SharedLeaves, ThreadGroup, WorkerGroup, layout_of
 
 
 class Handler:
@@ -45,8 +45,11 @@ class Handler:
         pass
 
 
-def pair(**kwargs):
-    return WorkerGroup([Handler, Handler], owner="Pair", **kwargs)
+def pair(group=WorkerGroup, **kwargs):
+    return group([Handler, Handler], owner="Pair", **kwargs)
+
+
+BOTH = pytest.mark.parametrize("group", [WorkerGroup, ThreadGroup])
 
 
 def descriptors():
@@ -79,8 +82,9 @@ def test_commands_results_and_shared_memory(method):
         assert descriptors() == before
 
 
-def test_answers_come_in_the_order_of_the_workers_that_give_them():
-    with pair() as workers:
+@BOTH
+def test_answers_come_in_the_order_of_the_workers_that_give_them(group):
+    with pair(group) as workers:
         workers.request(0, "sleep", 0.3)
         workers.request(1, "echo", "b")
         assert workers.wait_any() == [1]
@@ -89,16 +93,22 @@ def test_answers_come_in_the_order_of_the_workers_that_give_them():
         assert workers.result(1) == "b"
 
 
-def test_an_exception_of_a_worker_is_raised_with_its_traceback_and_the_group_goes_on():
-    with pair() as workers:
+@BOTH
+def test_an_exception_of_a_worker_is_raised_with_its_traceback_and_the_group_goes_on(group):
+    with pair(group) as workers:
         workers.send(1, 1)
         with pytest.raises(
             WorkerError, match=r"Pair: worker 1 raised ValueError: broken simulator\n\nTraceback[^$]*in fail"
         ):
             workers.wait()
         assert workers.call_all("echo", 5) == [5, 5]
+        workers.send(1, 1)
+        workers.request(0, "echo", 6)
+        with pytest.raises(WorkerError, match="worker 1 raised"):
+            workers.wait_any(2)
+        assert (workers.wait_any(), workers.result(0)) == ([0], 6)  # no answer is lost
     with pytest.raises(WorkerError, match="worker 0 raised ZeroDivisionError"):
-        WorkerGroup([lambda: 1 / 0], owner="Pair")
+        group([lambda: 1 / 0, lambda: time.sleep(0.3) or Handler()], owner="Pair")
 
 
 def test_a_killed_worker_is_noticed_at_once_and_can_be_replaced():
@@ -130,6 +140,16 @@ def test_a_worker_that_hangs_is_an_error_and_is_killed_by_close():
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_thread_that_hangs_is_an_error_and_does_not_keep_close_waiting():
+    workers = pair(ThreadGroup, timeout=0.1, shutdown_timeout=0.1)
+    workers.request(0, "sleep", 3)
+    with pytest.raises(WorkerTimeoutError, match=r"no answer of worker 0 within 0\.1 s"):
+        workers.wait()
+    start = time.monotonic()
+    workers.close()
+    assert time.monotonic() - start < 2
 
 
 def test_functions_that_cannot_be_sent_are_refused():

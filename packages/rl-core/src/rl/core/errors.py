@@ -25,6 +25,7 @@ __all__ = [
     "SpecKeyError",
     "UnknownComponentError",
     "WorkerError",
+    "WorkerTimeoutError",
 ]
 
 
@@ -95,6 +96,10 @@ class WorkerError(RLError, RuntimeError):
     """Number of the worker."""
     ended: bool = False
     """Whether its process has ended."""
+
+
+class WorkerTimeoutError(WorkerError, TimeoutError):
+    """A worker did not answer in time; it may still answer later."""
 
 
 class BrokenPluginWarning(UserWarning):

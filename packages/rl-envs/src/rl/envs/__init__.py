@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rl.envs.base._checks import check_env_specs
     from rl.envs.base._leaf import LeafCalls, LeafEnvBase
     from rl.envs.base._random_policy import RandomPolicy
+    from rl.envs.batched._async_pool import AsyncEnvPool, ProcessorAsyncEnvPool, ThreadingAsyncEnvPool
     from rl.envs.batched._env_creator import EnvCreator
     from rl.envs.batched._parallel import ParallelEnv
     from rl.envs.batched._serial import SerialEnv
@@ -93,6 +94,7 @@ __all__ = [
     "ActionDiscretizer",
     "ActionMask",
     "ActionScaling",
+    "AsyncEnvPool",
     "AutoResetEnv",
     "AutoResetTransform",
     "BanditEnv",
@@ -139,6 +141,7 @@ __all__ = [
     "PermuteTransform",
     "PinMemoryTransform",
     "PolicyVersion",
+    "ProcessorAsyncEnvPool",
     "RandomPolicy",
     "RandomTruncationTransform",
     "RemoveEmptySpecs",
@@ -157,6 +160,7 @@ __all__ = [
     "SuccessReward",
     "TensorDictPrimer",
     "TerminateTransform",
+    "ThreadingAsyncEnvPool",
     "TicTacToeEnv",
     "TimeMaxPool",
     "Timer",
@@ -190,6 +194,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.base._checks": ["check_env_specs"],
         "rl.envs.base._leaf": ["LeafCalls", "LeafEnvBase"],
         "rl.envs.base._random_policy": ["RandomPolicy"],
+        "rl.envs.batched._async_pool": ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"],
         "rl.envs.batched._env_creator": ["EnvCreator"],
         "rl.envs.batched._parallel": ["ParallelEnv"],
         "rl.envs.batched._serial": ["SerialEnv"],

@@ -6,6 +6,7 @@ from rl.core.arguments import Needless, foreign_arguments
 
 __all__ = [
     "action_projection",
+    "async_env_pool",
     "batch_size",
     "device_cast",
     "end_of_life",
@@ -90,6 +91,13 @@ parallel_env = foreign_arguments(
         "use_buffers": ("use shared_memory=", None),
         "metadata_from_workers": ("needless: specs are those of the workers", False),
         "consolidate": ("needless: results are in shared memory", True),
+    }
+)
+async_env_pool = foreign_arguments(
+    needless={
+        "exchange": ("use shared_memory=", "queue", "shm", "auto"),
+        "num_workers": ("needless: every environment has a worker of its own", None),
+        "cpu_affinity": ("not available yet: the system chooses the cores", None),
     }
 )
 pendulum = foreign_arguments(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rl.core.component import Component
+from rl.core.component import Command, Component
 from rl.core.hookspecs import hookimpl
 
 _TRANSFORMS = {
@@ -89,3 +89,13 @@ def rl_components() -> Iterator[Component]:
     yield Component("env", "tic-tac-toe", "rl.envs:TicTacToeEnv", summary="Game of two players in torch, batched.")
     for name, (target, summary) in _TRANSFORMS.items():
         yield Component("transform", name, f"rl.envs:{target}", summary=summary)
+
+
+@hookimpl
+def rl_commands() -> Iterator[Command]:
+    """``rl suggest-workers``."""
+    yield Command(
+        name="suggest-workers",
+        target="rl.envs.cli:suggest_workers",
+        summary="Measure how many worker processes an environment needs.",
+    )

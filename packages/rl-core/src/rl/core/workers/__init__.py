@@ -1,4 +1,4 @@
-"""Worker processes that execute commands, and tensors in memory that they share with their parent."""
+"""Worker processes and threads that execute commands, and tensors in memory that they share with their parent."""
 
 from typing import TYPE_CHECKING
 
@@ -7,13 +7,15 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.core.workers._group import WorkerGroup
     from rl.core.workers._memory import SharedLeaves, layout_of
+    from rl.core.workers._threads import ThreadGroup
 
-__all__ = ["SharedLeaves", "WorkerGroup", "layout_of"]
+__all__ = ["SharedLeaves", "ThreadGroup", "WorkerGroup", "layout_of"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.core.workers._group": ["WorkerGroup"],
         "rl.core.workers._memory": ["SharedLeaves", "layout_of"],
+        "rl.core.workers._threads": ["ThreadGroup"],
     },
 )

@@ -9,34 +9,29 @@ import select
 import signal
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from rl.core.errors import SpecError, WorkerError
+from rl.core.workers._base import GroupBase, WorkerState
 from rl.core.workers._pipe import Descriptor, one_way
 from rl.core.workers._serve import CLOSE, DONE, MESSAGE, serve
 
 __all__ = ["WorkerGroup"]
 
 
-@dataclass
-class _Worker:
+@dataclass(kw_only=True)
+class _Worker(WorkerState):
     process: Any
     commands: Descriptor
     answers: Descriptor
     connection: Connection
-    expected: deque[bool] = field(default_factory=lambda: deque([False]))
-    """For each command without an answer whether a result comes with it; the first answer is that of the start."""
-    results: deque[Any] = field(default_factory=deque)
-    failure: tuple[str, str, str] | None = None
-    """Type, message and traceback of an exception that was not raised yet."""
 
     def close(self) -> None:
         self.connection.close()
@@ -44,7 +39,7 @@ class _Worker:
         self.answers.close()
 
 
-class WorkerGroup:
+class WorkerGroup(GroupBase):
     """Processes that execute commands of their parent, each in the order in which they were sent.
 
     Each function of `makers` is called in a process of its own and returns a handler: an object with `commands`, a
@@ -95,12 +90,10 @@ class WorkerGroup:
         self._method = ("fork" if "fork" in methods else "spawn") if start_method is None else start_method
         if self._method not in methods:
             raise SpecError(f"{owner}: start method {self._method!r} is not one of {', '.join(methods)}")
-        self._owner, self._timeout = owner, timeout
+        super().__init__(owner, timeout)
         self._daemon, self._threads = daemon, num_threads
         self._makers = [make if self._method == "fork" else _pickled(make, owner, self._method) for make in makers]
-        self._workers: list[_Worker] = []
         self._numbers: dict[int, int] = {}  # index of the worker by file descriptor
-        self._answered: list[int] = []
         self._poll = select.poll()
         self._finish = weakref.finalize(self, _stop, self._workers, shutdown_timeout, os.getpid())
         try:
@@ -111,93 +104,7 @@ class WorkerGroup:
             self.close()
             raise
 
-    def __len__(self) -> int:
-        return len(self._workers)
-
-    # ---- commands
-
-    def send(self, index: int, command: int) -> None:
-        """Let a worker execute function number `command` of its handler's `commands`.
-
-        Raises:
-            WorkerError: if the worker has ended.
-        """
-        self._write(index, command)
-        self._workers[index].expected.append(False)
-
-    def request(self, index: int, method: str, *args: Any) -> None:
-        """Let a worker call a method of its handler; `result` returns what it returned.
-
-        Raises:
-            WorkerError: if the worker has ended.
-        """
-        worker = self._workers[index]
-        self._write(index, MESSAGE)
-        try:
-            worker.connection.send_bytes(pickle.dumps((method, args)))
-        except OSError:
-            self._ended(index)
-        worker.expected.append(True)
-
-    def result(self, index: int) -> Any:
-        """Wait for a worker, and return the oldest result that was not returned yet."""
-        self.wait([index])
-        return self._workers[index].results.popleft()
-
-    def call(self, index: int, method: str, *args: Any) -> Any:
-        """Call a method of a worker's handler and return its result."""
-        self.request(index, method, *args)
-        return self.result(index)
-
-    def call_all(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of every worker's handler, all at once, and return the results."""
-        for index in range(len(self)):
-            self.request(index, method, *args)
-        self.wait()
-        return [worker.results.popleft() for worker in self._workers]
-
-    def wait(self, indices: Iterable[int] | None = None) -> None:
-        """Wait until workers have answered all that they were sent.
-
-        Args:
-            indices: the workers; all if None.
-
-        Raises:
-            WorkerError: if one failed, ended, or takes longer than `timeout`.
-        """
-        wanted = range(len(self)) if indices is None else list(indices)
-        limit = None if self._timeout is None else monotonic() + self._timeout
-        while any(self._workers[index].expected for index in wanted):
-            if not self._receive(limit):
-                late = ", ".join(str(index) for index in wanted if self._workers[index].expected)
-                raise WorkerError(
-                    f"{self._owner}: no answer of worker {late} within {self._timeout} s. Close it, and allow more time"
-                    " with timeout= if the simulator is only slow"
-                )
-        self._answered = [index for index in self._answered if index not in wanted]
-        for index in wanted:
-            self._raise_failure(index)
-
-    def wait_any(self, count: int = 1, timeout: float | None = None) -> list[int]:
-        """Wait until workers have given at least `count` answers that were not returned yet.
-
-        Args:
-            count: number of answers.
-            timeout: seconds after which fewer answers are returned; no limit if None.
-
-        Returns:
-            The index of the worker of each answer, in their order.
-
-        Raises:
-            WorkerError: if one failed or ended.
-        """
-        limit = None if timeout is None else monotonic() + timeout
-        while self._receive(0.0 if len(self._answered) >= count else limit):
-            pass
-        found, self._answered = self._answered, []
-        for index in found:
-            self._raise_failure(index)
-        return found
+    # ---- life
 
     def restart(self, index: int) -> None:
         """Replace a worker by a new one, which makes its handler again; answers of the old one are lost."""
@@ -210,17 +117,9 @@ class WorkerGroup:
         self._workers[index] = self._start(index)
         self.wait([index])
 
-    # ---- life
-
     def close(self) -> None:
         """End the workers: they close their handlers; those that take too long are killed. May be called twice."""
         self._finish()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _start(self, index: int) -> _Worker:
         context: Any = multiprocessing.get_context(self._method)
@@ -242,30 +141,38 @@ class WorkerGroup:
             end.close()  # so that the end of the worker closes its pipes
         self._numbers[answers.number] = index
         self._poll.register(answers.number, select.POLLIN)
-        return _Worker(process, commands, answers, ours)
+        return _Worker(process=process, commands=commands, answers=answers, connection=ours)
 
-    def _write(self, index: int, command: int) -> None:
+    def _post(self, index: int, command: int) -> None:
         try:
             os.write(self._workers[index].commands.number, command.to_bytes())
         except OSError:
             self._ended(index)
 
+    def _post_message(self, index: int, method: str, args: Sequence[Any]) -> None:
+        self._post(index, MESSAGE)
+        try:
+            self._workers[index].connection.send_bytes(pickle.dumps((method, args)))
+        except OSError:
+            self._ended(index)
+
     def _receive(self, limit: float | None) -> bool:
-        """Wait for answers and take them; False if there is none until the time `limit`."""
         wait = None if limit is None else max(0.0, limit - monotonic()) * 1e3
         ready = self._poll.poll(wait)
         for number, _ in ready:
             index = self._numbers[number]
             worker = self._workers[index]
             byte = os.read(number, 1)
+            if not byte and worker.failure is not None:  # it could not make its handler, and has said why
+                self._forget(index)
+                continue
             if not byte:
                 self._ended(index)
-            message = worker.expected.popleft()
+            message = self._take(index)
             if byte != DONE:
                 worker.failure = pickle.loads(worker.connection.recv_bytes())  # of our own worker
             elif message:
                 worker.results.append(pickle.loads(worker.connection.recv_bytes()))
-            self._answered.append(index)
         return bool(ready)
 
     def _forget(self, index: int) -> None:
@@ -288,14 +195,6 @@ class WorkerGroup:
         )
         error.worker, error.ended = index, True
         raise error
-
-    def _raise_failure(self, index: int) -> None:
-        worker = self._workers[index]
-        if worker.failure is not None:
-            (name, text, trace), worker.failure = worker.failure, None
-            error = WorkerError(f"{self._owner}: worker {index} raised {name}: {text}\n\n{trace}")
-            error.worker = index
-            raise error
 
 
 def _seed_of(index: int) -> int:

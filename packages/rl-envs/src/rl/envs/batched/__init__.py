@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.envs.batched._async_pool import AsyncEnvPool, ProcessorAsyncEnvPool, ThreadingAsyncEnvPool
     from rl.envs.batched._env_creator import EnvCreator
     from rl.envs.batched._parallel import ParallelEnv
     from rl.envs.batched._serial import SerialEnv
 
-__all__ = ["EnvCreator", "ParallelEnv", "SerialEnv"]
+__all__ = ["AsyncEnvPool", "EnvCreator", "ParallelEnv", "ProcessorAsyncEnvPool", "SerialEnv", "ThreadingAsyncEnvPool"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.envs.batched._async_pool": ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"],
         "rl.envs.batched._env_creator": ["EnvCreator"],
         "rl.envs.batched._parallel": ["ParallelEnv"],
         "rl.envs.batched._serial": ["SerialEnv"],

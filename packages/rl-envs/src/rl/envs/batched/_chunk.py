@@ -1,4 +1,4 @@
-"""The environments of one worker process of `ParallelEnv`."""
+"""The environments of one worker of `ParallelEnv` or `AsyncEnvPool`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tensordict import TensorDict, TensorDictBase
 
 from rl.core.interfaces import Env, Leaves
-from rl.core.keys import NestedKey, unwrap
+from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.mdp import where_reset
 from rl.core.workers import SharedLeaves
 from rl.envs.base._specs import leaf_keys
@@ -24,21 +24,24 @@ __all__ = [
     "OUTPUT",
     "RESET",
     "RESET_ROWS",
+    "ROOT",
     "STEP",
+    "STEP_AND_RESET",
     "STEP_ROWS",
     "Chunk",
 ]
 
-STEP, STEP_ROWS, RESET, RESET_ROWS = range(4)
+STEP, STEP_ROWS, RESET, RESET_ROWS, STEP_AND_RESET = range(5)
 """Numbers of the commands."""
-INPUT, OUTPUT, MASK, HELD = "input", "output", "mask", "held"
-"""First parts of the keys in shared memory: action and state, results, masks of resets, mask of a step."""
+INPUT, OUTPUT, MASK, HELD, ROOT = "input", "output", "mask", "held", "root"
+"""First parts of the keys in shared memory: action and state, results, masks of resets, mask of a step, and the root
+entries after a step and the resets that follow it."""
 CALLABLE, MISSING = "a method", "missing"
 """What `Chunk.attribute` returns besides values."""
 
 
 class Chunk:
-    """Some environments of a `ParallelEnv`, and their rows of the shared memory.
+    """Some environments of a `ParallelEnv` or `AsyncEnvPool`, and their rows of the shared memory.
 
     The root entries stay here: the parent sends actions and state only.
 
@@ -57,7 +60,7 @@ class Chunk:
         self._root: Leaves = _leaves(self.env.observation_spec.zero().update(self.env.full_done_spec.zero()))
         self._parts: dict[str, Leaves] = {}
         self._last: Leaves = {}
-        self.commands = (self._step, self._step_rows, self._reset, self._reset_rows)
+        self.commands = (self._step, self._step_rows, self._reset, self._reset_rows, self._step_and_reset)
 
     # ---- commands, with data in shared memory
 
@@ -88,13 +91,25 @@ class Chunk:
 
     def _reset_rows(self) -> None:
         masks = _copies(self._parts[MASK])
+        if self._leaf is None and len(masks) > 1:  # that of the root is the union, and would override them
+            del masks["_reset"]
+        self._reset_where(masks)
+        self._write(self._root)
+
+    def _reset_where(self, masks: Leaves) -> None:
         if self._leaf is not None:
             self._root = self._leaf.reset_leaves(self._root, masks["_reset"])
         else:
-            if len(masks) > 1:  # that of the root is the union of the others, and would override them
-                del masks["_reset"]
             self._root = _leaves(self.env.reset(self._tensordict({**self._root, **masks})))
-        self._write(self._root)
+
+    def _step_and_reset(self) -> None:
+        self._step()
+        done = [self._root[key] for key in self.env.done_keys if as_tuple(key)[-1] == "done"]
+        if any(bool(flag.any()) for flag in done):
+            self._reset_where({key: flag.clone() for key, flag in zip(self.env.reset_keys, done, strict=True)})
+        for key, place in self._parts[ROOT].items():
+            if key in self._root:
+                place.copy_(self._root[key])
 
     def _write(self, entries: Leaves) -> None:
         for key, place in self._parts[OUTPUT].items():
@@ -116,13 +131,17 @@ class Chunk:
     def map(self, layout: Mapping[NestedKey, Any]) -> None:
         """Map the shared memory."""
         assert self._shared is not None
-        self._parts = {part: {} for part in (INPUT, OUTPUT, MASK, HELD)}
+        self._parts = {part: {} for part in (INPUT, OUTPUT, MASK, HELD, ROOT)}
         for (part, *key), leaf in self._shared.map(layout).items():
             self._parts[part][unwrap(tuple(key))] = leaf[self._rows]
 
     def written(self) -> set[NestedKey]:
         """Keys that the last reset or step wrote."""
         return set(self._last)
+
+    def root_keys(self) -> set[NestedKey]:
+        """Keys of the root entries."""
+        return set(self._root)
 
     def reset(self, tensordict: TensorDictBase | None, set_state: bool) -> TensorDictBase:  # noqa: FBT001  # a message
         """Reset the environments."""
@@ -133,6 +152,11 @@ class Chunk:
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Step the environments; return the entries under ``next``."""
         return self.env.step(tensordict).get("next")
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """Step the environments; return the entries under ``next``, and the root after the resets that follow."""
+        stepped, root = self.env.step_and_maybe_reset(tensordict)
+        return stepped.get("next"), root
 
     def set_seed(self, number: int, seed: int) -> int:
         """Seed one environment; return the seed for the next one."""

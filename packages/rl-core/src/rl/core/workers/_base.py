@@ -1,0 +1,166 @@
+"""Base class of groups of processes and of threads that execute commands."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Self
+
+from rl.core.errors import WorkerError, WorkerTimeoutError
+
+__all__ = ["Failure", "GroupBase", "WorkerState"]
+
+Failure = tuple[str, str, str]
+"""Type, message and traceback of an exception."""
+
+
+@dataclass(kw_only=True)
+class WorkerState:
+    """Answers of one worker."""
+
+    expected: deque[bool] = field(default_factory=lambda: deque([False]))
+    """For each command without an answer whether a result comes with it; the first answer is that of the start."""
+    results: deque[Any] = field(default_factory=deque)
+    failure: Failure | None = None
+    """An exception that was not raised yet."""
+
+
+class GroupBase:
+    """Workers that execute commands of their parent, each in the order in which they were sent.
+
+    A subclass appends to `_workers` and defines `_post`, `_post_message`, `_receive` and `close`.
+
+    Args:
+        owner: names the component in messages.
+        timeout: seconds after which a missing answer is an error; None for no limit.
+    """
+
+    def __init__(self, owner: str, timeout: float | None) -> None:
+        self._owner, self._timeout = owner, timeout
+        self._workers: list[Any] = []
+        self._answered: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    # ---- of the subclass
+
+    def _post(self, index: int, command: int) -> None:
+        """Send the number of a command."""
+        raise NotImplementedError
+
+    def _post_message(self, index: int, method: str, args: Sequence[Any]) -> None:
+        """Send a method call."""
+        raise NotImplementedError
+
+    def _receive(self, limit: float | None) -> bool:
+        """Wait for answers and record them; False if there is none until the time `limit`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the workers."""
+        raise NotImplementedError
+
+    # ---- commands
+
+    def send(self, index: int, command: int) -> None:
+        """Let a worker execute function number `command` of its handler's `commands`.
+
+        Raises:
+            WorkerError: if the worker has ended.
+        """
+        self._post(index, command)
+        self._workers[index].expected.append(False)
+
+    def request(self, index: int, method: str, *args: Any) -> None:
+        """Let a worker call a method of its handler; `result` returns what it returned.
+
+        Raises:
+            WorkerError: if the worker has ended.
+        """
+        self._post_message(index, method, args)
+        self._workers[index].expected.append(True)
+
+    def result(self, index: int) -> Any:
+        """Wait for a worker, and return the oldest result that was not returned yet."""
+        self.wait([index])
+        return self._workers[index].results.popleft()
+
+    def call(self, index: int, method: str, *args: Any) -> Any:
+        """Call a method of a worker's handler and return its result."""
+        self.request(index, method, *args)
+        return self.result(index)
+
+    def call_all(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of every worker's handler, all at once, and return the results."""
+        for index in range(len(self)):
+            self.request(index, method, *args)
+        self.wait()
+        return [worker.results.popleft() for worker in self._workers]
+
+    def wait(self, indices: Iterable[int] | None = None) -> None:
+        """Wait until workers have answered all that they were sent.
+
+        Args:
+            indices: the workers; all if None.
+
+        Raises:
+            WorkerError: if one failed or ended.
+            WorkerTimeoutError: if one takes longer than `timeout`.
+        """
+        wanted = range(len(self)) if indices is None else list(indices)
+        limit = None if self._timeout is None else monotonic() + self._timeout
+        while any(self._workers[index].expected for index in wanted):
+            if not self._receive(limit):
+                late = ", ".join(str(index) for index in wanted if self._workers[index].expected)
+                raise WorkerTimeoutError(
+                    f"{self._owner}: no answer of worker {late} within {self._timeout} s. Close it, and allow more time"
+                    " with timeout= if the simulator is only slow"
+                )
+        self._answered = [index for index in self._answered if index not in wanted]
+        for index in wanted:
+            self._raise_failure(index)
+
+    def wait_any(self, count: int = 1, timeout: float | None = None) -> list[int]:
+        """Wait until workers have given at least `count` answers that were not returned yet.
+
+        Args:
+            count: number of answers.
+            timeout: seconds after which fewer answers are returned; no limit if None.
+
+        Returns:
+            The index of the worker of each answer, in their order.
+
+        Raises:
+            WorkerError: if one failed or ended; the answers of the others are for the next call.
+        """
+        limit = None if timeout is None else monotonic() + timeout
+        while self._receive(0.0 if len(self._answered) >= count else limit):
+            pass
+        for index in self._answered:
+            if self._workers[index].failure is not None:  # the other answers are for the next call
+                self._answered.remove(index)
+                self._raise_failure(index)
+        found, self._answered = self._answered, []
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self, index: int) -> bool:
+        """Record that a worker has answered; whether a result comes with the answer."""
+        self._answered.append(index)
+        return self._workers[index].expected.popleft()
+
+    def _raise_failure(self, index: int) -> None:
+        worker = self._workers[index]
+        if worker.failure is not None:
+            (name, text, trace), worker.failure = worker.failure, None
+            error = WorkerError(f"{self._owner}: worker {index} raised {name}: {text}\n\n{trace}")
+            error.worker = index
+            raise error
