@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from rl.collectors.__about__ import __version__
     from rl.collectors._collector import Collector
     from rl.collectors._deprecated import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
+    from rl.collectors._profiling import ProfileConfig
     from rl.collectors._trajectories import split_trajectories
     from rl.collectors.evaluation import Evaluator
     from rl.collectors.multi import MultiAsyncCollector, MultiCollector, MultiSyncCollector
@@ -26,6 +27,7 @@ __all__ = [
     "MultiSyncCollector",
     "MultiSyncDataCollector",
     "MultiaSyncDataCollector",
+    "ProfileConfig",
     "SyncDataCollector",
     "VanillaWeightUpdater",
     "WeightUpdaterBase",
@@ -39,6 +41,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.collectors.__about__": ["__version__"],
         "rl.collectors._collector": ["Collector"],
         "rl.collectors._deprecated": ["MultiSyncDataCollector", "MultiaSyncDataCollector", "SyncDataCollector"],
+        "rl.collectors._profiling": ["ProfileConfig"],
         "rl.collectors._trajectories": ["split_trajectories"],
         "rl.collectors.evaluation": ["Evaluator"],
         "rl.collectors.multi": ["MultiAsyncCollector", "MultiCollector", "MultiSyncCollector"],

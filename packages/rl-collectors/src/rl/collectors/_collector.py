@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import reduce
+from functools import partial, reduce
 from math import ceil
 from operator import index
 from threading import Lock
@@ -23,6 +23,7 @@ from rl.collectors._checks import name_of
 from rl.collectors._finish import Finish
 from rl.collectors._loops.runner import Runner
 from rl.collectors._profile import Clock
+from rl.collectors._profiling import BatchProfiler, ProfileConfig
 from rl.collectors._recurrent_state import Carried
 from rl.collectors._state import unpack_state
 from rl.collectors._trajectories import number_trajectories
@@ -143,8 +144,7 @@ class Collector:
         self.frames_per_batch = self._steps * self._elements
         self.total_frames = total_frames
         self._say_rounding(frames_per_batch)
-        self._random_frames = init_random_frames
-        self._reset_each = reset_at_each_iter
+        self._random_frames, self._reset_each = init_random_frames, reset_at_each_iter
         self._storing = None if storing_device is None else torch.device(storing_device)
         self._exploration = exploration_type
         self._track, self._set_truncated = track_traj_ids, set_truncated
@@ -153,7 +153,9 @@ class Collector:
         self._assemble = Assembler(self._batch_size)
         there = None if device is None else torch.device(device)
         acting = _accelerated(policy, compiled=compile_policy, cudagraph=cudagraph_policy)
-        self._runner = Runner(self.env, acting, there, carried=self._carried, debug=debug, clock=self._clock)
+        self._make_runner = partial(Runner, self.env, acting, there, carried=self._carried, debug=debug)
+        self._runner = self._make_runner(clock=self._clock)
+        self._profiler: BatchProfiler | None = None
         self._before = pre_collect_hook
         self._finish = Finish(
             postproc,
@@ -194,12 +196,14 @@ class Collector:
             start = perf_counter() if self._clock is not None else 0.0
             if self._reset_each:
                 self._restart()
-            with torch.no_grad():
+            with torch.no_grad(), nullcontext() if self._profiler is None else self._profiler.batch():
                 batch = self._batch()
                 if self._storing is not None:
                     batch = batch.to(self._storing)
             if self._clock is not None:
                 self._seconds += perf_counter() - start
+            if self._profiler is not None and self._profiler.finished:
+                self.disable_profile()
         return self._finish(batch)
 
     @contextmanager
@@ -318,6 +322,31 @@ class Collector:
             load_weights(self.policy, policy_or_weights)
         if self._finish.version is not None:
             self._finish.version += 1
+
+    def enable_profile(self, *, config: ProfileConfig | None = None, worker_idx: int = 0, **settings: Any) -> None:
+        """Record the next batches with `torch.profiler`: ranges ``collect``, ``policy`` and ``env``.
+
+        Args:
+            config: what is recorded.
+            worker_idx: number in the name of the file.
+            settings: those of `ProfileConfig`, in the place of `config`.
+
+        Raises:
+            SpecError: if a setting is out of range, or both are given.
+        """
+        if config is not None and settings:
+            raise SpecError(f"enable_profile takes a config or settings, got both: {', '.join(settings)}")
+        self._profiler = BatchProfiler(ProfileConfig(**settings) if config is None else config, worker_idx)
+        self._call_through(self._profiler)
+
+    def disable_profile(self) -> None:
+        """End the recording; happens by itself after the last batch."""
+        self._profiler = None
+        self._call_through(self._clock)
+
+    def _call_through(self, clock: Clock | BatchProfiler | None) -> None:
+        root, self._runner = self._runner.root, self._make_runner(clock=clock)
+        self._runner.root = root
 
     # ------------------------------------------------------------------ properties and state
 

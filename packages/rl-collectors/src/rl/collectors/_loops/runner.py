@@ -18,6 +18,7 @@ from rl.collectors._loops.lowered_policy import lowered_policy
 from rl.collectors._loops.tensordict import TensorDictLoop
 from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
 from rl.collectors._profile import Clock
+from rl.collectors._profiling import BatchProfiler
 from rl.collectors._recurrent_state import Carried, CarryingEnv, CarryingLeaves
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env, Leaves
@@ -44,7 +45,7 @@ class Runner:
         device: device of the policy; that of its parameters if None.
         carried: recurrent states of the policy.
         debug: check every step, not only the first two.
-        clock: clock that times policy and environment, or None.
+        clock: what times or records policy and environment, or None.
 
     Raises:
         SpecError: if the policy's parameters are not on `device`.
@@ -58,7 +59,7 @@ class Runner:
         *,
         carried: Carried,
         debug: bool = False,
-        clock: Clock | None = None,
+        clock: Clock | BatchProfiler | None = None,
     ) -> None:
         home = _home(env)
         away = _away(policy, device, home)

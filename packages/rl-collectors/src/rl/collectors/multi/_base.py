@@ -14,6 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl.collectors._collector import count_of
+from rl.collectors._profiling import ProfileConfig
 from rl.collectors._trajectories import split_trajectories
 from rl.collectors.multi._worker import SLOTS, CollectorWorker
 from rl.collectors.weights._load import matching_weights
@@ -237,6 +238,26 @@ class MultiBase(ABC):
         return self._weights.version if self._names else 0
 
     # ---- control
+
+    def enable_profile(self, *, config: ProfileConfig | None = None, **settings: Any) -> None:
+        """Record the next batches of some workers with `torch.profiler`, one Chrome trace for each.
+
+        Args:
+            config: what is recorded; `ProfileConfig.workers` are the workers.
+            settings: those of `ProfileConfig`, in the place of `config`.
+
+        Raises:
+            SpecError: if a setting is out of range, both are given, or there is no such worker.
+        """
+        if config is not None and settings:
+            raise SpecError(f"enable_profile takes a config or settings, got both: {', '.join(settings)}")
+        wanted = ProfileConfig(**settings) if config is None else config
+        workers = [*range(self.num_workers)] if wanted.workers is None else list(wanted.workers)
+        if not set(workers) <= set(range(self.num_workers)):
+            raise SpecError(f"enable_profile got workers {workers}; there are 0 to {self.num_workers - 1}")
+        self._idle()
+        for index in workers:
+            self._workers.call(index, "enable_profile", wanted)
 
     def reset(self) -> None:
         """Begin the next batch with a reset of all environments, and with new trajectory ids."""

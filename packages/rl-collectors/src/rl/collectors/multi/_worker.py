@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.collectors._collector import Collector
+from rl.collectors._profiling import ProfileConfig
 from rl.collectors.weights._shared import SharedWeights
 from rl.core.keys import TRAJ_IDS, NestedKey, leaf_keys
 from rl.core.workers import SharedLeaves, layout_of
@@ -117,6 +118,10 @@ class CollectorWorker:
         """Map the memory of the weights."""
         self._weights.map(weights)
         self._targets = self._policy.state_dict()
+
+    def enable_profile(self, config: ProfileConfig) -> None:
+        """Record the next batches."""
+        self._collector.enable_profile(config=config, worker_idx=self._index)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the collector."""
