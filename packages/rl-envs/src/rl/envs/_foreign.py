@@ -30,7 +30,7 @@ __all__ = [
     "vec_norm",
 ]
 
-_PROCESS = "for ParallelEnv: environments of a SerialEnv are in this process"
+_PROCESS = "use ParallelEnv: environments of a SerialEnv are in this process"
 _ENV: dict[str, Needless] = {
     "run_type_checks": ("use debug=True or check_env_specs(env)", False),
     "allow_done_after_reset": ("not available yet: a reset starts an episode", False),
