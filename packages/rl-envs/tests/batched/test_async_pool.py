@@ -167,6 +167,17 @@ def test_resets_of_some_environments(backend):
     pool.close()
 
 
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_transforms_around_the_pool_and_given_states(shared_memory):
+    pool = AsyncEnvPool([PendulumEnv] * 3, backend="threading", shared_memory=shared_memory)
+    data = TransformedEnv(pool, StepCounter(3)).rollout(7, break_when_any_done=False)
+    assert data["next", "step_count"][0].flatten().tolist() == [1, 2, 3, 1, 2, 3, 1]
+    assert data["env_index"].tolist() == [[0] * 7, [1] * 7, [2] * 7]
+    again = pool.reset(data[:, 2], set_state=True)
+    assert torch.equal(again["th"], data["th"][:, 2])
+    pool.close()
+
+
 def test_what_may_not_be_sent_or_received():
     pool = ThreadingAsyncEnvPool([Walk] * 3, stack="lazy")
     root = pool.rand_action(pool.reset())

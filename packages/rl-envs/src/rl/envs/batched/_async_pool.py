@@ -113,8 +113,10 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
     # ---- all environments
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
-        fresh = super()._reset(tensordict)
-        return fresh.set("env_index", self._index(torch.arange(self.num_envs))) if tensordict is None else fresh
+        return super()._reset(tensordict).set("env_index", self._index(torch.arange(self.num_envs)))
+
+    def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return super()._set_state(tensordict).set("env_index", self._index(torch.arange(self.num_envs)))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         given = tensordict.get("env_index", None)
