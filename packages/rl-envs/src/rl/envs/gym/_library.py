@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from rl.core.errors import MissingExtraError
+from typing import TYPE_CHECKING
 
-try:
+from rl.envs._libraries import import_library
+
+if TYPE_CHECKING:
     import gymnasium
-except ModuleNotFoundError as error:
-    raise MissingExtraError('GymEnv needs Gymnasium, which is not installed: pip install "rl-envs[gym]"') from error
+else:
+    gymnasium = import_library("gymnasium", needed_by="GymEnv", extra="gym", at_least="1.1")
 
 __all__ = ["gymnasium"]
-
-if int(gymnasium.__version__.split(".", maxsplit=1)[0]) < 1:
-    raise MissingExtraError(
-        f"GymEnv needs Gymnasium 1.1 or later, found {gymnasium.__version__}: pip install -U 'rl-envs[gym]'"
-    )
