@@ -92,7 +92,7 @@ class Collector:
         cudagraph_policy: record the policy in a CUDA graph: True, or the arguments of `tensordict.nn.CudaGraphModule`.
         pre_collect_hook: function that is called before every batch.
         post_collect_hook: function that is called with every batch, after `postproc`.
-        interruptor: an `Interruptor`; a batch ends early when it says so.
+        interruptor: an `Interruptor`; a batch ends early once it is stopped.
         debug: check shapes, dtypes and actions at every step; otherwise only at the first.
         profile: measure the time of policy and environment; see `stats`.
         weight_updater: a `WeightUpdaterBase` that is told about this collector.

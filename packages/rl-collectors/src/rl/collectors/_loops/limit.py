@@ -95,7 +95,7 @@ def _zeros(flag: Tensor) -> Tensor:
 def _limited(done: Tensor, truncated: Tensor, frames: Tensor | None, limit: int) -> dict[NestedKey, Tensor]:
     """The flags, and the number of frames of the episode with this step.
 
-    A root that was saved without a limit has no number: counting begins there.
+    A root that was saved without a limit has no count: it begins at zero there.
     """
     count = (_zeros(done) if frames is None else frames) + 1
     cut = (count >= limit) & ~done  # an episode that ends by itself keeps its flags

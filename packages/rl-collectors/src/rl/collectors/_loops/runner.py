@@ -27,7 +27,7 @@ from rl.core.lowering import lower, lower_env
 
 __all__ = ["Runner"]
 
-_SHORT_CHUNK = 8  # steps between two questions whether to end the batch early
+_SHORT_CHUNK = 8  # steps between two calls of `stopped`
 
 
 class Runner:
@@ -112,7 +112,7 @@ class Runner:
         self._loop.root = leaves
 
     def run(self, steps: int, random: int, take: Callable[[list[Leaves], list[Leaves]], None]) -> None:
-        """Take `steps` steps, or fewer if `stopped` says so, the first `random` of them with random actions.
+        """Take `steps` steps, or fewer once `stopped` returns true, the first `random` of them with random actions.
 
         After an exception the loop starts from a reset: the environment may have moved on.
 

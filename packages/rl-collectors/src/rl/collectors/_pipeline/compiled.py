@@ -25,7 +25,7 @@ def accelerated(policy: Any, compile_policy: Any, cudagraph_policy: Any) -> Any:
         cudagraph_policy: True, or the arguments of `tensordict.nn.CudaGraphModule`.
 
     Raises:
-        SpecError: if there is no policy, both are asked for, there is no CUDA device for a graph, or the mode of
+        SpecError: if there is no policy, both are given, there is no CUDA device for a graph, or the mode of
             `torch.compile` records CUDA graphs, whose outputs are overwritten.
     """
     compiles, records = _options(compile_policy, "compile_policy"), _options(cudagraph_policy, "cudagraph_policy")
