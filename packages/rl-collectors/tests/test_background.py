@@ -123,6 +123,19 @@ def test_a_hook_may_call_the_collector(counting_env):
     assert collector.policy_version == 4
 
 
+def test_a_hook_may_pause(counting_env):
+    buffer = Buffer()
+    settings = {"replay_buffer": buffer, "post_collect_hook": lambda _: collector.pause()}
+    collector = Collector(counting_env, frames_per_batch=5, **settings)
+    for count in (1, 2):
+        collector.start()
+        while collector.is_running():
+            time.sleep(0.001)
+        collector.pause()  # waits for the batch
+        assert len(buffer.batches) == count
+    collector.shutdown()
+
+
 def test_without_a_buffer_or_in_time(counting_env):
     with pytest.raises(SpecError, match="pass replay_buffer="):
         Collector(counting_env, frames_per_batch=2).start()

@@ -136,8 +136,13 @@ def test_the_same_tensordict_is_overwritten(counting_env):
     observation = first["observation"]
     assert collector.collect() is first
     assert observation[:, 2].tolist() == [3, 4, 5]
-    with pytest.raises(SpecError, match=r"split_trajs=True and return_same_td=True exclude each other"):
-        Collector(counting_env, frames_per_batch=3, split_trajs=True, return_same_td=True)
+    for settings in (
+        {"split_trajs": True, "return_same_td": True},
+        {"interruptor": object(), "return_same_td": True},
+        {"split_trajs": True, "extend_buffer": False},
+    ):
+        with pytest.raises(SpecError, match=rf"{next(iter(settings))}.* exclude each other"):
+            Collector(counting_env, frames_per_batch=3, **settings)
 
 
 class Buffer:

@@ -42,10 +42,10 @@ class Background:
         self._resume()
 
     def hold(self) -> None:
-        """Wait until the present batch is complete, and collect no further one."""
-        if not self.is_current:
-            with self._changed:
-                self._wanted = False
+        """Collect no further batch, and wait until the present one is complete, unless it is the caller's."""
+        with self._changed:
+            self._wanted = False
+            if not self.is_current:
                 self._changed.wait_for(lambda: not self._busy)
         self.raise_error()
 

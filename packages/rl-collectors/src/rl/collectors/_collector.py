@@ -173,6 +173,7 @@ class Collector:
             traj_format=traj_format,
             return_same_td=return_same_td,
             set_truncated=set_truncated,
+            ends_early=interruptor is not None,
         )
         self.policy = make_policy(policy, policy_factory)
         acting = accelerated(self.policy, compile_policy, cudagraph_policy)

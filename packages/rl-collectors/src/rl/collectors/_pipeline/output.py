@@ -33,6 +33,7 @@ class Output:
     traj_format: str
     return_same_td: bool
     set_truncated: bool
+    ends_early: bool
 
     def __post_init__(self) -> None:
         self._same: TensorDictBase | None = None
@@ -42,8 +43,10 @@ class Output:
             self._exclude(whole, "split_trajs=True", "a batch of whole trajectories is split already")
         if whole and self.set_truncated:
             self._exclude(whole, "set_truncated=True", "the end of a batch ends no trajectory")
-        if form and self.return_same_td:
-            self._exclude(form, "return_same_td=True", "the shape of a batch varies")
+        if self.return_same_td and (form or self.ends_early):
+            self._exclude(form or "interruptor", "return_same_td=True", "the shape of a batch varies")
+        if form and not self.extend_buffer and (self.split_trajs or self.traj_format == "padded"):
+            self._exclude(form, "extend_buffer=False", "padding would be stored as steps")
 
     @staticmethod
     def _exclude(one: str, other: str, why: str) -> None:

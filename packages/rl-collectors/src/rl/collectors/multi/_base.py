@@ -75,6 +75,8 @@ class MultiBase(ABC):
         self._postproc, self._split, self._buffer = postproc, split_trajs, replay_buffer
         self._by_batch, self._timeout = extend_buffer, timeout
         self._update_each, self._restart = update_at_each_batch, restart
+        if split_trajs and not extend_buffer:
+            raise SpecError(f"{owner}: split_trajs=True and extend_buffer=False would store padding as steps")
         settings["interruptor"] = interrupted_by
         frames = count_of("frames_per_batch", frames_per_batch, 1)
         settings["frames_per_batch"] = self._share(frames, len(makers))
