@@ -257,6 +257,15 @@ def test_late_workers_end_their_batches_early():
         assert steps["observation"].flatten().tolist() == [t % 3 for t in range(len(steps))]  # none is missing
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_file_is_left_open(kind):
+    settings = {"preemptive_threshold": 0.5} if kind is MultiSyncCollector else {}
+    kind([CountingEnv], frames_per_batch=4).shutdown()
+    before = len(os.listdir("/dev/fd"))
+    kind([CountingEnv], frames_per_batch=4, **settings).shutdown()
+    assert len(os.listdir("/dev/fd")) == before
+
+
 def test_settings_of_a_collector_reach_the_workers_or_are_refused():
     steps = []
     settings = {"max_frames_per_traj": 2, "post_collect_hook": lambda _: steps.append(1), "track_policy_version": True}

@@ -313,6 +313,7 @@ class MultiBase(ABC):
         self._closed = True
         self._workers.close()
         self._batches.close()
+        self._weights.close()
 
     def __enter__(self) -> Self:
         return self
