@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
-from tensordict.nn import InteractionType, TensorDictModule, TensorDictSequential
+from tensordict.nn import InteractionType, TensorDictModule
 from tensordict.nn.probabilistic import interaction_type
 from torch import nn
 
@@ -655,69 +655,3 @@ def test_flags_that_are_not_boolean_are_refused(counting_env):
 def test_an_action_outside_of_its_spec_is_refused_at_the_first_step(counting_env, spec, action):
     with pytest.raises(SpecError, match=r"the policy \(<lambda>\) wrote 'action'"):
         Collector(counting_env(spec=spec), lambda td: td.set("action", action), frames_per_batch=2).collect()
-
-
-class Buffer(list):
-    def extend(self, batch):
-        self.append(batch.clone())
-
-
-def test_policies_and_environments_can_be_made_by_functions():
-    def factory():
-        return TensorDictModule(lambda x: torch.ones(x.shape[:-1], dtype=torch.int64), ["observation"], ["action"])
-
-    collector = Collector(CountingEnv, policy_factory=factory, frames_per_batch=8, create_env_kwargs={"length": 2})
-    batch = collector.collect()
-    assert batch["observation"].flatten().tolist() == [0, 1] * 4
-    assert (batch["action"] == 1).all()
-    for wrong, message in (
-        ({"policy": factory(), "policy_factory": factory}, "got both"),
-        ({"create_env_kwargs": {"length": 2}}, "for a function that makes one"),
-        ({"compile_policy": True}, "without a policy"),
-    ):
-        with pytest.raises(SpecError, match=message):
-            Collector(CountingEnv(), frames_per_batch=4, **wrong)
-    if not torch.cuda.is_available():
-        with pytest.raises(SpecError, match="torch finds no GPU"):
-            Collector(CountingEnv(), factory(), frames_per_batch=4, cudagraph_policy=True)
-
-
-def test_a_compiled_policy_collects_the_same():
-    torch.manual_seed(0)
-    net = nn.Linear(1, 2)
-    policy = TensorDictModule(lambda x: net(x).argmax(-1), ["observation"], ["action"])
-    plain = Collector(CountingEnv(), policy, frames_per_batch=8).collect()
-    compiled = Collector(CountingEnv(), policy, frames_per_batch=8, compile_policy={"backend": "eager"}).collect()
-    assert torch.equal(plain["action"], compiled["action"])
-
-
-def test_what_is_done_with_a_batch():
-    calls, buffer = [], Buffer()
-    settings = {
-        "pre_collect_hook": lambda: calls.append("before"),
-        "post_collect_hook": lambda b: calls.append(b.shape),
-    }
-    collector = Collector(CountingEnv(), frames_per_batch=6, total_frames=12, replay_buffer=buffer, **settings)
-    assert list(collector) == [None, None]
-    assert calls == ["before", (6,)] * 2
-    assert [len(batch) for batch in buffer] == [6, 6]
-    kept = Collector(CountingEnv(), frames_per_batch=6, replay_buffer=buffer, extend_buffer=False).collect()
-    assert kept.shape == (6,)
-    assert len(buffer) == 2
-    split = Collector(CountingEnv(), frames_per_batch=6, split_trajs=True, postproc=lambda b: b["observation"])
-    assert split.collect().shape == (2, 3, 1)
-    same = Collector(CountingEnv(), frames_per_batch=4, return_same_td=True)
-    first = same.collect()
-    before = first["observation"].clone()
-    assert same.collect() is first
-    assert not torch.equal(first["observation"], before)
-
-
-def test_the_version_of_the_policy_counts_weight_updates():
-    net = TensorDictModule(nn.Linear(1, 1), ["observation"], ["value"])
-    policy = TensorDictSequential(net, TensorDictModule(lambda v: (v[..., 0] > 0).long(), ["value"], ["action"]))
-    collector = Collector(CountingEnv(), policy, frames_per_batch=3, track_policy_version=True)
-    assert collector.collect()["policy_version"].tolist() == [0, 0, 0]
-    collector.update_policy_weights_()
-    collector.update_policy_weights_(policy.state_dict())
-    assert collector.collect()["policy_version"].tolist() == [2, 2, 2]

@@ -11,6 +11,7 @@ from tensordict.nn import TensorDictModule
 
 from rl.collectors import (
     Collector,
+    Interruptor,
     MultiAsyncCollector,
     MultiCollector,
     MultiProcessedWeightUpdater,
@@ -65,6 +66,17 @@ class Noisy(CountingEnv):
         stepped = super().step(tensordict)
         stepped["next", "reward"] = torch.randn(1, generator=self.generator)
         return stepped
+
+
+class Dawdling(CountingEnv):
+    """Takes five milliseconds for a step."""
+
+    def lowered(self):
+        return None
+
+    def step(self, tensordict):
+        time.sleep(0.005)
+        return super().step(tensordict)
 
 
 def equal(one, other):
@@ -241,6 +253,44 @@ def test_a_replay_buffer_and_other_uses_of_a_batch():
     settings = {"split_trajs": True, "postproc": lambda batch: batch["collector", "mask"]}
     with MultiSyncCollector([CountingEnv] * 2, frames_per_batch=12, **settings) as multi:
         assert multi.collect().shape == (4, 3)
+
+
+def test_late_workers_end_their_batches_early():
+    settings = {"frames_per_batch": 120, "preemptive_threshold": 0.5}
+    with MultiSyncCollector([CountingEnv, Dawdling], policy(), **settings) as multi:
+        batches = [multi.collect() for _ in range(3)]
+        assert multi.collected_frames == sum(batch.numel() for batch in batches)
+    assert len(batches[0]) == 120
+    for batch in batches[1:]:
+        assert 60 < len(batch) < 120  # all of the first worker, a part of the second
+    whole = torch.cat(batches)
+    for worker in (0, 1):
+        steps = whole[whole["collector", "traj_ids"] % 2 == worker]
+        assert steps["observation"].flatten().tolist() == [t % 3 for t in range(len(steps))]  # none is missing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_file_is_left_open(kind):
+    settings = {"preemptive_threshold": 0.5} if kind is MultiSyncCollector else {}
+    kind([CountingEnv], frames_per_batch=4).shutdown()
+    before = len(os.listdir("/dev/fd"))
+    kind([CountingEnv], frames_per_batch=4, **settings).shutdown()
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_settings_of_a_collector_reach_the_workers_or_are_refused():
+    steps = []
+    settings = {"max_frames_per_traj": 2, "post_collect_hook": lambda _: steps.append(1), "track_policy_version": True}
+    with MultiSyncCollector([CountingEnv] * 2, policy(), frames_per_batch=8, **settings) as multi:
+        assert multi.collect()["observation"][0].flatten().tolist() == [0, 1, 0, 1]
+        with pytest.raises(SpecError, match="its workers collect in other processes"):
+            multi.start()
+    assert not steps  # the hook runs in the worker
+    for refused in ({"trajs_per_batch": 2}, {"return_same_td": True}, {"interruptor": Interruptor()}):
+        with pytest.raises(SpecError, match=f"has no {next(iter(refused))}: "):
+            MultiAsyncCollector([CountingEnv], frames_per_batch=8, **refused)
+    with pytest.raises(SpecError, match=r"preemptive_threshold is 2, expected one in \(0, 1\]"):
+        MultiSyncCollector([CountingEnv], frames_per_batch=8, preemptive_threshold=2)
 
 
 def test_a_saved_state_is_continued():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rl.collectors._profiling import ProfileConfig
     from rl.collectors._trajectories import split_trajectories
     from rl.collectors.evaluation import Evaluator
-    from rl.collectors.multi import MultiAsyncCollector, MultiCollector, MultiSyncCollector
+    from rl.collectors.multi import Interruptor, MultiAsyncCollector, MultiCollector, MultiSyncCollector
     from rl.collectors.weights import (
         MultiProcessedWeightUpdater,
         VanillaWeightUpdater,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Collector",
     "Evaluator",
+    "Interruptor",
     "MultiAsyncCollector",
     "MultiCollector",
     "MultiProcessedWeightUpdater",
@@ -44,7 +45,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.collectors._profiling": ["ProfileConfig"],
         "rl.collectors._trajectories": ["split_trajectories"],
         "rl.collectors.evaluation": ["Evaluator"],
-        "rl.collectors.multi": ["MultiAsyncCollector", "MultiCollector", "MultiSyncCollector"],
+        "rl.collectors.multi": ["Interruptor", "MultiAsyncCollector", "MultiCollector", "MultiSyncCollector"],
         "rl.collectors.weights": [
             "MultiProcessedWeightUpdater",
             "VanillaWeightUpdater",

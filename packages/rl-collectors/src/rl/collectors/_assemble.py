@@ -31,6 +31,10 @@ class Assembler:
 
     Args:
         batch_size: batch of the environment; time is the dimension after it.
+
+    Attributes:
+        steps: number of appended steps.
+        forms: shape and dtype of the entries of a step.
     """
 
     def __init__(self, batch_size: torch.Size) -> None:
@@ -38,13 +42,13 @@ class Assembler:
         self.next_keys: list[NestedKey] = []
         self._batch_size = batch_size
         self._dim = len(batch_size)
-        self._forms: dict[tuple[str, ...], tuple[torch.Size, torch.dtype]] = {}  # shape and dtype at the first step
+        self.forms: dict[tuple[str, ...], tuple[torch.Size, torch.dtype]] = {}  # shape and dtype at the first step
         self.begin(0)
 
     def begin(self, steps: int) -> None:
         """Start a batch of `steps` steps."""
         self._steps = steps
-        self._at = 0
+        self.steps = 0
         self._columns: dict[tuple[str, ...], Any] = {}
 
     def add(self, roots: Sequence[Leaves], nexts: Sequence[Leaves]) -> None:
@@ -63,20 +67,22 @@ class Assembler:
             if not self._shift(key, leaves, nexts):
                 self._append(as_tuple(key), leaves)
         self._refuse_new_keys(roots[-1], nexts[-1])
-        self._at += len(roots)
+        self.steps += len(roots)
 
     def entries(self) -> dict[str, Any]:
-        """Return the batch as nested dictionaries of ``[*B, T, ...]``."""
+        """Return the batch as nested dictionaries of ``[*B, T, ...]``, with T the number of appended steps."""
         out: dict[str, Any] = {}
+        taken = (slice(None),) * self._dim + (slice(self.steps),)  # fewer than planned if the batch ended early
         for path, column in self._columns.items():
-            place(out, path, torch.stack(column, self._dim) if isinstance(column, list) else column)
+            whole = torch.stack(column, self._dim) if isinstance(column, list) else column
+            place(out, path, whole if self.steps == self._steps else whole[taken])
         self._columns = {}
         return out
 
     def tensordict(self, entries: dict[str, Any]) -> TensorDict:
         """Return the batch ``[*B, T]`` with the last dimension named ``time``."""
         names: Any = [*[None] * self._dim, "time"]
-        return TensorDict(entries, batch_size=(*self._batch_size, self._steps), names=names)
+        return TensorDict(entries, batch_size=(*self._batch_size, self.steps), names=names)
 
     def _column(self, rows: Sequence[Leaves], key: NestedKey, under: tuple[str, ...]) -> list[Tensor]:
         try:
@@ -84,13 +90,13 @@ class Assembler:
         except KeyError:
             at = next(i for i, row in enumerate(rows) if key not in row)
             raise ContractError(
-                f"step {self._at + at} of this batch lacks {key_str((*under, *as_tuple(key)))}, which the first step"
+                f"step {self.steps + at} of this batch lacks {key_str((*under, *as_tuple(key)))}, which the first step"
                 " of this collector had: a policy and an environment must write the same entries at every step"
             ) from None
 
     def _append(self, path: tuple[str, ...], leaves: list[Any]) -> None:
         first = leaves[0]
-        if path not in self._forms:
+        if path not in self.forms:
             if not isinstance(first, Tensor):  # strings and the like
                 self._columns.setdefault(path, []).extend(leaves)
                 return
@@ -99,8 +105,8 @@ class Assembler:
                     f"{key_str(path)} has shape {tuple(first.shape)}, expected one that begins with the"
                     f" environment's batch size {tuple(self._batch_size)}: one row for each environment"
                 )
-            self._forms[path] = (first.shape, first.dtype)
-        shape, dtype = self._forms[path]
+            self.forms[path] = (first.shape, first.dtype)
+        shape, dtype = self.forms[path]
         try:
             alike = first.shape == shape and {leaf.dtype for leaf in leaves} == {dtype}
             if alike:  # torch.stack refuses other shapes by itself, and casts other dtypes
@@ -119,20 +125,20 @@ class Assembler:
                 self._columns[path] = torch.stack(leaves, dim)
                 return
             column = self._new_column(path, first)
-        rows = column.narrow(dim, self._at, len(leaves))
+        rows = column.narrow(dim, self.steps, len(leaves))
         if dim == 0 or first.numel() >= _LARGE:
             torch.stack(leaves, dim, out=rows)
         else:
             rows.copy_(torch.stack(leaves, dim))
 
     def _refuse_change(self, path: tuple[str, ...], leaves: list[Any]) -> None:
-        shape, dtype = self._forms[path]
+        shape, dtype = self.forms[path]
         for at, leaf in enumerate(leaves):
             got = f"{tuple(leaf.shape)} {leaf.dtype}" if isinstance(leaf, Tensor) else type(leaf).__name__
             if got != f"{tuple(shape)} {dtype}":
                 raise ShapeError(
-                    f"{key_str(path)} became {got} at step {self._at + at} of this batch, after {tuple(shape)} {dtype}:"
-                    " shapes and dtypes stay as they are"
+                    f"{key_str(path)} became {got} at step {self.steps + at} of this batch, after {tuple(shape)}"
+                    f" {dtype}: shapes and dtypes stay as they are"
                 )
 
     def _new_column(self, path: tuple[str, ...], first: Tensor) -> Tensor:
@@ -159,8 +165,8 @@ class Assembler:
             column = self._new_column(path, first)
         if column.shape != source.shape:
             return False
-        rows = column.narrow(dim, self._at, count)
-        rows.narrow(dim, 1, count - 1).copy_(source.narrow(dim, self._at, count - 1))
+        rows = column.narrow(dim, self.steps, count)
+        rows.narrow(dim, 1, count - 1).copy_(source.narrow(dim, self.steps, count - 1))
         index = torch.tensor(fresh, device=first.device)
         rows.index_copy_(dim, index, torch.stack([leaves[t] for t in fresh], dim))
         return True

@@ -7,35 +7,44 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial, reduce
 from math import ceil
-from operator import index
 from threading import Lock
 from time import perf_counter
 from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import CudaGraphModule, InteractionType, set_interaction_type
+from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
 from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
+from rl.collectors._background import Background, Pause
 from rl.collectors._checks import name_of
-from rl.collectors._finish import Finish
+from rl.collectors._loops.groups import any_flag
 from rl.collectors._loops.runner import Runner
+from rl.collectors._pipeline.arguments import check_fit, check_flags, count_of, make_env, make_policy
+from rl.collectors._pipeline.compiled import accelerated
+from rl.collectors._pipeline.explain import describe
+from rl.collectors._pipeline.output import Output
+from rl.collectors._pipeline.placement import Devices, device_of_policy, move_env
 from rl.collectors._profile import Clock
 from rl.collectors._profiling import BatchProfiler, ProfileConfig
 from rl.collectors._recurrent_state import Carried
 from rl.collectors._state import unpack_state
 from rl.collectors._trajectories import number_trajectories
+from rl.collectors._whole_trajectories import WholeTrajectories
 from rl.collectors.weights._load import load_weights
-from rl.core import check_pipeline, set_recurrent_mode
+from rl.core import set_recurrent_mode
 from rl.core.errors import RLError, SpecError
-from rl.core.interfaces import Env, missing_env_members
-from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, key_str, leaf_keys, unwrap
+from rl.core.interfaces import Env
+from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, leaf_keys, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
 from rl.core.state import pack
 
-__all__ = ["Collector", "count_of", "make_env"]
+__all__ = ["VERSION", "Collector", "count_of", "make_env"]
+
+VERSION = "policy_version"
+"""Key of the number of weight updates."""
 
 
 @_foreign.collector
@@ -53,38 +62,47 @@ class Collector:
         create_env_fn: an environment (`rl.core.interfaces.Env`), or a function that makes one.
         policy: a TensorDict module or any function from TensorDict to TensorDict; random actions if None.
             It is not copied.
+        policy_factory: function that makes the policy; takes the place of `policy`.
+        create_env_kwargs: arguments of `create_env_fn`.
         frames_per_batch: frames (steps times environments) of a batch, rounded up to whole steps.
         total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
-        device: device of the policy; that of its parameters if None.
+        device: the default of `policy_device` and `env_device`.
+        policy_device: device of the policy, whose parameters must be there; that of its parameters if None.
+        env_device: device to which the environment is moved with ``env.to(device)``; not moved if None.
         storing_device: device of the batches; that of the environment if None.
+        max_frames_per_traj: steps after which an episode is truncated and reset; None or 0 for no limit.
         init_random_frames: number of frames at the start with random actions, rounded up to whole steps. The policy
             still runs, for its other outputs, which belong to its own action.
         reset_at_each_iter: begin every batch with a reset.
+        split_trajs: split every batch with `split_trajectories`.
+        trajs_per_batch: number of trajectories of a batch, which are whole then; parts of running ones are kept for
+            the next batch. The last batch before `total_frames` may have fewer.
+        traj_format: with `trajs_per_batch`, ``"padded"`` for ``[n, T_max]`` with ``("collector", "mask")``, or
+            ``"cat"`` for ``[sum T]``; in the order in which trajectories end.
         postproc: function that is applied to every batch; its result is yielded.
+        replay_buffer: buffer that is extended by every batch; None is yielded instead.
+        extend_buffer: whether a row of the buffer is a row of the batch, as in ``buffer.extend(batch)``. If false, it
+            is a single step, in the order of time.
+        return_same_td: return the same TensorDict each time, overwritten.
         exploration_type: exploration type of the policy; None for the ambient one.
         track_traj_ids: write ``("collector", "traj_ids")``.
         set_truncated: mark the last step of every batch as truncated; the episode continues in the next batch with
             the same trajectory id.
+        track_policy_version: write ``policy_version``, int64 ``[*B, T]``: the number of `update_policy_weights_`.
+        compile_policy: compile the policy: True, or the arguments of `torch.compile`.
+        cudagraph_policy: record the policy in a CUDA graph: True, or the arguments of `tensordict.nn.CudaGraphModule`.
+        pre_collect_hook: function that is called before every batch.
+        post_collect_hook: function that is called with every batch, after `postproc`.
+        interruptor: an `Interruptor`; a batch ends early once it is stopped.
         debug: check shapes, dtypes and actions at every step; otherwise only at the first.
         profile: measure the time of policy and environment; see `stats`.
         weight_updater: a `WeightUpdaterBase` that is told about this collector.
-        create_env_kwargs: arguments of the function that makes the environment.
-        policy_factory: function that makes the policy; takes the place of `policy`.
-        compile_policy: call the policy through `torch.compile`; or the arguments of that.
-        cudagraph_policy: call the policy through `tensordict.nn.CudaGraphModule`.
-        track_policy_version: write ``policy_version`` int64 ``[*B, T]``, the number of calls of
-            `update_policy_weights_`.
-        pre_collect_hook: called before every batch.
-        post_collect_hook: called with every batch, before `split_trajs` and `postproc`.
-        split_trajs: split every batch with `split_trajectories`.
-        return_same_td: yield the same TensorDict, overwritten by every batch.
-        replay_buffer: buffer that is extended by every batch; None is yielded instead.
-        extend_buffer: extend it; if false the batch is yielded.
 
     Raises:
         ContractError: if the policy reads a key that the environment does not write, writes no action, or has a
             recurrent state that it does not write under ``next``.
-        SpecError: if an argument is out of range, or `create_env_fn` does not return an environment.
+        SpecError: if an argument is out of range, two exclude each other, the policy's parameters are on another
+            device than `policy_device`, or `create_env_fn` does not return an environment.
 
     Example:
         >>> from rl.core.testing import CountingEnv  # episodes of three steps
@@ -96,6 +114,14 @@ class Collector:
         >>> collector.shutdown()
     """
 
+    _closed = False
+    _frames = _free_id = 0
+    _seconds = 0.0
+    _ids: Tensor | None = None
+    _profiler: BatchProfiler | None = None
+    policy_version = 0
+    """Number of calls of `update_policy_weights_`."""
+
     def __init__(  # noqa: PLR0913  # each is one documented switch of collection
         self,
         create_env_fn: Env | Callable[[], Env],
@@ -103,74 +129,91 @@ class Collector:
         *,
         frames_per_batch: int,
         total_frames: int = -1,
+        policy_factory: Callable[[], Any] | None = None,
+        create_env_kwargs: Mapping[str, Any] | None = None,
         device: torch.device | str | None = None,
+        policy_device: torch.device | str | None = None,
+        env_device: torch.device | str | None = None,
         storing_device: torch.device | str | None = None,
+        max_frames_per_traj: int | None = None,
         init_random_frames: int = 0,
         reset_at_each_iter: bool = False,
+        split_trajs: bool | None = None,
+        trajs_per_batch: int | None = None,
+        traj_format: str = "padded",
         postproc: Callable[[TensorDictBase], Any] | None = None,
+        replay_buffer: Any = None,
+        extend_buffer: bool = True,
+        return_same_td: bool = False,
         exploration_type: InteractionType | None = InteractionType.RANDOM,
         track_traj_ids: bool = True,
         set_truncated: bool = False,
+        track_policy_version: bool = False,
+        compile_policy: bool | Mapping[str, Any] | None = None,
+        cudagraph_policy: bool | Mapping[str, Any] | None = None,
+        pre_collect_hook: Callable[[], Any] | None = None,
+        post_collect_hook: Callable[[Any], Any] | None = None,
+        interruptor: Any = None,
         debug: bool = False,
         profile: bool = False,
         weight_updater: Any = None,
-        create_env_kwargs: Mapping[str, Any] | None = None,
-        policy_factory: Callable[[], Any] | None = None,
-        compile_policy: bool | Mapping[str, Any] = False,
-        cudagraph_policy: bool = False,
-        track_policy_version: bool = False,
-        pre_collect_hook: Callable[[], object] | None = None,
-        post_collect_hook: Callable[[TensorDictBase], object] | None = None,
-        split_trajs: bool = False,
-        return_same_td: bool = False,
-        replay_buffer: Any = None,
-        extend_buffer: bool = True,
     ) -> None:
-        if policy is not None and policy_factory is not None:
-            raise SpecError("Collector takes a policy or a policy_factory, got both")
         frames_per_batch = count_of("frames_per_batch", frames_per_batch, 1)
-        total_frames = -1 if total_frames == -1 else count_of("total_frames", total_frames, 1, "or -1 for no end, ")
-        init_random_frames = count_of("init_random_frames", init_random_frames, 0)
-        self.env = make_env(create_env_fn, create_env_kwargs)
-        self.policy = policy = policy if policy_factory is None else policy_factory()
-        self._carried = Carried(self.env, policy)
-        _check_fit(self.env, self._carried, policy, init_random_frames)
-        _check_flags(self.env, track_traj_ids=track_traj_ids, set_truncated=set_truncated)
-        self._batch_size = torch.Size(self.env.batch_size)
-        self._elements = self._batch_size.numel()
-        if not self._elements:
-            raise SpecError(f"{type(self.env).__name__} has batch size {tuple(self._batch_size)}: nothing to collect")
-        self._steps = ceil(frames_per_batch / self._elements)
-        self.frames_per_batch = self._steps * self._elements
-        self.total_frames = total_frames
-        self._say_rounding(frames_per_batch)
-        self._random_frames, self._reset_each = init_random_frames, reset_at_each_iter
-        self._storing = None if storing_device is None else torch.device(storing_device)
-        self._exploration = exploration_type
-        self._track, self._set_truncated = track_traj_ids, set_truncated
-        self._clock = Clock() if profile else None
-        self._seconds = 0.0
-        self._assemble = Assembler(self._batch_size)
-        there = None if device is None else torch.device(device)
-        acting = _accelerated(policy, compiled=compile_policy, cudagraph=cudagraph_policy)
-        self._make_runner = partial(Runner, self.env, acting, there, carried=self._carried, debug=debug)
-        self._runner = self._make_runner(clock=self._clock)
-        self._profiler: BatchProfiler | None = None
-        self._before = pre_collect_hook
-        self._finish = Finish(
+        self.total_frames = (
+            count_of("total_frames", total_frames, 1, "or -1 for no end, ") if total_frames != -1 else -1
+        )
+        self._random_frames = count_of("init_random_frames", init_random_frames, 0)
+        limit = max_frames_per_traj or None
+        limit = None if limit in (None, -1) else count_of("max_frames_per_traj", limit, 1)
+        self._output = Output(
             postproc,
             post_collect_hook,
-            split_trajs,
-            return_same_td,
-            replay_buffer if extend_buffer else None,
-            0 if track_policy_version else None,
+            replay_buffer,
+            extend_buffer=extend_buffer,
+            split_trajs=split_trajs,
+            trajs_per_batch=trajs_per_batch,
+            traj_format=traj_format,
+            return_same_td=return_same_td,
+            set_truncated=set_truncated,
+            ends_early=interruptor is not None,
         )
-        self._ids: Tensor | None = None
-        self._free_id = 0
-        self._frames = 0
-        self._closed = False
+        self.policy = make_policy(policy, policy_factory)
+        acting = accelerated(self.policy, compile_policy, cudagraph_policy)
+        away = device_of_policy(self.policy, device if policy_device is None else policy_device)
+        env = make_env(create_env_fn, create_env_kwargs)
+        self._carried = Carried(env, self.policy)
+        check_fit(env, self._carried, self.policy, self._random_frames)
+        check_flags(env, set_truncated=set_truncated, limit=limit)
+        self._batch_size = torch.Size(env.batch_size)
+        self._elements = self._batch_size.numel()
+        if not self._elements:
+            raise SpecError(f"{type(env).__name__} has batch size {tuple(self._batch_size)}: nothing to collect")
+        self._whole = self._output.whole_trajectories(self._elements)
+        self.env = move_env(env, device if env_device is None else env_device)
+        self._devices = Devices.of(self.env, away, storing_device)
+        self._steps = ceil(frames_per_batch / self._elements)
+        self.frames_per_batch = self._steps * self._elements
+        self._say_rounding(frames_per_batch)
+        self._reset_each, self._before = reset_at_each_iter, pre_collect_hook
+        self._exploration = exploration_type
+        self._track, self._set_truncated, self._track_version = track_traj_ids, set_truncated, track_policy_version
+        self._clock = Clock() if profile else None
+        self._assemble = Assembler(self._batch_size)
+        self._make_runner = partial(
+            Runner,
+            self.env,
+            self.policy,
+            self._devices.policy,
+            carried=self._carried,
+            acting=acting,
+            limit=limit,
+            debug=debug,
+            stopped=None if interruptor is None else interruptor.collection_stopped,
+        )
+        self._runner = self._make_runner(clock=self._clock)
         self._levels = done_levels(leaf_keys(self.env.full_done_spec))
         self._lock = Lock()
+        self._background = Background(self._collect_in_background)
         if weight_updater is not None:
             weight_updater.register_collector(self)
 
@@ -178,18 +221,27 @@ class Collector:
 
     def __iter__(self) -> Iterator[Any]:
         while self.total_frames < 0 or self._frames < self.total_frames:
-            yield self.collect()
+            batch = self._gather(self.total_frames)
+            if batch is None:  # no trajectory ended before the last frame
+                return
+            yield self._output.finish(batch)
 
     def collect(self) -> Any:
-        """Collect the next batch, whether or not `total_frames` is reached.
+        """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer.
 
         Raises:
             ContractError: if policy or environment do not write their declared keys.
             SpecError: if an action or a step's outcome does not fit its spec.
             RLError: after `shutdown`, or while another thread collects with this collector.
         """
+        return self._output.finish(self._gather(-1))
+
+    def _gather(self, until: int) -> TensorDictBase | None:
+        """The next batch as it is collected; with whole trajectories None if none ended within `until` frames."""
         if self._closed:
             raise RLError("this collector was shut down and its environment closed: make a new Collector")
+        if not self._background.is_current and self._background.running:
+            raise RLError("this collector collects in the background: call pause() before collect()")
         if self._before is not None:
             self._before()
         with self._alone("collect"):
@@ -197,17 +249,24 @@ class Collector:
             if self._reset_each:
                 self._restart()
             with torch.no_grad(), nullcontext() if self._profiler is None else self._profiler.batch():
-                batch = self._batch()
-                if self._storing is not None:
-                    batch = batch.to(self._storing)
+                batch = self._batch() if self._whole is None else self._trajectories(self._whole, until)
             if self._clock is not None:
                 self._seconds += perf_counter() - start
             if self._profiler is not None and self._profiler.finished:
                 self.disable_profile()
-        return self._finish(batch)
+        return batch
+
+    def _trajectories(self, whole: WholeTrajectories, until: int) -> TensorDictBase | None:
+        while not whole.ready and (until < 0 or self._frames < until):
+            self._batch()
+        return whole.take()
 
     @contextmanager
     def _alone(self, what: str) -> Generator[None]:
+        with self._background.held():
+            yield from self._locked(what)
+
+    def _locked(self, what: str) -> Generator[None]:
         if not self._lock.acquire(blocking=False):
             raise RLError(
                 f"Collector.{what} was called while this collector was in use by another thread, or by its own policy:"
@@ -225,6 +284,9 @@ class Collector:
     def _batch(self) -> TensorDictBase:
         ids, self._ids = self._ids, None  # after an interrupted batch new ids start
         starts = self._runner.root is None
+        version = self.policy_version
+        if starts and self._whole is not None:
+            self._whole.drop_running()
         left = max(0, self._random_frames - self._frames)
         random = min(self._steps, ceil(left / self._elements))
         self._assemble.begin(self._steps)
@@ -233,14 +295,29 @@ class Collector:
             self._runner.run(self._steps, random, self._assemble.add)
         entries = self._assemble.entries()
         self._check_done(entries)
-        if self._track:
-            self._number(entries, ids)
+        ended = self._ended(entries[NEXT]) if self._track or self._whole is not None else None
+        if ended is not None and self._track:
+            self._number(entries, ended, ids)
         if self._set_truncated:
             _truncate_last(entries[NEXT], len(self._batch_size))
-        self._frames += self.frames_per_batch
+        self._frames += self._assemble.steps * self._elements
         batch = self._assemble.tensordict(entries)
+        if self._track_version:
+            batch.set(VERSION, torch.full(batch.batch_size, version, device=self._devices.env))
         self._carried.check(batch, starts=starts, cut=self._set_truncated)
+        if self._devices.storing is not None:
+            batch = batch.to(self._devices.storing)
+        if ended is not None and self._whole is not None:
+            self._whole.add(batch, ended)
         return batch
+
+    def _ended(self, nxt: dict[str, Any]) -> Tensor:
+        """Whether a step is the last one of its element's trajectory, bool ``[*B, T]``."""
+        if DONE in nxt:
+            return nxt[DONE].reshape(*self._batch_size, self._assemble.steps)
+        groups = [reduce(dict[str, Any].__getitem__, level, nxt) for level in self._levels]
+        flags = [group[flag] for group in groups for flag in FLAGS if flag in group]
+        return any_flag(flags, len(self._batch_size) + 1)
 
     def _check_done(self, entries: dict[str, Any]) -> None:
         """Refuse done flags that contradict each other, and resets that return ``done``."""
@@ -260,13 +337,12 @@ class Collector:
             self._runner.root = None
             raise
 
-    def _number(self, entries: dict[str, Any], ids: Tensor | None) -> None:
-        done = entries[NEXT][DONE].reshape(*self._batch_size, self._steps)
+    def _number(self, entries: dict[str, Any], ended: Tensor, ids: Tensor | None) -> None:
         if ids is None:
             first = self._free_id
             self._free_id += self._elements
-            ids = torch.arange(first, self._free_id, device=done.device).reshape(self._batch_size)
-        numbers, self._ids, self._free_id = number_trajectories(done, ids, self._free_id)
+            ids = torch.arange(first, self._free_id, device=ended.device).reshape(self._batch_size)
+        numbers, self._ids, self._free_id = number_trajectories(ended, ids, self._free_id)
         place(entries, TRAJ_IDS, numbers)
 
     # ------------------------------------------------------------------ control
@@ -296,11 +372,76 @@ class Collector:
             self._restart()
             return self.env.set_seed(seed)
 
-    def shutdown(self) -> None:
-        """Close the environment. May be called twice."""
+    def start(self) -> None:
+        """Collect into the replay buffer in a background thread, until `pause`, `total_frames` or `shutdown`.
+
+        An exception in the thread ends it, and is raised by the next call. New weights, `reset`, `state_dict` and the
+        like take effect between two batches.
+
+        Raises:
+            SpecError: if there is no replay buffer.
+            RLError: after `shutdown`.
+
+        Example:
+            >>> from rl.core.testing import CountingEnv
+            >>> class Buffer(list):
+            ...     def extend(self, batch):
+            ...         self.append(batch)
+            >>> buffer = Buffer()
+            >>> collector = Collector(CountingEnv, frames_per_batch=4, total_frames=12, replay_buffer=buffer)
+            >>> collector.start()
+            >>> while collector.is_running():
+            ...     pass  # learn, with buffer.sample()
+            >>> collector.async_shutdown()
+            >>> [batch.numel() for batch in buffer]
+            [4, 4, 4]
+        """
+        if self._output.replay_buffer is None:
+            raise SpecError("Collector.start collects into a replay buffer: pass replay_buffer= to the collector")
+        if self._closed:
+            raise RLError("this collector was shut down and its environment closed: make a new Collector")
+        self._background.start()
+
+    def pause(self) -> Pause:
+        """Wait until the background thread has completed its batch, and let it collect no further one.
+
+        Returns:
+            A context manager that calls `start` at its end, if the thread was running: ``with collector.pause(): ...``.
+        """
+        running = self._background.running
+        self._background.hold()
+        return Pause(self.start if running else None)
+
+    def is_running(self) -> bool:
+        """Whether the background thread collects."""
+        return self._background.running
+
+    def async_shutdown(self, timeout: float | None = None) -> None:
+        """End the background thread after its batch, and close the environment.
+
+        Args:
+            timeout: seconds to wait for the batch; no limit if None.
+
+        Raises:
+            RLError: if the batch takes longer; the environment is then not closed.
+        """
+        if not self._background.end(timeout):
+            raise RLError(f"the background thread of this collector has not completed its batch within {timeout} s")
         if not self._closed:
             self._closed = True
             self.env.close()
+        self._background.raise_error()
+
+    def _collect_in_background(self) -> bool:
+        until = self.total_frames
+        batch = None if 0 <= until <= self._frames else self._gather(until)
+        if batch is not None:
+            self._output.finish(batch)
+        return batch is not None and (until < 0 or self._frames < until)
+
+    def shutdown(self) -> None:
+        """End the background thread and close the environment. May be called twice."""
+        self.async_shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -309,19 +450,19 @@ class Collector:
         self.shutdown()
 
     def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
-        """Copy new weights into the policy, in place.
+        """Copy new weights into the policy, in place, and count `policy_version`.
 
         Args:
             policy_or_weights: a policy of the same structure, its ``state_dict()``, or its parameters as a
-                TensorDict. None, or the collector's own policy, changes nothing.
+                TensorDict. None, or the collector's own policy, changes no weights.
 
         Raises:
             SpecError: if there is no policy with parameters, or the weights do not fit it. Nothing is written.
         """
-        if policy_or_weights is not None and policy_or_weights is not self.policy:
-            load_weights(self.policy, policy_or_weights)
-        if self._finish.version is not None:
-            self._finish.version += 1
+        with self._background.held():
+            if policy_or_weights is not None and policy_or_weights is not self.policy:
+                load_weights(self.policy, policy_or_weights)
+            self.policy_version += 1
 
     def enable_profile(self, *, config: ProfileConfig | None = None, worker_idx: int = 0, **settings: Any) -> None:
         """Record the next batches with `torch.profiler`: ranges ``collect``, ``policy`` and ``env``.
@@ -347,6 +488,21 @@ class Collector:
     def _call_through(self, clock: Clock | BatchProfiler | None) -> None:
         root, self._runner = self._runner.root, self._make_runner(clock=clock)
         self._runner.root = root
+
+    def explain(self) -> str:
+        """Return a description to print: stages, devices, casts, and the writers and readers of each key.
+
+        Example:
+            >>> from rl.core.testing import CountingEnv
+            >>> print(Collector(CountingEnv, frames_per_batch=4, storing_device="cpu").explain())
+            Collector(env=CountingEnv, batch=[4], frames=0/-1, path='leaves')
+            environment  CountingEnv, batch [], on cpu
+            policy       random actions, on cpu
+            postproc     -
+            storing      on cpu
+            ...
+        """
+        return describe(self, self._carried, self._devices, self._output, self._assemble.forms)
 
     # ------------------------------------------------------------------ properties and state
 
@@ -390,6 +546,8 @@ class Collector:
                 "root": self._runner.root if exact else None,
                 "root_keys": self._assemble.root_keys,
                 "next_keys": self._assemble.next_keys,
+                "policy_version": self.policy_version,
+                "trajectories": None if self._whole is None else self._whole.state(),
             }
             return {**pack(state, "Collector"), "env": env_state() if exact else None}
 
@@ -409,6 +567,9 @@ class Collector:
             self._frames, self._free_id = found["frames"], found["free_id"]
             self._ids, self._runner.root = (found["ids"], found["root"]) if exact else (None, None)
             self._assemble.root_keys, self._assemble.next_keys = found["root_keys"], found["next_keys"]
+            self.policy_version = found["policy_version"]
+            if self._whole is not None:
+                self._whole.load(found["trajectories"], exact=exact)
 
     def __repr__(self) -> str:
         return (
@@ -431,80 +592,6 @@ class Collector:
             )
         if said:
             warnings.warn("; ".join(said), stacklevel=3)
-
-
-def make_env(create_env_fn: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
-    env = create_env_fn
-    if isinstance(env, type) or (callable(env) and not isinstance(env, Env)):
-        env = create_env_fn(**(kwargs or {}))
-    elif kwargs:
-        raise SpecError("Collector got create_env_kwargs with an environment: they are for a function that makes one")
-    if lacking := missing_env_members(env):
-        raise SpecError(
-            f"create_env_fn gave {type(env).__name__}, expected an environment or a function that makes one"
-            f" (rl.core.interfaces.Env; it lacks {', '.join(lacking)})"
-        )
-    return env
-
-
-def _accelerated(policy: Any, *, compiled: bool | Mapping[str, Any], cudagraph: bool) -> Any:
-    """The policy as it is called."""
-    if policy is None and (compiled or cudagraph):
-        raise SpecError("Collector got compile_policy or cudagraph_policy without a policy: leave them out")
-    acting: Any = policy
-    if compiled or isinstance(compiled, Mapping):
-        acting = torch.compile(policy, **(compiled if isinstance(compiled, Mapping) else {}))
-    if cudagraph:
-        if not torch.cuda.is_available():
-            raise SpecError("Collector got cudagraph_policy=True, and torch finds no GPU: leave it out")
-        acting = CudaGraphModule(acting)
-    return acting
-
-
-def count_of(name: str, value: Any, least: int, alternative: str = "") -> int:
-    """An argument as an integer; booleans and fractions are refused."""
-    number = None if isinstance(value, bool) or not hasattr(value, "__index__") else index(value)
-    if number is None or number < least:
-        raise SpecError(f"{name} must be an integer of at least {least}, {alternative}got {value!r}")
-    return number
-
-
-def _check_fit(env: Env, carried: Carried, policy: Any, init_random_frames: int) -> None:
-    if policy is None:
-        return
-    if isinstance(policy, type):
-        raise SpecError(f"policy is the class {policy.__name__}: pass an object, {policy.__name__}(...)")
-    if not callable(policy):
-        raise SpecError(
-            f"policy is {type(policy).__name__}, expected a TensorDict module or a function from TensorDict to"
-            " TensorDict; leave it out for random actions"
-        )
-    if isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
-        check_pipeline(env, carried, policy)
-    scores = [key for key in getattr(policy, "out_keys", None) or () if str(key).rstrip("')").endswith("log_prob")]
-    if init_random_frames and scores:
-        raise SpecError(
-            f"init_random_frames={init_random_frames} with a policy that writes {scores[0]!r}: that would be the"
-            " log-probability of another action than the one taken; build the actor with return_log_prob=False, or"
-            " collect no random frames"
-        )
-
-
-def _check_flags(env: Env, *, track_traj_ids: bool, set_truncated: bool) -> None:
-    flags = [str(key) for key in env.full_done_spec.keys()]
-    for wanted, key, switch in ((track_traj_ids, DONE, "track_traj_ids"), (set_truncated, TRUNCATED, "set_truncated")):
-        if wanted and key not in flags:
-            raise SpecError(
-                f"{switch}=True needs {key!r} at the root of {type(env).__name__}'s done specs, which hold"
-                f" {flags}: add it there, or pass {switch}=False"
-            )
-    for key in leaf_keys(env.full_done_spec):
-        dtype = env.full_done_spec[key].dtype
-        if dtype is not torch.bool:
-            raise SpecError(
-                f"{type(env).__name__}.full_done_spec has {key_str(key)} as {dtype}, expected torch.bool: write"
-                " flags that are true or false"
-            )
 
 
 def _truncate_last(nxt: dict[str, Any], time: int) -> None:

@@ -8,7 +8,6 @@ __all__ = ["collector"]
 
 _PROCESSES = "use MultiCollector(..., sync=): a Collector works in this process"
 _WEIGHTS = "not available yet: use update_policy_weights_() where the policy is another object"
-_WHOLE = "not available yet: use split_trajs=True"
 
 collector = foreign_arguments(
     needless={
@@ -17,13 +16,7 @@ collector = foreign_arguments(
         "num_collectors": (_PROCESSES, None),
         "sync": (_PROCESSES, None),
         "worker_idx": (_PROCESSES, None),
-        "interruptor": (_PROCESSES, None),
-        "policy_device": ("use device=", None),
-        "env_device": ("use the device of the environment", None),
-        "max_frames_per_traj": ("use TransformedEnv(env, StepCounter(max_steps=...))", None, 0, -1),
-        "trajs_per_batch": (_WHOLE, None),
-        "trajs_per_write": (_WHOLE, None),
-        "traj_format": (_WHOLE, None),
+        "trajs_per_write": ("use trajs_per_batch=", None),
         "reset_when_done": ("not available yet: what is done is always reset", True),
         "use_buffers": ("needless: every batch is fresh memory", None),
         "trust_policy": ("needless: a policy is never copied or wrapped", None),

@@ -13,6 +13,7 @@ from rl.core.state import unpack
 __all__ = ["unpack_state"]
 
 _FIELDS = ("frames", "free_id", "ids", "root", "root_keys", "next_keys", "env")
+_LATER = {"policy_version": 0, "trajectories": None}  # absent in states of earlier versions
 
 
 def unpack_state(state: Mapping[str, Any], batch_size: torch.Size) -> dict[str, Any]:
@@ -27,7 +28,8 @@ def unpack_state(state: Mapping[str, Any], batch_size: torch.Size) -> dict[str, 
             f"this is no state of a collector: it lacks {', '.join(lacking)} (it has"
             f" {', '.join(map(str, state)) or 'nothing'}); pass what Collector.state_dict() returned"
         )
-    found = unpack({name: state[name] for name in _FIELDS if name != "env"}, "Collector")
+    known = {name: state[name] for name in _FIELDS if name != "env"}
+    found = unpack(known | {name: state.get(name, value) for name, value in _LATER.items()}, "Collector")
     ids = found["ids"]
     if ids is not None and ids.shape != batch_size:
         raise CheckpointError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys
 
-__all__ = ["number_trajectories", "split_trajectories"]
+__all__ = ["extend_buffer", "number_trajectories", "split_trajectories"]
 
 
 def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tensor, Tensor, int]:
@@ -98,3 +100,16 @@ def _last_steps(batch: TensorDictBase, trajectory_key: NestedKey, done_key: Nest
             f" (keys: {keys}): collect with track_traj_ids=True, or name the keys with trajectory_key= and done_key="
         )
     return done.reshape(batch.batch_size)
+
+
+def extend_buffer(buffer: Any, batch: Any, *, by_batch: bool) -> None:
+    """Write a batch ``[*B, T]`` to a replay buffer.
+
+    Args:
+        buffer: anything with ``extend``.
+        batch: from a collector.
+        by_batch: whether rows of the buffer are rows of the batch, or single steps in the order of time.
+    """
+    if not by_batch and batch.ndim > 1:
+        batch = batch.permute(batch.ndim - 1, *range(batch.ndim - 1)).reshape(-1)
+    buffer.extend(batch)

@@ -30,6 +30,7 @@ class LeafLoop:
         around: adds a clock to resets.
         acts: action keys, if the other root entries of the policy are copied to the next root, as `rl.core.step_mdp`
             does; None for a policy of known inputs, which does not need them.
+        done: key of the flag of elements that are reset.
     """
 
     def __init__(
@@ -38,10 +39,11 @@ class LeafLoop:
         rewards: Iterable[NestedKey],
         around: Around = _as_it_is,
         acts: Iterable[NestedKey] | None = None,
+        done: NestedKey = DONE,
     ) -> None:
         self.root: Leaves | None = None
         self.reset = around("env", env.reset_leaves)
-        self._rewards = list(rewards)
+        self._rewards, self._done = list(rewards), done
         self._acts = None if acts is None else list(acts)
         # reading one flag is eight times cheaper than a reduction
         self._any: Callable[[Tensor], Tensor] = _itself if env.batch_size.numel() == 1 else Tensor.any
@@ -58,7 +60,7 @@ class LeafLoop:
         """
         root = self.reset() if self.root is None else self.root
         self.root = None  # after an exception the environment is at an unknown step
-        rewards, any_of, reset, acts = self._rewards, self._any, self.reset, self._acts
+        rewards, any_of, reset, acts, key_done = self._rewards, self._any, self.reset, self._acts, self._done
         known, constants = list(root), None
         for _ in range(steps):
             extra = act(root)
@@ -75,7 +77,7 @@ class LeafLoop:
                 del carried[key]
             for key in constants:
                 carried[key] = root[key]
-            done = nxt[DONE]
+            done = nxt[key_done]
             if any_of(done):
                 carried.update(reset(carried, done))
             root = carried

@@ -7,25 +7,28 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import nn
 
 from rl.collectors._assemble import CHUNK
 from rl.collectors._checks import StepChecks
 from rl.collectors._leaves import LeafAct, TensorDictAct
 from rl.collectors._loops.buffer_reuse import ActProbe, StepProbe
+from rl.collectors._loops.groups import ENDED, GroupLeaves
 from rl.collectors._loops.leaf import LeafLoop
+from rl.collectors._loops.limit import LimitedEnv, LimitedLeaves
 from rl.collectors._loops.lowered_policy import lowered_policy
 from rl.collectors._loops.tensordict import TensorDictLoop
 from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
+from rl.collectors._pipeline.placement import device_of_env
 from rl.collectors._profile import Clock
 from rl.collectors._profiling import BatchProfiler
 from rl.collectors._recurrent_state import Carried, CarryingEnv, CarryingLeaves
-from rl.core.errors import SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import DONE, leaf_keys
 from rl.core.lowering import lower, lower_env
 
 __all__ = ["Runner"]
+
+_SHORT_CHUNK = 8  # steps between two calls of `stopped`
 
 
 class Runner:
@@ -42,45 +45,54 @@ class Runner:
     Args:
         env: the environment.
         policy: a TensorDict module, any callable on TensorDicts, or None for random actions.
-        device: device of the policy; that of its parameters if None.
+        away: device of the policy if it is not that of the environment.
         carried: recurrent states of the policy.
+        acting: the policy as it is called, if compiled; `policy` if None.
+        limit: maximum number of steps of an episode, or None.
         debug: check every step, not only the first two.
         clock: what times or records policy and environment, or None.
-
-    Raises:
-        SpecError: if the policy's parameters are not on `device`.
+        stopped: returns whether to end a batch early; it is called every few steps.
     """
 
     def __init__(
         self,
         env: Env,
         policy: Any,
-        device: torch.device | None,
+        away: torch.device | None,
         *,
         carried: Carried,
+        acting: Any = None,
+        limit: int | None = None,
         debug: bool = False,
         clock: Clock | BatchProfiler | None = None,
+        stopped: Callable[[], bool] | None = None,
     ) -> None:
-        home = _home(env)
-        away = _away(policy, device, home)
-        leaf_env = lower_env(env) if DONE in env.full_done_spec.keys() else None
+        home = device_of_env(env)
+        acting = policy if acting is None else acting
+        leaf_env = lower_env(env)
+        done_keys = leaf_keys(env.full_done_spec)
+        grouped = DONE not in done_keys
+        self._stopped, self._chunk = stopped, CHUNK if stopped is None else _SHORT_CHUNK
         writes = bool(carried.own) or carried.marks
         self._checks = checks = StepChecks(env, policy)
         self._loop: Any
         around: Any = (lambda _, function: function) if clock is None else clock.around
         if leaf_env is None:
             self.path = "tensordict"
-            driven: Any = CarryingEnv(env, carried) if writes else env
+            driven: Any = env if limit is None else LimitedEnv(env, limit)
+            driven = CarryingEnv(driven, carried) if writes else driven
             self._loop = TensorDictLoop(driven)
-            own: Any = None if policy is None else opaque_act(policy, away, home)
+            own: Any = None if policy is None else opaque_act(acting, away, home)
             random: Any = _random_tensordict_act(env, own)
             step: Any = driven.step_and_maybe_reset
             check_act, check_step, probe = checks.tensordict_act, checks.tensordict_step, None
         else:
+            leaf_env = GroupLeaves(leaf_env, done_keys) if grouped else leaf_env
+            leaf_env = leaf_env if limit is None else LimitedLeaves(leaf_env, limit)
             leaf_env = CarryingLeaves(leaf_env, carried) if writes else leaf_env
-            own, self.path = _leaf_policy(policy, away, home, env.batch_size)
+            own, self.path = _leaf_policy(acting, away, home, env.batch_size)
             acts = None if self.path == "leaves" else leaf_keys(env.full_action_spec)
-            self._loop = LeafLoop(leaf_env, leaf_keys(env.full_reward_spec), around, acts)
+            self._loop = LeafLoop(leaf_env, leaf_keys(env.full_reward_spec), around, acts, ENDED if grouped else DONE)
             random, step = _random_leaf_act(env, own), leaf_env.step_leaves
             check_act, check_step, probe = checks.leaf_act, checks.leaf_step, ActProbe
         checked: Any = check_step(step)
@@ -101,7 +113,7 @@ class Runner:
         self._loop.root = leaves
 
     def run(self, steps: int, random: int, take: Callable[[list[Leaves], list[Leaves]], None]) -> None:
-        """Take `steps` steps, the first `random` of them with random actions.
+        """Take `steps` steps, or fewer once `stopped` returns true, the first `random` of them with random actions.
 
         After an exception the loop starts from a reset: the environment may have moved on.
 
@@ -110,12 +122,16 @@ class Runner:
             random: number of steps with random actions, from the first on.
             take: called with chunks of steps: root entries, and entries under ``next``, one dict a step each.
         """
+        stopped, begun = self._stopped, False
         for randomly, count in ((True, random), (False, steps - random)):
             lane, left = self._lanes[randomly], count
             while left:
+                if stopped is not None and begun and stopped():
+                    return
+                begun = True
                 roots: list[Leaves] = []
                 nexts: list[Leaves] = []
-                length = min(left, CHUNK) if lane.settled else 1
+                length = min(left, self._chunk) if lane.settled else 1
                 try:
                     if lane.settled:
                         self._loop.run(length, lane.act, self._step, roots, nexts)
@@ -189,30 +205,3 @@ def _leaf_policy(policy: Any, away: torch.device | None, home: torch.device, siz
     if policy is not None:
         return opaque_policy(opaque_act(policy, away, home), size), "leaves, TensorDict policy"
     return None, "leaves"
-
-
-def _home(env: Env) -> torch.device:
-    """Return the device of the environment's action specs."""
-    spec = env.full_action_spec
-    for key in leaf_keys(spec):
-        if spec[key].device is not None:
-            return spec[key].device
-    return torch.device("cpu")
-
-
-def _away(policy: Any, device: torch.device | None, home: torch.device) -> torch.device | None:
-    """Return the device of the policy, or None if it is that of the environment."""
-    parameter = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
-    own = None if parameter is None else parameter.device
-    target = own if device is None else _concrete(device)
-    if own is not None and target != own:
-        raise SpecError(
-            f"the policy's parameters are on {own} and the collector was given device={device}: call"
-            f" policy.to({str(device)!r}) first; the collector never copies a policy"
-        )
-    return None if target is None or target == _concrete(home) else target
-
-
-def _concrete(device: torch.device) -> torch.device:
-    """Return the device with its index, such as ``cuda:0`` for ``cuda``."""
-    return device if device.type == "cpu" or ":" in str(device) else torch.empty(0, device=device).device

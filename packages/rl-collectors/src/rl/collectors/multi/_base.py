@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl.collectors._collector import count_of
 from rl.collectors._profiling import ProfileConfig
+from rl.collectors._trajectories import extend_buffer as write_rows
 from rl.collectors._trajectories import split_trajectories
 from rl.collectors.multi._worker import SLOTS, CollectorWorker
 from rl.collectors.weights._load import matching_weights
@@ -47,15 +48,18 @@ class MultiBase(ABC):
         update_at_each_batch: bool = False,
         weight_updater: Any = None,
         replay_buffer: Any = None,
+        extend_buffer: bool = True,
         restart: bool = False,
         mp_start_method: str | None = None,
         num_threads: int = 1,
         daemon: bool = True,
         timeout: float | None = None,
         shutdown_timeout: float = 10.0,
+        interrupted_by: Any = None,
         **settings: Any,
     ) -> None:
         owner = type(self).__name__
+        _check_settings(settings, owner)
         makers = _makers(create_env_fn, env_fns, num_workers, create_env_kwargs, owner)
         if num_workers_per_collector != 1:
             raise SpecError(
@@ -70,7 +74,11 @@ class MultiBase(ABC):
         )
         self._frames, self._closed = 0, False
         self._postproc, self._split, self._buffer = postproc, split_trajs, replay_buffer
+        self._by_batch, self._timeout = extend_buffer, timeout
         self._update_each, self._restart = update_at_each_batch, restart
+        if split_trajs and not extend_buffer:
+            raise SpecError(f"{owner}: split_trajs=True and extend_buffer=False would store padding as steps")
+        settings["interruptor"] = interrupted_by
         frames = count_of("frames_per_batch", frames_per_batch, 1)
         settings["frames_per_batch"] = self._share(frames, len(makers))
         settings["init_random_frames"] = ceil(count_of("init_random_frames", init_random_frames, 0) / len(makers))
@@ -158,7 +166,7 @@ class MultiBase(ABC):
         if self._postproc is not None:
             batch = self._postproc(batch)
         if self._buffer is not None:
-            self._buffer.extend(batch)
+            write_rows(self._buffer, batch, by_batch=self._by_batch)
             batch = None
         self._release()
         return batch
@@ -166,6 +174,17 @@ class MultiBase(ABC):
     def rollout(self) -> Any:
         """The same as `collect`."""
         return self.collect()
+
+    def start(self) -> None:
+        """Not available: the workers collect in the background themselves.
+
+        Raises:
+            SpecError: always.
+        """
+        raise SpecError(
+            f"{type(self).__name__} has no start(): iterate over it; its workers collect in other processes. A"
+            " Collector has a background thread"
+        )
 
     def _begin(self) -> None:
         """Let every worker collect its first batch, and map the memory that fits it."""
@@ -315,6 +334,7 @@ class MultiBase(ABC):
         self._closed = True
         self._workers.close()
         self._batches.close()
+        self._weights.close()
 
     def __enter__(self) -> Self:
         return self
@@ -333,6 +353,19 @@ class MultiBase(ABC):
             f"{type(self).__name__}(num_workers={self.num_workers}, frames_per_batch={self.frames_per_batch},"
             f" frames={self._frames}/{self.total_frames})"
         )
+
+
+def _check_settings(settings: Mapping[str, Any], owner: str) -> None:
+    """Refuse settings of `Collector` that mean nothing for batches of workers."""
+    refused = {
+        "interruptor": "MultiSyncCollector(preemptive_threshold=...) has one of its own",
+        "return_same_td": "a batch is a copy of shared memory",
+        "trajs_per_batch": "batches of workers have one shape; pass split_trajs=True, or use a Collector",
+        "traj_format": "batches of workers have one shape; pass split_trajs=True, or use a Collector",
+    }
+    for name, why in refused.items():
+        if settings.get(name) not in (None, False):
+            raise SpecError(f"{owner} has no {name}: {why}")
 
 
 def _makers(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs: Any, owner: str) -> list[Any]:

@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from rl.collectors.multi._base import MultiBase
-from rl.collectors.multi._worker import COLLECT, SLOTS
+from rl.collectors.multi._interruptor import Interruptor
+from rl.collectors.multi._worker import COLLECT, SLOTS, STEPS
 from rl.core.errors import SpecError, WorkerError
+from rl.core.keys import NestedKey
 
 __all__ = ["MultiSyncCollector"]
 
@@ -29,6 +32,8 @@ class MultiSyncCollector(MultiBase):
         total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
         cat_results: ``"stack"`` for a batch ``[workers, *B, T]``; a dimension of the workers' batches ``[*B, T]`` along
             which they are concatenated, 0 or -1 (time).
+        preemptive_threshold: share of the workers in (0, 1]; once that many have finished, the others end their batches
+            early. A batch is then flat, ``[frames]``: the steps of one worker after those of another.
         env_fns: the same as `create_env_fn`.
         num_workers: number of workers if there is one function.
         create_env_kwargs: arguments of the functions, or a list of them.
@@ -68,11 +73,18 @@ class MultiSyncCollector(MultiBase):
         *,
         frames_per_batch: int,
         cat_results: str | int = "stack",
+        preemptive_threshold: float | None = None,
         **settings: Any,
     ) -> None:
         if cat_results not in ("stack", 0, -1):
             raise SpecError(f"MultiSyncCollector: cat_results is {cat_results!r}; it is 'stack', 0 or -1")
-        self._cat = cat_results
+        if preemptive_threshold is not None and not 0 < preemptive_threshold <= 1:
+            raise SpecError(
+                f"MultiSyncCollector: preemptive_threshold is {preemptive_threshold}, expected one in (0, 1]"
+            )
+        self._cat, self._threshold = cat_results, preemptive_threshold or 0.0
+        self._interruptor = None if preemptive_threshold is None else Interruptor()
+        settings["interrupted_by"] = self._interruptor
         super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **settings)
         self._turn = 0
 
@@ -89,25 +101,54 @@ class MultiSyncCollector(MultiBase):
             self._collect()
         entries = self._slots[self._turn % SLOTS]
         self._turn += 1
+        if STEPS in entries:
+            return self._valid(dict(entries))
         batch = self._tensordict(self._own(entries), (len(self._workers), *self._size))
         if isinstance(self._cat, str):
             return batch
         joined: Any = torch.cat(list(batch.unbind(0)), dim=self._cat)
         return joined
 
+    def _valid(self, entries: dict[NestedKey, Tensor]) -> TensorDictBase:
+        """The steps that the workers took, one after the other."""
+        steps = entries.pop(STEPS).tolist()
+        batch = self._tensordict(entries, (len(self._workers), *self._size))
+        parts: Any = [part[..., :count].reshape(-1) for part, count in zip(batch.unbind(0), steps, strict=True)]
+        flat: Any = torch.cat(parts)
+        flat.names = ["time"]
+        return flat
+
     def _collect(self) -> None:
+        finished, waiting = 0, True
         for index in range(len(self._workers)):
             try:
                 self._workers.send(index, COLLECT)
             except WorkerError as error:
                 self._again(error, self._turn % SLOTS)
-        waiting = True
+                finished += 1
         while waiting:
             try:
+                while finished < self._threshold * len(self._workers):
+                    answers = self._workers.wait_any(timeout=self._timeout)
+                    finished += len(answers) or len(self._workers)  # too late: `wait` raises
+                self._stop_workers(now=True)
                 self._workers.wait()
                 waiting = False
             except WorkerError as error:
+                self._stop_workers(now=False)  # the first batch of a new worker is complete
                 self._again(error, self._turn % SLOTS)
+                finished += 1
+        self._stop_workers(now=False)
+
+    def _stop_workers(self, *, now: bool) -> None:
+        if self._interruptor is not None:
+            (self._interruptor.stop_collection if now else self._interruptor.start_collection)()
+
+    def shutdown(self) -> None:
+        """End the workers, which close their environments. May be called twice."""
+        super().shutdown()
+        if self._interruptor is not None:
+            self._interruptor.close()
 
     def _release(self) -> None:
         """Nothing to do: a worker writes when it is told to."""

@@ -9,20 +9,21 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.collectors._collector import Collector
+from rl.collectors._collector import VERSION, Collector
 from rl.collectors._profiling import ProfileConfig
 from rl.collectors.weights._shared import SharedWeights
 from rl.core.keys import TRAJ_IDS, NestedKey, leaf_keys
 from rl.core.workers import SharedLeaves, layout_of
 
-__all__ = ["COLLECT", "SLOTS", "VERSION", "CollectorWorker"]
+__all__ = ["COLLECT", "SLOTS", "STEPS", "CollectorWorker"]
 
 COLLECT = 0
 """Number of the command."""
 SLOTS = 2
 """Batches of a worker in shared memory: one that is being written, one that is being read."""
-VERSION: NestedKey = "policy_version"
-"""Key of the version of the weights."""
+
+STEPS = "_steps"
+"""Key of the number of valid steps of a slot, where batches may end early."""
 
 #: ids of trajectories begin at a multiple of it after a worker was replaced
 _LIFE = 1 << 40
@@ -55,7 +56,7 @@ class CollectorWorker:
     ) -> None:
         self._policy = policy() if factory else policy
         self._collector = Collector(create_env_fn, self._policy, **settings)
-        self._index, self._workers = index, workers
+        self._index, self._workers, self._shortens = index, workers, settings.get("interruptor") is not None
         self._batches, self._weights = batches, weights
         self._targets: dict[str, Tensor] | None = None
         self._version = 0
@@ -71,8 +72,11 @@ class CollectorWorker:
     def first(self) -> dict[NestedKey, Any]:
         """Collect the first batch, and return its layout; `map` writes it."""
         self._held = self._batch()
+        entries = {key: self._held.get(key) for key in leaf_keys(self._held)}
+        if self._shortens:
+            entries[STEPS] = torch.tensor(0)
         return {
-            "layout": layout_of({key: self._held.get(key) for key in leaf_keys(self._held)}, "MultiCollector"),
+            "layout": layout_of(entries, "MultiCollector"),
             "batch_size": self._held.batch_size,
         }
 
@@ -103,8 +107,12 @@ class CollectorWorker:
         return batch.set(VERSION, torch.full(batch.batch_size, self._version))
 
     def _write(self, batch: TensorDictBase) -> None:
+        time, steps = batch.ndim - 1, batch.shape[-1]
         for key, place in self._slots[self._taken % SLOTS].items():
-            place.copy_(batch.get(key))
+            if key == STEPS:
+                place.fill_(steps)
+            else:
+                (place.narrow(time, 0, steps) if self._shortens else place).copy_(batch.get(key))
         self._taken += 1
 
     # ---- messages

@@ -57,6 +57,10 @@ class SharedWeights:
         self._begun, self._current, self._acknowledged = (found[k] for k in ("begun", "current", "acknowledged"))
         self._copies = tuple({name: found[str(copy), name] for name in named} for copy in (0, 1))  # pyright: ignore[reportAttributeAccessIssue]
 
+    def close(self) -> None:
+        """Close the file of the memory; mapped weights stay valid. May be called twice."""
+        self._memory.close()
+
     @property
     def version(self) -> int:
         """Number of updates so far."""

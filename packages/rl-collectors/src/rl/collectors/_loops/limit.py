@@ -1,0 +1,102 @@
+"""Limit of the length of episodes, for both kinds of loops.
+
+The number of frames of the running episode is the private root entry ``_frames``, so that it is saved, restored and
+reset with the root.
+"""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.interfaces import Env, LeafEnv, Leaves
+from rl.core.keys import DONE, NEXT, RESET, TRUNCATED, NestedKey, leaf_keys
+from rl.core.mdp import StepMDP
+
+__all__ = ["LimitedEnv", "LimitedLeaves"]
+
+_FRAMES = "_frames"
+
+
+class LimitedLeaves:
+    """`LeafEnv` whose episodes are truncated after some steps.
+
+    Args:
+        env: the environment's leaf form.
+        limit: maximum number of steps of an episode.
+    """
+
+    def __init__(self, env: LeafEnv, limit: int) -> None:
+        self.batch_size = env.batch_size
+        self._env, self._limit = env, limit
+
+    def reset_leaves(self, current: Leaves | None = None, mask: Tensor | None = None) -> Leaves:
+        """Return the root of the environment, and zero frames where it was reset."""
+        root = self._env.reset_leaves(current, mask)
+        known = None if current is None else current.get(_FRAMES)
+        root[_FRAMES] = _zeros(root[DONE]) if mask is None or known is None else known.masked_fill(mask, 0)
+        return root
+
+    def step_leaves(self, root: Leaves) -> Leaves:
+        """Step the environment, and truncate episodes at the limit."""
+        outcome = self._env.step_leaves(root)
+        outcome.update(_limited(outcome[DONE], outcome[TRUNCATED], root.get(_FRAMES), self._limit))
+        return outcome
+
+
+class LimitedEnv:
+    """`Env` whose episodes are truncated after some steps, for the TensorDict loop.
+
+    Args:
+        env: the environment.
+        limit: maximum number of steps of an episode.
+    """
+
+    def __init__(self, env: Env, limit: int) -> None:
+        self.batch_size = env.batch_size
+        self._env, self._limit = env, limit
+        state = getattr(env, "full_state_spec", None)
+        self._following = StepMDP(
+            reward_keys=leaf_keys(env.full_reward_spec),
+            done_keys=leaf_keys(env.full_done_spec),
+            action_keys=leaf_keys(env.full_action_spec),
+            state_keys=() if state is None else leaf_keys(state),
+            exclude_action=True,
+        )
+
+    def reset(self) -> TensorDictBase:
+        """Return the root of the environment, and zero frames."""
+        td = self._env.reset()
+        return td.set(_FRAMES, _zeros(td.get(DONE)))
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """Step the environment, truncate episodes at the limit, and reset done elements."""
+        stepped = self._env.step(tensordict)
+        nxt: TensorDictBase = stepped.get(NEXT)
+        for key, leaf in _limited(
+            nxt.get(DONE), nxt.get(TRUNCATED), tensordict.get(_FRAMES, None), self._limit
+        ).items():
+            nxt.set(key, leaf)
+        done: Tensor = nxt.get(DONE)
+        if not bool(done.any()):
+            return stepped, self._following(stepped)
+        stepped = stepped.clone()  # the reset may write into the environment's buffers
+        root = self._following(stepped).clone()
+        root.update(self._env.reset(root.copy().set(RESET, done.clone())))
+        root.set(_FRAMES, stepped.get((NEXT, _FRAMES)).masked_fill(done, 0))
+        return stepped, root.exclude(RESET)
+
+
+def _zeros(flag: Tensor) -> Tensor:
+    return torch.zeros_like(flag, dtype=torch.int64)
+
+
+def _limited(done: Tensor, truncated: Tensor, frames: Tensor | None, limit: int) -> dict[NestedKey, Tensor]:
+    """The flags, and the number of frames of the episode with this step.
+
+    A root that was saved without a limit has no count: it begins at zero there.
+    """
+    count = (_zeros(done) if frames is None else frames) + 1
+    cut = (count >= limit) & ~done  # an episode that ends by itself keeps its flags
+    return {DONE: done | cut, TRUNCATED: truncated | cut, _FRAMES: count}

@@ -1,0 +1,74 @@
+"""What is done with a collected batch: its form, `postproc`, hook and replay buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tensordict import TensorDictBase
+
+from rl.collectors._pipeline.arguments import count_of
+from rl.collectors._trajectories import extend_buffer, split_trajectories
+from rl.collectors._whole_trajectories import WholeTrajectories
+from rl.core.errors import SpecError
+
+__all__ = ["Output"]
+
+
+@dataclass
+class Output:
+    """The arguments of `Collector` of the same names.
+
+    Raises:
+        SpecError: if two of them exclude each other.
+    """
+
+    postproc: Callable[[TensorDictBase], Any] | None
+    post_collect_hook: Callable[[Any], Any] | None
+    replay_buffer: Any
+    extend_buffer: bool
+    split_trajs: bool | None
+    trajs_per_batch: int | None
+    traj_format: str
+    return_same_td: bool
+    set_truncated: bool
+    ends_early: bool
+
+    def __post_init__(self) -> None:
+        self._same: TensorDictBase | None = None
+        whole = None if self.trajs_per_batch is None else f"trajs_per_batch={self.trajs_per_batch}"
+        form = "split_trajs=True" if self.split_trajs else whole
+        if whole and self.split_trajs:
+            self._exclude(whole, "split_trajs=True", "a batch of whole trajectories is split already")
+        if whole and self.set_truncated:
+            self._exclude(whole, "set_truncated=True", "the end of a batch ends no trajectory")
+        if self.return_same_td and (form or self.ends_early):
+            self._exclude(form or "interruptor", "return_same_td=True", "the shape of a batch varies")
+        if form and not self.extend_buffer and (self.split_trajs or self.traj_format == "padded"):
+            self._exclude(form, "extend_buffer=False", "padding would be stored as steps")
+
+    @staticmethod
+    def _exclude(one: str, other: str, why: str) -> None:
+        raise SpecError(f"{one} and {other} exclude each other: {why}. Leave one of them out")
+
+    def whole_trajectories(self, elements: int) -> WholeTrajectories | None:
+        """Return what gathers whole trajectories of some environments, or None."""
+        if self.trajs_per_batch is None:
+            return None
+        return WholeTrajectories(count_of("trajs_per_batch", self.trajs_per_batch, 1), self.traj_format, elements)
+
+    def finish(self, batch: Any) -> Any:
+        """Return what is yielded for a batch; None if it goes to a replay buffer."""
+        if self.return_same_td:
+            self._same = batch = batch if self._same is None else self._same.update_(batch)
+        if self.split_trajs:
+            batch = split_trajectories(batch)
+        if self.postproc is not None:
+            batch = self.postproc(batch)
+        if self.post_collect_hook is not None:
+            self.post_collect_hook(batch)
+        if self.replay_buffer is None:
+            return batch
+        extend_buffer(self.replay_buffer, batch, by_batch=self.extend_buffer)
+        return None
