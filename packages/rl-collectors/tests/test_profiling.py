@@ -7,6 +7,7 @@ import torch
 from tensordict.nn import TensorDictModule
 
 from rl.collectors import Collector, MultiSyncCollector, ProfileConfig
+from rl.core import set_profiling_enabled
 from rl.core.errors import SpecError
 from rl.core.testing import CountingEnv
 
@@ -58,3 +59,20 @@ def test_wrong_settings_are_refused():
         ProfileConfig(activities=["tpu"])
     with pytest.raises(SpecError, match="a config or settings"):
         Collector(CountingEnv(), frames_per_batch=4).enable_profile(config=ProfileConfig(), num_rollouts=2)
+
+
+def test_ranges_of_a_running_collector_follow_the_switch():
+    collector = Collector(CountingEnv(), policy(), frames_per_batch=4)
+    counted = []
+    try:
+        for enabled in (False, True, False):
+            set_profiling_enabled(enabled)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as trace:
+                collector.collect()
+            names = [event.name for event in trace.events()]
+            counted.append([names.count(name) for name in ("collect", "policy", "env")])
+    finally:
+        set_profiling_enabled(enabled=False)
+    assert counted[0] == counted[2] == [0, 0, 0]
+    assert counted[1][:2] == [1, 4]
+    assert counted[1][2] >= 4

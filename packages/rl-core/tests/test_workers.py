@@ -167,8 +167,10 @@ def test_functions_that_cannot_be_sent_are_refused():
 
 
 SCRIPT = textwrap.dedent("""
-    import os, sys, time
+    import os, signal, sys, time
     from rl.core.workers import WorkerGroup
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
 
     class Handler:
         commands = ()

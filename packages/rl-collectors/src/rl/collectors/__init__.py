@@ -6,6 +6,7 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.collectors.__about__ import __version__
+    from rl.collectors._async_batched import AsyncBatchedCollector
     from rl.collectors._collector import Collector
     from rl.collectors._deprecated import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
     from rl.collectors._profiling import ProfileConfig
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AsyncBatchedCollector",
     "Collector",
     "Evaluator",
     "Interruptor",
@@ -40,6 +42,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.collectors.__about__": ["__version__"],
+        "rl.collectors._async_batched": ["AsyncBatchedCollector"],
         "rl.collectors._collector": ["Collector"],
         "rl.collectors._deprecated": ["MultiSyncDataCollector", "MultiaSyncDataCollector", "SyncDataCollector"],
         "rl.collectors._profiling": ["ProfileConfig"],

@@ -27,7 +27,7 @@ from rl.collectors._pipeline.compiled import accelerated
 from rl.collectors._pipeline.explain import describe
 from rl.collectors._pipeline.output import Output
 from rl.collectors._pipeline.placement import Devices, device_of_policy, move_env
-from rl.collectors._profile import Clock
+from rl.collectors._profile import Clock, Ranges
 from rl.collectors._profiling import BatchProfiler, ProfileConfig
 from rl.collectors._recurrent_state import Carried
 from rl.collectors._state import unpack_state
@@ -39,6 +39,7 @@ from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, leaf_keys, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
+from rl.core.profiling import profiled, profiling_enabled
 from rl.core.state import pack
 
 __all__ = ["VERSION", "Collector", "count_of", "make_env"]
@@ -119,6 +120,7 @@ class Collector:
     _seconds = 0.0
     _ids: Tensor | None = None
     _profiler: BatchProfiler | None = None
+    _named = False
     policy_version = 0
     """Number of calls of `update_policy_weights_`."""
 
@@ -248,13 +250,22 @@ class Collector:
             start = perf_counter() if self._clock is not None else 0.0
             if self._reset_each:
                 self._restart()
-            with torch.no_grad(), nullcontext() if self._profiler is None else self._profiler.batch():
+            self._name_ranges()
+            recorded = profiled("collect") if self._profiler is None else self._profiler.batch()
+            with torch.no_grad(), recorded:
                 batch = self._batch() if self._whole is None else self._trajectories(self._whole, until)
             if self._clock is not None:
                 self._seconds += perf_counter() - start
             if self._profiler is not None and self._profiler.finished:
                 self.disable_profile()
         return batch
+
+    def _name_ranges(self) -> None:
+        """Follow `set_profiling_enabled`, which may be called between two batches."""
+        if profiling_enabled() is not self._named:
+            self._named = not self._named
+            if self._clock is None and self._profiler is None:
+                self._call_through(Ranges() if self._named else None)
 
     def _trajectories(self, whole: WholeTrajectories, until: int) -> TensorDictBase | None:
         while not whole.ready and (until < 0 or self._frames < until):
@@ -483,9 +494,9 @@ class Collector:
     def disable_profile(self) -> None:
         """End the recording; happens by itself after the last batch."""
         self._profiler = None
-        self._call_through(self._clock)
+        self._call_through(Ranges() if self._clock is None and self._named else self._clock)
 
-    def _call_through(self, clock: Clock | BatchProfiler | None) -> None:
+    def _call_through(self, clock: Clock | Ranges | None) -> None:
         root, self._runner = self._runner.root, self._make_runner(clock=clock)
         self._runner.root = root
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rl.core.arguments import foreign_arguments
 
-__all__ = ["collector"]
+__all__ = ["async_batched", "collector"]
 
 _PROCESSES = "use MultiCollector(..., sync=): a Collector works in this process"
 _WEIGHTS = "not available yet: use update_policy_weights_() where the policy is another object"
@@ -25,5 +25,28 @@ collector = foreign_arguments(
         "weight_recv_schemes": (_WEIGHTS, None),
         "auto_register_policy_transforms": ("needless: recurrent states need no transforms", None),
         "compact_obs": ("not available yet: the next observations are always part of a batch", False),
+    }
+)
+
+_SERVER = "needless: the policy is called in this process"
+_ENVS = "use env_backend="
+_AFFINITY = "not available yet: the system chooses the cores"
+
+async_batched = foreign_arguments(
+    needless={
+        "server_timeout": ("use min_batch_size=: the policy is called once that many environments wait", None),
+        "transport": (_SERVER, None),
+        "backend": (_ENVS, None),
+        "env_exchange": ("needless: processes share memory", "auto"),
+        "envs_per_worker": ("use functions that return a SerialEnv", 1),
+        "transition_chunk_size": ("needless: steps are gathered in one piece for a batch", "auto"),
+        "policy_backend": (_SERVER, None),
+        "weight_sync": (_WEIGHTS, None),
+        "weight_sync_model_id": (_WEIGHTS, "policy"),
+        "verbose": ("not available yet: nothing is logged", False),
+        "worker_affinity": (_AFFINITY, None),
+        "driver_affinity": (_AFFINITY, None),
+        "server_config": (_SERVER, None),
+        "device_config": ("use device=", None),
     }
 )

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-__all__ = ["Clock"]
+from torch.profiler import record_function
+
+from rl.core.profiling import profiled
+
+__all__ = ["Clock", "Ranges"]
 
 
 class Clock:
@@ -32,8 +36,22 @@ class Clock:
 
         def timed(*arguments: Any) -> Any:
             start = perf_counter()
-            result = function(*arguments)
+            with profiled(name):
+                result = function(*arguments)
             seconds[name] += perf_counter() - start
             return result
 
         return timed
+
+
+class Ranges:
+    """Named ranges of a trace around calls."""
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function` in a range `name`."""
+
+        def ranged(*arguments: Any) -> Any:
+            with record_function(name):
+                return function(*arguments)
+
+        return ranged

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from rl.collectors._profile import Ranges
 from rl.core.errors import SpecError
 
 __all__ = ["BatchProfiler", "ProfileConfig"]
@@ -72,7 +73,7 @@ class ProfileConfig:
         return Path(str(self.save_path).format(worker_idx=worker))
 
 
-class BatchProfiler:
+class BatchProfiler(Ranges):
     """Records some batches of a collector, and writes the trace after the last one.
 
     Args:
@@ -113,15 +114,6 @@ class BatchProfiler:
             self._count += 1
             if self._profile is not None and self.finished:
                 self._end()
-
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function in a named range of the trace."""
-
-        def ranged(*args: Any, **kwargs: Any) -> Any:
-            with record_function(name):
-                return function(*args, **kwargs)
-
-        return ranged
 
     def _end(self) -> None:
         found, self._profile = self._profile, None

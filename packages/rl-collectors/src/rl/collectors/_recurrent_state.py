@@ -16,7 +16,7 @@ from rl.core.keys import DONE, IS_INIT, NEXT, NestedKey, as_tuple, key_str, leaf
 from rl.core.recurrent import State, states_of
 from rl.core.sequences import any_of_step, check_sequences
 
-__all__ = ["Carried", "CarryingEnv", "CarryingLeaves"]
+__all__ = ["Carried", "CarryingEnv", "CarryingLeaves", "EpisodeStart"]
 
 
 class Carried:
@@ -123,7 +123,7 @@ class Carried:
                 )
 
 
-class _Start:
+class EpisodeStart:
     """Writer of initial states and ``is_init`` where episodes begin."""
 
     def __init__(self, carried: Carried, batch_size: torch.Size) -> None:
@@ -162,7 +162,7 @@ class CarryingLeaves:
         self.batch_size = env.batch_size
         self._env = env
         self._marks = carried.marks
-        self._start = _Start(carried, env.batch_size)
+        self._start = EpisodeStart(carried, env.batch_size)
 
     def reset_leaves(self, current: Leaves | None = None, mask: Tensor | None = None) -> Leaves:
         """Return the root of the environment with the initial states and ``is_init``."""
@@ -193,7 +193,7 @@ class CarryingEnv:
         self.batch_size = env.batch_size
         self._env = env
         self._own, self._marks = carried.own, carried.marks
-        self._start = _Start(carried, env.batch_size)
+        self._start = EpisodeStart(carried, env.batch_size)
 
     def reset(self) -> TensorDictBase:
         """Return the root of the environment with the initial states and ``is_init``."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rl.core.lowering._compile import compile_with_warmup
     from rl.core.mdp import step_mdp
     from rl.core.mdp._exploration import ExplorationType, exploration_type, set_exploration_type
+    from rl.core.profiling import profiled, profiling_enabled, set_profiling_enabled, timeit
     from rl.core.recurrent import RecurrentOptions, State, recurrent_mode, set_recurrent_mode, states_of
     from rl.core.registry import PluginRecord, Registry, components, default, load
     from rl.core.specs import (
@@ -105,11 +106,15 @@ __all__ = [
     "lower",
     "lower_distribution",
     "lower_env",
+    "profiled",
+    "profiling_enabled",
     "recurrent_mode",
     "set_exploration_type",
+    "set_profiling_enabled",
     "set_recurrent_mode",
     "states_of",
     "step_mdp",
+    "timeit",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -120,6 +125,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.core.contract._explain": ["Explanation", "check_pipeline", "explain"],
         "rl.core.mdp._exploration": ["ExplorationType", "exploration_type", "set_exploration_type"],
         "rl.core.recurrent": ["RecurrentOptions", "State", "recurrent_mode", "set_recurrent_mode", "states_of"],
+        "rl.core.profiling": ["profiled", "profiling_enabled", "set_profiling_enabled", "timeit"],
         "rl.core.component": ["CONTRACTS", "Command", "Component"],
         "rl.core.contract._contract": ["Contract", "Key"],
         "rl.core.errors": [

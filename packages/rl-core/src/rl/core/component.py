@@ -16,6 +16,7 @@ __all__ = ["CONTRACTS", "Command", "Component"]
 CONTRACTS: dict[str, tuple[int, int]] = {
     "collector": (1, 1),
     "env": (1, 1),
+    "env_pool": (1, 1),
     "estimator": (1, 1),
     "logger": (1, 1),
     "loss": (1, 1),

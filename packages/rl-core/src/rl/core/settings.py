@@ -26,11 +26,13 @@ class Settings:
         native: ``RL_NATIVE``: ``auto`` uses compiled libraries where they load, ``off`` never, ``require``
             makes their absence an error.
         debug: ``RL_DEBUG``: commands show tracebacks.
+        profiling: ``RL_PROFILING``: named ranges in traces; see `rl.core.set_profiling_enabled`.
     """
 
     plugins_disable: tuple[str, ...] = ()
     native: Literal["auto", "off", "require"] = "auto"
     debug: bool = False
+    profiling: bool = False
 
 
 def normalized(name: str) -> str:
@@ -74,4 +76,5 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         plugins_disable=tuple(dict.fromkeys(name for name in names if name)),
         native=native,
         debug=_flag("RL_DEBUG", env.get("RL_DEBUG", "")),
+        profiling=_flag("RL_PROFILING", env.get("RL_PROFILING", "")),
     )

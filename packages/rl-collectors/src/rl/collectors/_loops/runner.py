@@ -19,8 +19,7 @@ from rl.collectors._loops.lowered_policy import lowered_policy
 from rl.collectors._loops.tensordict import TensorDictLoop
 from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
 from rl.collectors._pipeline.placement import device_of_env
-from rl.collectors._profile import Clock
-from rl.collectors._profiling import BatchProfiler
+from rl.collectors._profile import Clock, Ranges
 from rl.collectors._recurrent_state import Carried, CarryingEnv, CarryingLeaves
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import DONE, leaf_keys
@@ -64,7 +63,7 @@ class Runner:
         acting: Any = None,
         limit: int | None = None,
         debug: bool = False,
-        clock: Clock | BatchProfiler | None = None,
+        clock: Clock | Ranges | None = None,
         stopped: Callable[[], bool] | None = None,
     ) -> None:
         home = device_of_env(env)

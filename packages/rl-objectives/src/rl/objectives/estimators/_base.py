@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key
+from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import any_of_step, check_sequences, check_time_order
 from rl.objectives import _foreign
@@ -193,7 +194,7 @@ class ValueEstimatorBase(KeyedModule):
         dim = self.find_time(tensordict, done)
         if self._states:
             self._check_memory(tensordict, dim)
-        with nullcontext() if self.differentiable else torch.no_grad():
+        with profiled(type(self).__name__), nullcontext() if self.differentiable else torch.no_grad():
             if self._call is None:
                 value, next_value = entries[keys["value"]], entries[next_key(keys["value"])]
             else:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract
 from rl.core.errors import ArgumentError, SpecError
 from rl.core.keys import NestedKey, as_tuple, nearest
+from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import check_sequences
 from rl.objectives._batch.mask import MASK, valid_steps, without_padding
@@ -79,7 +80,8 @@ class LossModule(KeyedModule):
             ArgumentError: if both or neither are given, or a keyword is not read.
         """
         if tensordict is not None and not tensors:
-            return super().__call__(tensordict)
+            with profiled(type(self).__name__):
+                return super().__call__(tensordict)
         if tensordict is not None or not tensors:
             given = f"a batch and {', '.join(tensors)}" if tensors else "no batch"
             raise ArgumentError(

@@ -15,6 +15,7 @@ from torch import Tensor
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX
+from rl.core.profiling import profiled
 from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, check_parts, row_index, whole
@@ -160,7 +161,8 @@ class ReplayBuffer:
         """
         if torch.compiler.is_compiling():
             return untraced(self._extend)(data)
-        return self._extend(data)
+        with profiled("replay.extend"):
+            return self._extend(data)
 
     def sample(self, batch_size: int | None = None, *, return_info: bool = False, include_info: bool = False) -> Any:
         """Sample a batch.
@@ -176,15 +178,17 @@ class ReplayBuffer:
         Raises:
             ContractError: if the buffer is empty, or no batch size was given.
         """
-        size = self._size(batch_size)
-        if size == self.batch_size and (self._flight.depth or len(self._flight)):
-            data, info = self._next(size, within_pass=False)[0].result()
-        else:
-            with self._lock:
-                index, info = self.sampler.sample(self.storage, size, generator=self.generator)
-                rows = self._read(index, info)
-            data, info = self._finish(rows, index, info)
+        with profiled("replay.sample"):
+            data, info = self._sample(self._size(batch_size))
         return (data, info) if return_info or include_info else data
+
+    def _sample(self, size: int) -> tuple[Any, dict[Any, Any]]:
+        if size == self.batch_size and (self._flight.depth or len(self._flight)):
+            return self._next(size, within_pass=False)[0].result()
+        with self._lock:
+            index, info = self.sampler.sample(self.storage, size, generator=self.generator)
+            rows = self._read(index, info)
+        return self._finish(rows, index, info)
 
     def __iter__(self) -> Iterator[Any]:
         """Batches of one new pass, each row exactly once; endless if the sampler samples with replacement.

@@ -44,6 +44,7 @@ print("\\n" + json.dumps(record.as_dict()))
 
 _BY_HAND = {
     "collector": "check_collector",
+    "env_pool": "check_env",
     "estimator": "check_estimator",
     "loss": "check_loss",
     "module": "check_module",
