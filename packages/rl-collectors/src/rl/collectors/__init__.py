@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from rl.collectors._deprecated import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
     from rl.collectors._profiling import ProfileConfig
     from rl.collectors._trajectories import split_trajectories
+    from rl.collectors.distributed import RayCollector
     from rl.collectors.evaluation import Evaluator
     from rl.collectors.multi import Interruptor, MultiAsyncCollector, MultiCollector, MultiSyncCollector
     from rl.collectors.weights import (
         MultiProcessedWeightUpdater,
+        RayWeightUpdater,
         VanillaWeightUpdater,
         WeightUpdaterBase,
     )
@@ -31,6 +33,8 @@ __all__ = [
     "MultiSyncDataCollector",
     "MultiaSyncDataCollector",
     "ProfileConfig",
+    "RayCollector",
+    "RayWeightUpdater",
     "SyncDataCollector",
     "VanillaWeightUpdater",
     "WeightUpdaterBase",
@@ -47,10 +51,12 @@ __getattr__, __dir__ = lazy_exports(
         "rl.collectors._deprecated": ["MultiSyncDataCollector", "MultiaSyncDataCollector", "SyncDataCollector"],
         "rl.collectors._profiling": ["ProfileConfig"],
         "rl.collectors._trajectories": ["split_trajectories"],
+        "rl.collectors.distributed": ["RayCollector"],
         "rl.collectors.evaluation": ["Evaluator"],
         "rl.collectors.multi": ["Interruptor", "MultiAsyncCollector", "MultiCollector", "MultiSyncCollector"],
         "rl.collectors.weights": [
             "MultiProcessedWeightUpdater",
+            "RayWeightUpdater",
             "VanillaWeightUpdater",
             "WeightUpdaterBase",
         ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rl.core.arguments import foreign_arguments
 
-__all__ = ["async_batched", "collector"]
+__all__ = ["async_batched", "collector", "ray"]
 
 _PROCESSES = "use MultiCollector(..., sync=): a Collector works in this process"
 _WEIGHTS = "not available yet: use update_policy_weights_() where the policy is another object"
@@ -48,5 +48,17 @@ async_batched = foreign_arguments(
         "driver_affinity": (_AFFINITY, None),
         "server_config": (_SERVER, None),
         "device_config": ("use device=", None),
+    }
+)
+
+ray = foreign_arguments(
+    needless={
+        "update_after_each_batch": ("use update_at_each_batch=: an actor takes new weights before a batch", False),
+        "max_weight_update_interval": ("use update_at_each_batch=, or update_policy_weights_()", -1),
+        "use_env_creator": ("needless: functions are sent to the actors as they are", False),
+        "no_cuda_sync": ("needless: a collector waits only where it has to", None),
+        "weight_sync_schemes": (_WEIGHTS, None),
+        "weight_recv_schemes": (_WEIGHTS, None),
+        "trajs_per_batch": ("use split_trajs=True", None),
     }
 )

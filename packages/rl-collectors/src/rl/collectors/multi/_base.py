@@ -24,7 +24,7 @@ from rl.core.errors import CheckpointError, RLError, SpecError, WorkerError
 from rl.core.keys import NestedKey
 from rl.core.workers import SharedLeaves, WorkerGroup
 
-__all__ = ["MultiBase"]
+__all__ = ["MultiBase", "check_settings", "makers_of", "policies_of"]
 
 
 class MultiBase(ABC):
@@ -59,8 +59,8 @@ class MultiBase(ABC):
         **settings: Any,
     ) -> None:
         owner = type(self).__name__
-        _check_settings(settings, owner)
-        makers = _makers(create_env_fn, env_fns, num_workers, create_env_kwargs, owner)
+        check_settings(settings, owner)
+        makers = makers_of(create_env_fn, env_fns, num_workers, create_env_kwargs, owner)
         if num_workers_per_collector != 1:
             raise SpecError(
                 f"{owner}: num_workers_per_collector is {num_workers_per_collector}; a worker has one environment. Let"
@@ -83,7 +83,7 @@ class MultiBase(ABC):
         settings["frames_per_batch"] = self._share(frames, len(makers))
         settings["init_random_frames"] = ceil(count_of("init_random_frames", init_random_frames, 0) / len(makers))
         self._batches, self._weights = SharedLeaves(), SharedWeights(len(makers))
-        policies = _policies(policy, policy_factory, len(makers), owner)
+        policies = policies_of(policy, policy_factory, len(makers), owner)
         common = (policy_factory is not None, settings, self._batches, self._weights, len(makers))
         self._workers = WorkerGroup(
             [partial(CollectorWorker, make, policies[i], *common, i) for i, make in enumerate(makers)],
@@ -355,7 +355,7 @@ class MultiBase(ABC):
         )
 
 
-def _check_settings(settings: Mapping[str, Any], owner: str) -> None:
+def check_settings(settings: Mapping[str, Any], owner: str) -> None:
     """Refuse settings of `Collector` that mean nothing for batches of workers."""
     refused = {
         "interruptor": "MultiSyncCollector(preemptive_threshold=...) has one of its own",
@@ -368,7 +368,7 @@ def _check_settings(settings: Mapping[str, Any], owner: str) -> None:
             raise SpecError(f"{owner} has no {name}: {why}")
 
 
-def _makers(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs: Any, owner: str) -> list[Any]:
+def makers_of(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs: Any, owner: str) -> list[Any]:
     """A function without arguments for each worker."""
     given = create_env_fn if env_fns is None else env_fns
     if given is None or (create_env_fn is not None and env_fns is not None):
@@ -391,7 +391,8 @@ def _makers(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs: A
     return [partial(make, **one) for make, one in zip(makers, several, strict=True)]
 
 
-def _policies(policy: Any, factory: Any, count: int, owner: str) -> list[Any]:
+def policies_of(policy: Any, factory: Any, count: int, owner: str) -> list[Any]:
+    """The policy or the function that makes it, for each worker."""
     if factory is None:
         return [policy] * count
     several = [factory] * count if callable(factory) else list(factory)

@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from rl.collectors.weights._shared import SharedWeights
     from rl.collectors.weights._updaters import (
         MultiProcessedWeightUpdater,
+        RayWeightUpdater,
         VanillaWeightUpdater,
         WeightUpdaterBase,
     )
 
 __all__ = [
     "MultiProcessedWeightUpdater",
+    "RayWeightUpdater",
     "SharedWeights",
     "VanillaWeightUpdater",
     "WeightUpdaterBase",
@@ -25,6 +27,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.collectors.weights._shared": ["SharedWeights"],
         "rl.collectors.weights._updaters": [
             "MultiProcessedWeightUpdater",
+            "RayWeightUpdater",
             "VanillaWeightUpdater",
             "WeightUpdaterBase",
         ],

@@ -6,13 +6,13 @@ from typing import Any
 
 from rl.core.errors import RLError
 
-__all__ = ["MultiProcessedWeightUpdater", "VanillaWeightUpdater", "WeightUpdaterBase"]
+__all__ = ["MultiProcessedWeightUpdater", "RayWeightUpdater", "VanillaWeightUpdater", "WeightUpdaterBase"]
 
 
 class WeightUpdaterBase:
     """Object that gives new weights to the collector to which it was passed as ``weight_updater=``.
 
-    The collector knows how its weights travel: the two subclasses, TorchRL's names, do the same. A subclass may
+    The collector knows how its weights travel: the three subclasses, TorchRL's names, do the same. A subclass may
     override `update_weights`, for example to fetch them from elsewhere.
 
     Example:
@@ -50,3 +50,7 @@ class VanillaWeightUpdater(WeightUpdaterBase):
 
 class MultiProcessedWeightUpdater(WeightUpdaterBase):
     """Updater for collectors with worker processes, and all others."""
+
+
+class RayWeightUpdater(WeightUpdaterBase):
+    """Updater for collectors in actors of Ray, and all others."""
