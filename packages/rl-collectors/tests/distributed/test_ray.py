@@ -173,7 +173,8 @@ def test_a_killed_actor_is_replaced(ray, sync):
         replaced = []  # trajectories of the new actor have ids that no other has
         for batch in until(lambda: replaced, collector):
             batches.append(batch)
-            replaced += batch["collector", "traj_ids"][batch["collector", "traj_ids"] >= 1 << 40].tolist()
+            ids = batch["collector", "traj_ids"]
+            replaced.extend(ids[ids >= 1 << 40].tolist())
             assert batch["policy_version"].unique().tolist() == [1]
         assert collector.collected_frames == sum(batch.numel() for batch in (first, *batches))
 
@@ -205,6 +206,25 @@ def test_errors_name_actor_and_cause(ray):
     policy.lock = __import__("threading").Lock()
     with pytest.raises(SpecError, match="cannot be sent to an actor"):
         RayCollector([CountingEnv], policy, frames_per_batch=8)
+
+
+class Guess(nn.Module):
+    """Acts at random."""
+
+    def forward(self, observation):
+        return torch.randint(2, observation.shape[:-1])
+
+
+@pytest.mark.slow
+def test_random_actions_repeat_with_the_seed_and_differ_between_actors(ray):
+    found = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        policy = TensorDictModule(Guess(), ["observation"], ["action"])
+        with RayCollector([CountingEnv] * 2, policy, frames_per_batch=64, sync=True) as collector:
+            found.append(collector.collect()["action"])
+    assert torch.equal(*found)
+    assert not torch.equal(*found[0])
 
 
 @pytest.mark.slow

@@ -231,3 +231,28 @@ def test_what_processes_cannot_run_is_refused():
         make_env("CartPole-v11", 4, seed=0, workers=2)
     with pytest.raises(SpecError, match=r"workers must be 0 or more, and at most num_envs \(2\)"):
         PPOConfig(num_envs=2, frames_per_batch=64, minibatch_size=32, workers=3)
+
+
+def test_actors_share_the_environments_evenly_and_no_statistics():
+    settings = {"num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "ray": "local"}
+    for wrong, words in (
+        ({}, "workers must be the number of actors"),
+        ({"workers": 3}, r"a divisor of num_envs \(4\)"),
+        ({"workers": 2, "normalize_reward": True}, "actors share no statistics"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            PPOConfig(**settings, **wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
+def test_actors_of_ray_train_a_policy(tmp_path):
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    settings = {"total_frames": 256, "num_envs": 4, "frames_per_batch": 64, "minibatch_size": 32, "hidden": (8,)}
+    settings |= {"eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",)}
+    try:
+        result = train_ppo(PPOConfig(workers=2, ray="auto", **settings), out=tmp_path / "run", display="none")
+    finally:
+        ray.shutdown()
+    assert result.train_frames == 256

@@ -29,9 +29,10 @@ class RayWorker:
         policy: the policy; a function that makes it if `factory`.
         factory: see `policy`.
         settings: further arguments of the collector.
-        index: number of this actor.
-        count: number of all actors.
-        life: how often this actor was replaced.
+        place: number of this actor, of all actors, and how often this one was replaced.
+        seed: of torch's generator.
+        weights: for the first batch, or None.
+        version: of these weights.
     """
 
     def __init__(
@@ -41,14 +42,17 @@ class RayWorker:
         policy: Any,
         factory: bool,  # noqa: FBT001  # internal
         settings: Mapping[str, Any],
-        index: int,
-        count: int,
-        life: int,
+        place: tuple[int, int, int],
+        seed: int,
+        weights: Mapping[str, Any] | None,
+        version: int,
     ) -> None:
+        torch.manual_seed(seed)
         self._policy = policy() if factory else policy
         self._collector = collector_class(create_env_fn, self._policy, **settings)
-        self._index, self._count, self._first_id = index, count, life * _LIFE
-        self._new: tuple[Mapping[str, Any], int] | None = None
+        self._index, self._count, life = place
+        self._first_id = life * _LIFE
+        self._new = None if weights is None else (weights, version)
         self._version = 0
 
     def publish(self, weights: Mapping[str, Any], version: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from importlib import import_module
 from math import ceil
 from time import monotonic
@@ -12,6 +13,7 @@ from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase
+from torch import nn
 
 from rl.collectors import _foreign
 from rl.collectors._collector import Collector, count_of
@@ -39,7 +41,8 @@ class RayCollector:
 
     Args:
         create_env_fn: functions that make the environments, one for each actor; or one function and `num_collectors`.
-        policy: a TensorDict module or function, of which every actor has a copy; random actions if None.
+        policy: a TensorDict module or function, of which every actor has a copy, on the CPU unless `policy_device` says
+            otherwise; random actions if None.
         frames_per_batch: frames of a batch: of all actors with `sync`, else of one.
         total_frames: frames after which iteration ends, rounded up to whole batches; -1 for no end.
         sync: whether a batch consists of parts of all actors, or is that of one.
@@ -131,7 +134,8 @@ class RayCollector:
         self._frames = self._version = 0
         self._closed = False
         kind = collector_class or (Collector if each == 1 else MultiSyncCollector)
-        policies = policies_of(policy, policy_factory, len(makers), "RayCollector")
+        sent = _copy(policy, settings.get("policy_device", settings.get("device")) or "cpu")
+        policies = policies_of(sent, policy_factory, len(makers), "RayCollector")
         self._parts = [
             (kind, make if each == 1 else [make] * each, one, policy_factory is not None, settings)
             for make, one in zip(makers, policies, strict=True)
@@ -153,7 +157,7 @@ class RayCollector:
 
     def _set_up(self, count: int, frames: int) -> None:
         self._lives, self._layout = [0] * count, None
-        self._sent = self._weights = None
+        self._weights = None  # in the object store
         self._actors = [self._make(index) for index in range(count)]
         found = [self._result(actor.describe.remote(), i) for i, actor in enumerate(self._actors)]
         self._names = {
@@ -180,7 +184,9 @@ class RayCollector:
                 f" ({error}): pass policy_factory=, and functions that hold no open files or locks"
             ) from error
         remote = ray.remote(concurrency_groups={"weights": 1}, **self._resources[index])(_actor_class(ray))
-        return remote.remote(*self._parts[index], index, len(self._parts), self._lives[index])
+        place = (index, len(self._parts), self._lives[index])
+        seed = hash((torch.initial_seed(), *place)) & ((1 << 62) - 1)
+        return remote.remote(*self._parts[index], place, seed, self._weights, self._version)
 
     def _result(self, reference: Any, index: int) -> Any:
         """The result of an actor; its exceptions as a `WorkerError`."""
@@ -213,8 +219,6 @@ class RayCollector:
         self._running = {batch: actor for batch, actor in self._running.items() if actor != index}
         self._lives[index] += 1
         self._actors[index] = self._make(index)
-        if self._weights is not None:
-            self._actors[index].publish.remote(self._weights, self._version)
         return index
 
     # ---- collecting
@@ -467,6 +471,13 @@ def _actor_class(ray: Any) -> type:
             super().publish(weights, version)
 
     return Actor
+
+
+def _copy(policy: Any, device: Any) -> Any:
+    """The policy, or a copy of it on the device of the actors."""
+    if not isinstance(policy, nn.Module) or all(p.device == torch.device(device) for p in policy.parameters()):
+        return policy
+    return deepcopy(policy).to(device)
 
 
 def _resources(given: Any, count: int) -> list[dict[str, Any]]:

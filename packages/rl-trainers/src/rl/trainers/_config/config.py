@@ -50,6 +50,8 @@ class RunConfig:
         device: where networks live and learn, for example cpu or cuda:0.
         num_envs: environments that are stepped together.
         workers: processes that step them, for simulators that need a millisecond a step or more; 0 for this process.
+        ray: address of a Ray cluster, auto for the one of this machine, or local to start one; as many actors as
+            workers collect then, each with its share of the environments. Needs rl-trainers[ray].
         eval_every: frames between two evaluations of the policy on environments of its own; the policy with
             the best mean return becomes the best checkpoint.
         eval_episodes: episodes of each of these evaluations.
@@ -95,6 +97,7 @@ class RunConfig:
     device: str = "cpu"
     num_envs: int = 1
     workers: int = 0
+    ray: str = ""
     eval_every: int = 5_000
     eval_episodes: int = 10
     final_eval_episodes: int = 20
@@ -142,6 +145,18 @@ class RunConfig:
                 "threads": (lambda n: n >= 0, "0 or more"),
             },
         )
+        if self.ray:
+            check(
+                self,
+                {
+                    "workers": (
+                        lambda n: n >= 1 and self.num_envs % n == 0,
+                        f"the number of actors, a divisor of num_envs ({self.num_envs}), with ray",
+                    ),
+                    "normalize_observation": (lambda given: not given, "left out with ray: actors share no statistics"),
+                    "normalize_reward": (lambda given: not given, "left out with ray: actors share no statistics"),
+                },
+            )
         if self.atari:
             check(
                 self,

@@ -19,6 +19,7 @@ from torch import Tensor
 from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, REWARD
+from rl.trainers._build.collector import make_collector
 from rl.trainers._build.device import check_device, torch_threads
 from rl.trainers._build.envs import env_options, make_env
 from rl.trainers._build.networks import EPISODE_REWARD
@@ -222,12 +223,22 @@ class Run:
             seed=self.seeds.environment if seed is None else seed,
             device=config.device,
             evaluation=evaluation,
-            workers=0 if evaluation else config.workers,
+            workers=0 if evaluation or config.ray else config.workers,
             **env_options(config),
         )
         if not evaluation:
             self._env = env
         return env
+
+    def make_collector(self, env: Env, policy: Any, **settings: Any) -> Any:
+        """The collector of training, in this process or in actors of Ray.
+
+        Args:
+            env: what `make_env` returned.
+            policy: that collects.
+            settings: arguments of `rl.collectors.Collector`.
+        """
+        return make_collector(self.config, env, policy, self.seeds.environment, **settings)
 
     def record_episodes(self, batch: TensorDictBase) -> None:
         """Take the episodes that end in a batch ``[num_envs, T]`` into the metrics, and into ``episodes.csv``.

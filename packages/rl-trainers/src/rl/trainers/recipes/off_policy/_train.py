@@ -10,13 +10,11 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
-from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.interfaces import Env
 from rl.core.keys import NEXT, TERMINATED
 from rl.objectives import LossModule, SoftUpdate, compile_with_warmup
 from rl.replay import LazyTensorStorage, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
-from rl.trainers._build.device import storing_device
 from rl.trainers._build.memory import replay_sampler
 from rl.trainers._build.networks import described_observations
 from rl.trainers._build.optimizer import adam, clip_gradients
@@ -61,12 +59,11 @@ def train_off_policy(
     loss = make_loss(config, env, policy)
     check_pipeline(env, policy, loss)
     noise = None if make_noise is None else make_noise(config, env)
-    collector = Collector(
+    collector = run.make_collector(
         env,
         policy if noise is None else TensorDictSequential(policy, noise),
         frames_per_batch=config.frames_per_batch,
         init_random_frames=config.learning_starts,
-        storing_device=storing_device(config.device),
     )
     buffer = _buffer(config)
     learn = _Learner(config, loss, buffer, actor_every, betas)

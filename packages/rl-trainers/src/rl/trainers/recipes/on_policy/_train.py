@@ -12,11 +12,9 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictSequential
 from torch import Tensor
 
-from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.interfaces import Env
 from rl.objectives import LossModule, compile_with_warmup
-from rl.trainers._build.device import storing_device
 from rl.trainers._build.networks import described_observations
 from rl.trainers._build.optimizer import descend, set_learning_rate
 from rl.trainers._config.recipe import Recipe
@@ -110,9 +108,7 @@ def train_on_policy(
     recurrent = config.policy != "mlp"  # the critic then has a recurrent state as well
     acting = TensorDictSequential(actor, critic) if recurrent else actor
     check_pipeline(env, acting, *learn.pipeline)
-    collector = Collector(
-        env, acting, frames_per_batch=config.frames_per_batch, storing_device=storing_device(config.device)
-    )
+    collector = run.make_collector(env, acting, frames_per_batch=config.frames_per_batch)
     parts = {"policy": actor, "critic": critic, **learn.parts, "collector": collector}
     phases = ("collect", "update") if learn.estimate is None else ("collect", "estimate", "update")
     evaluator = Evaluator(run.make_env, actor)

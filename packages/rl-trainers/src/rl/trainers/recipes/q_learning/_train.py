@@ -11,14 +11,12 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, TensorDictSequential, set_interaction_type
 from torch import Tensor
 
-from rl.collectors import Collector
 from rl.core import check_pipeline
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, TERMINATED, NestedKey
 from rl.modules import EGreedyModule, QValueActor, reset_noise
 from rl.objectives import HardUpdate, LossModule, SoftUpdate, compile_with_warmup
 from rl.replay import LazyTensorStorage, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
-from rl.trainers._build.device import storing_device
 from rl.trainers._build.memory import replay_sampler
 from rl.trainers._build.networks import action_of, described_observations
 from rl.trainers._build.optimizer import adam, descend, set_learning_rate
@@ -76,11 +74,10 @@ def train_q_learning(
     else:
         target = HardUpdate(loss, value_network_update_interval=1)
     optimizer = adam(policy.parameters(), config.learning_rate)
-    collector = Collector(
+    collector = run.make_collector(
         env,
         TensorDictSequential(policy, explore),
         frames_per_batch=config.frames_per_batch,
-        storing_device=storing_device(config.device),
     )
     buffer = _transitions(config) if make_sequences is None else make_sequences(config, policy)
     multi_step = MultiStepTransform(config.n_step, config.gamma) if config.n_step > 1 else None
