@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sybil import Sybil
-from sybil.parsers.myst import PythonCodeBlockParser
+from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -38,7 +38,7 @@ def teardown(namespace: dict[str, Any]) -> None:
 
 
 pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser()],
+    parsers=[PythonCodeBlockParser(), SkipParser()],
     patterns=[
         "README.md",
         "CONTRIBUTING.md",

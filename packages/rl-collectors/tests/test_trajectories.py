@@ -58,3 +58,13 @@ def test_split_gives_each_trajectory_its_row(pattern):
 def test_split_names_what_it_misses():
     with pytest.raises(ContractError, match=r"traj_ids.*neither.*keys: x.*track_traj_ids"):
         split_trajectories(TensorDict({"x": torch.zeros(3)}, [3]))
+
+
+def test_flat_trajectories_have_the_steps_of_the_padded_ones():
+    ids = torch.tensor([[0, 0, 2, 2], [1, 3, 3, 3]])
+    data = TensorDict({"x": torch.arange(8).reshape(2, 4), ("collector", "traj_ids"): ids}, [2, 4])
+    rows, flat = split_trajectories(data), split_trajectories(data, padded=False)
+    assert torch.equal(flat["x"], rows["x"][rows["collector", "mask"]])
+    assert flat["collector", "lengths"].tolist() == [2, 2, 2, 2, 1, 3, 3, 3]
+    flat["x"].zero_()
+    assert data["x"].sum() > 0

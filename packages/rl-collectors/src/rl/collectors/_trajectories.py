@@ -44,19 +44,25 @@ def number_trajectories(done: Tensor, current: Tensor, free: int) -> tuple[Tenso
 
 
 def split_trajectories(
-    batch: TensorDictBase, *, trajectory_key: NestedKey = TRAJ_IDS, done_key: NestedKey = (NEXT, DONE)
+    batch: TensorDictBase,
+    *,
+    trajectory_key: NestedKey = TRAJ_IDS,
+    done_key: NestedKey = (NEXT, DONE),
+    padded: bool = True,
 ) -> TensorDict:
-    """Split a batch into one row per trajectory, padded with zeros at the end.
+    """Split a batch into its trajectories: one row for each, padded with zeros at the end, or one after the other.
 
     Args:
         batch: ``[*B, T]`` in time order, from a collector.
         trajectory_key: int64 ``[*B, T]``; a trajectory ends where it changes. `done_key` is used if the entry is
             missing.
         done_key: bool ``[*B, T, 1]``.
+        padded: whether to pad; if false the trajectories follow each other.
 
     Returns:
         ``[N, T_max]`` with ``("collector", "mask")`` bool ``[N, T_max]``, false at padding. Rows are
-        ordered by element, then by time.
+        ordered by element, then by time. Without padding ``[sum T]``, in the same order, with ``("collector",
+        "lengths")`` int64 ``[sum T]``, the length of the trajectory of each step.
 
     Raises:
         ContractError: if neither entry is there.
@@ -66,14 +72,21 @@ def split_trajectories(
         >>> parts = split_trajectories(data)
         >>> parts["x"].tolist(), parts["collector", "mask"].tolist()
         ([[0, 1], [2, 0]], [[True, True], [True, False]])
+        >>> flat = split_trajectories(data, padded=False)
+        >>> flat["x"].tolist(), flat["collector", "lengths"].tolist()
+        ([0, 1, 2], [2, 2, 1])
     """
     steps = batch.batch_size[-1]
     last = _last_steps(batch, trajectory_key, done_key).reshape(-1, steps).clone()
     last[:, -1] = True
     ends = last.reshape(-1).nonzero().squeeze(-1) + 1
     lengths = torch.diff(ends, prepend=ends.new_zeros(1))
-    mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths.unsqueeze(-1)
     rows = batch.reshape(-1)
+    if not padded:
+        flat: Any = rows.clone()
+        flat.names = ["time"]
+        return flat.set(("collector", "lengths"), lengths.repeat_interleave(lengths))
+    mask = torch.arange(int(lengths.max()), device=lengths.device) < lengths.unsqueeze(-1)
 
     def pad(leaf: Tensor) -> Tensor:
         out = leaf.new_zeros((*mask.shape, *leaf.shape[1:]))
