@@ -584,3 +584,41 @@ def test_an_action_outside_of_its_spec_is_refused_at_the_first_step_and_with_deb
 def test_a_number_of_steps_that_is_none_is_refused_before_the_reset(steps):
     with pytest.raises(SpecError, match="rollout: max_steps must be"):
         PendulumEnv().rollout(steps)
+
+
+def test_entries_outside_groups_are_reset_where_any_part_of_the_element_is():
+    class Pairs(EnvBase):
+        """Two elements with two agents each; all flags are under the group."""
+
+        def __init__(self):
+            super().__init__(batch_size=[2])
+            flag = Categorical(2, shape=(2, 1), dtype=torch.bool)
+            self.observation_spec = Composite(time=Unbounded((1,)), agents=Composite(place=Unbounded((2, 1)), shape=()))
+            self.action_spec = Composite(agents=Composite(action=Unbounded((2, 1)), shape=()))
+            self.reward_spec = Composite(agents=Composite(reward=Unbounded((2, 1)), shape=()))
+            self.done_spec = Composite(agents=Composite(done=flag, terminated=flag.clone(), shape=()))
+
+        def _reset(self, tensordict):
+            return TensorDict({"time": torch.zeros(2, 1), ("agents", "place"): torch.zeros(2, 2, 1)}, [2])
+
+        def _step(self, tensordict):
+            place = tensordict["agents", "place"] + tensordict["agents", "action"]
+            return TensorDict(
+                {
+                    "time": tensordict["time"] + 1,
+                    ("agents", "place"): place,
+                    ("agents", "reward"): place,
+                    ("agents", "terminated"): place > 2,
+                },
+                [2],
+            )
+
+        def _set_seed(self, seed):
+            pass
+
+    env = Pairs()
+    root = env.reset()
+    root["agents", "action"] = torch.tensor([[[1.0], [3.0]], [[1.0], [1.0]]])
+    _, root = env.step_and_maybe_reset(root)
+    assert root["time"].flatten().tolist() == [0, 1]
+    assert root["agents", "place"].flatten().tolist() == [1, 0, 1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ class WorkerState:
     """An exception that was not raised yet."""
 
 
-class GroupBase:
+class GroupBase(ABC):
     """Workers that execute commands of their parent, each in the order in which they were sent.
 
     A subclass appends to `_workers` and defines `_post`, `_post_message`, `_receive` and `close`.
@@ -47,21 +48,21 @@ class GroupBase:
 
     # ---- of the subclass
 
+    @abstractmethod
     def _post(self, index: int, command: int) -> None:
         """Send the number of a command."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _post_message(self, index: int, method: str, args: Sequence[Any]) -> None:
         """Send a method call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _receive(self, limit: float | None) -> bool:
         """Wait for answers and record them; False if there is none until the time `limit`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """End the workers."""
-        raise NotImplementedError
 
     # ---- commands
 

@@ -213,7 +213,8 @@ class EnvBase(SpecNames):
         if masks is not None and not all(bool(mask.all()) for mask in masks.values()):
             leaves: Any = {key: fresh.get(key) for key in leaf_keys(fresh)}
             current: Any = tensordict
-            fresh = TensorDict(merge_reset(current, leaves, masks), batch_size=self.batch_size, device=self.device)
+            merged = merge_reset(current, leaves, {(): self.__any_mask(masks), **masks})
+            fresh = TensorDict(merged, batch_size=self.batch_size, device=self.device)
         return fresh if tensordict is None else tensordict.update(fresh)
 
     def __given_state(self, tensordict: TensorDictBase | None) -> TensorDict:
@@ -270,10 +271,13 @@ class EnvBase(SpecNames):
     def __mask_entries(self, masks: Masks) -> TensorDict:
         """The masks by key, for ``_reset``; at the root their union."""
         keyed: Any = {unwrap((*level, "_reset")): mask for level, mask in masks.items()}
-        if "_reset" not in keyed:
-            ndim = len(self.batch_size)
-            keyed["_reset"] = torch.stack([mask.flatten(ndim).any(-1) for mask in masks.values()]).any(0).unsqueeze(-1)
+        keyed.setdefault("_reset", self.__any_mask(masks))
         return TensorDict(keyed, batch_size=self.batch_size, device=self.device)
+
+    def __any_mask(self, masks: Masks) -> Tensor:
+        """Elements of which any part is reset, ``[*B, 1]``."""
+        ndim = len(self.batch_size)
+        return torch.stack([mask.flatten(ndim).any(-1) for mask in masks.values()]).any(0).unsqueeze(-1)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Take a step with the action of `tensordict`.
