@@ -112,6 +112,8 @@ class RayCollector:
         **settings: Any,
     ) -> None:
         check_settings(settings, "RayCollector")
+        if callable(create_env_fn) and num_collectors is None:
+            raise SpecError("RayCollector got one function: say num_collectors=, or pass a list")
         makers = makers_of(create_env_fn, None, num_collectors, create_env_kwargs, "RayCollector")
         if policy is not None and policy_factory is not None:
             raise SpecError("RayCollector takes a policy or a policy_factory, got both")
@@ -147,7 +149,7 @@ class RayCollector:
         self._running: dict[Any, int] = {}  # batches that are being collected, and their actors
         try:
             if self._owns_ray:
-                ray.init(**{"log_to_driver": False, "include_dashboard": False, **(ray_init_config or {})})
+                _start(ray, {"log_to_driver": False, **(ray_init_config or {})})
             self._set_up(len(makers), frames)
         except BaseException:
             self.shutdown()
@@ -459,6 +461,16 @@ def _ray() -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             'RayCollector needs Ray, which is not installed: pip install "rl-collectors[ray]"'
+        ) from error
+
+
+def _start(ray: Any, config: Mapping[str, Any]) -> None:
+    try:
+        ray.init(**config)
+    except ConnectionError as error:
+        raise RLError(
+            f"RayCollector finds no Ray cluster at {config.get('address')!r} ({str(error).splitlines()[0]}): start one"
+            " with `ray start --head`, or leave the address out to start Ray here"
         ) from error
 
 
