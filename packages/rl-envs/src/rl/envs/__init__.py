@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rl.envs.batched._env_creator import EnvCreator
     from rl.envs.batched._parallel import ParallelEnv
     from rl.envs.batched._serial import SerialEnv
+    from rl.envs.dm_control._wrapper import DMControlEnv, DMControlWrapper
     from rl.envs.gym._as_gymnasium import as_gymnasium, register_gym_env
     from rl.envs.gym._spaces import register_gym_spec_conversion
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
@@ -109,6 +110,8 @@ __all__ = [
     "ConditionalPolicySwitch",
     "ConditionalSkip",
     "Crop",
+    "DMControlEnv",
+    "DMControlWrapper",
     "DTypeCastTransform",
     "DeviceCastTransform",
     "DiscreteActionProjection",
@@ -198,6 +201,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.batched._env_creator": ["EnvCreator"],
         "rl.envs.batched._parallel": ["ParallelEnv"],
         "rl.envs.batched._serial": ["SerialEnv"],
+        "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
         "rl.envs.gym._as_gymnasium": ["as_gymnasium", "register_gym_env"],
         "rl.envs.gym._spaces": ["register_gym_spec_conversion"],
         "rl.envs.gym._wrapper": ["GymEnv", "GymWrapper"],

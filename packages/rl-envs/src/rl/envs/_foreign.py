@@ -9,6 +9,7 @@ __all__ = [
     "async_env_pool",
     "batch_size",
     "device_cast",
+    "dm_control",
     "end_of_life",
     "env",
     "exclude",
@@ -47,6 +48,14 @@ gym_env = foreign_arguments(
         "native_autoreset": ("needless: the last observation of an episode is under 'next' in every mode", None, False),
     },
     replaced={"missing_obs_value": "needless: every reset has an observation"},
+)
+dm_control = foreign_arguments(
+    needless={
+        **_ENV,
+        "batch_size": ("needless: the environment has no batch; use SerialEnv(n, make)", None),
+        "convert_actions_to_numpy": ("needless: a simulator gets NumPy arrays", True),
+        "native_autoreset": ("needless: the last observation of an episode is under 'next'", None, False),
+    },
 )
 transformed_env = foreign_arguments(
     needless={

@@ -37,7 +37,7 @@ def import_library(
     Example:
         >>> import_library("no_such_simulator", needed_by="SomeEnv", extra="some")
         Traceback (most recent call last):
-        rl.core.errors.MissingExtraError: SomeEnv needs no_such_simulator, which is not installed: pip install "rl-envs[some]"
+        rl.core.errors.MissingExtraError: SomeEnv needs no_such_simulator, which is not installed: ...
     """
     name = distribution or module.partition(".")[0]
     remedy = f'pip install "rl-envs[{extra}]"'

@@ -79,6 +79,9 @@ def rl_components() -> Iterator[Component]:
     """Environments and transforms."""
     yield Component("env", "gym", "rl.envs:GymEnv", summary="Any Gymnasium environment, by its id.", extra="gym")
     yield Component(
+        "env", "dm-control", "rl.envs:DMControlEnv", summary="A task of the dm_control suite.", extra="dm-control"
+    )
+    yield Component(
         "env", "pendulum", "rl.envs:PendulumEnv", summary="Pendulum swing-up in torch, batched, differentiable."
     )
     yield Component("env", "acrobot", "rl.envs:AcrobotEnv", summary="Two-link pendulum in torch, batched.")
