@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import cycle
 from typing import Any
 
 import torch
 
 from rl.core.errors import MissingExtraError
-from rl.envs import DMControlEnv, SerialEnv
+from rl.envs import DMControlEnv, PettingZooEnv, SerialEnv
 
 Case = tuple[Callable[[], None], Callable[[], None]]
 ROUNDS, STEPS = 15, 50
 
 
-def ours(env: Any) -> Callable[[], None]:
-    """A function that takes one vector step with random actions."""
+def ours(env: Any, actions: Iterator[dict[Any, Any]] | None = None) -> Callable[[], None]:
+    """A function that takes one vector step, with random actions if there are none."""
     env.set_seed(0)
     leaf = env.lowered()
-    drawn = [env.full_action_spec.rand() for _ in range(8)]
-    actions = cycle([{key: action[key] for key in env.action_keys} for action in drawn])
+    if actions is None:
+        drawn = [env.full_action_spec.rand() for _ in range(8)]
+        actions = cycle([{key: action[key] for key in env.action_keys} for action in drawn])
     root = leaf.reset_leaves()
 
     def step() -> None:
@@ -64,9 +65,49 @@ def dm_control_humanoid() -> Case:
     return dm_control("humanoid-run", 1)
 
 
+def pettingzoo_spread() -> Case:
+    env = PettingZooEnv("mpe2/simple_spread")
+    import mpe2.simple_spread_v3
+
+    raw = mpe2.simple_spread_v3.parallel_env()
+    raw.reset()
+    drawn = [env.full_action_spec.rand()["agent", "action"].tolist() for _ in range(8)]
+    actions = cycle([dict(zip(raw.agents, action, strict=True)) for action in drawn])
+
+    def step() -> None:
+        raw.step(next(actions))
+        if not raw.agents:
+            raw.reset()
+
+    return step, ours(env)
+
+
+def pettingzoo_connect_four() -> Case:
+    env = PettingZooEnv("classic/connect_four", parallel=False, use_mask=True)
+    import pettingzoo
+
+    raw = pettingzoo.make("aec", env.task)
+    raw.reset()
+    moves = cycle([0, 1, 2, 3, 4, 5, 6])
+
+    def step() -> None:
+        raw.step(next(moves))
+        for agent in raw.agents:
+            raw.observe(agent)
+        if raw.terminations[raw.agent_selection]:
+            raw.reset()
+            for agent in raw.agents:
+                raw.observe(agent)
+
+    move = cycle([torch.full((2,), column) for column in range(7)])
+    return step, ours(env, ({("player", "action"): column} for column in move))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "dm_control cheetah-run x16": dm_control_cheetah,
     "dm_control humanoid-run x1": dm_control_humanoid,
+    "pettingzoo simple_spread x1": pettingzoo_spread,
+    "pettingzoo connect_four x1": pettingzoo_connect_four,
 }
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "gym_env",
     "parallel_env",
     "pendulum",
+    "pettingzoo",
     "positive_dim",
     "primer",
     "register_gym",
@@ -55,6 +56,12 @@ dm_control = foreign_arguments(
         "batch_size": ("needless: the environment has no batch; use SerialEnv(n, make)", None),
         "convert_actions_to_numpy": ("needless: a simulator gets NumPy arrays", True),
         "native_autoreset": ("needless: the last observation of an episode is under 'next'", None, False),
+    },
+)
+pettingzoo = foreign_arguments(
+    needless={
+        **_ENV,
+        "batch_size": ("needless: the environment has no batch; use SerialEnv(n, make)", None),
     },
 )
 transformed_env = foreign_arguments(

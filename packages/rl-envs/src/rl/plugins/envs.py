@@ -82,6 +82,13 @@ def rl_components() -> Iterator[Component]:
         "env", "dm-control", "rl.envs:DMControlEnv", summary="A task of the dm_control suite.", extra="dm-control"
     )
     yield Component(
+        "env",
+        "pettingzoo",
+        "rl.envs:PettingZooEnv",
+        summary="Any environment of PettingZoo or MPE2, with several agents.",
+        extra="pettingzoo",
+    )
+    yield Component(
         "env", "pendulum", "rl.envs:PendulumEnv", summary="Pendulum swing-up in torch, batched, differentiable."
     )
     yield Component("env", "acrobot", "rl.envs:AcrobotEnv", summary="Two-link pendulum in torch, batched.")
