@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from rl.core.errors import MissingExtraError
-from rl.envs import DMControlEnv, PettingZooEnv, SerialEnv
+from rl.envs import DMControlEnv, PettingZooEnv, SerialEnv, VmasEnv
 
 Case = tuple[Callable[[], None], Callable[[], None]]
 ROUNDS, STEPS = 15, 50
@@ -103,11 +103,42 @@ def pettingzoo_connect_four() -> Case:
     return step, ours(env, ({("player", "action"): column} for column in move))
 
 
+def vmas(scenario: str, count: int) -> Case:
+    env = VmasEnv(scenario, count, max_steps=100)
+    import vmas
+
+    raw = vmas.make_env(scenario, count, max_steps=100)
+    raw.reset()
+    drawn = [env.full_action_spec.rand() for _ in range(8)]
+    actions = cycle([list(action["agents", "action"].unbind(1)) for action in drawn])
+
+    def step() -> None:
+        done = raw.step(next(actions))[2]
+        if done.all():
+            raw.reset()
+        elif done.any():
+            for index in done.nonzero().flatten().tolist():
+                raw.reset_at(index, return_observations=False)
+            raw.get_from_scenario(get_observations=True, get_rewards=False, get_infos=False, get_dones=False)
+
+    return step, ours(env)
+
+
+def vmas_balance() -> Case:
+    return vmas("balance", 32)
+
+
+def vmas_transport() -> Case:
+    return vmas("transport", 1024)
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "dm_control cheetah-run x16": dm_control_cheetah,
     "dm_control humanoid-run x1": dm_control_humanoid,
     "pettingzoo simple_spread x1": pettingzoo_spread,
     "pettingzoo connect_four x1": pettingzoo_connect_four,
+    "vmas balance x32": vmas_balance,
+    "vmas transport x1024": vmas_transport,
 }
 
 

@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from rl.envs.transforms.shape._squeeze_transform import SqueezeTransform
     from rl.envs.transforms.shape._stack import Stack
     from rl.envs.transforms.shape._unsqueeze_transform import UnsqueezeTransform
+    from rl.envs.vmas._wrapper import VmasEnv, VmasWrapper
 
 __all__ = [
     "AcrobotEnv",
@@ -180,6 +181,8 @@ __all__ = [
     "UnsqueezeTransform",
     "VecGymEnvTransform",
     "VecNorm",
+    "VmasEnv",
+    "VmasWrapper",
     "__version__",
     "as_env",
     "as_gymnasium",
@@ -210,6 +213,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
         "rl.envs.pettingzoo._wrapper": ["PettingZooEnv", "PettingZooWrapper"],
         "rl.envs._groups": ["MarlGroupMapType", "check_marl_grouping"],
+        "rl.envs.vmas._wrapper": ["VmasEnv", "VmasWrapper"],
         "rl.envs.gym._as_gymnasium": ["as_gymnasium", "register_gym_env"],
         "rl.envs.gym._spaces": ["register_gym_spec_conversion"],
         "rl.envs.gym._wrapper": ["GymEnv", "GymWrapper"],

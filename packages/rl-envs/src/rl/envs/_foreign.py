@@ -30,6 +30,7 @@ __all__ = [
     "unary",
     "unsqueeze",
     "vec_norm",
+    "vmas",
 ]
 
 _PROCESS = "use ParallelEnv: environments of a SerialEnv are in this process"
@@ -62,6 +63,12 @@ pettingzoo = foreign_arguments(
     needless={
         **_ENV,
         "batch_size": ("needless: the environment has no batch; use SerialEnv(n, make)", None),
+    },
+)
+vmas = foreign_arguments(
+    needless={
+        **_ENV,
+        "batch_size": ("needless: it is [num_envs]", None),
     },
 )
 transformed_env = foreign_arguments(

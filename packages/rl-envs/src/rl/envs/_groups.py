@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -72,8 +73,8 @@ def groups_by_name(agent_names: Sequence[str]) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for name in agent_names:
-        stem, _, number = name.rpartition("_")
-        found.setdefault(stem if stem and number.isdecimal() else name, []).append(name)
+        numbered = re.fullmatch(r"(.+)[_ ]\d+", name)
+        found.setdefault(numbered[1] if numbered else name, []).append(name)
     return found
 
 

@@ -97,6 +97,7 @@ def rl_components() -> Iterator[Component]:
     yield Component("env", "grid-world", "rl.envs:GridWorldEnv", summary="Maze of cells in torch, batched.")
     yield Component("env", "mountain-car", "rl.envs:MountainCarEnv", summary="Mountain car in torch, batched.")
     yield Component("env", "tic-tac-toe", "rl.envs:TicTacToeEnv", summary="Game of two players in torch, batched.")
+    yield Component("env", "vmas", "rl.envs:VmasEnv", summary="A VMAS scenario: agents in torch.", extra="vmas")
     for name, (target, summary) in _TRANSFORMS.items():
         yield Component("transform", name, f"rl.envs:{target}", summary=summary)
 
