@@ -94,7 +94,8 @@ def pettingzoo_connect_four() -> Case:
         raw.step(next(moves))
         for agent in raw.agents:
             raw.observe(agent)
-        if raw.terminations[raw.agent_selection]:
+        _, over, _ = raw.rewards, raw.terminations, raw.truncations
+        if over[raw.agent_selection]:
             raw.reset()
             for agent in raw.agents:
                 raw.observe(agent)

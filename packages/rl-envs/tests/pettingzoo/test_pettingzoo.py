@@ -54,6 +54,20 @@ class Race(pettingzoo.ParallelEnv):
         return np.full(3, self.count, np.float32)
 
 
+class Masked(Race):
+    """The legal action is the number of the step, reported in ``info``."""
+
+    def _infos(self):
+        return {agent: {"action_mask": np.arange(3) == self.count} for agent in self.possible_agents}
+
+    def reset(self, seed=None, options=None):
+        seen, _ = super().reset(seed)
+        return seen, self._infos()
+
+    def step(self, actions):
+        return *super().step(actions)[:4], self._infos()
+
+
 CASES = [
     pytest.param("mpe2/simple_spread_v3", {"max_cycles": 23}, {}, id="one-group"),
     pytest.param("mpe2/simple_tag_v3", {"max_cycles": 23}, {"return_state": True}, id="two-groups"),
@@ -186,6 +200,16 @@ def test_agents_that_leave():
     assert then["truncated"].flatten().tolist() == [False, False, False, True]  # not all have terminated
     assert not then["terminated"].any()
     assert then["state"][:, 0].tolist() == [1, 2, 3, 4]
+
+
+def test_legal_actions_may_be_reported_in_info():
+    env = PettingZooWrapper(Masked(), use_mask=True, done_on_any=False)
+    data = env.rollout(10)
+    legal = [[True, False, False], [False, True, False], [False, False, True]]
+    assert data["a", "action_mask"][:3, 1].tolist() == legal
+    assert data["a", "action_mask"][2, 0].all()  # it has left
+    masked = TransformedEnv(PettingZooWrapper(Masked()), ActionMask(("a", "action"), ("a", "action_mask")))
+    assert masked.rollout(10)["a", "action"].tolist() == [[0, 0], [1, 1]]
 
 
 def test_the_first_agent_that_is_done_ends_the_episode_by_default():

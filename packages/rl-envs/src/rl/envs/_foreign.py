@@ -55,6 +55,7 @@ dm_control = foreign_arguments(
     needless={
         **_ENV,
         "batch_size": ("needless: the environment has no batch; use SerialEnv(n, make)", None),
+        "num_workers": ("use ParallelEnv(n, make)", None, 1),
         "convert_actions_to_numpy": ("needless: a simulator gets NumPy arrays", True),
         "native_autoreset": ("needless: the last observation of an episode is under 'next'", None, False),
     },

@@ -119,6 +119,7 @@ def _suite() -> Any:
     return import_library("dm_control.suite", needed_by="DMControlEnv", extra="dm-control", at_least="1.0.50")
 
 
+@_foreign.dm_control
 class DMControlEnv(DMControlWrapper):
     """A task of the dm_control suite; see `DMControlWrapper` for what it reads and writes.
 
