@@ -7,6 +7,7 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.core.mdp import step_mdp
     from rl.envs.__about__ import __version__
+    from rl.envs._groups import MarlGroupMapType, check_marl_grouping
     from rl.envs.base._adapter import EnvAdapter, as_env
     from rl.envs.base._base import EnvBase
     from rl.envs.base._check_env import check_env
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rl.envs.batched._env_creator import EnvCreator
     from rl.envs.batched._parallel import ParallelEnv
     from rl.envs.batched._serial import SerialEnv
+    from rl.envs.dm_control._wrapper import DMControlEnv, DMControlWrapper
     from rl.envs.gym._as_gymnasium import as_gymnasium, register_gym_env
     from rl.envs.gym._spaces import register_gym_spec_conversion
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from rl.envs.native._mountain_car import MountainCarEnv
     from rl.envs.native._pendulum import PendulumEnv
     from rl.envs.native._tic_tac_toe import TicTacToeEnv
+    from rl.envs.pettingzoo._wrapper import PettingZooEnv, PettingZooWrapper
     from rl.envs.transforms._base import Transform
     from rl.envs.transforms._compose import Compose
     from rl.envs.transforms._transformed_env import TransformedEnv
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
     from rl.envs.transforms.shape._squeeze_transform import SqueezeTransform
     from rl.envs.transforms.shape._stack import Stack
     from rl.envs.transforms.shape._unsqueeze_transform import UnsqueezeTransform
+    from rl.envs.vmas._wrapper import VmasEnv, VmasWrapper
 
 __all__ = [
     "AcrobotEnv",
@@ -109,6 +113,8 @@ __all__ = [
     "ConditionalPolicySwitch",
     "ConditionalSkip",
     "Crop",
+    "DMControlEnv",
+    "DMControlWrapper",
     "DTypeCastTransform",
     "DeviceCastTransform",
     "DiscreteActionProjection",
@@ -132,6 +138,7 @@ __all__ = [
     "LeafCalls",
     "LeafEnvBase",
     "LineariseRewards",
+    "MarlGroupMapType",
     "MountainCarEnv",
     "NoopResetEnv",
     "ObservationNorm",
@@ -139,6 +146,8 @@ __all__ = [
     "ParallelEnv",
     "PendulumEnv",
     "PermuteTransform",
+    "PettingZooEnv",
+    "PettingZooWrapper",
     "PinMemoryTransform",
     "PolicyVersion",
     "ProcessorAsyncEnvPool",
@@ -172,12 +181,15 @@ __all__ = [
     "UnsqueezeTransform",
     "VecGymEnvTransform",
     "VecNorm",
+    "VmasEnv",
+    "VmasWrapper",
     "__version__",
     "as_env",
     "as_gymnasium",
     "cat_frames",
     "check_env",
     "check_env_specs",
+    "check_marl_grouping",
     "register_gym_env",
     "register_gym_spec_conversion",
     "step_mdp",
@@ -198,6 +210,10 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.batched._env_creator": ["EnvCreator"],
         "rl.envs.batched._parallel": ["ParallelEnv"],
         "rl.envs.batched._serial": ["SerialEnv"],
+        "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
+        "rl.envs.pettingzoo._wrapper": ["PettingZooEnv", "PettingZooWrapper"],
+        "rl.envs._groups": ["MarlGroupMapType", "check_marl_grouping"],
+        "rl.envs.vmas._wrapper": ["VmasEnv", "VmasWrapper"],
         "rl.envs.gym._as_gymnasium": ["as_gymnasium", "register_gym_env"],
         "rl.envs.gym._spaces": ["register_gym_spec_conversion"],
         "rl.envs.gym._wrapper": ["GymEnv", "GymWrapper"],

@@ -79,6 +79,16 @@ def rl_components() -> Iterator[Component]:
     """Environments and transforms."""
     yield Component("env", "gym", "rl.envs:GymEnv", summary="Any Gymnasium environment, by its id.", extra="gym")
     yield Component(
+        "env", "dm-control", "rl.envs:DMControlEnv", summary="A task of the dm_control suite.", extra="dm-control"
+    )
+    yield Component(
+        "env",
+        "pettingzoo",
+        "rl.envs:PettingZooEnv",
+        summary="Any environment of PettingZoo or MPE2, with several agents.",
+        extra="pettingzoo",
+    )
+    yield Component(
         "env", "pendulum", "rl.envs:PendulumEnv", summary="Pendulum swing-up in torch, batched, differentiable."
     )
     yield Component("env", "acrobot", "rl.envs:AcrobotEnv", summary="Two-link pendulum in torch, batched.")
@@ -93,6 +103,7 @@ def rl_components() -> Iterator[Component]:
         "rl.envs:AsyncEnvPool",
         summary="Environments in workers that step independently.",
     )
+    yield Component("env", "vmas", "rl.envs:VmasEnv", summary="A VMAS scenario: agents in torch.", extra="vmas")
     for name, (target, summary) in _TRANSFORMS.items():
         yield Component("transform", name, f"rl.envs:{target}", summary=summary)
 

@@ -13,7 +13,7 @@ from rl.core.errors import SpecError
 from rl.core.interfaces import Leaves
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.gym._library import gymnasium
-from rl.envs.gym._spaces import nest
+from rl.envs.gym._places import nest
 from rl.envs.gym._stepping import Codec
 
 __all__ = ["VectorLeaves", "autoreset_mode"]
