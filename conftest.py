@@ -12,7 +12,15 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
-SIMULATORS = {"dm_control": "dm_control", "pettingzoo": "pettingzoo", "vmas": "vmas"}
+SIMULATORS = {
+    "chess": "chess",
+    "dm_control": "dm_control",
+    "envpool": "envpool",
+    "mujoco": "mujoco",
+    "open_spiel": "pyspiel",
+    "pettingzoo": "pettingzoo",
+    "vmas": "vmas",
+}
 """Folder of ``rl.envs`` and page of ``docs/howto/simulators``, and the library that their examples need."""
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rl.envs.batched._parallel import ParallelEnv
     from rl.envs.batched._serial import SerialEnv
     from rl.envs.dm_control._wrapper import DMControlEnv, DMControlWrapper
+    from rl.envs.envpool._wrapper import EnvPoolEnv, MultiThreadedEnv
     from rl.envs.gym._as_gymnasium import as_gymnasium, register_gym_env
     from rl.envs.gym._spaces import register_gym_spec_conversion
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
@@ -123,6 +124,7 @@ __all__ = [
     "EnvAdapter",
     "EnvBase",
     "EnvCreator",
+    "EnvPoolEnv",
     "ExcludeTransform",
     "ExpandAs",
     "FiniteTensorDictCheck",
@@ -140,6 +142,7 @@ __all__ = [
     "LineariseRewards",
     "MarlGroupMapType",
     "MountainCarEnv",
+    "MultiThreadedEnv",
     "NoopResetEnv",
     "ObservationNorm",
     "ObservationTransform",
@@ -211,6 +214,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.batched._parallel": ["ParallelEnv"],
         "rl.envs.batched._serial": ["SerialEnv"],
         "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
+        "rl.envs.envpool._wrapper": ["EnvPoolEnv", "MultiThreadedEnv"],
         "rl.envs.pettingzoo._wrapper": ["PettingZooEnv", "PettingZooWrapper"],
         "rl.envs._groups": ["MarlGroupMapType", "check_marl_grouping"],
         "rl.envs.vmas._wrapper": ["VmasEnv", "VmasWrapper"],

@@ -82,6 +82,9 @@ def rl_components() -> Iterator[Component]:
         "env", "dm-control", "rl.envs:DMControlEnv", summary="A task of the dm_control suite.", extra="dm-control"
     )
     yield Component(
+        "env", "envpool", "rl.envs:EnvPoolEnv", summary="Any environment of EnvPool, by its id.", extra="envpool"
+    )
+    yield Component(
         "env",
         "pettingzoo",
         "rl.envs:PettingZooEnv",
