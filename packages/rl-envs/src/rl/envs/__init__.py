@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rl.envs.native._mountain_car import MountainCarEnv
     from rl.envs.native._pendulum import PendulumEnv
     from rl.envs.native._tic_tac_toe import TicTacToeEnv
+    from rl.envs.open_spiel._wrapper import OpenSpielEnv, OpenSpielWrapper
     from rl.envs.pettingzoo._wrapper import PettingZooEnv, PettingZooWrapper
     from rl.envs.transforms._base import Transform
     from rl.envs.transforms._compose import Compose
@@ -146,6 +147,8 @@ __all__ = [
     "NoopResetEnv",
     "ObservationNorm",
     "ObservationTransform",
+    "OpenSpielEnv",
+    "OpenSpielWrapper",
     "ParallelEnv",
     "PendulumEnv",
     "PermuteTransform",
@@ -215,6 +218,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.batched._serial": ["SerialEnv"],
         "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
         "rl.envs.envpool._wrapper": ["EnvPoolEnv", "MultiThreadedEnv"],
+        "rl.envs.open_spiel._wrapper": ["OpenSpielEnv", "OpenSpielWrapper"],
         "rl.envs.pettingzoo._wrapper": ["PettingZooEnv", "PettingZooWrapper"],
         "rl.envs._groups": ["MarlGroupMapType", "check_marl_grouping"],
         "rl.envs.vmas._wrapper": ["VmasEnv", "VmasWrapper"],

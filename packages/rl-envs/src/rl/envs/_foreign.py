@@ -15,6 +15,7 @@ __all__ = [
     "exclude",
     "flatten_action",
     "gym_env",
+    "open_spiel",
     "parallel_env",
     "pendulum",
     "pettingzoo",
@@ -58,6 +59,12 @@ dm_control = foreign_arguments(
         "num_workers": ("use ParallelEnv(n, make)", None, 1),
         "convert_actions_to_numpy": ("needless: a simulator gets NumPy arrays", True),
         "native_autoreset": ("needless: the last observation of an episode is under 'next'", None, False),
+    },
+)
+open_spiel = foreign_arguments(
+    needless={
+        **_ENV,
+        "batch_size": ("needless: the environment has no batch; use SerialEnv(n, make)", None),
     },
 )
 pettingzoo = foreign_arguments(

@@ -85,6 +85,9 @@ def rl_components() -> Iterator[Component]:
         "env", "envpool", "rl.envs:EnvPoolEnv", summary="Any environment of EnvPool, by its id.", extra="envpool"
     )
     yield Component(
+        "env", "open-spiel", "rl.envs:OpenSpielEnv", summary="A game of OpenSpiel, by its name.", extra="open-spiel"
+    )
+    yield Component(
         "env",
         "pettingzoo",
         "rl.envs:PettingZooEnv",
