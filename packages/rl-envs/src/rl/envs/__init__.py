@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rl.envs.batched._env_creator import EnvCreator
     from rl.envs.batched._parallel import ParallelEnv
     from rl.envs.batched._serial import SerialEnv
+    from rl.envs.chess._chess import ChessEnv
     from rl.envs.dm_control._wrapper import DMControlEnv, DMControlWrapper
     from rl.envs.envpool._wrapper import EnvPoolEnv, MultiThreadedEnv
     from rl.envs.gym._as_gymnasium import as_gymnasium, register_gym_env
@@ -110,6 +111,7 @@ __all__ = [
     "CatFrames",
     "CatTensors",
     "CenterCrop",
+    "ChessEnv",
     "ClipTransform",
     "Compose",
     "ConditionalPolicySwitch",
@@ -216,6 +218,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.batched._env_creator": ["EnvCreator"],
         "rl.envs.batched._parallel": ["ParallelEnv"],
         "rl.envs.batched._serial": ["SerialEnv"],
+        "rl.envs.chess._chess": ["ChessEnv"],
         "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
         "rl.envs.envpool._wrapper": ["EnvPoolEnv", "MultiThreadedEnv"],
         "rl.envs.open_spiel._wrapper": ["OpenSpielEnv", "OpenSpielWrapper"],

@@ -99,6 +99,7 @@ def rl_components() -> Iterator[Component]:
     )
     yield Component("env", "acrobot", "rl.envs:AcrobotEnv", summary="Two-link pendulum in torch, batched.")
     yield Component("env", "bandit", "rl.envs:BanditEnv", summary="Multi-armed bandit in torch, batched.")
+    yield Component("env", "chess", "rl.envs:ChessEnv", summary="Chess, with masks of legal moves.", extra="chess")
     yield Component("env", "cartpole", "rl.envs:CartPoleEnv", summary="Pole balancing in torch, batched.")
     yield Component("env", "grid-world", "rl.envs:GridWorldEnv", summary="Maze of cells in torch, batched.")
     yield Component("env", "mountain-car", "rl.envs:MountainCarEnv", summary="Mountain car in torch, batched.")
