@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rl.envs.gym._as_gymnasium import as_gymnasium, register_gym_env
     from rl.envs.gym._spaces import register_gym_spec_conversion
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
+    from rl.envs.mujoco._base import MujocoEnv
+    from rl.envs.mujoco._tasks import AntEnv, HalfCheetahEnv, HopperEnv, HumanoidEnv, Walker2dEnv
     from rl.envs.native._acrobot import AcrobotEnv
     from rl.envs.native._bandit import BanditEnv
     from rl.envs.native._cartpole import CartPoleEnv
@@ -101,6 +103,7 @@ __all__ = [
     "ActionDiscretizer",
     "ActionMask",
     "ActionScaling",
+    "AntEnv",
     "AsyncEnvPool",
     "AutoResetEnv",
     "AutoResetTransform",
@@ -139,12 +142,16 @@ __all__ = [
     "GridWorldEnv",
     "GymEnv",
     "GymWrapper",
+    "HalfCheetahEnv",
+    "HopperEnv",
+    "HumanoidEnv",
     "InitTracker",
     "LeafCalls",
     "LeafEnvBase",
     "LineariseRewards",
     "MarlGroupMapType",
     "MountainCarEnv",
+    "MujocoEnv",
     "MultiThreadedEnv",
     "NoopResetEnv",
     "ObservationNorm",
@@ -191,6 +198,7 @@ __all__ = [
     "VecNorm",
     "VmasEnv",
     "VmasWrapper",
+    "Walker2dEnv",
     "__version__",
     "as_env",
     "as_gymnasium",
@@ -221,6 +229,8 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.chess._chess": ["ChessEnv"],
         "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
         "rl.envs.envpool._wrapper": ["EnvPoolEnv", "MultiThreadedEnv"],
+        "rl.envs.mujoco._base": ["MujocoEnv"],
+        "rl.envs.mujoco._tasks": ["AntEnv", "HalfCheetahEnv", "HopperEnv", "HumanoidEnv", "Walker2dEnv"],
         "rl.envs.open_spiel._wrapper": ["OpenSpielEnv", "OpenSpielWrapper"],
         "rl.envs.pettingzoo._wrapper": ["PettingZooEnv", "PettingZooWrapper"],
         "rl.envs._groups": ["MarlGroupMapType", "check_marl_grouping"],

@@ -103,6 +103,15 @@ def rl_components() -> Iterator[Component]:
     yield Component("env", "cartpole", "rl.envs:CartPoleEnv", summary="Pole balancing in torch, batched.")
     yield Component("env", "grid-world", "rl.envs:GridWorldEnv", summary="Maze of cells in torch, batched.")
     yield Component("env", "mountain-car", "rl.envs:MountainCarEnv", summary="Mountain car in torch, batched.")
+    for name, target in {
+        "ant": "AntEnv",
+        "half-cheetah": "HalfCheetahEnv",
+        "hopper": "HopperEnv",
+        "humanoid": "HumanoidEnv",
+        "walker2d": "Walker2dEnv",
+    }.items():
+        summary = "Gymnasium's MuJoCo task of this name, batched over threads."
+        yield Component("env", name, f"rl.envs:{target}", summary=summary, extra="mujoco")
     yield Component("env", "tic-tac-toe", "rl.envs:TicTacToeEnv", summary="Game of two players in torch, batched.")
     yield Component(
         "env_pool",
