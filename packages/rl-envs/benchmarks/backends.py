@@ -15,7 +15,16 @@ from typing import Any
 import torch
 
 from rl.core.errors import MissingExtraError
-from rl.envs import DMControlEnv, PettingZooEnv, SerialEnv, VmasEnv
+from rl.envs import (
+    DMControlEnv,
+    EnvPoolEnv,
+    HalfCheetahEnv,
+    HumanoidEnv,
+    OpenSpielEnv,
+    PettingZooEnv,
+    SerialEnv,
+    VmasEnv,
+)
 
 Case = tuple[Callable[[], None], Callable[[], None]]
 ROUNDS, STEPS = 15, 50
@@ -133,7 +142,78 @@ def vmas_transport() -> Case:
     return vmas("transport", 1024)
 
 
+def envpool(name: str, count: int) -> Case:
+    env = EnvPoolEnv(name, count, num_threads=1, categorical_action_encoding=True)
+    import envpool
+
+    raw = envpool.make_gymnasium(name, num_envs=count, num_threads=1, seed=0)
+    raw.reset()
+    space = raw.action_space
+    dtype = space.dtype if space.shape else "int32"
+    actions = cycle([env.action_spec.rand().numpy().astype(dtype) for _ in range(8)])
+    return lambda: raw.step(next(actions)), ours(env)
+
+
+def envpool_cartpole() -> Case:
+    return envpool("CartPole-v1", 64)
+
+
+def envpool_cheetah() -> Case:
+    return envpool("HalfCheetah-v5", 16)
+
+
+def envpool_pong() -> Case:
+    return envpool("Pong-v5", 8)
+
+
+def open_spiel_ttt() -> Case:
+    env = OpenSpielEnv("tic_tac_toe", categorical_actions=True)
+    import pyspiel
+
+    game = pyspiel.load_game("tic_tac_toe")
+    state = game.new_initial_state()
+    number = 0
+
+    def step() -> None:
+        nonlocal state, number
+        state.apply_action(number)
+        number = (number + 1) % 9
+        for player in range(2):  # what a step has to tell
+            state.observation_tensor(player)
+            state.legal_actions(player)
+        state.rewards()
+        if state.is_terminal():
+            state, number = game.new_initial_state(), 0
+
+    moves = cycle([torch.full((2,), cell) for cell in range(7)])  # the first player has won with the seventh
+    return step, ours(env, ({("agents", "action"): cell} for cell in moves))
+
+
+def mujoco_task(name: str, make: Callable[..., Any], count: int) -> Case:
+    env = make(count, num_threads=1)
+    import gymnasium
+
+    raw = gymnasium.make_vec(name, count)
+    raw.reset(seed=0)
+    actions = cycle([env.action_spec.rand().numpy() for _ in range(8)])
+    return lambda: raw.step(next(actions)), ours(env)
+
+
+def mujoco_cheetah() -> Case:
+    return mujoco_task("HalfCheetah-v5", HalfCheetahEnv, 16)
+
+
+def mujoco_humanoid() -> Case:
+    return mujoco_task("Humanoid-v5", HumanoidEnv, 4)
+
+
 CASES: dict[str, Callable[[], Case]] = {
+    "envpool CartPole-v1 x64": envpool_cartpole,
+    "envpool HalfCheetah-v5 x16": envpool_cheetah,
+    "envpool Pong-v5 x8": envpool_pong,
+    "open_spiel tic_tac_toe x1": open_spiel_ttt,
+    "HalfCheetahEnv x16, gymnasium SyncVectorEnv": mujoco_cheetah,
+    "HumanoidEnv x4, gymnasium SyncVectorEnv": mujoco_humanoid,
     "dm_control cheetah-run x16": dm_control_cheetah,
     "dm_control humanoid-run x1": dm_control_humanoid,
     "pettingzoo simple_spread x1": pettingzoo_spread,

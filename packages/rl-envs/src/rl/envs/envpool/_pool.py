@@ -27,25 +27,27 @@ class PoolVector(gymnasium.vector.VectorEnv):  # pyright: ignore[reportMissingTy
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self._make = make
-        with warnings.catch_warnings():  # its bounds are float64, its spaces float32
-            warnings.filterwarnings("ignore", message=".*precision lowered by casting")
-            self._pool = pool = make(int(np.random.default_rng().integers(2**31)))
-            seen, acts = _mended(pool.observation_space), pool.action_space
+        self._pool = pool = self._made(int(np.random.default_rng().integers(2**31)))
         self.num_envs = len(pool.all_env_ids)
-        self.single_observation_space, self.single_action_space = seen, acts
+        self.single_observation_space, self.single_action_space = _mended(pool.observation_space), pool.action_space
         self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, self.num_envs)
         self.action_space = gymnasium.vector.utils.batch_space(pool.action_space, self.num_envs)
         self.metadata = {**pool.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self.render_mode = pool.render_mode
         self._last: tuple[Any, dict[str, Any]] = ({}, {})
 
+    def _made(self, seed: int) -> Any:
+        with warnings.catch_warnings():  # its bounds are float64, its spaces float32
+            warnings.filterwarnings("ignore", message=".*precision lowered by casting")
+            pool = self._make(seed)
+            _ = pool.observation_space, pool.action_space  # made at the first access
+        return pool
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all elements, or those of ``options["reset_mask"]``."""
         if seed is not None:
             self._pool.close()
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message=".*precision lowered by casting")
-                self._pool = self._make(seed)
+            self._pool = self._made(seed)
         if options is None or "reset_mask" not in options:
             self._last = self._pool.reset()
             return self._last
