@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from rl.core.keys import NestedKey
@@ -27,6 +28,7 @@ class Place:
         encode_one: `encode` for one value and an array ``[*shape]``, at less cost.
         decode_one: `decode` for one value, at less cost.
         made_by: a function and its arguments, with which a pickled one is rebuilt.
+        decode_rows: `decode` into one array ``[n, ...]``, at less cost; None for that of the list.
     """
 
     path: tuple[Any, ...]
@@ -37,6 +39,11 @@ class Place:
     encode_one: Callable[[Any], Any]
     decode_one: Callable[[Tensor], Any]
     made_by: tuple[Any, ...]
+    decode_rows: Callable[[Tensor], Any] | None = None
+
+    def decode_array(self, tensor: Tensor) -> Any:
+        """One array of the simulator's values."""
+        return np.array(self.decode(tensor)) if self.decode_rows is None else self.decode_rows(tensor)
 
     def __reduce__(self) -> tuple[Any, ...]:
         make, *arguments = self.made_by

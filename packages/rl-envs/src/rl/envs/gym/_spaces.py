@@ -196,7 +196,18 @@ def place(path: tuple[Any, ...], key: NestedKey, space: Any, categorical: bool) 
     """The leaf `space` that lies at `path` in the simulator's value and at `key` in a TensorDict."""
     spec, encode, decode = _convert(space, categorical=categorical)
     encode_one, decode_one = _for_one(space, spec, encode, decode)
-    return Place(path, key, spec, encode, decode, encode_one, decode_one, (place, path, key, space, categorical))
+    made_by = (place, path, key, space, categorical)
+    return Place(path, key, spec, encode, decode, encode_one, decode_one, made_by, _for_rows(space, spec))
+
+
+def _for_rows(space: Any, spec: TensorSpec) -> Callable[[Tensor], Any] | None:
+    """`decode` into one array, for the spaces where that is much faster."""
+    if _CONVERTERS.get(type(space)) is _box:
+        return lambda tensor: np.array(tensor.numpy(force=True))
+    if _CONVERTERS.get(type(space)) is _discrete:
+        start, hot = int(space.start), isinstance(spec, OneHot)
+        return lambda tensor: (tensor.argmax(-1) if hot else tensor).numpy(force=True) + start
+    return None
 
 
 def _for_one(
