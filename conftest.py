@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,28 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
+SIMULATORS = {
+    "chess": "chess",
+    "dm_control": "dm_control",
+    "envpool": "envpool",
+    "mujoco": "mujoco",
+    "open_spiel": "pyspiel",
+    "pettingzoo": "pettingzoo",
+    "vmas": "vmas",
+}
+"""Folder of ``rl.envs`` and page of ``docs/howto/simulators``, and the library that their examples need."""
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that are marked as slow run only where `-m` asks for them."""
+    """Skip the examples of simulators that are not installed, and slow tests unless `-m` asks for them."""
+    for name, library in SIMULATORS.items():
+        if find_spec(library) is None:
+            for item in items:
+                if item.path.parent.parts[-2:] == ("envs", name) or item.path.parts[-2:] == (
+                    "simulators",
+                    f"{name}.md",
+                ):
+                    item.add_marker(pytest.mark.skip(reason=f"{library} is not installed"))
     if "slow" in config.getoption("markexpr"):
         return
     skip = pytest.mark.skip(reason="a long variant: `-m slow` runs it")
@@ -44,6 +64,7 @@ pytest_collect_file = Sybil(
         "CONTRIBUTING.md",
         "docs/*.md",
         "docs/**/*.md",
+        "docs/howto/simulators/*.md",  # its two stars match one folder
         "packages/*/README.md",
         "template/**/README.md",
     ],

@@ -32,6 +32,15 @@ def test_importing_the_package_imports_nothing_heavy(heavy):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_simulators_are_imported_where_an_environment_is_made():
+    code = (
+        "import sys; sys.modules['gymnasium'] = None\n"
+        "from rl.envs import DMControlEnv, PettingZooEnv, VmasEnv\n"
+        "sys.exit(bool({'dm_control', 'mujoco', 'pettingzoo', 'vmas', 'gym'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_torch_environments_do_without_gymnasium():
     code = (
         "import sys; sys.modules['gymnasium'] = None\n"

@@ -21,6 +21,7 @@ from rl.envs import (
     RewardSum,
     Stack,
     StepCounter,
+    TicTacToeEnv,
     Transform,
     TransformedEnv,
     UnaryTransform,
@@ -369,3 +370,11 @@ def test_an_error_in_a_hook_names_the_transform(hook):
     env = TransformedEnv(PendulumEnv(), kind())
     with pytest.raises(ContractError, match=r"Broken\(\) failed: KeyError: 'lost'"):
         env.rollout(2)
+
+
+def test_random_moves_stay_legal_where_games_end_at_different_times():
+    env = TransformedEnv(TicTacToeEnv([4], categorical_action_encoding=True), ActionMask())
+    torch.manual_seed(0)
+    data = env.rollout(60, break_when_any_done=False)
+    assert data["next", "done"][:, 5:].any(1).all()
+    assert data["action_mask"].gather(-1, data["action"].unsqueeze(-1)).all()

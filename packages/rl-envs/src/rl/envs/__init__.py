@@ -7,6 +7,7 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.core.mdp import step_mdp
     from rl.envs.__about__ import __version__
+    from rl.envs._groups import MarlGroupMapType, check_marl_grouping
     from rl.envs.base._adapter import EnvAdapter, as_env
     from rl.envs.base._base import EnvBase
     from rl.envs.base._check_env import check_env
@@ -17,9 +18,14 @@ if TYPE_CHECKING:
     from rl.envs.batched._env_creator import EnvCreator
     from rl.envs.batched._parallel import ParallelEnv
     from rl.envs.batched._serial import SerialEnv
+    from rl.envs.chess._chess import ChessEnv
+    from rl.envs.dm_control._wrapper import DMControlEnv, DMControlWrapper
+    from rl.envs.envpool._wrapper import EnvPoolEnv, MultiThreadedEnv
     from rl.envs.gym._as_gymnasium import as_gymnasium, register_gym_env
     from rl.envs.gym._spaces import register_gym_spec_conversion
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
+    from rl.envs.mujoco._base import MujocoEnv
+    from rl.envs.mujoco._tasks import AntEnv, HalfCheetahEnv, HopperEnv, HumanoidEnv, Walker2dEnv
     from rl.envs.native._acrobot import AcrobotEnv
     from rl.envs.native._bandit import BanditEnv
     from rl.envs.native._cartpole import CartPoleEnv
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
     from rl.envs.native._mountain_car import MountainCarEnv
     from rl.envs.native._pendulum import PendulumEnv
     from rl.envs.native._tic_tac_toe import TicTacToeEnv
+    from rl.envs.open_spiel._wrapper import OpenSpielEnv, OpenSpielWrapper
+    from rl.envs.pettingzoo._wrapper import PettingZooEnv, PettingZooWrapper
     from rl.envs.transforms._base import Transform
     from rl.envs.transforms._compose import Compose
     from rl.envs.transforms._transformed_env import TransformedEnv
@@ -88,12 +96,14 @@ if TYPE_CHECKING:
     from rl.envs.transforms.shape._squeeze_transform import SqueezeTransform
     from rl.envs.transforms.shape._stack import Stack
     from rl.envs.transforms.shape._unsqueeze_transform import UnsqueezeTransform
+    from rl.envs.vmas._wrapper import VmasEnv, VmasWrapper
 
 __all__ = [
     "AcrobotEnv",
     "ActionDiscretizer",
     "ActionMask",
     "ActionScaling",
+    "AntEnv",
     "AsyncEnvPool",
     "AutoResetEnv",
     "AutoResetTransform",
@@ -104,11 +114,14 @@ __all__ = [
     "CatFrames",
     "CatTensors",
     "CenterCrop",
+    "ChessEnv",
     "ClipTransform",
     "Compose",
     "ConditionalPolicySwitch",
     "ConditionalSkip",
     "Crop",
+    "DMControlEnv",
+    "DMControlWrapper",
     "DTypeCastTransform",
     "DeviceCastTransform",
     "DiscreteActionProjection",
@@ -117,6 +130,7 @@ __all__ = [
     "EnvAdapter",
     "EnvBase",
     "EnvCreator",
+    "EnvPoolEnv",
     "ExcludeTransform",
     "ExpandAs",
     "FiniteTensorDictCheck",
@@ -128,17 +142,27 @@ __all__ = [
     "GridWorldEnv",
     "GymEnv",
     "GymWrapper",
+    "HalfCheetahEnv",
+    "HopperEnv",
+    "HumanoidEnv",
     "InitTracker",
     "LeafCalls",
     "LeafEnvBase",
     "LineariseRewards",
+    "MarlGroupMapType",
     "MountainCarEnv",
+    "MujocoEnv",
+    "MultiThreadedEnv",
     "NoopResetEnv",
     "ObservationNorm",
     "ObservationTransform",
+    "OpenSpielEnv",
+    "OpenSpielWrapper",
     "ParallelEnv",
     "PendulumEnv",
     "PermuteTransform",
+    "PettingZooEnv",
+    "PettingZooWrapper",
     "PinMemoryTransform",
     "PolicyVersion",
     "ProcessorAsyncEnvPool",
@@ -172,12 +196,16 @@ __all__ = [
     "UnsqueezeTransform",
     "VecGymEnvTransform",
     "VecNorm",
+    "VmasEnv",
+    "VmasWrapper",
+    "Walker2dEnv",
     "__version__",
     "as_env",
     "as_gymnasium",
     "cat_frames",
     "check_env",
     "check_env_specs",
+    "check_marl_grouping",
     "register_gym_env",
     "register_gym_spec_conversion",
     "step_mdp",
@@ -198,6 +226,15 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.batched._env_creator": ["EnvCreator"],
         "rl.envs.batched._parallel": ["ParallelEnv"],
         "rl.envs.batched._serial": ["SerialEnv"],
+        "rl.envs.chess._chess": ["ChessEnv"],
+        "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
+        "rl.envs.envpool._wrapper": ["EnvPoolEnv", "MultiThreadedEnv"],
+        "rl.envs.mujoco._base": ["MujocoEnv"],
+        "rl.envs.mujoco._tasks": ["AntEnv", "HalfCheetahEnv", "HopperEnv", "HumanoidEnv", "Walker2dEnv"],
+        "rl.envs.open_spiel._wrapper": ["OpenSpielEnv", "OpenSpielWrapper"],
+        "rl.envs.pettingzoo._wrapper": ["PettingZooEnv", "PettingZooWrapper"],
+        "rl.envs._groups": ["MarlGroupMapType", "check_marl_grouping"],
+        "rl.envs.vmas._wrapper": ["VmasEnv", "VmasWrapper"],
         "rl.envs.gym._as_gymnasium": ["as_gymnasium", "register_gym_env"],
         "rl.envs.gym._spaces": ["register_gym_spec_conversion"],
         "rl.envs.gym._wrapper": ["GymEnv", "GymWrapper"],

@@ -9,13 +9,16 @@ __all__ = [
     "async_env_pool",
     "batch_size",
     "device_cast",
+    "dm_control",
     "end_of_life",
     "env",
     "exclude",
     "flatten_action",
     "gym_env",
+    "open_spiel",
     "parallel_env",
     "pendulum",
+    "pettingzoo",
     "positive_dim",
     "primer",
     "register_gym",
@@ -28,6 +31,7 @@ __all__ = [
     "unary",
     "unsqueeze",
     "vec_norm",
+    "vmas",
 ]
 
 _PROCESS = "use ParallelEnv: environments of a SerialEnv are in this process"
@@ -47,6 +51,33 @@ gym_env = foreign_arguments(
         "native_autoreset": ("needless: the last observation of an episode is under 'next' in every mode", None, False),
     },
     replaced={"missing_obs_value": "needless: every reset has an observation"},
+)
+dm_control = foreign_arguments(
+    needless={
+        **_ENV,
+        "batch_size": ("needless: the environment has no batch; use SerialEnv(n, make)", None),
+        "num_workers": ("use ParallelEnv(n, make)", None, 1),
+        "convert_actions_to_numpy": ("needless: a simulator gets NumPy arrays", True),
+        "native_autoreset": ("needless: the last observation of an episode is under 'next'", None, False),
+    },
+)
+open_spiel = foreign_arguments(
+    needless={
+        **_ENV,
+        "batch_size": ("needless: the environment has no batch; use SerialEnv(n, make)", None),
+    },
+)
+pettingzoo = foreign_arguments(
+    needless={
+        **_ENV,
+        "batch_size": ("needless: the environment has no batch; use SerialEnv(n, make)", None),
+    },
+)
+vmas = foreign_arguments(
+    needless={
+        **_ENV,
+        "batch_size": ("needless: it is [num_envs]", None),
+    },
 )
 transformed_env = foreign_arguments(
     needless={

@@ -79,13 +79,39 @@ def rl_components() -> Iterator[Component]:
     """Environments and transforms."""
     yield Component("env", "gym", "rl.envs:GymEnv", summary="Any Gymnasium environment, by its id.", extra="gym")
     yield Component(
+        "env", "dm-control", "rl.envs:DMControlEnv", summary="A task of the dm_control suite.", extra="dm-control"
+    )
+    yield Component(
+        "env", "envpool", "rl.envs:EnvPoolEnv", summary="Any environment of EnvPool, by its id.", extra="envpool"
+    )
+    yield Component(
+        "env", "open-spiel", "rl.envs:OpenSpielEnv", summary="A game of OpenSpiel, by its name.", extra="open-spiel"
+    )
+    yield Component(
+        "env",
+        "pettingzoo",
+        "rl.envs:PettingZooEnv",
+        summary="Any environment of PettingZoo or MPE2, with several agents.",
+        extra="pettingzoo",
+    )
+    yield Component(
         "env", "pendulum", "rl.envs:PendulumEnv", summary="Pendulum swing-up in torch, batched, differentiable."
     )
     yield Component("env", "acrobot", "rl.envs:AcrobotEnv", summary="Two-link pendulum in torch, batched.")
     yield Component("env", "bandit", "rl.envs:BanditEnv", summary="Multi-armed bandit in torch, batched.")
+    yield Component("env", "chess", "rl.envs:ChessEnv", summary="Chess, with masks of legal moves.", extra="chess")
     yield Component("env", "cartpole", "rl.envs:CartPoleEnv", summary="Pole balancing in torch, batched.")
     yield Component("env", "grid-world", "rl.envs:GridWorldEnv", summary="Maze of cells in torch, batched.")
     yield Component("env", "mountain-car", "rl.envs:MountainCarEnv", summary="Mountain car in torch, batched.")
+    for name, target in {
+        "ant": "AntEnv",
+        "half-cheetah": "HalfCheetahEnv",
+        "hopper": "HopperEnv",
+        "humanoid": "HumanoidEnv",
+        "walker2d": "Walker2dEnv",
+    }.items():
+        summary = "Gymnasium's MuJoCo task of this name, batched over threads."
+        yield Component("env", name, f"rl.envs:{target}", summary=summary, extra="mujoco")
     yield Component("env", "tic-tac-toe", "rl.envs:TicTacToeEnv", summary="Game of two players in torch, batched.")
     yield Component(
         "env_pool",
@@ -93,6 +119,7 @@ def rl_components() -> Iterator[Component]:
         "rl.envs:AsyncEnvPool",
         summary="Environments in workers that step independently.",
     )
+    yield Component("env", "vmas", "rl.envs:VmasEnv", summary="A VMAS scenario: agents in torch.", extra="vmas")
     for name, (target, summary) in _TRANSFORMS.items():
         yield Component("transform", name, f"rl.envs:{target}", summary=summary)
 

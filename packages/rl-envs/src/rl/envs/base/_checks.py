@@ -158,6 +158,8 @@ def check_not_done(
     for key in done_keys:
         done = fresh.get(key)
         mask = None if masks is None else masks.get(as_tuple(key)[:-1], masks.get(()))
+        if mask is not None:  # that of an outer level has fewer dimensions
+            mask = mask.reshape(*mask.shape[:-1], *[1] * (done.ndim - mask.ndim), mask.shape[-1])
         if bool(done.any() if mask is None else (done & mask).any()):
             raise SpecError(f"{owner}._reset returned {key_str(key)} true: an episode cannot begin at its end")
 

@@ -60,7 +60,7 @@ def rollout(
         ``[*B, T]``, the last dimension named ``time``.
     """
     if contiguous and callback is None and storing_device is None and stop != "all":
-        leaf = env.lowered() if env._rl.flags.levels == [()] else None
+        leaf = env.lowered() if () in env._rl.flags.levels else None
         act = _drawn_ahead(env.full_action_spec, max_steps) if policy is None else lower(policy)
         if leaf is not None and act is not None:
             root: Leaves = {key: start.get(key) for key in leaf_keys(start)}
@@ -216,9 +216,9 @@ def _act(env: Any, policy: Any, td: TensorDictBase) -> TensorDictBase:
 
 
 def _over(env: Any, td: TensorDictBase) -> Tensor:
-    """Which elements are done, ``[*B]``: with several done groups, those of which every part is."""
-    ndim = len(env.batch_size)
-    flags = [td.get(("next", *as_tuple(key))).flatten(ndim).all(-1) for key in env._rl.flags.done_keys]
+    """Which elements are done, ``[*B]``: by the flag at the root, or else those of which every part is done."""
+    ndim, keys = len(env.batch_size), env._rl.flags.done_keys
+    flags = [td.get(("next", *as_tuple(key))).flatten(ndim).all(-1) for key in (["done"] if "done" in keys else keys)]
     return flags[0] if len(flags) == 1 else torch.stack(flags).all(0)
 
 

@@ -1,4 +1,4 @@
-"""Stepping of Gymnasium environments on tensors."""
+"""Stepping of simulators with Gymnasium's interface on tensors; nothing here imports Gymnasium."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from rl.core.interfaces import Leaves
 from rl.core.keys import NestedKey, key_str
 from rl.core.specs import TensorSpec
 from rl.envs.base._checks import warn_not_restorable
-from rl.envs.gym._library import gymnasium
+from rl.envs.gym._places import Place, nest
 from rl.envs.gym._record import Record
-from rl.envs.gym._spaces import Place, nest
 
 __all__ = ["Codec", "GymLeaves", "Simulator"]
 
@@ -52,6 +51,9 @@ class Codec:
         if len(observations) == 1 and not observations[0].path and observations[0].spec.dtype is not None:
             key, encode = observations[0].key, observations[0].encode_one
             self.encode_one = lambda value: {key: torch.from_numpy(encode(value))}
+        elif all(len(place.path) == 1 and place.spec.dtype is not None for place in observations):
+            parts = [(place.path[0], place.key, place.encode_one) for place in observations]
+            self.encode_one = lambda value: {key: torch.from_numpy(encode(value[name])) for name, key, encode in parts}
         self.decode_one: Callable[[Any], Any] = self._decode_one_of_many
         if len(actions) == 1 and not actions[0].path:
             act, decode = actions[0].key, actions[0].decode_one
@@ -126,29 +128,36 @@ def _codec(observations: Any, actions: Any, infos: Any, batched: bool, device: A
 
 
 class Simulator:
-    """One Gymnasium environment and the state of its episode.
+    """One environment and the state of its episode.
 
     Args:
-        env: a Gymnasium environment.
-        frame_skip: how often each action is repeated; rewards are added up.
+        env: a Gymnasium environment, or an object with its ``reset``, ``step``, ``render`` and ``close``.
     """
 
     __slots__ = ("_step", "env", "info", "observed", "record", "seed")
 
-    def __init__(self, env: Any, frame_skip: int) -> None:
+    def __init__(self, env: Any) -> None:
         self.env = env
-        self._step: Callable[[Any], Outcome] = (env if frame_skip == 1 else SkippingEnv(env, frame_skip)).step
+        self._step: Callable[[Any], Outcome] = env.step
         self.record = Record()
         self.seed: int | None = None
         self.observed: Any = None
         self.info: dict[str, Any] = {}
 
+    def generator_state(self) -> dict[str, Any] | None:
+        """Return the state of the simulator's generator; None if it has none of Gymnasium's kind."""
+        rng = getattr(self.env.unwrapped, "np_random", None)
+        return dict(rng.bit_generator.state) if isinstance(rng, np.random.Generator) else None
+
+    def set_generator_state(self, state: dict[str, Any]) -> None:
+        """Set the state of the simulator's generator."""
+        self.env.unwrapped.np_random.bit_generator.state = state
+
     def reset(self) -> None:
         """Start a new episode."""
         self.record = Record(self.seed)
         if self.seed is None:
-            rng = getattr(self.env.unwrapped, "np_random", None)
-            self.record.rng = dict(rng.bit_generator.state) if isinstance(rng, np.random.Generator) else None
+            self.record.rng = self.generator_state()
         seed, self.seed = self.seed, None
         self.observed, self.info = self.env.reset(seed=seed)
 
@@ -166,7 +175,7 @@ class Simulator:
     def replay(self, record: Record) -> None:
         """Repeat a recorded episode."""
         if record.rng is not None:
-            self.env.unwrapped.np_random.bit_generator.state = record.rng
+            self.set_generator_state(record.rng)
         self.record = record
         self.observed, self.info = self.env.reset(seed=record.seed)
         for action in record.actions:
@@ -281,11 +290,10 @@ class GymLeaves:
         observations, rewards, terminations, truncations, _ = zip(*outcomes, strict=True)
         leaves = codec.encode(observations)
         leaves["reward"] = codec.column(rewards, np.float32)
-        terminated = codec.column(terminations, np.bool_)
-        truncated = codec.column(truncations, np.bool_)
-        leaves["done"] = terminated | truncated
-        leaves["terminated"] = terminated
-        leaves["truncated"] = truncated
+        ends = [one or other for one, other in zip(terminations, truncations, strict=True)]
+        leaves["done"] = codec.column(ends, np.bool_)
+        leaves["terminated"] = codec.column(terminations, np.bool_)
+        leaves["truncated"] = codec.column(truncations, np.bool_)
         return self._add_more(leaves) if self._more else leaves
 
     def _add_more(self, leaves: Leaves) -> Leaves:
@@ -355,26 +363,3 @@ def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.numpy(), right.cpu().numpy(), equal_nan=left.is_floating_point())
     return left == right
-
-
-class SkippingEnv(gymnasium.Wrapper):  # pyright: ignore[reportMissingTypeArgument]
-    """Gymnasium wrapper that repeats each action and adds up the rewards.
-
-    Args:
-        env: the environment.
-        times: how often an action is taken; the end of an episode stops it.
-    """
-
-    def __init__(self, env: Any, times: int) -> None:
-        super().__init__(env)
-        self.times = times
-
-    def step(self, action: Any) -> Outcome:
-        """Take the action several times."""
-        total = 0.0
-        for _ in range(self.times):
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
-            if terminated or truncated:
-                break
-        return observation, total, terminated, truncated, info  # pyright: ignore[reportPossiblyUnboundVariable]

@@ -13,7 +13,7 @@ from rl.core.errors import SpecError
 from rl.core.interfaces import Leaves
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.gym._library import gymnasium
-from rl.envs.gym._spaces import nest
+from rl.envs.gym._places import nest
 from rl.envs.gym._stepping import Codec
 
 __all__ = ["VectorLeaves", "autoreset_mode"]
@@ -142,7 +142,8 @@ class VectorLeaves:
             self._over &= ~wanted
             if todo.any():
                 self._reset_some(todo)
-        leaves = self._leaves([row.copy() for row in self._rows])
+        kept = self.mode is AutoresetMode.SAME_STEP
+        leaves = self._leaves([row.copy() for row in self._rows] if kept else self._rows)
         for name in ("done", "terminated", "truncated"):
             leaves[name] = self.codec.column([False] * self.env.num_envs, np.bool_)
         return self._add_more(leaves)
@@ -179,12 +180,16 @@ class VectorLeaves:
         else:
             observations, info = self.env.reset(options={"reset_mask": wanted.copy()})
         self._keep_infos(info, wanted)
+        chosen = np.flatnonzero(wanted)
+        rows: list[Any] = []
         for old, new in zip(self._rows, self._encode(observations), strict=True):
-            old[wanted] = new[wanted]
+            row = old.copy()  # the last observations of the episodes were returned
+            row[chosen] = new[chosen]
+            rows.append(row)
+        self._rows = rows
 
     def _actions(self, root: Any) -> Any:
-        columns = [place.decode(root[place.key]) for place in self.codec.actions]
-        return nest(self._paths, [np.array(column) for column in columns])
+        return nest(self._paths, [place.decode_array(root[place.key]) for place in self.codec.actions])
 
     def step(self, root: Any) -> Leaves:
         """Step all elements; the rows of those that ``_step`` excludes mean nothing."""
@@ -202,7 +207,9 @@ class VectorLeaves:
             self._restarted = self._over.copy()
             if self._over.any():
                 rows = self._last_rows(rows, info)
-        leaves = self._leaves([row.copy() for row in rows] if rows is self._rows else rows)
+        # A caller may write into what it is given; rows of a reset in the same step are returned once more.
+        kept = self.mode is AutoresetMode.SAME_STEP and rows is self._rows
+        leaves = self._leaves([row.copy() for row in rows] if kept else rows)
         leaves["reward"] = self.codec.column(rewards, np.float32)
         leaves["done"] = self.codec.column(self._over, np.bool_)
         leaves["terminated"] = self.codec.column(terminated, np.bool_)

@@ -1,37 +1,31 @@
 """`GymEnv` and `GymWrapper`: Gymnasium's environments."""
 
-# ruff: noqa: SLF001  # a class compares its own hooks with those of a subclass
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
-from rl.core.interfaces import LeafEnv, Leaves
-from rl.core.keys import as_tuple, key_str
-from rl.core.specs import Bounded, Composite, TensorSpec, Unbounded
+from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs import _foreign
-from rl.envs.base._base import EnvBase
-from rl.envs.base._leaf import LeafCalls, LeafEnvBase
-from rl.envs.base._specs import FLAGS, flag_spec
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._make import AvailableEnvs, make, make_async, make_vector
+from rl.envs.gym._simulator_env import SimulatorEnv
+from rl.envs.gym._skipping import SkippingEnv
 from rl.envs.gym._spaces import places
-from rl.envs.gym._stepping import Codec, GymLeaves, Simulator, SkippingEnv
+from rl.envs.gym._stepping import Codec, GymLeaves, Simulator
 from rl.envs.gym._vector import VectorLeaves
 
 __all__ = ["GymEnv", "GymWrapper"]
 
 
 @_foreign.gym_env
-class GymWrapper(LeafEnvBase):
+class GymWrapper(SimulatorEnv):
     """Wrapper of Gymnasium environments.
 
     Writes ``observation`` (or the keys of a `Dict` space; a `Tuple` lies under ``observation``, by index), ``reward``
@@ -64,6 +58,8 @@ class GymWrapper(LeafEnvBase):
         >>> env.rollout(5)["observation"].shape[-1]
         4
     """
+
+    _rename = "rename it with a gymnasium.ObservationWrapper"
 
     def __init__(
         self,
@@ -99,7 +95,7 @@ class GymWrapper(LeafEnvBase):
         super().__init__(batch_size=() if count is None else (count,), device=device)
         self._env = env
         first: Any = env[0] if several else env  # pyright: ignore[reportIndexIssue]  # a sequence then
-        self._seen = places(
+        seen = places(
             first.single_observation_space if vector else first.observation_space,
             "observation",
             categorical=categorical_action_encoding,
@@ -112,74 +108,21 @@ class GymWrapper(LeafEnvBase):
             under_name=True,
         )
         if pixels_only:
-            self._seen = []
+            seen = []
         infos = {} if not info_keys else _info_specs(first, info_keys)
-        codec = Codec(self._seen, acts, infos, batched=count is not None, device=self.device)
-        self._sim: GymLeaves | VectorLeaves
+        codec = Codec(seen, acts, infos, batched=count is not None, device=self.device)
+        sim: GymLeaves | VectorLeaves
         if vector:
-            self._sim = VectorLeaves(env, codec, pixels=from_pixels)
+            sim = VectorLeaves(env, codec, pixels=from_pixels)
         else:
             envs = list(env) if several else [env]
             _refuse_different(envs, type(self).__name__)
-            self._sim = GymLeaves([Simulator(one, skip) for one in envs], codec, pixels=from_pixels)
-        self._set_specs(codec, _frame_spec(first, vector=vector) if from_pixels else None)
-        self._has_text = any(place.spec.dtype is None for place in (*self._seen, *acts))
+            skipping = [one if skip == 1 else SkippingEnv(one, skip) for one in envs]
+            sim = GymLeaves([Simulator(one) for one in skipping], codec, pixels=from_pixels)
+        self._use(sim, _frame_spec(first, vector=vector) if from_pixels else None)
 
-    def _set_specs(self, codec: Codec, frame: TensorSpec | None) -> None:
-        seen = Composite({})
-        for place in codec.observations:
-            if as_tuple(place.key)[0] in {"action", "reward", "next", *FLAGS}:
-                raise SpecError(
-                    f"{type(self).__name__}: the observation space has the entry {key_str(place.key)}, a name that"
-                    " means"
-                    " something else here; rename it with a gymnasium.ObservationWrapper"
-                )
-            seen[place.key] = place.spec
-        for name, spec in codec.infos.items():
-            if seen.get(name, None) is not None:
-                raise SpecError(f"{type(self).__name__}: info_keys has {name!r}, which is an observation already")
-            seen[name] = spec
-        if frame is not None:
-            seen["pixels"] = frame
-        self.observation_spec = seen
-        self.action_spec = Composite({place.key: place.spec for place in codec.actions})
-        self.done_spec = Composite({name: flag_spec(torch.Size([1]), None) for name in FLAGS})
-
-    def _reset_leaves(self, mask: Tensor | None) -> Leaves:
-        return self._sim.reset(mask)
-
-    def _step_leaves(self, root: Leaves) -> Leaves:
-        return self._sim.step(root)
-
-    def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
-        if isinstance(self._sim, VectorLeaves) or type(self)._reset_leaves is not GymWrapper._reset_leaves:
-            return None  # a subclass that changes resets changes partial ones too
-        return self._sim.reset_rows(current, mask)
-
-    @classmethod
-    def _step_together(cls, envs: Sequence[Any]) -> LeafCalls | None:
-        if (cls._reset_leaves, cls._step_leaves) != (GymWrapper._reset_leaves, GymWrapper._step_leaves):
-            return None
-        parts: list[GymLeaves] = []
-        for env in envs:
-            alike = not env._has_text and _same_spaces(env._env, envs[0]._env)
-            if env.batch_size or not alike or isinstance(env._sim, VectorLeaves):
-                return None
-            parts.append(env._sim)
-        together = GymLeaves.together(parts)
-        return LeafCalls(together.reset, together.step, together.reset_rows)
-
-    def lowered(self) -> LeafEnv | None:
-        """Return the leaf form; None if a space has text, which is no tensor."""
-        return None if self._has_text else super().lowered()
-
-    def to(self, target: torch.device | str | int | torch.dtype) -> EnvBase:
-        """Move the tensors to a device; the simulator stays where it is. See `EnvBase.to`."""
-        moved = super().to(target)
-        if moved is self:
-            old = self._sim.codec
-            self._sim.use(Codec(old.observations, old.actions, old.infos, batched=old.batched, device=self.device))
-        return moved
+    def _is_like(self, other: Any) -> bool:
+        return _same_spaces(self._env, other.gym_env)
 
     def __getstate__(self) -> dict[str, Any]:
         if isinstance(self._env, gymnasium.vector.AsyncVectorEnv):
@@ -188,36 +131,6 @@ class GymWrapper(LeafEnvBase):
                 " that makes it"
             )
         return super().__getstate__()
-
-    def compile(self, **kwargs: Any) -> Self:
-        """Refuse: a simulator is not written in torch."""
-        EnvBase.compile(self, **kwargs)
-        return self
-
-    def _set_seed(self, seed: int) -> None:
-        if seed < 0:
-            raise SpecError(f"{type(self).__name__}.set_seed: Gymnasium takes seeds from 0 on, got {seed}")
-        self._sim.seed(seed)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return how each episode began (its seed, or the simulator's generator) and its actions.
-
-        Returns:
-            Tensors and plain containers; ``{"restorable": False}`` for vector environments, and for simulators
-            without a generator of Gymnasium's kind.
-        """
-        return self._sim.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Repeat the actions of the episodes in `state`.
-
-        Returns:
-            Whether each simulator was restored exactly. If not, a warning was issued, and the caller must reset.
-
-        Raises:
-            CheckpointError: if the number of environments differs.
-        """
-        return self._sim.load_state_dict(state, repr(self))
 
     def render(self) -> Any:
         """Render the simulator: a frame, or a list of them."""
@@ -229,9 +142,6 @@ class GymWrapper(LeafEnvBase):
     def gym_env(self) -> Any:
         """The wrapped environment, or the list of them."""
         return self._env
-
-    def _close(self) -> None:
-        self._sim.close()
 
     def _label(self) -> str:
         first = self._env[0] if isinstance(self._env, Sequence) else self._env

@@ -65,7 +65,9 @@ class Course:
         self.reward_keys = leaf_keys(self.env.full_reward_spec)
         state = getattr(self.env, "full_state_spec", None)
         self.state_keys: list[NestedKey] = [] if state is None else leaf_keys(state)
-        self.done_keys = [unwrap((*level, "done")) for level in done_levels(leaf_keys(self.env.full_done_spec))]
+        levels = done_levels(leaf_keys(self.env.full_done_spec))
+        self.done_keys = [unwrap((*level, "done")) for level in (levels[:1] if () in levels else levels)]
+        """Flags that end an episode: that of the root, if there is one."""
         self._generator = torch.Generator().manual_seed(seed)
 
     def __enter__(self) -> Course:
@@ -76,7 +78,7 @@ class Course:
 
     @property
     def one_level(self) -> bool:
-        """Whether all done flags stand at the root, so that they belong to elements of the batch."""
+        """Whether a flag at the root ends episodes, so that it belongs to elements of the batch."""
         return self.done_keys == ["done"]
 
     def act(self) -> TensorDict:

@@ -37,7 +37,8 @@ class Ends:
         self._kept = self._moved = False
         self._alike = 0
         keys = leaf_keys(course.env.full_done_spec)
-        flags = [(flag, unwrap((*level, flag))) for flag in FLAGS[1:] for level in done_levels(keys)]
+        levels = [()] if course.one_level else done_levels(keys)
+        flags = [(flag, unwrap((*level, flag))) for flag in FLAGS[1:] for level in levels]
         self._flags = [(flag, key) for flag, key in flags if key in keys]
         self._kinds: set[str] = set()
         self.seen = 0

@@ -44,8 +44,10 @@ class ActionMask(Transform):
 
     def _reset(self, root: Any, mask: Tensor | None = None) -> Any:
         legal = root[self.mask_key]
-        if mask is not None:  # the other elements keep theirs
-            legal = legal | ~mask
+        old = None if mask is None else self._spec().mask
+        if mask is not None and old is not None:  # the other elements keep theirs
+            chosen = mask.reshape(*mask.shape[:-1], *[1] * (legal.ndim - mask.ndim + 1))
+            legal = torch.where(chosen, legal, old)
         self._update(legal)
         return root
 
@@ -54,10 +56,13 @@ class ActionMask(Transform):
         self._update(outcome[self.mask_key])
         return outcome
 
-    def _update(self, legal: Tensor) -> None:
+    def _spec(self) -> Any:
         assert self._parent is not None
         env: Any = self._parent
-        env.full_action_spec[self.action_key].update_mask(legal | ~legal.any(-1, keepdim=True))
+        return env.full_action_spec[self.action_key]
+
+    def _update(self, legal: Tensor) -> None:
+        self._spec().update_mask(legal | ~legal.any(-1, keepdim=True))
 
     def transform_specs(self, specs: Specs) -> None:
         """Check that the entries exist."""

@@ -1,0 +1,126 @@
+"""Groups of agents: which agents share a nested TensorDict, and under what name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rl.core.errors import SpecError
+from rl.core.mdp import FLAGS
+
+__all__ = ["AgentGroup", "MarlGroupMapType", "agent_groups", "check_marl_grouping", "groups_by_name"]
+
+GroupMap = Mapping[str, Sequence[str]]
+
+
+class MarlGroupMapType(Enum):
+    """Standard groupings of agents.
+
+    - `ALL_IN_ONE_GROUP`: one group, ``"agents"``, whose entries have an agent dimension.
+    - `ONE_GROUP_PER_AGENT`: a group for each agent, of its name, whose entries have no agent dimension.
+
+    Example:
+        >>> MarlGroupMapType.ONE_GROUP_PER_AGENT.get_group_map(["red", "blue"])
+        {'red': ['red'], 'blue': ['blue']}
+    """
+
+    ALL_IN_ONE_GROUP = 1
+    ONE_GROUP_PER_AGENT = 2
+
+    def get_group_map(self, agent_names: Sequence[str]) -> dict[str, list[str]]:
+        """Return the names of the agents of each group."""
+        if self is MarlGroupMapType.ALL_IN_ONE_GROUP:
+            return {"agents": list(agent_names)}
+        return {name: [name] for name in agent_names}
+
+
+def check_marl_grouping(group_map: GroupMap, agent_names: Sequence[str]) -> None:
+    """Raise unless every agent is in exactly one group.
+
+    Raises:
+        SpecError: if there are no agents, a group is empty, or an agent is unknown, in no group or in several.
+
+    Example:
+        >>> check_marl_grouping({"team": ["red"]}, ["red", "blue"])
+        Traceback (most recent call last):
+        rl.core.errors.SpecError: group_map has no group for the agent 'blue': ...
+    """
+    if not agent_names:
+        raise SpecError("group_map: the environment has no agents")
+    seen: dict[str, str] = {}
+    for group, agents in group_map.items():
+        if not agents:
+            raise SpecError(f"group_map has no agents in the group {group!r}: leave it out")
+        for agent in agents:
+            if agent not in agent_names:
+                raise SpecError(f"group_map has an unknown agent {agent!r}; the agents are {', '.join(agent_names)}")
+            if agent in seen:
+                raise SpecError(f"group_map has the agent {agent!r} twice, in {seen[agent]!r} and {group!r}")
+            seen[agent] = group
+    for agent in agent_names:
+        if agent not in seen:
+            raise SpecError(f"group_map has no group for the agent {agent!r}: add it to one")
+
+
+def groups_by_name(agent_names: Sequence[str]) -> dict[str, list[str]]:
+    """Group agents by their names without the number at the end.
+
+    Example:
+        >>> groups_by_name(["wolf_0", "wolf_1", "shepherd"])
+        {'wolf': ['wolf_0', 'wolf_1'], 'shepherd': ['shepherd']}
+    """
+    found: dict[str, list[str]] = {}
+    for name in agent_names:
+        numbered = re.fullmatch(r"(.+)[_ ]\d+", name)
+        found.setdefault(numbered[1] if numbered else name, []).append(name)
+    return found
+
+
+@dataclass(frozen=True)
+class AgentGroup:
+    """A group of agents.
+
+    Args:
+        name: key of the nested TensorDict.
+        agents: names of the agents, in the order of the agent dimension.
+        stacked: whether entries have an agent dimension, the first one after the batch.
+    """
+
+    name: str
+    agents: tuple[str, ...]
+    stacked: bool
+
+    def shape(self, *trailing: int) -> tuple[int, ...]:
+        """Shape of an entry that is `trailing` for one agent."""
+        return (len(self.agents), *trailing) if self.stacked else trailing
+
+
+def agent_groups(
+    group_map: MarlGroupMapType | GroupMap | None,
+    agent_names: Sequence[str],
+    default: GroupMap,
+    reserved: Sequence[str],
+) -> list[AgentGroup]:
+    """Return the groups for the argument `group_map` of an environment.
+
+    Args:
+        group_map: groups by name, a standard grouping, or None for the default.
+        agent_names: all agents.
+        default: the groups for None.
+        reserved: names of root entries, which no group may have.
+
+    Raises:
+        SpecError: if the groups do not fit the agents, or one has a reserved name.
+    """
+    stacked = group_map is not MarlGroupMapType.ONE_GROUP_PER_AGENT
+    if group_map is None:
+        names: GroupMap = default
+    else:
+        names = group_map.get_group_map(agent_names) if isinstance(group_map, MarlGroupMapType) else group_map
+    check_marl_grouping(names, agent_names)
+    taken = [name for name in names if name in {"next", *FLAGS, *reserved}]
+    if taken:
+        raise SpecError(f"group_map has a group {taken[0]!r}, which is the name of another entry: rename it")
+    return [AgentGroup(name, tuple(agents), stacked) for name, agents in names.items()]
