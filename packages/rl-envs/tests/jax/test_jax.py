@@ -231,7 +231,7 @@ def test_wrong_input_is_refused(monkeypatch):
         ("brax", lambda: BraxEnv("ant")),
         ("mujoco-playground", lambda: MujocoPlaygroundEnv("CartpoleBalance")),
     ):
-        module = {"mujoco-playground": "mujoco_playground.registry", "brax": "brax.envs"}.get(name, name)
+        module = {"mujoco-playground": "mujoco_playground", "brax": "brax.envs"}.get(name, name)
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(MissingExtraError, match=rf'pip install "rl-envs\[{name}\]"'):
             make()

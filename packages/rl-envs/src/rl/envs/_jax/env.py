@@ -14,6 +14,7 @@ from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Composite, TensorSpec, Unbounded
+from rl.envs._jax.exchange import to_jax, to_torch
 from rl.envs._jax.state import Packing
 from rl.envs._libraries import import_library
 from rl.envs.base._base import EnvBase
@@ -43,7 +44,7 @@ class JaxEnv(LeafEnvBase):
 
     The state of the simulator, with the random key of each element, is in the TensorDict: ``("state", "floats")`` and
     ``("state", "bytes")``. A step reads it, so that steps are pure: a step from an older root continues from there.
-    Tensors and arrays share memory.
+    Large tensors and arrays share memory (DLPack); small ones on the CPU are copied, which costs less.
 
     A subclass calls `_set_up` with two functions of one element:
 
@@ -109,7 +110,21 @@ class JaxEnv(LeafEnvBase):
             reward = reward.reshape(reward.shape or (1,))
             return (*packing.pack(carried), jax.tree_util.tree_leaves(seen), reward, terminated[None], truncated[None])
 
-        self._begin, self._advance = jax.jit(jax.vmap(begin_flat)), jax.jit(jax.vmap(step_flat))
+        count = self.batch_size.numel()
+
+        def begin_all(key: Any) -> tuple[Any, ...]:
+            later, now = jax.random.split(key)
+            return later, *jax.vmap(begin_flat)(jax.random.split(now, count))
+
+        def begin_some(key: Any, mask: Any, *current: Any) -> tuple[Any, ...]:
+            later, floats, rest, seen = begin_all(key)
+            fresh = [floats, rest, *seen]
+            pairs = zip(fresh, current, strict=True)
+            chosen = [jnp.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old) for new, old in pairs]
+            return later, *chosen
+
+        self._begin, self._begin_some = jax.jit(begin_all), jax.jit(begin_some)
+        self._advance = jax.jit(jax.vmap(step_flat))
         self._one_step = step_flat
         self._write_specs(step_flat, example[1])
 
@@ -139,10 +154,24 @@ class JaxEnv(LeafEnvBase):
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
         del mask  # the caller ignores the other rows
-        self._key, now = self._jax.random.split(self._key)
-        floats, rest, seen = self._begin(self._jax.random.split(now, self.batch_size.numel()))
+        self._key, floats, rest, seen = self._begin(self._key)
         over = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self.device)
         return {**self._state(floats, rest), **self._seen(seen), **{name: over.clone() for name in FLAGS}}
+
+    def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
+        names = [FLOATS, BYTES, *self._names]
+        if any(name not in current or current[name].requires_grad for name in names):
+            return None  # the general path names what is missing, and keeps gradients
+        count, jax = self.batch_size.numel(), self._jax
+        given = [to_jax(jax, current[name].reshape(count, *self._inner(name))) for name in names]
+        self._key, *rows = self._begin_some(self._key, to_jax(jax, mask.reshape(count)), *given)
+        over = {name: current[name] & ~mask for name in FLAGS}
+        return {**{name: self._rows(one) for name, one in zip(names, rows, strict=True)}, **over}
+
+    def _inner(self, name: Any) -> tuple[int, ...]:
+        """Shape of an entry of one element."""
+        spec = self.state_spec[name] if name in (FLOATS, BYTES) else self.observation_spec[name]
+        return tuple(spec.shape[len(self.batch_size) :])
 
     def _step_leaves(self, root: Leaves) -> Leaves:
         count = self.batch_size.numel()
@@ -154,12 +183,10 @@ class JaxEnv(LeafEnvBase):
             rest, terminated, truncated = found[-3:]
             leaves = {**self._state(floats, rest), **self._seen(seen)}
         else:
-            array = self._jax.numpy.from_dlpack
-            floats, rest, seen, reward, terminated, truncated = self._advance(
-                array(floats.detach().contiguous()), array(rest.contiguous()), array(action.detach().contiguous())
-            )
+            given = [to_jax(self._jax, one) for one in (floats, rest, action)]
+            floats, rest, seen, reward, terminated, truncated = self._advance(*given)
             leaves = {**self._state(floats, rest), **self._seen(seen)}
-            reward, terminated, truncated = (torch.from_dlpack(one) for one in (reward, terminated, truncated))
+            reward, terminated, truncated = (to_torch(one) for one in (reward, terminated, truncated))
         flags = {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
         return {
             **leaves,
@@ -174,7 +201,7 @@ class JaxEnv(LeafEnvBase):
         return {name: self._rows(leaf) for name, leaf in zip(self._names, leaves, strict=True)}
 
     def _rows(self, rows: Any) -> Tensor:
-        tensor = rows if isinstance(rows, Tensor) else torch.from_dlpack(rows)
+        tensor = rows if isinstance(rows, Tensor) else to_torch(rows)
         return tensor.reshape((*self.batch_size, *tensor.shape[1:]))
 
     # ---- control
@@ -182,8 +209,7 @@ class JaxEnv(LeafEnvBase):
     def unpacked_state(self, root: Any) -> Any:
         """The state of the simulator in the root of a TensorDict, as arrays of JAX ``[n, ...]``."""
         count = self.batch_size.numel()
-        array = self._jax.numpy.from_dlpack
-        floats, rest = (array(root[key].reshape(count, -1).contiguous()) for key in (FLOATS, BYTES))
+        floats, rest = (to_jax(self._jax, root[key].reshape(count, -1)) for key in (FLOATS, BYTES))
         return self._jax.vmap(self._packing.unpack)(floats, rest)[2]
 
     def _set_seed(self, seed: int) -> None:
@@ -213,27 +239,26 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, env: JaxEnv, floats: Tensor, rest: Tensor, action: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        array = env._jax.numpy.from_dlpack  # noqa: SLF001
         ctx.env = env
         ctx.save_for_backward(floats, rest, action)
-        found = env._advance(*(array(one.detach().contiguous()) for one in (floats, rest, action)))  # noqa: SLF001
+        found = env._advance(*(to_jax(env._jax, one) for one in (floats, rest, action)))  # noqa: SLF001
         after, bytes_after, seen, reward, terminated, truncated = found
         outcome = [after, reward, *seen, bytes_after, terminated, truncated]
-        out = tuple(torch.from_dlpack(one) for one in outcome)
+        out = tuple(to_torch(one) for one in outcome)
         ctx.mark_non_differentiable(*(one for one in out if not one.dtype.is_floating_point))
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         env: JaxEnv = ctx.env
-        jax, jnp = env._jax, env._jax.numpy  # noqa: SLF001
-        floats, rest, action = (jnp.from_dlpack(one.detach().contiguous()) for one in ctx.saved_tensors)
+        jax = env._jax  # noqa: SLF001
+        floats, rest, action = (to_jax(jax, one) for one in ctx.saved_tensors)
         count = len(env._names)  # noqa: SLF001
-        given = [jnp.from_dlpack(one.contiguous()) for one in grads[: 2 + count] if one.dtype.is_floating_point]
+        given = [to_jax(jax, one) for one in grads[: 2 + count] if one.dtype.is_floating_point]
         if env._pullback is None:  # noqa: SLF001
             env._pullback = jax.jit(jax.vmap(_pullback(jax, env._one_step)))  # noqa: SLF001
         to_floats, to_action = env._pullback(floats, rest, action, given)  # noqa: SLF001
-        return None, torch.from_dlpack(to_floats), None, torch.from_dlpack(to_action)
+        return None, to_torch(to_floats), None, to_torch(to_action)
 
 
 def _pullback(jax: Any, step_flat: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,13 +30,14 @@ class MujocoPlaygroundWrapper(BraxWrapper):
 
 
 def _registry() -> Any:
-    return import_library(
-        "mujoco_playground.registry",
+    library = import_library(
+        "mujoco_playground",
         needed_by="MujocoPlaygroundEnv",
         extra="mujoco-playground",
         distribution="playground",
         at_least="0.2",
     )
+    return library.registry
 
 
 class _Names:
