@@ -13,6 +13,10 @@ from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
 SIMULATORS = {
+    "brax": "brax",
+    "gymnax": "gymnax",
+    "jumanji": "jumanji",
+    "mujoco_playground": "mujoco_playground",
     "chess": "chess",
     "dm_control": "dm_control",
     "envpool": "envpool",

@@ -18,8 +18,10 @@ from rl.core.errors import MissingExtraError
 from rl.envs import (
     DMControlEnv,
     EnvPoolEnv,
+    GymnaxEnv,
     HalfCheetahEnv,
     HumanoidEnv,
+    JumanjiEnv,
     OpenSpielEnv,
     PettingZooEnv,
     SerialEnv,
@@ -207,7 +209,50 @@ def mujoco_humanoid() -> Case:
     return mujoco_task("Humanoid-v5", HumanoidEnv, 4)
 
 
+def gymnax_cartpole() -> Case:
+    env = GymnaxEnv("CartPole-v1", num_envs=1024, categorical_action_encoding=True)
+    import gymnax
+    import jax
+
+    raw, params = gymnax.make("CartPole-v1")
+    advance = jax.jit(jax.vmap(raw.step, in_axes=(0, 0, 0, None)))
+    split = jax.jit(jax.vmap(lambda key: jax.random.split(key)[0]))
+    keys = jax.random.split(jax.random.key(0), 1024)
+    _, state = jax.vmap(raw.reset, in_axes=(0, None))(keys, params)
+    action = jax.numpy.zeros(1024, jax.numpy.int32)
+
+    def step() -> None:
+        nonlocal state, keys
+        keys = split(keys)
+        out = advance(keys, state, action, params)  # with its automatic reset
+        state = out[1]
+        jax.block_until_ready(out)
+
+    return step, ours(env)
+
+
+def jumanji_snake() -> Case:
+    env = JumanjiEnv("Snake-v1", num_envs=64, categorical_action_encoding=True)
+    import jax
+    import jumanji
+    from jumanji.wrappers import AutoResetWrapper
+
+    raw = AutoResetWrapper(jumanji.make("Snake-v1"))
+    advance = jax.jit(jax.vmap(raw.step))
+    state, _ = jax.vmap(raw.reset)(jax.random.split(jax.random.key(0), 64))
+    action = jax.numpy.zeros(64, jax.numpy.int32)
+
+    def step() -> None:
+        nonlocal state
+        state, out = advance(state, action)
+        jax.block_until_ready(out)
+
+    return step, ours(env)
+
+
 CASES: dict[str, Callable[[], Case]] = {
+    "gymnax CartPole-v1 x1024": gymnax_cartpole,
+    "jumanji Snake-v1 x64": jumanji_snake,
     "envpool CartPole-v1 x64": envpool_cartpole,
     "envpool HalfCheetah-v5 x16": envpool_cheetah,
     "envpool Pong-v5 x8": envpool_pong,

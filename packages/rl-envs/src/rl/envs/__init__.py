@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from rl.envs.batched._env_creator import EnvCreator
     from rl.envs.batched._parallel import ParallelEnv
     from rl.envs.batched._serial import SerialEnv
+    from rl.envs.brax._wrapper import BraxEnv, BraxWrapper
     from rl.envs.chess._chess import ChessEnv
     from rl.envs.dm_control._wrapper import DMControlEnv, DMControlWrapper
     from rl.envs.envpool._wrapper import EnvPoolEnv, MultiThreadedEnv
     from rl.envs.gym._as_gymnasium import as_gymnasium, register_gym_env
     from rl.envs.gym._spaces import register_gym_spec_conversion
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
+    from rl.envs.gymnax._wrapper import GymnaxEnv, GymnaxWrapper
+    from rl.envs.jumanji._wrapper import JumanjiEnv, JumanjiWrapper
     from rl.envs.mujoco._base import MujocoEnv
     from rl.envs.mujoco._tasks import AntEnv, HalfCheetahEnv, HopperEnv, HumanoidEnv, Walker2dEnv
+    from rl.envs.mujoco_playground._wrapper import MujocoPlaygroundEnv, MujocoPlaygroundWrapper
     from rl.envs.native._acrobot import AcrobotEnv
     from rl.envs.native._bandit import BanditEnv
     from rl.envs.native._cartpole import CartPoleEnv
@@ -110,6 +114,8 @@ __all__ = [
     "BanditEnv",
     "BatchSizeTransform",
     "BinarizeReward",
+    "BraxEnv",
+    "BraxWrapper",
     "CartPoleEnv",
     "CatFrames",
     "CatTensors",
@@ -142,16 +148,22 @@ __all__ = [
     "GridWorldEnv",
     "GymEnv",
     "GymWrapper",
+    "GymnaxEnv",
+    "GymnaxWrapper",
     "HalfCheetahEnv",
     "HopperEnv",
     "HumanoidEnv",
     "InitTracker",
+    "JumanjiEnv",
+    "JumanjiWrapper",
     "LeafCalls",
     "LeafEnvBase",
     "LineariseRewards",
     "MarlGroupMapType",
     "MountainCarEnv",
     "MujocoEnv",
+    "MujocoPlaygroundEnv",
+    "MujocoPlaygroundWrapper",
     "MultiThreadedEnv",
     "NoopResetEnv",
     "ObservationNorm",
@@ -226,6 +238,10 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.batched._env_creator": ["EnvCreator"],
         "rl.envs.batched._parallel": ["ParallelEnv"],
         "rl.envs.batched._serial": ["SerialEnv"],
+        "rl.envs.brax._wrapper": ["BraxEnv", "BraxWrapper"],
+        "rl.envs.gymnax._wrapper": ["GymnaxEnv", "GymnaxWrapper"],
+        "rl.envs.jumanji._wrapper": ["JumanjiEnv", "JumanjiWrapper"],
+        "rl.envs.mujoco_playground._wrapper": ["MujocoPlaygroundEnv", "MujocoPlaygroundWrapper"],
         "rl.envs.chess._chess": ["ChessEnv"],
         "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
         "rl.envs.envpool._wrapper": ["EnvPoolEnv", "MultiThreadedEnv"],

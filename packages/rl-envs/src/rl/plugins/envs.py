@@ -99,6 +99,13 @@ def rl_components() -> Iterator[Component]:
     )
     yield Component("env", "acrobot", "rl.envs:AcrobotEnv", summary="Two-link pendulum in torch, batched.")
     yield Component("env", "bandit", "rl.envs:BanditEnv", summary="Multi-armed bandit in torch, batched.")
+    for name, target, summary in (
+        ("brax", "BraxEnv", "An environment of Brax, by its name, in JAX."),
+        ("gymnax", "GymnaxEnv", "An environment of gymnax, by its id, in JAX."),
+        ("jumanji", "JumanjiEnv", "An environment of Jumanji, by its id, in JAX."),
+        ("mujoco-playground", "MujocoPlaygroundEnv", "An environment of MuJoCo Playground, by its name, in JAX."),
+    ):
+        yield Component("env", name, f"rl.envs:{target}", summary=summary, extra=name)
     yield Component("env", "chess", "rl.envs:ChessEnv", summary="Chess, with masks of legal moves.", extra="chess")
     yield Component("env", "cartpole", "rl.envs:CartPoleEnv", summary="Pole balancing in torch, batched.")
     yield Component("env", "grid-world", "rl.envs:GridWorldEnv", summary="Maze of cells in torch, batched.")
