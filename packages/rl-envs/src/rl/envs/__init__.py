@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
     from rl.envs.gymnax._wrapper import GymnaxEnv, GymnaxWrapper
     from rl.envs.jumanji._wrapper import JumanjiEnv, JumanjiWrapper
+    from rl.envs.metaworld._wrapper import MetaWorldEnv, MetaWorldWrapper
+    from rl.envs.mo_gymnasium._wrapper import MOGymEnv, MOGymWrapper
     from rl.envs.mujoco._base import MujocoEnv
     from rl.envs.mujoco._tasks import AntEnv, HalfCheetahEnv, HopperEnv, HumanoidEnv, Walker2dEnv
     from rl.envs.mujoco_playground._wrapper import MujocoPlaygroundEnv, MujocoPlaygroundWrapper
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from rl.envs.native._tic_tac_toe import TicTacToeEnv
     from rl.envs.open_spiel._wrapper import OpenSpielEnv, OpenSpielWrapper
     from rl.envs.pettingzoo._wrapper import PettingZooEnv, PettingZooWrapper
+    from rl.envs.safety_gymnasium._wrapper import SafetyGymnasiumEnv, SafetyGymnasiumWrapper
     from rl.envs.transforms._base import Transform
     from rl.envs.transforms._compose import Compose
     from rl.envs.transforms._transformed_env import TransformedEnv
@@ -159,7 +162,11 @@ __all__ = [
     "LeafCalls",
     "LeafEnvBase",
     "LineariseRewards",
+    "MOGymEnv",
+    "MOGymWrapper",
     "MarlGroupMapType",
+    "MetaWorldEnv",
+    "MetaWorldWrapper",
     "MountainCarEnv",
     "MujocoEnv",
     "MujocoPlaygroundEnv",
@@ -187,6 +194,8 @@ __all__ = [
     "RewardNorm",
     "RewardScaling",
     "RewardSum",
+    "SafetyGymnasiumEnv",
+    "SafetyGymnasiumWrapper",
     "SelectTransform",
     "SerialEnv",
     "SignTransform",
@@ -245,6 +254,9 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.chess._chess": ["ChessEnv"],
         "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
         "rl.envs.envpool._wrapper": ["EnvPoolEnv", "MultiThreadedEnv"],
+        "rl.envs.metaworld._wrapper": ["MetaWorldEnv", "MetaWorldWrapper"],
+        "rl.envs.mo_gymnasium._wrapper": ["MOGymEnv", "MOGymWrapper"],
+        "rl.envs.safety_gymnasium._wrapper": ["SafetyGymnasiumEnv", "SafetyGymnasiumWrapper"],
         "rl.envs.mujoco._base": ["MujocoEnv"],
         "rl.envs.mujoco._tasks": ["AntEnv", "HalfCheetahEnv", "HopperEnv", "HumanoidEnv", "Walker2dEnv"],
         "rl.envs.open_spiel._wrapper": ["OpenSpielEnv", "OpenSpielWrapper"],

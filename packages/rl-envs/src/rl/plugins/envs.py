@@ -100,6 +100,9 @@ def rl_components() -> Iterator[Component]:
     yield Component("env", "acrobot", "rl.envs:AcrobotEnv", summary="Two-link pendulum in torch, batched.")
     yield Component("env", "bandit", "rl.envs:BanditEnv", summary="Multi-armed bandit in torch, batched.")
     for name, target, summary in (
+        ("metaworld", "MetaWorldEnv", "A manipulation task of Meta-World, by its name."),
+        ("mo-gymnasium", "MOGymEnv", "An environment of MO-Gymnasium, by its id, with a vector of rewards."),
+        ("safety-gymnasium", "SafetyGymnasiumEnv", "An environment of Safety-Gymnasium, by its id, with costs."),
         ("brax", "BraxEnv", "An environment of Brax, by its name, in JAX."),
         ("gymnax", "GymnaxEnv", "An environment of gymnax, by its id, in JAX."),
         ("jumanji", "JumanjiEnv", "An environment of Jumanji, by its id, in JAX."),

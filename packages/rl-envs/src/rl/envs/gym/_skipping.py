@@ -24,10 +24,10 @@ class SkippingEnv(gymnasium.Wrapper):  # pyright: ignore[reportMissingTypeArgume
 
     def step(self, action: Any) -> Outcome:
         """Take the action several times."""
-        total = 0.0
+        total: Any = 0.0
         for _ in range(self.times):
             observation, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
+            total = total + reward  # a number, or an array of several rewards
             if terminated or truncated:
                 break
         return observation, total, terminated, truncated, info  # pyright: ignore[reportPossiblyUnboundVariable]

@@ -101,6 +101,12 @@ class Codec:
         tensor = torch.from_numpy(array.reshape(-1, 1) if self.batched else array)
         return tensor if self.device is None else tensor.to(self.device)
 
+    def rows(self, values: Sequence[Any], dtype: Any) -> Tensor:
+        """A number or several for each element, ``[*B, k]``."""
+        array = np.array(values, dtype=dtype).reshape(len(values), -1)
+        tensor = torch.from_numpy(array if self.batched else array[0])
+        return tensor if self.device is None else tensor.to(self.device)
+
     def info_leaves(self, infos: Sequence[Mapping[str, Any]]) -> Leaves:
         """The chosen entries of ``info``; zeros where a simulator does not report one."""
         out: dict[NestedKey, Any] = {}
@@ -134,7 +140,7 @@ class Simulator:
         env: a Gymnasium environment, or an object with its ``reset``, ``step``, ``render`` and ``close``.
     """
 
-    __slots__ = ("_step", "env", "info", "observed", "record", "seed")
+    __slots__ = ("_step", "env", "idle", "info", "observed", "record", "seed")
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -143,6 +149,7 @@ class Simulator:
         self.seed: int | None = None
         self.observed: Any = None
         self.info: dict[str, Any] = {}
+        self.idle: Any = 0.0  # reward of a simulator that is held
 
     def generator_state(self) -> dict[str, Any] | None:
         """Return the state of the simulator's generator; None if it has none of Gymnasium's kind."""
@@ -170,7 +177,7 @@ class Simulator:
 
     def hold(self) -> Outcome:
         """The outcome of an environment that is not stepped."""
-        return self.observed, 0.0, False, False, self.info
+        return self.observed, self.idle, False, False, self.info
 
     def replay(self, record: Record) -> None:
         """Repeat a recorded episode."""
@@ -269,7 +276,7 @@ class GymLeaves:
         )
         leaves = codec.encode_one(observation)
         flag, from_numpy = _FLAG, torch.from_numpy
-        leaves["reward"] = from_numpy(np.array((reward,), _REWARD))
+        leaves["reward"] = from_numpy(np.array((reward,), _REWARD).reshape(-1))
         leaves["done"] = from_numpy(np.array((terminated or truncated,), flag))
         leaves["terminated"] = from_numpy(np.array((terminated,), flag))
         leaves["truncated"] = from_numpy(np.array((truncated,), flag))
@@ -289,7 +296,7 @@ class GymLeaves:
             outcomes = [simulator.step(action) if moves else simulator.hold() for simulator, action, moves in rows]
         observations, rewards, terminations, truncations, _ = zip(*outcomes, strict=True)
         leaves = codec.encode(observations)
-        leaves["reward"] = codec.column(rewards, np.float32)
+        leaves["reward"] = codec.rows(rewards, np.float32)
         ends = [one or other for one, other in zip(terminations, truncations, strict=True)]
         leaves["done"] = codec.column(ends, np.bool_)
         leaves["terminated"] = codec.column(terminations, np.bool_)
