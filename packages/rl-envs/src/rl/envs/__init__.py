@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rl.envs.gym._spaces import register_gym_spec_conversion
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
     from rl.envs.gymnax._wrapper import GymnaxEnv, GymnaxWrapper
+    from rl.envs.isaac_lab._wrapper import IsaacLabWrapper
     from rl.envs.jumanji._wrapper import JumanjiEnv, JumanjiWrapper
     from rl.envs.metaworld._wrapper import MetaWorldEnv, MetaWorldWrapper
     from rl.envs.mo_gymnasium._wrapper import MOGymEnv, MOGymWrapper
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
     from rl.envs.transforms.shape._squeeze_transform import SqueezeTransform
     from rl.envs.transforms.shape._stack import Stack
     from rl.envs.transforms.shape._unsqueeze_transform import UnsqueezeTransform
+    from rl.envs.unity_mlagents._wrapper import UnityMLAgentsEnv, UnityMLAgentsWrapper
     from rl.envs.vmas._wrapper import VmasEnv, VmasWrapper
 
 __all__ = [
@@ -157,6 +159,7 @@ __all__ = [
     "HopperEnv",
     "HumanoidEnv",
     "InitTracker",
+    "IsaacLabWrapper",
     "JumanjiEnv",
     "JumanjiWrapper",
     "LeafCalls",
@@ -214,6 +217,8 @@ __all__ = [
     "Transform",
     "TransformedEnv",
     "UnaryTransform",
+    "UnityMLAgentsEnv",
+    "UnityMLAgentsWrapper",
     "UnsqueezeTransform",
     "VecGymEnvTransform",
     "VecNorm",
@@ -254,6 +259,8 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.chess._chess": ["ChessEnv"],
         "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
         "rl.envs.envpool._wrapper": ["EnvPoolEnv", "MultiThreadedEnv"],
+        "rl.envs.isaac_lab._wrapper": ["IsaacLabWrapper"],
+        "rl.envs.unity_mlagents._wrapper": ["UnityMLAgentsEnv", "UnityMLAgentsWrapper"],
         "rl.envs.metaworld._wrapper": ["MetaWorldEnv", "MetaWorldWrapper"],
         "rl.envs.mo_gymnasium._wrapper": ["MOGymEnv", "MOGymWrapper"],
         "rl.envs.safety_gymnasium._wrapper": ["SafetyGymnasiumEnv", "SafetyGymnasiumWrapper"],

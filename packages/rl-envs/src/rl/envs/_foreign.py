@@ -15,6 +15,7 @@ __all__ = [
     "exclude",
     "flatten_action",
     "gym_env",
+    "isaac_lab",
     "open_spiel",
     "parallel_env",
     "pendulum",
@@ -29,6 +30,7 @@ __all__ = [
     "timer",
     "transformed_env",
     "unary",
+    "unity",
     "unsqueeze",
     "vec_norm",
     "vmas",
@@ -77,6 +79,22 @@ vmas = foreign_arguments(
     needless={
         **_ENV,
         "batch_size": ("needless: it is [num_envs]", None),
+    },
+)
+unity = foreign_arguments(
+    needless={
+        **_ENV,
+        "batch_size": ("needless: the environment has no batch; use ParallelEnv(n, make)", None),
+    },
+)
+isaac_lab = foreign_arguments(
+    needless={
+        **{name: rule for name, rule in _ENV.items() if name != "allow_done_after_reset"},
+        "batch_size": ("needless: it is [num_envs]", None),
+        "device": ("needless: it is that of the simulator", None),
+        "allow_done_after_reset": ("needless: a reset starts an episode", True, False),
+        "native_autoreset": ("needless: the simulator's own resets are used in every case", True, False),
+        "native_autoreset_obs_mode": ("use compute_final_obs=True in the configuration of Isaac Lab", None),
     },
 )
 transformed_env = foreign_arguments(

@@ -109,6 +109,9 @@ def rl_components() -> Iterator[Component]:
         ("mujoco-playground", "MujocoPlaygroundEnv", "An environment of MuJoCo Playground, by its name, in JAX."),
     ):
         yield Component("env", name, f"rl.envs:{target}", summary=summary, extra=name)
+    yield Component(
+        "env", "unity-mlagents", "rl.envs:UnityMLAgentsEnv", summary="A scene of Unity.", extra="unity-mlagents"
+    )
     yield Component("env", "chess", "rl.envs:ChessEnv", summary="Chess, with masks of legal moves.", extra="chess")
     yield Component("env", "cartpole", "rl.envs:CartPoleEnv", summary="Pole balancing in torch, batched.")
     yield Component("env", "grid-world", "rl.envs:GridWorldEnv", summary="Maze of cells in torch, batched.")

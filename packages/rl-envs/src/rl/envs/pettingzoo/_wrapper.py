@@ -82,6 +82,26 @@ class PettingZooWrapper(LeafEnvBase):
         device: torch.device | str | int | None = None,
         from_pixels: bool = False,
     ) -> None:
+        super().__init__(device=device)
+        self._use_mask, self._pixels, self._returns_state = use_mask, from_pixels, return_state
+        self._env, self._game = self._open(env)
+        turns = isinstance(self._game, TurnGame)
+        self._any = not turns if done_on_any is None else done_on_any
+        self._seed: int | None = None
+        self._game.reset(None)
+        agents = list(self._env.possible_agents)
+        groups = agent_groups(group_map, agents, groups_by_name(agents), ["state", "pixels"])
+        self.group_map = {group.name: list(group.agents) for group in groups}
+        self._groups = [
+            _Group(group, self._env, self._game.infos, categorical=categorical_actions, owner=type(self).__name__)
+            for group in groups
+        ]
+        self._set_specs()
+        if seed is not None:
+            self.set_seed(seed)
+
+    def _open(self, env: Any) -> tuple[Any, ParallelGame]:
+        """The environment, for its spaces, and its game."""
         zoo, owner = library(), type(self).__name__
         turns = isinstance(env, zoo.AECEnv)
         if not turns and not isinstance(env, zoo.ParallelEnv):
@@ -89,24 +109,9 @@ class PettingZooWrapper(LeafEnvBase):
                 f"{owner} wraps a PettingZoo environment, got {env!r:.100}: make it with pettingzoo.make, or use"
                 " PettingZooEnv(task)"
             )
-        if turns and not use_mask:
+        if turns and not self._use_mask:
             raise SpecError(f"{owner}: the agents of {env} take turns: pass use_mask=True, which says who acts next")
-        super().__init__(device=device)
-        self._env, self._use_mask, self._pixels = env, use_mask, from_pixels
-        self._returns_state = return_state
-        self._game = TurnGame(env) if turns else ParallelGame(env)
-        self._any = not turns if done_on_any is None else done_on_any
-        self._seed: int | None = None
-        self._game.reset(None)
-        agents = list(env.possible_agents)
-        groups = agent_groups(group_map, agents, groups_by_name(agents), ["state", "pixels"])
-        self.group_map = {group.name: list(group.agents) for group in groups}
-        self._groups = [
-            _Group(group, env, self._game.infos, categorical=categorical_actions, owner=owner) for group in groups
-        ]
-        self._set_specs()
-        if seed is not None:
-            self.set_seed(seed)
+        return env, TurnGame(env) if turns else ParallelGame(env)
 
     def _set_specs(self) -> None:
         seen, acts, rewards = Composite({}), Composite({}), Composite({})

@@ -1,0 +1,12 @@
+"""Environments of Isaac Lab."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.envs.isaac_lab._wrapper import IsaacLabWrapper
+
+__all__ = ["IsaacLabWrapper"]
+
+__getattr__, __dir__ = lazy_exports(__name__, {"rl.envs.isaac_lab._wrapper": ["IsaacLabWrapper"]})

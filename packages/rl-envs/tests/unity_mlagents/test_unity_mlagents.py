@@ -1,0 +1,151 @@
+"""`UnityMLAgentsWrapper` on a scene with the interface that ML-Agents documents."""
+
+from __future__ import annotations
+
+import sys
+import types
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
+from rl.core.testing import check_env
+from rl.envs import UnityMLAgentsEnv, UnityMLAgentsWrapper
+
+
+class ActionTuple(NamedTuple):
+    continuous: np.ndarray
+    discrete: np.ndarray
+
+
+@pytest.fixture(autouse=True)
+def library(monkeypatch):
+    """The modules of ``mlagents_envs`` that are used."""
+    modules = {name: types.ModuleType(f"mlagents_envs.{name}") for name in ("base_env", "environment", "registry")}
+    modules["base_env"].ActionTuple = ActionTuple
+    modules["environment"].UnityEnvironment = lambda file_name, **settings: Balls(**settings)
+    modules["registry"].default_registry = {"Balls": SimpleNamespace(make=Balls)}
+    monkeypatch.setitem(sys.modules, "mlagents_envs", types.ModuleType("mlagents_envs"))
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, f"mlagents_envs.{name}", module)
+
+
+def steps(agents, width, mask=None, **more):
+    count = len(agents)
+    return SimpleNamespace(
+        agent_id=np.array([a["id"] for a in agents], np.int32),
+        obs=[np.array([a["seen"] for a in agents], np.float32).reshape(count, width)],
+        reward=np.array([a["reward"] for a in agents], np.float32),
+        group_reward=np.full(count, 0.5, np.float32),
+        action_mask=mask,
+        **more,
+    )
+
+
+class Balls:
+    """Two agents that balance, and one that chooses at every second simulation step and never ends.
+
+    The balancing agents end after 2 and 4 steps: the first terminates, the second is interrupted. Unity respawns them
+    with new numbers at once.
+    """
+
+    def __init__(self):
+        sensor = SimpleNamespace(name="vector", shape=(3,))
+        move = SimpleNamespace(continuous_size=2, discrete_branches=())
+        choose = SimpleNamespace(continuous_size=0, discrete_branches=(3,))
+        self.behavior_specs = {
+            "Ball?team=0": SimpleNamespace(observation_specs=[sensor], action_spec=move),
+            "Judge?team=0": SimpleNamespace(observation_specs=[sensor], action_spec=choose),
+        }
+        self.next, self.sent, self.closed = 0, {}, False
+
+    def _agent(self, limit):
+        self.next += 1
+        return {"id": self.next, "seen": [0, 0, limit], "reward": 0.0, "age": 0, "limit": limit}
+
+    def reset(self):
+        self.balls, self.judge = [self._agent(2), self._agent(4)], self._agent(0)
+        self.over, self.time, self.sent = [], 0, {}
+
+    def get_steps(self, behavior):
+        if behavior.startswith("Judge"):
+            deciding = [self.judge] if self.time % 2 == 0 else []
+            mask = [np.array([[False, True, False]] * len(deciding), bool).reshape(-1, 3)]
+            return steps(deciding, 3, mask), steps([], 3, interrupted=np.zeros(0, bool))
+        cut = np.array([a["limit"] == 4 for a in self.over], bool)
+        return steps(self.balls, 3), steps(self.over, 3, interrupted=cut)
+
+    def set_actions(self, behavior, action):
+        rows = len(self.get_steps(behavior)[0].agent_id)
+        assert len(action.continuous) == len(action.discrete) == rows
+        self.sent[behavior] = action
+
+    def step(self):
+        self.time += 1
+        self.over = []
+        push = self.sent["Ball?team=0"].continuous
+        for row, agent in enumerate(self.balls):
+            agent["age"] += 1
+            agent["reward"], agent["seen"] = float(push[row, 0]), [0, agent["age"], agent["limit"]]
+            if agent["age"] == agent["limit"]:
+                self.over.append(agent)
+                self.balls[row] = self._agent(agent["limit"])
+
+    def close(self):
+        self.closed = True
+
+
+def test_agents_are_grouped_by_behavior_and_leave_when_they_end():
+    env = UnityMLAgentsWrapper(Balls())
+    assert env.group_map == {"Ball": ["Ball_0", "Ball_1"], "Judge": ["Judge_0"]}
+    assert env.action_spec["Judge", "action"].n == 3
+    root = env.reset()
+    assert root["Judge", "action_mask"].tolist() == [[True, False, True]]
+    masks, ends, cuts, rewards = [], [], [], []
+    for _ in range(4):
+        root = env.rand_action(root)
+        root["Ball", "action"].fill_(0.25)
+        root["Judge", "action"].fill_(2)
+        after = env.step(root)["next"]
+        masks.append(after["Ball", "mask"].tolist())
+        ends.append(after["Ball", "terminated"].flatten().tolist())
+        cuts.append(after["Ball", "truncated"].flatten().tolist())
+        rewards.append(after["Ball", "reward"].flatten().tolist())
+        root = after.exclude("reward")
+    assert masks == [[True, True], [False, True], [False, True], [False, False]]
+    assert ends == [[False, False], [True, False], [True, False], [True, False]]
+    assert cuts == [[False, False], [False, False], [False, False], [False, True]]
+    assert rewards == [[0.75, 0.75], [0.75, 0.75], [0.0, 0.75], [0.0, 0.75]]  # the agent's and its group's
+    assert not after["done"].any()  # the judge has not ended
+    assert env.unity_env.sent["Judge?team=0"].discrete.tolist() == [[2]]
+
+
+def test_an_end_of_any_agent_ends_the_scene():
+    env = UnityMLAgentsWrapper(Balls(), done_on_any=True)
+    data = env.rollout(10)
+    assert len(data) == 2
+    assert data["next", "Ball", "observation"][-1].tolist() == [[0, 2, 2], [0, 2, 4]]
+    assert data["next", "terminated"].flatten().tolist() == [False, True]
+    env.close()
+    assert env.unity_env.closed
+
+
+def test_conformance():
+    check_env(lambda: UnityMLAgentsWrapper(Balls(), done_on_any=True))
+
+
+def test_scenes_are_started_by_file_or_name():
+    assert UnityMLAgentsEnv("balls.x86_64").rollout(1).shape == (1,)
+    assert UnityMLAgentsEnv(registered_name="Balls").group_map["Judge"] == ["Judge_0"]
+    with pytest.raises(UnknownComponentError, match="Did you mean 'Balls'"):
+        UnityMLAgentsEnv(registered_name="Bals")
+    with pytest.raises(SpecError, match=r"wraps a mlagents_envs.environment.UnityEnvironment"):
+        UnityMLAgentsWrapper(object())
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlagents_envs.environment", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "rl-envs\[unity-mlagents\]"'):
+        UnityMLAgentsEnv("balls.x86_64")
