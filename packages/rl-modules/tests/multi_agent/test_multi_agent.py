@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import nn
 
 from rl.core.errors import ShapeError, SpecError
-from rl.modules import MLP, ConvNet, MultiAgentConvNet, MultiAgentMLP, QMixer, VDNMixer, orthogonal_init
+from rl.modules import (
+    MLP,
+    ConvNet,
+    GRUModule,
+    LSTMModule,
+    MultiAgentConvNet,
+    MultiAgentMLP,
+    QMixer,
+    VDNMixer,
+    orthogonal_init,
+    set_recurrent_mode,
+)
 
 CASES = [(c, s) for c in (False, True) for s in (False, True)]
 
@@ -104,3 +116,29 @@ def test_qmix_is_the_formula_of_the_paper():
     first, last = mixer.first_weight(state).reshape(3, 8).abs(), mixer.last_weight(state).abs()
     hidden = nn.functional.elu(values[:, 0] @ first + mixer.first_bias(state))
     torch.testing.assert_close(mixer(values, state), (hidden @ last + mixer.last_bias(state).squeeze()).reshape(1))
+
+
+@pytest.mark.parametrize("kind", [LSTMModule, GRUModule])
+@pytest.mark.parametrize("sequences", [False, True])
+def test_recurrent_agents_are_copies_of_one_module(kind, sequences):
+    names = ["h", "c"] if kind is LSTMModule else ["h"]
+    keys = {"in_keys": ["x", *names], "out_keys": ["out", *[("next", name) for name in names]]}
+    team = kind(4, 5, num_layers=2, n_agents=3, **keys)
+    cell = {"lstm": team.network} if kind is LSTMModule else {"gru": team.network}
+    alone = kind(**cell, **keys)
+    td = TensorDict(x=torch.randn(2, 7, 3, 4), is_init=torch.rand(2, 7, 1) < 0.3, batch_size=[2, 7])
+    for state in team.states:
+        assert state.shape == (3, 2, 5)
+        td[state.name] = torch.randn(2, 7, 3, 2, 5)
+    with set_recurrent_mode(sequences):
+        out = team(td.clone())
+        for agent in range(3):
+            one = td.clone()
+            for name in ("x", *names):
+                one[name] = td[name][:, :, agent]
+            one = alone(one)
+            torch.testing.assert_close(out["out"][:, :, agent], one["out"])
+            for name in names:
+                torch.testing.assert_close(out["next", name][:, :, agent], one["next", name])
+    with pytest.raises(ShapeError, match=r"n_agents=3 after the batch \[2, 7\]"):
+        team(td.clone().set("x", torch.randn(2, 7, 2, 4)))
