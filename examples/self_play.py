@@ -103,7 +103,7 @@ def main(total_frames: int, seed: int) -> float:
                 optimizer.step()
         with set_exploration_type(ExplorationType.MODE):
             won, drawn, lost = against_random(actor)
-        print(f"{frames:>8} moves  won {won:.2f}  drawn {drawn:.2f}  lost {lost:.2f}", flush=True)
+        print(f"{frames:>8} frames  won {won:.2f}  drawn {drawn:.2f}  lost {lost:.2f}", flush=True)
     return lost
 
 

@@ -60,6 +60,8 @@ class QMIXConfig(TeamQConfig):
 
     recipe: ClassVar[str] = "qmix"
 
+    target_tau: float = 0.0
+    target_every: int = 10_000
     mixing_width: int = 32
 
     def __post_init__(self) -> None:
