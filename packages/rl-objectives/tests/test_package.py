@@ -25,8 +25,10 @@ def test_every_public_name_resolves(module):
 def test_every_component_resolves():
     found = [one for one in objectives.rl_components() if one.kind in ("loss", "estimator")]
     losses = ["ppo", "ppo-clip", "a2c", "reinforce", "dqn", "ppo-kl", "impala", "rnd", "c51", "qr-dqn"]
-    losses += ["ddpg", "td3", "sac", "discrete-sac", "redq", "tqc", "crossq"]
-    assert sorted(one.name for one in found) == sorted([*losses, "gae", "td0", "td1", "td-lambda", "vtrace"])
+    losses += ["ddpg", "td3", "sac", "discrete-sac", "redq", "tqc", "crossq", "mappo", "ippo", "qmixer"]
+    assert sorted(one.name for one in found) == sorted(
+        [*losses, "gae", "multi-agent-gae", "td0", "td1", "td-lambda", "vtrace"]
+    )
     for one in found:
         assert default().load(one.kind, one.name).__name__ == one.target.split(":")[1]
 

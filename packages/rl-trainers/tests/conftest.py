@@ -10,8 +10,10 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.component import Component
+from rl.core.mdp import FLAGS
 from rl.core.registry import default
-from rl.core.specs import Binary, Categorical, Composite, Unbounded
+from rl.core.specs import Binary, Bounded, Categorical, Composite, Unbounded
+from rl.envs import LeafEnvBase
 
 LENGTH = 8
 
@@ -131,6 +133,76 @@ class OneGuessEnv(GuessEnv):
         self._steps = self._steps[0]
 
 
+class TeamEnv(LeafEnvBase):
+    """Two groups, of two and one agents, each of which sees one of two pictures and is paid for naming its own.
+
+    In `floats` the action is a number in [-1, 1] instead, whose sign is the name. The second agent of the first group
+    leaves after half of an episode, if `leaves`.
+    """
+
+    def __init__(self, num_envs=4, floats=False, groups=("pair", "single"), leaves=False):
+        super().__init__(batch_size=(num_envs,))
+        self._sizes = {name: 2 if name == "pair" else 1 for name in groups}
+        self._floats, self._leaves = floats, leaves
+        self._generator = torch.Generator()
+        self._steps = torch.zeros(num_envs, 1, dtype=torch.int64)
+        seen, acts, rewards = Composite({}), Composite({}), Composite({})
+        done = Composite({name: Binary(shape=(1,), dtype=torch.bool) for name in FLAGS})
+        for name, n in self._sizes.items():
+            seen[name, "observation"], rewards[name, "reward"] = Unbounded((n, 2)), Unbounded((n, 1))
+            acts[name, "action"] = Bounded(-1, 1, shape=(n, 1)) if floats else Categorical(2, shape=(n,))
+            if leaves:
+                seen[name, "mask"] = Binary(shape=(n,), dtype=torch.bool)
+                for flag in FLAGS:
+                    done[name, flag] = Binary(shape=(n, 1), dtype=torch.bool)
+        self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = seen, acts, rewards, done
+
+    def _look(self):
+        over = self._steps >= LENGTH
+        leaves = {"done": over.clone(), "terminated": over.clone(), "truncated": torch.zeros_like(over)}
+        for name, n in self._sizes.items():
+            kind = torch.randint(2, (*self.batch_size, n), generator=self._generator)
+            leaves[name, "observation"] = torch.nn.functional.one_hot(kind, 2).float()
+            if self._leaves:
+                gone = over.unsqueeze(-1).expand(-1, n, 1).clone()
+                if n == 2:
+                    gone[:, 1] |= self._steps >= LENGTH // 2
+                leaves[name, "mask"] = ~gone[..., 0]
+                leaves |= {
+                    (name, "done"): gone,
+                    (name, "terminated"): gone.clone(),
+                    (name, "truncated"): torch.zeros_like(gone),
+                }
+        return leaves
+
+    def _reset_leaves(self, mask):
+        self._steps = torch.zeros_like(self._steps) if mask is None else self._steps.masked_fill(mask, 0)
+        return self._look()
+
+    def _step_leaves(self, root):
+        self._steps = self._steps + 1
+        paid = {}
+        for name in self._sizes:
+            action = root[name, "action"]
+            named = (action[..., 0] > 0).long() if self._floats else action
+            right = (root[name, "observation"].argmax(-1) == named).float()
+            if self._leaves:
+                right = right * root[name, "mask"]
+            paid[name, "reward"] = right.unsqueeze(-1)
+        return {**self._look(), **paid}
+
+    def _set_seed(self, seed):
+        self._generator.manual_seed(seed)
+
+    def state_dict(self):
+        return {"restorable": True, "generator": self._generator.get_state(), "steps": self._steps}
+
+    def load_state_dict(self, state):
+        self._generator.set_state(state["generator"])
+        self._steps = state["steps"].clone()
+        return True
+
+
 class FakeEnv:
     """Specs, and nothing behind them."""
 
@@ -243,10 +315,12 @@ module.GuessEnv = GuessEnv
 module.EndlessEnv = EndlessEnv
 module.RecallEnv = RecallEnv
 module.OneGuessEnv = OneGuessEnv
+module.TeamEnv = TeamEnv
 sys.modules[module.__name__] = module
 if not any(component.name == "test/guess" for component in default().components("env")):
     default().add(Component("env", "test/guess", f"{module.__name__}:GuessEnv"))
     default().add(Component("env", "test/one-guess", f"{module.__name__}:OneGuessEnv"))
+    default().add(Component("env", "test/team", f"{module.__name__}:TeamEnv"))
     default().add(Component("env", "test/recall", f"{module.__name__}:RecallEnv"))
     default().add(Component("env", "test/endless", f"{module.__name__}:EndlessEnv"))
 

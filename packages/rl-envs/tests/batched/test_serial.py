@@ -172,3 +172,9 @@ def _leaf_steps(env, steps):
     root = leaf.reset_leaves()
     for _ in range(steps):
         root = leaf.step_leaves({**root, "action": torch.zeros(3, 1)})
+
+
+def test_rendering_is_that_of_the_first_environment():
+    env = SerialEnv(2, lambda: GymEnv("CartPole-v1", render_mode="rgb_array"))
+    env.reset()
+    assert env.render().shape == (400, 600, 3)

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from rl.modules.layers._batch_renorm import BatchRenorm1d
     from rl.modules.layers._consistent_dropout import ConsistentDropout, ConsistentDropoutModule
     from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear, reset_noise
+    from rl.modules.multi_agent._base import MultiAgentNetBase
+    from rl.modules.multi_agent._conv import MultiAgentConvNet
+    from rl.modules.multi_agent._mixer import Mixer
+    from rl.modules.multi_agent._mlp import MultiAgentMLP
+    from rl.modules.multi_agent._qmix import QMixer
+    from rl.modules.multi_agent._vdn import VDNMixer
     from rl.modules.nets._conv import Conv3dNet, ConvNet
     from rl.modules.nets._ddpg import DdpgCnnActor, DdpgCnnQNet, DdpgMlpActor, DdpgMlpQNet
     from rl.modules.nets._distributional import DistributionalDQNnet
@@ -109,6 +115,10 @@ __all__ = [
     "LazygSDEModule",
     "MaskedCategorical",
     "MaskedOneHotCategorical",
+    "Mixer",
+    "MultiAgentConvNet",
+    "MultiAgentMLP",
+    "MultiAgentNetBase",
     "MultiStepActorWrapper",
     "NoisyLazyLinear",
     "NoisyLinear",
@@ -121,6 +131,7 @@ __all__ = [
     "PadBackend",
     "PopArtValueNorm",
     "ProbabilisticActor",
+    "QMixer",
     "QValueActor",
     "QValueModule",
     "QuantileQValueActor",
@@ -136,6 +147,7 @@ __all__ = [
     "TanhModule",
     "TanhNormal",
     "TruncatedNormal",
+    "VDNMixer",
     "ValueNorm",
     "ValueOperator",
     "ValueTransform",
@@ -176,6 +188,12 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.distributions._tanh_normal": ["TanhNormal"],
         "rl.modules.explore._egreedy": ["EGreedyModule"],
         "rl.modules.explore._gaussian": ["AdditiveGaussianModule"],
+        "rl.modules.multi_agent._base": ["MultiAgentNetBase"],
+        "rl.modules.multi_agent._conv": ["MultiAgentConvNet"],
+        "rl.modules.multi_agent._mixer": ["Mixer"],
+        "rl.modules.multi_agent._mlp": ["MultiAgentMLP"],
+        "rl.modules.multi_agent._qmix": ["QMixer"],
+        "rl.modules.multi_agent._vdn": ["VDNMixer"],
         "rl.modules.nets._conv": ["Conv3dNet", "ConvNet"],
         "rl.modules.nets._heads": ["CategoricalHead", "NormalHead"],
         "rl.modules.nets._init": ["orthogonal_init"],

@@ -8,7 +8,9 @@ __all__ = [
     "actor",
     "conv_net",
     "explorer",
+    "mixer",
     "mlp",
+    "multi_agent_net",
     "multi_step_actor",
     "ornstein_uhlenbeck",
     "probabilistic_actor",
@@ -66,6 +68,10 @@ multi_step_actor = foreign_arguments(needless={"init_key": (_RESTARTS, "is_init"
 mlp = foreign_arguments(
     needless={"single_bias_last_layer": ("not available yet: use bias_last_layer=False and add one parameter", False)}
 )
+multi_agent_net = foreign_arguments(
+    needless={"use_td_params": ("needless: parameters are those of a torch.nn.Module", True)}
+)
+mixer = foreign_arguments(needless={"device": ("needless: it has no parameters", None)})
 conv_net = foreign_arguments(
     needless={"squeeze_output": ("needless: the default aggregator flattens the last three dimensions", False)}
 )

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 _MODULES = (
     ("mlp", "MLP", "Linear layers with activations between them"),
     ("convnet", "ConvNet", "Convolutions on pixels, flattened to features"),
+    ("multi-agent-mlp", "MultiAgentMLP", "Linear layers for each of several agents"),
+    ("multi-agent-convnet", "MultiAgentConvNet", "Convolutions for each of several agents"),
+    ("qmixer", "QMixer", "Values of agents to that of the team, monotonically"),
+    ("vdn-mixer", "VDNMixer", "Values of agents to that of the team, as their sum"),
     ("dueling-mlp", "DuelingMlpDQNet", "Dueling network on vectors"),
     ("dueling-cnn", "DuelingCnnDQNet", "Dueling network on pixels"),
     ("distributional-dqn-net", "DistributionalDQNnet", "Log-softmax over the atoms of returns"),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rl.objectives._utils import distance_loss, group_optimizers, hold_out_net, hold_out_params
     from rl.objectives.estimators._gae import GAE
     from rl.objectives.estimators._kinds import ValueEstimators
+    from rl.objectives.estimators._multi_agent_gae import MultiAgentGAE
     from rl.objectives.estimators._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
     from rl.objectives.estimators._vtrace import VTrace
     from rl.objectives.losses._base import LossModule
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from rl.objectives.losses.actor_critic._sac import SACLoss
     from rl.objectives.losses.actor_critic._td3 import TD3Loss
     from rl.objectives.losses.actor_critic._tqc import TQCLoss
+    from rl.objectives.losses.multi_agent._mappo import IPPOLoss, MAPPOLoss
+    from rl.objectives.losses.multi_agent._qmixer import QMixerLoss
     from rl.objectives.losses.policy_gradient._a2c import A2CLoss
     from rl.objectives.losses.policy_gradient._impala import ImpalaLoss
     from rl.objectives.losses.policy_gradient._kl_pen_ppo import KLPENPPOLoss
@@ -41,10 +44,14 @@ __all__ = [
     "DiscreteSACLoss",
     "DistributionalDQNLoss",
     "HardUpdate",
+    "IPPOLoss",
     "ImpalaLoss",
     "KLPENPPOLoss",
     "LossModule",
+    "MAPPOLoss",
+    "MultiAgentGAE",
     "PPOLoss",
+    "QMixerLoss",
     "QRDQNLoss",
     "REDQLoss",
     "RNDLoss",
@@ -69,6 +76,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.objectives.losses.multi_agent._mappo": ["IPPOLoss", "MAPPOLoss"],
+        "rl.objectives.losses.multi_agent._qmixer": ["QMixerLoss"],
+        "rl.objectives.estimators._multi_agent_gae": ["MultiAgentGAE"],
         "rl.core": ["compile_with_warmup"],
         "rl.objectives.__about__": ["__version__"],
         "rl.objectives._utils": ["distance_loss", "group_optimizers", "hold_out_net", "hold_out_params"],

@@ -11,6 +11,7 @@ __all__ = [
     "dqn_loss",
     "estimator",
     "impala_loss",
+    "multi_agent_gae",
     "off_policy_loss",
     "ppo_loss",
     "reinforce_loss",
@@ -42,9 +43,10 @@ _ESTIMATOR: dict[str, Needless] = {
     "num_chunk": (_CHUNKS, None),
     "value_chunk_dim": (_CHUNKS, 0),
     "shifted_budget": ("needless: shifted=True also evaluates every truncated state", 1),
-    "group_key": ("not available yet: multi-agent estimators; use one estimator for each group with set_keys", None),
+    "group_key": ("use one estimator for each group, with set_keys", None),
 }
 estimator = foreign_arguments(needless=_ESTIMATOR)
+multi_agent_gae = foreign_arguments(needless={**_ESTIMATOR, "agent_dim": ("needless: it is the last but one", -2)})
 td_estimator = foreign_arguments(
     needless={
         **_ESTIMATOR,
@@ -85,11 +87,6 @@ ppo_loss = foreign_arguments(
         **_POLICY,
         **_COEFFICIENTS,
         "log_explained_variance": ("use diagnostics=False", True),
-        "normalize_advantage_exclude_dims": (
-            "not available yet: all dimensions are normalised together; use normalize_advantage=False and normalise "
-            "the advantage of the batch",
-            (),
-        ),
         "advantage_norm": ("use normalize_advantage=", None),
         "delay_actor": ("not available yet: use a copy of the actor", False),
         "max_importance_ratio": ("not available yet: use ClipPPOLoss(clip_epsilon=...)", None),

@@ -34,12 +34,16 @@ def rl_components() -> Iterator[Component]:
         ("impala", "ImpalaLoss", "V-trace actor-critic: off-policy policy gradient, for steps of an older policy."),
         ("rnd", "RNDLoss", "Random network distillation: a predictor of random features, whose error is a reward."),
         ("c51", "DistributionalDQNLoss", "Distributional Q-learning with fixed atoms."),
+        ("mappo", "MAPPOLoss", "Proximal policy optimization of agents with a centralized critic."),
+        ("ippo", "IPPOLoss", "Proximal policy optimization of independent agents."),
+        ("qmixer", "QMixerLoss", "Q-learning of a team through a mixer of the agents' values: QMIX, VDN."),
         ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )
     for name, attribute, summary in losses:
         yield Component(kind="loss", name=name, target=f"rl.objectives:{attribute}", summary=summary)
     estimators = (
         ("gae", "GAE", "Generalized advantage estimation."),
+        ("multi-agent-gae", "MultiAgentGAE", "Generalized advantage estimation for each agent of a group."),
         ("td0", "TD0Estimator", "One reward, then the value of the next state."),
         ("td1", "TD1Estimator", "All rewards to the end of the episode or batch."),
         ("td-lambda", "TDLambdaEstimator", "The mean of n-step returns, weighted by powers of lambda."),

@@ -106,6 +106,42 @@ def rl_components() -> Iterator[Component]:
         summary="Deep deterministic policy gradient: off-policy, bounded continuous actions.",
     )
     yield Component(
+        kind="recipe",
+        name="mappo",
+        target="rl.trainers.recipes.mappo._config:MAPPO",
+        summary="Proximal policy optimization of groups of agents, with centralized critics.",
+    )
+    yield Component(
+        kind="recipe",
+        name="ippo",
+        target="rl.trainers.recipes.ippo._config:IPPO",
+        summary="Proximal policy optimization of independent agents.",
+    )
+    yield Component(
+        kind="recipe",
+        name="qmix",
+        target="rl.trainers.recipes.qmix._config:QMIX",
+        summary="Q-learning of a team of agents with a monotonic mixer: discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="vdn",
+        target="rl.trainers.recipes.vdn._config:VDN",
+        summary="Q-learning of a team of agents whose values are added: discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="iql-ma",
+        target="rl.trainers.recipes.iql_ma._config:IQL_MA",
+        summary="Independent Q-learning of several agents: discrete actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="maddpg",
+        target="rl.trainers.recipes.maddpg._config:MADDPG",
+        summary="Deterministic policy gradient of groups of agents: bounded continuous actions.",
+    )
+    yield Component(
         kind="logger",
         name="csv",
         target="rl.trainers.loggers._loggers:CSVLogger",

@@ -178,6 +178,11 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         exact = [env.load_state_dict(part) for env, part in zip(self.envs, states, strict=True)]
         return all(exact)
 
+    def render(self) -> Any:
+        """Render the first environment."""
+        first: Any = self.envs[0]
+        return first.render()
+
     def __getitem__(self, index: Any) -> EnvView:
         """A view of some environments."""
         return EnvView(self, index)

@@ -280,6 +280,7 @@ class VmasEnv(VmasWrapper):
         group_map: names of the agents by group, or a `MarlGroupMapType`.
         info_keys: entries of the agents' ``info`` to write.
         device: device of the simulation; the CPU if None.
+        render_mode: ``"rgb_array"``, what `render` returns, or None.
         vmas_kwargs: for ``vmas.make_env``, such as ``grad_enabled=True``, and for the scenario, such as ``n_agents=4``.
 
     Raises:
@@ -309,9 +310,14 @@ class VmasEnv(VmasWrapper):
         group_map: MarlGroupMapType | Mapping[str, Sequence[str]] | None = None,
         info_keys: Iterable[str] = (),
         device: torch.device | str | int | None = None,
+        render_mode: str | None = None,
         **vmas_kwargs: Any,
     ) -> None:
         vmas = _library()
+        if render_mode not in (None, "rgb_array"):
+            raise SpecError(
+                f"VmasEnv renders to arrays only, got render_mode={render_mode!r}: give 'rgb_array' or None"
+            )
         if isinstance(scenario, str) and not scenario.endswith(".py") and scenario not in self.available_envs:
             raise UnknownComponentError(unknown_id("VMAS", scenario, self.available_envs))
         self.scenario_name = scenario if isinstance(scenario, str) else type(scenario).__name__

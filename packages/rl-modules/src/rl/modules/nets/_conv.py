@@ -45,6 +45,7 @@ class _Convolutions(nn.Sequential):
         bias_last_layer: bool = True,
         aggregator_class: Maker | None = None,
         aggregator_kwargs: dict[str, Any] | None = None,
+        groups: int = 1,
         device: torch.device | str | None = None,
     ) -> None:
         if num_cells is None:
@@ -68,6 +69,7 @@ class _Convolutions(nn.Sequential):
                 "stride": steps[place],
                 "padding": pads[place],
                 "bias": bias,
+                "groups": groups,
                 "device": device,
             }
             layers.append(
@@ -134,6 +136,7 @@ class ConvNet(_Convolutions):
         bias_last_layer: whether the last convolution has a bias.
         aggregator_class: from ``[N, C, H, W]`` to ``[N, F]``; flattens if None.
         aggregator_kwargs: its arguments.
+        groups: of each convolution, as in `torch.nn.Conv2d`.
         device: where the parameters are made.
 
     Shapes: floating-point pixels ``[*B, C, H, W]`` to ``[*B, F]``, whatever the number of batch dimensions.

@@ -8,6 +8,7 @@ from typing import TypeVar
 from torch import nn
 
 from rl.core.errors import SpecError
+from rl.modules.layers._stacked import StackedLinear
 
 __all__ = ["orthogonal_init"]
 
@@ -37,13 +38,14 @@ def orthogonal_init(module: Net, gain: float = math.sqrt(2), last_gain: float | 
         >>> torch.allclose((net.weight @ net.weight.T).diag(), torch.full((4,), 4.0))
         True
     """
-    layers = [m for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))]
+    layers = [m for m in module.modules() if isinstance(m, (nn.Linear, StackedLinear, nn.Conv1d, nn.Conv2d, nn.Conv3d))]
     for layer in layers:
         if nn.parameter.is_lazy(layer.weight):
             raise SpecError(f"orthogonal_init: {layer} does not know its width yet; call the network once before")
     for place, layer in enumerate(layers):
         last = last_gain is not None and place == len(layers) - 1
-        nn.init.orthogonal_(layer.weight, last_gain if last and last_gain is not None else gain)
+        for weight in layer.weight if isinstance(layer, StackedLinear) else [layer.weight]:
+            nn.init.orthogonal_(weight, last_gain if last and last_gain is not None else gain)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
     return module

@@ -86,7 +86,8 @@ class MLP(nn.Sequential):
             out_features = hidden.pop()
         shape, width_last = _output(out_features)
         out_features = width_last if shape is None else shape
-        if in_features is None and layer_class not in _LAZY:
+        lazy = _LAZY.get(layer_class, getattr(layer_class, "lazy", None))
+        if in_features is None and lazy is None:
             raise SpecError(
                 f"MLP finds out in_features for {' and '.join(one.__name__ for one in _LAZY)} only:"
                 f" give it for {layer_class.__name__}"
@@ -100,8 +101,8 @@ class MLP(nn.Sequential):
             if last and not bias_last_layer:
                 kwargs["bias"] = False
             layers.append(
-                _LAZY[layer_class](width_out, **kwargs)
-                if width_in is None
+                lazy(width_out, **kwargs)
+                if width_in is None and lazy is not None
                 else layer_class(width_in, width_out, **kwargs)
             )
             if last and not activate_last_layer:

@@ -51,6 +51,8 @@ def end_flags(
             whole = whole | flag.bool()
             continue
         wrong = flag.bool() > done
+        if mask is not None and mask.ndim == wrong.ndim:  # of agents, whose flags are shared
+            mask = mask.any(-1)
         if bool(wrong.any()) and (mask is None or bool((wrong := wrong & fitted(mask, wrong)).any())):
             raise ContractError(
                 f"{owner}: at {wrong.nonzero()[0].tolist()} of {list(done.shape)} {key_str(next_key(key))} is true and"

@@ -130,14 +130,24 @@ def mean_of(elements: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return elements.mean()
     inside = fitted(mask, elements)
-    return elements.where(inside, 0).sum() / inside.sum()
+    return elements.where(inside, 0).sum() / inside.sum().clamp_min(1)
 
 
-def mean_std(elements: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the valid elements; gradients are finite where the latter is 0."""
+def mean_std(elements: Tensor, mask: Tensor | None, apart: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the valid elements; gradients are finite where the latter is 0.
+
+    Args:
+        elements: ``[*B, ...]``.
+        mask: of the valid ones, ``[*B]``; all are if None.
+        apart: dimensions that have a mean and a deviation for each index; the results have size 1 in the others.
+    """
+    dims = [dim for dim in range(elements.ndim) if dim not in {one % elements.ndim for one in apart}]
     if mask is None:
-        std, mean = torch.std_mean(elements, correction=0)
+        std, mean = torch.std_mean(elements, dims, correction=0, keepdim=bool(apart))
         return mean, std
-    mean, inside = mean_of(elements, mask), fitted(mask, elements)
-    norm = torch.linalg.vector_norm((elements - mean).where(inside, 0))  # a square root has an infinite gradient at 0
-    return mean, norm / inside.sum().to(norm.dtype).sqrt()
+    inside = fitted(mask, elements)
+    count = inside.sum(dims, keepdim=bool(apart)).clamp_min(1)
+    mean = elements.where(inside, 0).sum(dims, keepdim=bool(apart)) / count
+    rest = (elements - mean).where(inside, 0)
+    norm = torch.linalg.vector_norm(rest, dim=dims, keepdim=bool(apart))  # a root has an infinite gradient at 0
+    return mean, norm / count.to(norm.dtype).sqrt()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from rl.objectives.functional._gae import vec_generalized_advantage_estimate
 __all__ = ["GAE"]
 
 
-@final
 @_foreign.estimator
 class GAE(ValueEstimatorBase):
     """Generalized advantage estimation.

@@ -7,6 +7,7 @@ from enum import Enum
 from rl.core.registry import load
 from rl.objectives.estimators._base import ValueEstimatorBase
 from rl.objectives.estimators._gae import GAE
+from rl.objectives.estimators._multi_agent_gae import MultiAgentGAE
 from rl.objectives.estimators._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
 from rl.objectives.estimators._vtrace import VTrace
 
@@ -25,6 +26,7 @@ class ValueEstimators(Enum):
     TD1 = "td1"
     TDLambda = "td-lambda"
     GAE = "gae"
+    MAGAE = "multi-agent-gae"
     VTrace = "vtrace"
 
 
@@ -33,6 +35,7 @@ _OURS = {
     ValueEstimators.TD1: TD1Estimator,
     ValueEstimators.TDLambda: TDLambdaEstimator,
     ValueEstimators.GAE: GAE,
+    ValueEstimators.MAGAE: MultiAgentGAE,
     ValueEstimators.VTrace: VTrace,
 }
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rl.objectives.losses.actor_critic._sac import SACLoss
     from rl.objectives.losses.actor_critic._td3 import TD3Loss
     from rl.objectives.losses.actor_critic._tqc import TQCLoss
+    from rl.objectives.losses.multi_agent._mappo import IPPOLoss, MAPPOLoss
+    from rl.objectives.losses.multi_agent._qmixer import QMixerLoss
     from rl.objectives.losses.policy_gradient._a2c import A2CLoss
     from rl.objectives.losses.policy_gradient._impala import ImpalaLoss
     from rl.objectives.losses.policy_gradient._kl_pen_ppo import KLPENPPOLoss
@@ -31,10 +33,13 @@ __all__ = [
     "DQNLoss",
     "DiscreteSACLoss",
     "DistributionalDQNLoss",
+    "IPPOLoss",
     "ImpalaLoss",
     "KLPENPPOLoss",
     "LossModule",
+    "MAPPOLoss",
     "PPOLoss",
+    "QMixerLoss",
     "QRDQNLoss",
     "REDQLoss",
     "RNDLoss",
@@ -47,6 +52,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.objectives.losses.multi_agent._mappo": ["IPPOLoss", "MAPPOLoss"],
+        "rl.objectives.losses.multi_agent._qmixer": ["QMixerLoss"],
         "rl.objectives.losses.policy_gradient._a2c": ["A2CLoss"],
         "rl.objectives.losses._base": ["LossModule"],
         "rl.objectives.losses.q_learning._distributional_dqn": ["DistributionalDQNLoss"],

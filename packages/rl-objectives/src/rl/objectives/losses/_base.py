@@ -17,6 +17,7 @@ from rl.core.keys import NestedKey, as_tuple, nearest
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import check_sequences
+from rl.objectives._batch.agents import acting
 from rl.objectives._batch.mask import MASK, valid_steps, without_padding
 from rl.objectives._networks.keyed_module import KeyedModule
 from rl.objectives.estimators._base import ValueEstimatorBase
@@ -122,6 +123,7 @@ class LossModule(KeyedModule):
     def read(self, tensordict: TensorDictBase, contract: Contract | None = None) -> tuple[Entries, Tensor | None]:
         """Read the entries of the contract, by key, and the mask ``[*B]`` of valid steps (None: all are).
 
+        For a group of agents with ``(group, "mask")`` the mask is ``[*B, n_agents]``, and true for those that act.
         Optional entries are included if the batch has them. Padding is replaced by the first valid step, so that NaN
         there reaches no gradient. The order of steps is checked for recurrent networks.
 
@@ -136,17 +138,17 @@ class LossModule(KeyedModule):
         owner = type(self).__name__
         contract = contract or self.derived()
         check_not_empty(owner, tensordict.batch_size, self.reduction)
-        mask = valid_steps(tensordict, self._keys["mask"], owner)
+        steps = valid_steps(tensordict, self._keys["mask"], owner)
         found: Entries = dict(zip(contract.in_keys, contract.read(tensordict, self), strict=True))
         for key in contract.reads:
             if key.optional and (leaf := tensordict.get(key.name, None)) is not None:
                 found[key.name] = leaf
         if self._states:
             check_sequences(tensordict, self._states, owner, done_key=self._keys["done"])
-        if mask is not None:
+        if steps is not None:
             found.pop(self._keys["mask"], None)
-            found = dict(zip(found, without_padding([*found.values()], mask), strict=True))
-        return found, mask
+            found = dict(zip(found, without_padding([*found.values()], steps), strict=True))
+        return found, acting(tensordict, self._keys, steps, owner)
 
     def set_keys(self, **names: Any) -> None:
         super().set_keys(**names)

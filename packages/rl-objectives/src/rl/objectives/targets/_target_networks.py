@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any, TypeVar, final
 
@@ -57,13 +57,9 @@ class _Update:
 
     def _tensors(self) -> tuple[list[Tensor], list[Tensor]]:
         """The tensors of all target networks, and of their trained networks."""
-        children = dict(self._loss.named_children())
         followed: list[Tensor] = []
         targets: list[Tensor] = []
-        for name, target in children.items():
-            source = children.get(name.removeprefix("target_"))
-            if not name.startswith("target_") or source is None:
-                continue
+        for name, target, source in _pairs(self._loss):
             copies, originals = (_tensors(one, type(self).__name__) for one in (target, source))
             if [one.shape for one in copies] != [one.shape for one in originals]:
                 raise ShapeError(
@@ -81,6 +77,17 @@ class _Update:
         return targets, followed
 
 
+def _pairs(module: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module]]:
+    """Name, target and trained network of each pair, also of losses inside of others."""
+    children = dict(module.named_children())
+    for name, child in children.items():
+        source = children.get(name.removeprefix("target_"))
+        if name.startswith("target_") and source is not None:
+            yield name, child, source
+        else:
+            yield from _pairs(child)
+
+
 @final
 @_foreign.update
 class SoftUpdate(_Update):
@@ -90,7 +97,7 @@ class SoftUpdate(_Update):
     learning", 2016, algorithm 1. Floating-point buffers move as parameters do, integer buffers are copied.
 
     Args:
-        loss: a module with children ``NAME`` and ``target_NAME``.
+        loss: a module with children ``NAME`` and ``target_NAME``, or with such losses inside.
         eps: ``1 - tau``, in [0, 1].
         tau: share of the trained network, in [0, 1]. Give one of the two.
 

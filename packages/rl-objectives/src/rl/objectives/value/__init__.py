@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from rl.objectives.estimators._base import TDEstimatorBase, ValueEstimatorBase
     from rl.objectives.estimators._gae import GAE
     from rl.objectives.estimators._kinds import ValueEstimators
+    from rl.objectives.estimators._multi_agent_gae import MultiAgentGAE
     from rl.objectives.estimators._td import TD0Estimator, TD1Estimator, TDLambdaEstimator
     from rl.objectives.estimators._vtrace import VTrace
     from rl.objectives.functional._recurrence import recurrence_backend
 
 __all__ = [
     "GAE",
+    "MultiAgentGAE",
     "TD0Estimator",
     "TD1Estimator",
     "TDEstimatorBase",
@@ -31,6 +33,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.objectives.estimators._gae": ["GAE"],
         "rl.objectives.estimators._kinds": ["ValueEstimators"],
         "rl.objectives.functional._recurrence": ["recurrence_backend"],
+        "rl.objectives.estimators._multi_agent_gae": ["MultiAgentGAE"],
         "rl.objectives.estimators._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],
         "rl.objectives.estimators._vtrace": ["VTrace"],
     },

@@ -17,7 +17,7 @@ from rl.modules import Categorical as CategoricalDistribution
 from rl.modules import IndependentNormal, OneHotCategorical, TanhNormal
 from rl.trainers._build.networks import action_of, described, yaml_key
 
-__all__ = ["ActionDistribution", "BinaryVector", "CategoricalVector", "distribution_of", "single_choice"]
+__all__ = ["ActionDistribution", "BinaryVector", "CategoricalVector", "distribution_for", "distribution_of", "single_choice"]
 
 
 class CategoricalVector(Independent):  # pyright: ignore[reportMissingTypeArgument]  # not generic in older torch
@@ -113,6 +113,21 @@ def distribution_of(env: Env, recipe: str) -> ActionDistribution:
         SpecError: if the action is of another kind, or bounded on one side.
     """
     key, spec = action_of(env)
+    return distribution_for(key, spec, type(env).__name__, recipe)
+
+
+def distribution_for(key: NestedKey, spec: Any, env: str, recipe: str) -> ActionDistribution:
+    """The distribution that fits a spec, see `distribution_of`.
+
+    Args:
+        key: of the action.
+        spec: of one action.
+        env: name of the environment, for messages.
+        recipe: name for messages.
+
+    Raises:
+        SpecError: if the action is of another kind, or bounded on one side.
+    """
     vector = len(spec.shape) == 1
     if type(spec) is Categorical and not spec.shape:
         return ActionDistribution(key, spec, int(spec.n), ["logits"], CategoricalDistribution)
@@ -132,13 +147,13 @@ def distribution_of(env: Env, recipe: str) -> ActionDistribution:
         if (spec.low.isfinite() & spec.high.isfinite()).all():
             return ActionDistribution(key, spec, spec.shape[0], ["loc", "scale"], TanhNormal)
         raise SpecError(
-            f"{recipe} trains actions that are bounded on both sides or not at all; {key_str(key)} of {type(env).__name__}"
+            f"{recipe} trains actions that are bounded on both sides or not at all; {key_str(key)} of {env}"
             f" is in [{spec.low.tolist()}, {spec.high.tolist()}]: set bounds with --transform"
             f" 'clip:{{in_keys_inv: [{yaml_key(key)}], low: LOW, high: HIGH}}'"
         )
     raise SpecError(
         f"{recipe} trains one choice (Categorical, OneHot), vectors of choices (MultiCategorical, Binary) and vectors of"
-        f" float32 or float64 (Bounded, Unbounded); {key_str(key)} of {type(env).__name__} is {described(spec)}: {_remedy(key, spec)}"
+        f" float32 or float64 (Bounded, Unbounded); {key_str(key)} of {env} is {described(spec)}: {_remedy(key, spec)}"
     )
 
 

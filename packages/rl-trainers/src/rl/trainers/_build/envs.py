@@ -47,6 +47,7 @@ def make_env(
     observation_layout: str = "auto",
     evaluation: bool = False,
     workers: int = 0,
+    team: str | None = None,
     **options: Any,
 ) -> Env:
     """`num_envs` copies of an environment as one, seeded.
@@ -74,6 +75,7 @@ def make_env(
         evaluation: the environment is for an evaluation: rewards are those of the environment, and an Atari game ends
             with its last life. `set_statistics` gives it the statistics of training.
         workers: processes that step the environments; 0 for this process. Transforms are in this process always.
+        team: the environment has groups of agents; the root gets ``reward``, the mean of this group, or of all if empty.
         options: further arguments for the environment, for example ``render_mode="rgb_array"``.
 
     Raises:
@@ -144,7 +146,10 @@ def make_env(
         made = stacked_frames(made, frame_stack, observation_layout)
     if not evaluation and (atari or normalize_reward):
         made = training_rewards(made, sign=atari, normalize=normalize_reward, gamma=gamma)
-    _check_one_reward(made)
+    if team is None:
+        _check_one_reward(made)
+    else:
+        made = _with_team_reward(made, team)
     made.set_seed(seed)
     return made
 
@@ -155,9 +160,21 @@ def _check_one_reward(env: Any) -> None:
     if rewards != [REWARD] or any(as_tuple(key)[:-1] for key in flags):
         listed = ", ".join(key_str(key) for key in [*rewards, *flags])
         raise SpecError(
-            f"recipes train one agent with one {REWARD!r} and done flags beside it; the environment has {listed}. Make"
-            " them one with a transform of your own, --transform module:Class"
+            f"recipes train one agent with one {REWARD!r} and done flags beside it; the environment has {listed}. Train"
+            " groups of agents with mappo, ippo, maddpg, qmix, vdn or iql-ma, or make them one with --transform"
         )
+
+
+def _with_team_reward(env: Any, group: str) -> Any:
+    """The environment with a reward of all agents at the root."""
+    from rl.envs import TransformedEnv
+    from rl.trainers._build.team import TeamReward
+
+    rewards, flags = leaf_keys(env.full_reward_spec), leaf_keys(env.full_done_spec)
+    if "done" not in flags or not rewards:
+        listed = ", ".join(key_str(key) for key in [*rewards, *flags])
+        raise SpecError(f"recipes of several agents need 'done' at the root; the environment has {listed}")
+    return env if rewards == [REWARD] else TransformedEnv(env, TeamReward(group, rewards))
 
 
 def env_options(config: RunConfig) -> dict[str, Any]:
@@ -176,6 +193,7 @@ def env_options(config: RunConfig) -> dict[str, Any]:
         "atari": config.atari,
         "gamma": config.gamma,
         "observation_layout": config.observation_layout,
+        "team": config.report_group if config.multi_agent else None,
     }
 
 

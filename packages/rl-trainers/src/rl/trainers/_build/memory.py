@@ -1,4 +1,4 @@
-"""Memory of recurrent policies, and the sampler of replay buffers."""
+"""Memory of recurrent policies, and what replay buffers keep and sample."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import nn
 
 from rl.core.errors import RLError
 from rl.core.interfaces import Env
-from rl.core.keys import NestedKey
+from rl.core.keys import NEXT, NestedKey, as_tuple, leaf_keys
 from rl.modules import GRUModule, LSTMModule
 from rl.trainers._config.named import find_call
 from rl.trainers._build.networks import ACTIVATIONS, network, observations_of
 
-__all__ = ["MemoryConfig", "activation_of", "replay_sampler", "with_memory"]
+__all__ = ["MemoryConfig", "activation_of", "replay_sampler", "stored_keys", "with_memory"]
 
 
 class MemoryConfig(Protocol):
@@ -133,3 +133,17 @@ def replay_sampler(config: Any) -> Any:
         return make(**arguments)
     except TypeError as error:
         raise RLError(f"the sampler {config.sampler!r} cannot be made: {error}; write NAME:{{key: value}}") from error
+
+
+def stored_keys(loss: Any, env: Env) -> list[NestedKey]:
+    """Keys of a batch that a replay buffer keeps: those that the loss needs, and optional ones that there are.
+
+    Args:
+        loss: has a contract.
+        env: writes observations and flags.
+    """
+    written = {as_tuple(key) for spec in (env.observation_spec, env.full_done_spec) for key in leaf_keys(spec)}
+    optional = [key.name for key in loss.contract.reads if key.optional]
+    there = [key for key in optional if as_tuple(key)[as_tuple(key)[0] == NEXT :] in written]
+    masks = [(NEXT, *as_tuple(key)) for key in there if as_tuple(key)[0] != NEXT]  # of agents, also after the step
+    return [*loss.in_keys, *there, *masks]

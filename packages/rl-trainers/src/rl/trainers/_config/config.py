@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rl.trainers._config.fields import LAYOUTS, REPEATED, check, in_range, one_of, positive
 from rl.trainers._config.named import is_argument
@@ -79,6 +79,10 @@ class RunConfig:
         ...
         rl.core.errors.SpecError: RunConfig: num_envs must be above 0, got 0
     """
+
+    multi_agent: ClassVar[bool] = False
+    """Whether the environment has groups of agents; `GroupFields` sets it."""
+    report_group: ClassVar[str] = ""
 
     env: str = "CartPole-v1"
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])

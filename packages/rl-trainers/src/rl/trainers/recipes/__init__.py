@@ -20,10 +20,20 @@ if TYPE_CHECKING:
     from rl.trainers.recipes.dqn._train import train_dqn
     from rl.trainers.recipes.impala._config import ImpalaConfig
     from rl.trainers.recipes.impala._train import train_impala
+    from rl.trainers.recipes.ippo._config import IPPOConfig
+    from rl.trainers.recipes.ippo._train import train_ippo
+    from rl.trainers.recipes.iql_ma._config import IQLMAConfig
+    from rl.trainers.recipes.iql_ma._train import train_iql_ma
+    from rl.trainers.recipes.maddpg._config import MADDPGConfig
+    from rl.trainers.recipes.maddpg._train import train_maddpg
+    from rl.trainers.recipes.mappo._config import MAPPOConfig
+    from rl.trainers.recipes.mappo._train import train_mappo
     from rl.trainers.recipes.ppo._config import PPOConfig
     from rl.trainers.recipes.ppo._train import train_ppo
     from rl.trainers.recipes.ppo_rnd._config import PPORNDConfig
     from rl.trainers.recipes.ppo_rnd._train import train_ppo_rnd
+    from rl.trainers.recipes.qmix._config import QMIXConfig
+    from rl.trainers.recipes.qmix._train import train_qmix
     from rl.trainers.recipes.qrdqn._config import QRDQNConfig
     from rl.trainers.recipes.qrdqn._train import train_qrdqn
     from rl.trainers.recipes.rainbow._config import RainbowConfig
@@ -38,6 +48,8 @@ if TYPE_CHECKING:
     from rl.trainers.recipes.td3._train import train_td3
     from rl.trainers.recipes.tqc._config import TQCConfig
     from rl.trainers.recipes.tqc._train import train_tqc
+    from rl.trainers.recipes.vdn._config import VDNConfig
+    from rl.trainers.recipes.vdn._train import train_vdn
 
 __all__ = [
     "A2CConfig",
@@ -46,9 +58,14 @@ __all__ = [
     "DDPGConfig",
     "DQNConfig",
     "DiscreteSACConfig",
+    "IPPOConfig",
+    "IQLMAConfig",
     "ImpalaConfig",
+    "MADDPGConfig",
+    "MAPPOConfig",
     "PPOConfig",
     "PPORNDConfig",
+    "QMIXConfig",
     "QRDQNConfig",
     "REDQConfig",
     "RainbowConfig",
@@ -57,6 +74,7 @@ __all__ = [
     "SACConfig",
     "TD3Config",
     "TQCConfig",
+    "VDNConfig",
     "train_a2c",
     "train_c51",
     "train_crossq",
@@ -64,8 +82,13 @@ __all__ = [
     "train_discrete_sac",
     "train_dqn",
     "train_impala",
+    "train_ippo",
+    "train_iql_ma",
+    "train_maddpg",
+    "train_mappo",
     "train_ppo",
     "train_ppo_rnd",
+    "train_qmix",
     "train_qrdqn",
     "train_rainbow",
     "train_redq",
@@ -73,11 +96,24 @@ __all__ = [
     "train_sac",
     "train_td3",
     "train_tqc",
+    "train_vdn",
 ]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.trainers.recipes.ippo._config": ["IPPOConfig"],
+        "rl.trainers.recipes.ippo._train": ["train_ippo"],
+        "rl.trainers.recipes.iql_ma._config": ["IQLMAConfig"],
+        "rl.trainers.recipes.iql_ma._train": ["train_iql_ma"],
+        "rl.trainers.recipes.maddpg._config": ["MADDPGConfig"],
+        "rl.trainers.recipes.maddpg._train": ["train_maddpg"],
+        "rl.trainers.recipes.mappo._config": ["MAPPOConfig"],
+        "rl.trainers.recipes.mappo._train": ["train_mappo"],
+        "rl.trainers.recipes.qmix._config": ["QMIXConfig"],
+        "rl.trainers.recipes.qmix._train": ["train_qmix"],
+        "rl.trainers.recipes.vdn._config": ["VDNConfig"],
+        "rl.trainers.recipes.vdn._train": ["train_vdn"],
         "rl.trainers._config.recipe": ["Recipe"],
         "rl.trainers.recipes.dqn._config": ["DQNConfig"],
         "rl.trainers.recipes.dqn._train": ["train_dqn"],

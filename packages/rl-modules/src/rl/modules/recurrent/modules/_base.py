@@ -11,6 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl.core import RecurrentOptions, State, load, recurrent_mode
+from rl.core.arguments import as_integer
 from rl.core.backends import Backend
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import BackendError, ContractError, ShapeError, SpecError
@@ -46,6 +47,8 @@ class RecurrentModule(TensorDictModuleBase):
     cell: ClassVar[Cell]
     parts: ClassVar[tuple[str, ...]]
     _advance: ClassVar[Callable[..., tuple[Tensor, ...]]]
+
+    n_agents: int | None = None
 
     def __init__(
         self,
@@ -100,8 +103,17 @@ class RecurrentModule(TensorDictModuleBase):
     def states(self) -> tuple[State, ...]:
         """Recurrent states, ``[*B, layers, hidden]`` each, zero before the first step."""
         network, owner = self.network, self._owner
-        shape, dtype = (network.num_layers, network.hidden_size), self._weight.dtype
+        shape, dtype = (*self._agents, network.num_layers, network.hidden_size), self._weight.dtype
         return tuple(State(key, shape, dtype, 0.0, owner) for key in self.in_keys[1:-1])
+
+    def _set_agents(self, n_agents: int | None) -> None:
+        """Give input, states and output a dimension of agents."""
+        self.n_agents = None if n_agents is None else as_integer(n_agents, self._owner, "n_agents", least=1)
+
+    @property
+    def _agents(self) -> tuple[int, ...]:
+        """The dimension of agents, if there is one."""
+        return () if self.n_agents is None else (self.n_agents,)
 
     @property
     def contract(self) -> Contract:
@@ -111,11 +123,11 @@ class RecurrentModule(TensorDictModuleBase):
         written = [Key(next_key(s.name), s.shape, "state after it", s.dtype) for s in self.states]
         return Contract(
             (
-                Key(self.in_keys[0], (self.network.input_size,), "input of the network", remedy=remedy),
+                Key(self.in_keys[0], (*self._agents, self.network.input_size), "input of the network", remedy=remedy),
                 *states,
                 Key(self.in_keys[-1], (1,), "first step of a trajectory", torch.bool, remedy=_MARKED),
             ),
-            (Key(self.out_keys[0], (self.network.hidden_size,), "output of the last layer"), *written),
+            (Key(self.out_keys[0], (*self._agents, self.network.hidden_size), "output of the last layer"), *written),
         )
 
     @property
@@ -159,6 +171,22 @@ class RecurrentModule(TensorDictModuleBase):
         return Lowered(self._compute, self.in_keys, self.out_keys) if plain and unhooked(self) else None
 
     def _compute(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        if self.n_agents is None:
+            return self._of_one(x, *rest)
+        *states, is_init = rest
+        place = is_init.ndim - 1  # of the agents, which become the first dimension of the batch
+        if any(one.ndim <= place or one.shape[place] != self.n_agents for one in (x, *states)):
+            found = ", ".join(
+                f"{key_str(key)} {list(one.shape)}" for key, one in zip(self.in_keys, (x, *states), strict=False)
+            )
+            raise ShapeError(
+                f"{self._owner} has n_agents={self.n_agents} after the batch {list(is_init.shape[:-1])}, got {found}"
+            )
+        moved = [one.movedim(place, 0) for one in (x, *states)]
+        done = self._of_one(*moved, is_init.expand(self.n_agents, *is_init.shape))
+        return tuple(one.movedim(0, place) for one in done)
+
+    def _of_one(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *states, is_init = rest
         if self._is_sequence():
             if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():

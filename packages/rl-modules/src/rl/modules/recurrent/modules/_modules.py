@@ -101,6 +101,8 @@ class LSTMModule(RecurrentModule):
         recurrent_compute_dtype: dtype of computation of sequences; that of the weights if None.
         recurrent_matmul_precision: see `set_recurrent_matmul_precision`; the global mode if None.
         default_recurrent_mode: True for sequences where no `set_recurrent_mode` is active.
+        n_agents: number of agents, which share the weights and have a state each: input, states and output then have
+            this dimension after the batch, ``[*B, n_agents, ...]``.
 
     Shapes: input ``[*B, input_size]``, states ``[*B, num_layers, hidden_size]``, ``is_init`` ``[*B, 1]`` bool, output
     ``[*B, hidden_size]``. In sequence mode the last dimension of B is time; a single dimension holds
@@ -149,6 +151,7 @@ class LSTMModule(RecurrentModule):
         recurrent_compute_dtype: torch.dtype | None = None,
         recurrent_matmul_precision: Precision | None = None,
         default_recurrent_mode: bool | None = None,
+        n_agents: int | None = None,
     ) -> None:
         network = _network(
             "LSTMModule",
@@ -176,6 +179,7 @@ class LSTMModule(RecurrentModule):
             recurrent_matmul_precision,
             default_recurrent_mode,
         )
+        self._set_agents(n_agents)
 
 
 @_foreign.recurrent_module
@@ -222,6 +226,7 @@ class GRUModule(RecurrentModule):
         recurrent_compute_dtype: torch.dtype | None = None,
         recurrent_matmul_precision: Precision | None = None,
         default_recurrent_mode: bool | None = None,
+        n_agents: int | None = None,
     ) -> None:
         network = _network(
             "GRUModule",
@@ -248,3 +253,4 @@ class GRUModule(RecurrentModule):
             recurrent_matmul_precision,
             default_recurrent_mode,
         )
+        self._set_agents(n_agents)

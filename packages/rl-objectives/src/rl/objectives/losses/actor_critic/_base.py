@@ -15,13 +15,13 @@ from torch.distributions import Distribution
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key
+from rl.objectives._batch.agents import mask_keys, per_agent, priority_of, weights_of
 from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     DISCOUNT,
     MASK,
     STEPS,
     discount_key,
-    mask_key,
     mean_of,
     scalar,
     steps_key,
@@ -188,7 +188,7 @@ class OffPolicyLoss(LossModule):
                 Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
                 terminated_key(keys["terminated"]),
                 Key(keys["priority_weight"], (), "weight of the element", optional=True),
-                mask_key(keys["mask"]),
+                *mask_keys(keys),
                 discount_key(keys["discount"]),
                 steps_key(keys["steps_to_next_obs"]),
             ),
@@ -269,6 +269,8 @@ class OffPolicyLoss(LossModule):
         if next_value.shape[-1] != 1 and reward.shape == (*next_value.shape[:-1], 1):  # a distribution
             reward, done, terminated = (x.expand_as(next_value) for x in (reward, done, terminated))
             discount = None if discount is None else discount.expand_as(next_value)
+        reward, done, terminated = per_agent(next_value, [reward, done, terminated])
+        discount = None if discount is None else per_agent(next_value, [discount])[0]
         return estimator.discounted(discount)(next_value, reward, done, terminated, -1)
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:
@@ -291,15 +293,10 @@ class OffPolicyLoss(LossModule):
         """The loss of `elements` ``[*B]`` with their weights, and diagnostics of ``[n, *B, 1]`` values and targets."""
         weight = batch.entries.get(self._keys["priority_weight"])
         if weight is not None:
-            if weight.shape != elements.shape:
-                raise ShapeError(
-                    f"{type(self).__name__} got {key_str(self._keys['priority_weight'])} of shape"
-                    f" {tuple(weight.shape)} for a batch of shape {tuple(elements.shape)}: they would broadcast;"
-                    " weights are [*B]"
-                )
-            elements = elements * weight
+            name = self._keys["priority_weight"]
+            elements = elements * weights_of(weight, name, elements, batch.size, type(self).__name__)
         error = (predicted - target).abs().amax(0).squeeze(-1)
-        batch.tensordict.set(self._keys["priority"], error)
+        batch.tensordict.set(self._keys["priority"], priority_of(error, batch.size, batch.mask))
         return {
             self._loss_name: reduce(elements, self.reduction, batch.mask),
             "td_error": mean_of(error, batch.mask),

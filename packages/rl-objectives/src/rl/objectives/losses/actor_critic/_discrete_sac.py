@@ -150,6 +150,6 @@ class DiscreteSACLoss(SoftLoss):
             "entropy": mean_of(-expected, batch.mask),
         }
 
-    def _automatic_entropy(self, action: Any, batch: Batch) -> float:
-        del batch
+    def _automatic_entropy(self, action: Any, log_prob: Tensor) -> float:
+        del log_prob
         return self.target_entropy_weight * math.log(action.shape[-1])

@@ -112,16 +112,16 @@ class SoftLoss(OffPolicyLoss):
             scalar("entropy", "mean negative log-probability of the actor's actions, nats, no gradient"),
         )
 
-    def _automatic_entropy(self, action: Any, batch: Batch) -> float:
+    def _automatic_entropy(self, action: Any, log_prob: Tensor) -> float:
         """Minus the number of action dimensions (Haarnoja et al., 2018, appendix D)."""
         leaves: Any = action.values(True, True) if isinstance(action, TensorDictBase) else [action]  # noqa: FBT003
-        return -float(sum(leaf.shape[len(batch.size) :].numel() for leaf in leaves))
+        return -float(sum(leaf.shape[log_prob.ndim :].numel() for leaf in leaves))
 
     def _temperature(self, log_prob: Tensor, action: Any, batch: Batch) -> dict[str, Tensor]:
         """The loss of the temperature, and its value."""
         target: Any = self.target_entropy
         if target == "auto":
-            target = self._automatic_entropy(action, batch)
+            target = self._automatic_entropy(action, log_prob)
         if self.fixed_alpha:
             elements = torch.zeros_like(log_prob)
         else:

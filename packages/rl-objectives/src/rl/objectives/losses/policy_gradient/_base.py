@@ -13,7 +13,8 @@ from torch.distributions import Distribution
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.objectives._batch.mask import MASK, mask_key
+from rl.objectives._batch.agents import mask_keys
+from rl.objectives._batch.mask import MASK
 from rl.objectives._networks.calls import ActorCall, NetworkCall, actor_keys, input_key, joint_states
 from rl.objectives._networks.composite import joint, listed, taken
 from rl.objectives.estimators._base import ValueEstimatorBase
@@ -109,13 +110,13 @@ class PolicyLoss(LossModule):
             Key(keys["advantage"], (1,), "advantage of the action, units of return", remedy=_ADVANTAGE_REMEDY),
             Key(keys["value_target"], (1,), "target of the critic, units of return", remedy=_ADVANTAGE_REMEDY),
         )
-        self._reads = Contract((*reads, *estimated, mask_key(keys["mask"])))
+        self._reads = Contract((*reads, *estimated, *mask_keys(keys)))
         if not self._estimators:
             return Contract(self._reads.reads, self._writes())
         estimated = tuple(Key(key.name, key.shape, key.doc, optional=True) for key in estimated)
         known = {key.name for key in self._reads.reads}
         more = (key for key in self._estimators[0].contract.reads if key.name not in known)
-        return Contract((*reads, mask_key(keys["mask"]), *more, *estimated), self._writes())
+        return Contract((*reads, *mask_keys(keys), *more, *estimated), self._writes())
 
     def _estimator_networks(self) -> dict[str, nn.Module]:
         return {"value_network": self.critic_network, "actor_network": self.actor_network}

@@ -44,6 +44,8 @@ class PPOLoss(PolicyLoss):
         critic_coeff: weight of the critic's loss, at least 0.
         loss_critic_type: ``"smooth_l1"``, ``"l2"`` or ``"l1"``.
         normalize_advantage: whether the advantage is normalized to mean 0 and standard deviation 1 over the batch.
+        normalize_advantage_exclude_dims: dimensions of the advantage that are normalized apart, such as ``(-2,)``, the
+            agents of ``[*B, n_agents, 1]``.
         clip_value: clip range of the value around ``state_value`` in the batch, units of return.
         separate_losses: whether the critic's loss has no gradient for parameters that the critic shares with the actor.
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` of the losses over the batch; ``"none"`` has 0 at padding.
@@ -86,6 +88,7 @@ class PPOLoss(PolicyLoss):
         critic_coeff: float = 1.0,
         loss_critic_type: str = "smooth_l1",
         normalize_advantage: bool = False,
+        normalize_advantage_exclude_dims: tuple[int, ...] = (),
         clip_value: float | None = None,
         separate_losses: bool = False,
         reduction: str | None = "mean",
@@ -104,6 +107,7 @@ class PPOLoss(PolicyLoss):
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
         self.normalize_advantage, self.diagnostics = normalize_advantage, diagnostics
         self.samples_mc_entropy = samples_mc_entropy
+        self.normalize_advantage_exclude_dims = tuple(normalize_advantage_exclude_dims)
         self.derive_early()
 
     def _writes(self) -> tuple[Key, ...]:
@@ -153,10 +157,11 @@ class PPOLoss(PolicyLoss):
         size, target = tensordict.batch_size, entries[self._keys["value_target"]]
         dist = self._actor(entries, size)
         log_ratio = self._log_prob(dist, entries, size)
-        advantage = entries[self._keys["advantage"]].squeeze(-1)
+        advantage = entries[self._keys["advantage"]]
         if self.normalize_advantage:
-            mean, std = mean_std(advantage, mask)
+            mean, std = mean_std(advantage, mask, apart=self.normalize_advantage_exclude_dims)
             advantage = (advantage - mean) / std.clamp_min(1e-6)  # a constant advantage stays finite
+        advantage = advantage.squeeze(-1)
         loss_entropy, entropy = weighted_entropy(
             dist, self.entropy_coeff, self.samples_mc_entropy, self.reduction, mask
         )

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, next_key, unwrap
+from rl.objectives._batch.agents import mask_keys, per_agent, priority_of, weights_of
 from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     DISCOUNT,
     MASK,
     STEPS,
     discount_key,
-    mask_key,
     mean_of,
     scalar,
     steps_key,
@@ -135,7 +135,7 @@ class QLoss(LossModule):
                 Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
                 terminated_key(keys["terminated"]),
                 Key(keys["priority_weight"], (), "weight of the element", optional=True),
-                mask_key(keys["mask"]),
+                *mask_keys(keys),
                 discount_key(keys["discount"]),
                 steps_key(keys["steps_to_next_obs"]),
             ),
@@ -210,6 +210,8 @@ class QLoss(LossModule):
                     )
             reward, done, terminated = (x.expand_as(value) for x in (reward, done, terminated))
             discount = None if discount is None else discount.expand_as(value)
+        reward, done, terminated = per_agent(value, [reward, done, terminated])
+        discount = None if discount is None else per_agent(value, [discount])[0]
         return estimator.discounted(discount)(value, reward, done, terminated, time)
 
     def _result(
@@ -235,17 +237,13 @@ class QLoss(LossModule):
         """
         weight = entries.get(self._keys["priority_weight"])
         if weight is not None:
-            if weight.shape != elements.shape:
-                raise ShapeError(
-                    f"{type(self).__name__} got {self._keys['priority_weight']!r} of shape {tuple(weight.shape)} for a"
-                    f" batch of shape {tuple(elements.shape)}: they would broadcast; weights are [*B]"
-                )
-            elements = elements * weight
+            name = self._keys["priority_weight"]
+            elements = elements * weights_of(weight, name, elements, tensordict.batch_size, type(self).__name__)
         out = {
             "loss": reduce(elements, self.reduction, mask),
             "td_error": mean_of(error, mask),
             "pred_value": mean_of(predicted, mask),
             "target_value": mean_of(target, mask),
         }
-        tensordict.set(self._keys["priority"], error)
+        tensordict.set(self._keys["priority"], priority_of(error, tensordict.batch_size, mask))
         return TensorDict(out)

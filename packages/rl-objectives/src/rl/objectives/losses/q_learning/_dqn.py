@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
@@ -19,7 +19,6 @@ from rl.objectives.losses.q_learning._base import QLoss
 __all__ = ["DQNLoss"]
 
 
-@final
 @_foreign.dqn_loss
 class DQNLoss(QLoss):
     """Deep Q-learning, with a target network and optionally double.
@@ -69,6 +68,9 @@ class DQNLoss(QLoss):
         torch.Size([8])
     """
 
+    _chosen: ClassVar[str] = "chosen_action_value"
+    """Name of the key of the best action's value."""
+
     def __init__(
         self,
         value_network: nn.Module,
@@ -91,8 +93,8 @@ class DQNLoss(QLoss):
         self.make_value_estimator(gamma=gamma)
 
     def _following_keys(self, written: Sequence[NestedKey]) -> Mapping[str, NestedKey]:
-        chosen = not self.double_dqn and self._keys["chosen_action_value"] in written
-        name = "chosen_action_value" if chosen else "action_value"
+        chosen = not self.double_dqn and self._keys[self._chosen] in written
+        name = self._chosen if chosen else "action_value"
         return {name: self._keys[name]}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -124,6 +126,6 @@ class DQNLoss(QLoss):
             if self._choice.out_keys == [self._keys["action"]]:
                 return value.gather(-1, self._index(choice, value))
             return greedy_value(value, choice)
-        if self._target.out_keys == [self._keys["chosen_action_value"]]:
+        if self._target.out_keys == [self._keys[self._chosen]]:
             return value
         return greedy_value(value)

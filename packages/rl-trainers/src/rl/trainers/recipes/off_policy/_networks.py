@@ -16,7 +16,7 @@ from rl.modules import AdditiveGaussianModule, OrnsteinUhlenbeckProcessModule, P
 from rl.trainers._build.networks import action_of, described, network, observations_of
 from rl.trainers.recipes.off_policy._config import DeterministicConfig, OffPolicyConfig
 
-__all__ = ["body", "bounded_action", "critic", "deterministic_actor", "exploration_noise", "gaussian_actor"]
+__all__ = ["Squashed", "body", "bounded_action", "critic", "deterministic_actor", "exploration_noise", "gaussian_actor"]
 
 #: limits of the logarithm of a standard deviation
 LEAST, MOST = -20.0, 2.0
@@ -50,7 +50,7 @@ class _Gaussian(nn.Module):
         return loc, log_scale.clamp(LEAST, MOST).exp()
 
 
-class _Squashed(nn.Module):
+class Squashed(nn.Module):
     """An action within its bounds from a network."""
 
     def __init__(self, body: nn.Module, low: Tensor, high: Tensor) -> None:
@@ -107,7 +107,7 @@ def deterministic_actor(config: OffPolicyConfig, env: Env) -> TensorDictModule:
         SpecError: if the environment's action is no vector of bounded floats.
     """
     key, spec = bounded_action(config, env)
-    net = _Squashed(body(config, env, out_features=spec.shape[0]), spec.low, spec.high).to(config.device)
+    net = Squashed(body(config, env, out_features=spec.shape[0]), spec.low, spec.high).to(config.device)
     return TensorDictModule(net, in_keys=list(observations_of(env)), out_keys=[key])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from rl.core import check_pipeline
 from rl.core.interfaces import Env
-from rl.core.keys import NEXT, TERMINATED
-from rl.objectives import LossModule, SoftUpdate, compile_with_warmup
+from rl.core.keys import NestedKey
+from rl.objectives import SoftUpdate, compile_with_warmup
 from rl.replay import LazyTensorStorage, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
-from rl.trainers._build.memory import replay_sampler
+from rl.trainers._build.memory import replay_sampler, stored_keys
 from rl.trainers._build.networks import described_observations
 from rl.trainers._build.optimizer import adam, clip_gradients
 from rl.trainers._config.recipe import Recipe
@@ -32,11 +32,12 @@ def train_off_policy(
     recipe: Recipe,
     config: OffPolicyConfig,
     make_policy: Callable[[Any, Env], TensorDictModuleBase],
-    make_loss: Callable[[Any, Env, Any], LossModule],
+    make_loss: Callable[[Any, Env, Any], Any],
     make_noise: Callable[[Any, Env], Any] | None = None,
     *,
     actor_every: int = 1,
     betas: tuple[float, float] = (0.9, 0.999),
+    describe: Callable[[Env, str], str] | None = None,
     **options: Any,
 ) -> TrainResult:
     """Train an actor and critics from a replay buffer.
@@ -50,12 +51,13 @@ def train_off_policy(
         make_noise: exploration that follows the policy; the policy explores by itself if None.
         actor_every: gradient steps of the critics for each of the actor, with which the targets move.
         betas: of Adam.
+        describe: states what the policy reads, from environment and recipe; as vectors and images if None.
         options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
     run = Run(recipe, config, **options)
     env = run.make_env(config.num_envs)
     policy = make_policy(config, env)
-    run.note(described_observations(env, config.observation_layout))
+    run.note(described_observations(env, config.observation_layout) if describe is None else describe(env, recipe.name))
     loss = make_loss(config, env, policy)
     check_pipeline(env, policy, loss)
     noise = None if make_noise is None else make_noise(config, env)
@@ -66,7 +68,7 @@ def train_off_policy(
         init_random_frames=config.learning_starts,
     )
     buffer = _buffer(config)
-    learn = _Learner(config, loss, buffer, actor_every, betas)
+    learn = _Learner(config, loss, stored_keys(loss, env), buffer, actor_every, betas)
     parts: dict[str, Any] = {"policy": policy, "loss": loss, "collector": collector, "buffer": buffer, "learner": learn}
     evaluator = Evaluator(run.make_env, policy)
     with collector, run.training(evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "update")):
@@ -102,13 +104,19 @@ class _Learner:
     """Gradient steps on what the replay buffer gives."""
 
     def __init__(
-        self, config: OffPolicyConfig, loss: Any, buffer: ReplayBuffer, actor_every: int, betas: tuple[float, float]
+        self,
+        config: OffPolicyConfig,
+        loss: Any,
+        keys: Sequence[NestedKey],
+        buffer: ReplayBuffer,
+        actor_every: int,
+        betas: tuple[float, float],
     ) -> None:
         self._config, self._buffer, self._every = config, buffer, actor_every
         self._actor = loss.actor_network
         self._critic_loss: Any = compile_with_warmup(loss.critic_loss) if config.compile else loss.critic_loss
         self._actor_loss: Any = compile_with_warmup(loss.actor_loss) if config.compile else loss.actor_loss
-        self._keys = [*loss.in_keys, (NEXT, TERMINATED)]
+        self._keys = keys
         self._informed = isinstance(buffer, TensorDictReplayBuffer)
         critics = {id(one) for one in loss.critic_parameters()}
         self._critics = [one for one in loss.parameters() if id(one) in critics]
@@ -188,4 +196,4 @@ class _Learner:
 
 
 def _has_targets(loss: nn.Module) -> bool:
-    return any(name.startswith("target_") for name, _ in loss.named_children())
+    return any(name.rpartition(".")[2].startswith("target_") for name, _ in loss.named_modules())

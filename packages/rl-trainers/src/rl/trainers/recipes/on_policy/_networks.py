@@ -18,7 +18,7 @@ from rl.trainers._build.memory import activation_of, with_memory
 from rl.trainers._build.networks import network
 from rl.trainers.recipes.on_policy._config import OnPolicyConfig
 
-__all__ = ["on_policy_networks"]
+__all__ = ["on_policy_networks", "with_scale"]
 
 
 def on_policy_networks(
@@ -49,7 +49,7 @@ def on_policy_networks(
     gains: dict[str, Any] = {"actor": 0.01, "critic": 1.0} if config.ortho_init else {"actor": None, "critic": None}
     act = partial(make, out_features=action.width, last_gain=gains["actor"])
     if len(action.params) == 2:
-        act = _with_scale(config, make, action, gains["actor"])
+        act = with_scale(config, make, action, gains["actor"])
     params: list[Any] = action.params
     actor = ProbabilisticActor(
         with_memory(config, env, act, params),
@@ -64,9 +64,17 @@ def on_policy_networks(
     return actor, with_memory(config, env, value, [STATE_VALUE], state="critic_state")
 
 
-def _with_scale(
+def with_scale(
     config: OnPolicyConfig, make: Callable[..., nn.Module], action: ActionDistribution, gain: float | None
 ) -> Callable[..., nn.Module]:
+    """What makes a network of the mean and standard deviation of an action.
+
+    Args:
+        config: where the deviation comes from.
+        make: makes the network, from ``out_features`` and ``last_gain``.
+        action: its distribution.
+        gain: scale of the last layer.
+    """
     own, dtype = config.state_independent_scale, action.spec.dtype
     kind = _WithScale if own else _SplitScale
     width = action.width if own else 2 * action.width

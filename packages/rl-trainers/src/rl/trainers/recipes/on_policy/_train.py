@@ -90,7 +90,13 @@ class Learner:
 
 
 def train_on_policy(
-    recipe: Recipe, config: C, make_learner: Callable[[C, Env, Any, Any], Learner], **options: Any
+    recipe: Recipe,
+    config: C,
+    make_learner: Callable[[C, Env, Any, Any], Learner],
+    *,
+    networks: Callable[[C, Env, str], tuple[Any, Any]] = on_policy_networks,
+    describe: Callable[[Env, str], str] | None = None,
+    **options: Any,
 ) -> TrainResult:
     """Train an actor and a critic on batches that the actor collects.
 
@@ -98,12 +104,14 @@ def train_on_policy(
         recipe: the recipe.
         config: its settings.
         make_learner: called with settings, environment, actor and critic.
+        networks: makes actor and critic, from settings, environment and the name of the recipe.
+        describe: states what they read, from environment and recipe; as vectors and images if None.
         options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
     run = Run(recipe, config, **options)
     env = run.make_env(config.num_envs)
-    actor, critic = on_policy_networks(config, env, recipe.name)
-    run.note(described_observations(env, config.observation_layout))
+    actor, critic = networks(config, env, recipe.name)
+    run.note(described_observations(env, config.observation_layout) if describe is None else describe(env, recipe.name))
     learn = make_learner(config, env, actor, critic)
     recurrent = config.policy != "mlp"  # the critic then has a recurrent state as well
     acting = TensorDictSequential(actor, critic) if recurrent else actor

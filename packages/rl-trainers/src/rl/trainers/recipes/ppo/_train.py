@@ -103,7 +103,7 @@ class PPOLearner(Learner):
         more: Iterable[Tensor] = (),
     ) -> None:
         self._settings = config
-        estimate = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
+        estimate = self._make_estimator(critic)
         settings: dict[str, Any] = {
             "clip_epsilon": config.clip,
             "clip_value": config.clip_value or None,
@@ -111,8 +111,8 @@ class PPOLearner(Learner):
             "loss_critic_type": "l2",
             "normalize_advantage": config.normalize_advantage,
         }
-        loss = ClipPPOLoss(actor, critic, diagnostics=False, **settings)
-        last = ClipPPOLoss(actor, critic, **settings)  # called in the last epoch only
+        loss = self._make_loss(actor, critic, diagnostics=False, **settings)
+        last = self._make_loss(actor, critic, **settings)  # called in the last epoch only
         self._loss_with_diagnostics: Any = compile_with_warmup(last) if config.compile else last
         super().__init__(
             config,
@@ -129,12 +129,21 @@ class PPOLearner(Learner):
         self._row = () if config.policy == "mlp" else (config.sequence_length,)
         self._size = config.minibatch_size // prod(self._row)
 
+    def _make_estimator(self, critic: Any) -> Any:
+        config = self._settings
+        return GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic)
+
+    def _make_loss(self, actor: Any, critic: Any, **settings: Any) -> Any:
+        return ClipPPOLoss(actor, critic, **settings)
+
     def anneal(self, progress: float) -> None:
         """Set learning rate and clip range for the share of the run that is done."""
         super().anneal(progress)
         if self._settings.anneal_clip:
             clip = self._settings.clip * (1 - progress)
-            self._loss.clip_epsilon = self._loss_with_diagnostics.clip_epsilon = clip
+            for module in (*self._loss.modules(), *self._loss_with_diagnostics.modules()):
+                if isinstance(module, ClipPPOLoss):
+                    module.clip_epsilon = clip
 
     def __call__(self, batch: TensorDictBase) -> Callable[[], dict[str, float]]:
         """Take all gradient steps; returns what gives the mean figures of the last epoch."""

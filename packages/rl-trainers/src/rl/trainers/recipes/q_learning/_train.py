@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from rl.core import check_pipeline
 from rl.core.interfaces import Env
-from rl.core.keys import DONE, NEXT, TERMINATED, NestedKey
+from rl.core.keys import DONE, NEXT, NestedKey
 from rl.modules import EGreedyModule, QValueActor, reset_noise
 from rl.objectives import HardUpdate, LossModule, SoftUpdate, compile_with_warmup
 from rl.replay import LazyTensorStorage, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
-from rl.trainers._build.memory import replay_sampler
+from rl.trainers._build.memory import replay_sampler, stored_keys
 from rl.trainers._build.networks import action_of, described_observations
 from rl.trainers._build.optimizer import adam, descend, set_learning_rate
 from rl.trainers._config.recipe import Recipe
@@ -37,11 +37,13 @@ C = TypeVar("C", bound=QLearningConfig)
 def train_q_learning(
     recipe: Recipe,
     config: C,
-    make_policy: Callable[[C, Env], QValueActor],
-    make_loss: Callable[[C, QValueActor], LossModule],
+    make_policy: Callable[[C, Env], Any],
+    make_loss: Callable[..., LossModule],
     make_sequences: Callable[[C, QValueActor], ReplayBuffer] | None = None,
     *,
     least: int = 0,
+    describe: Callable[[Env, str], str] | None = None,
+    with_env: bool = False,
     **options: Any,
 ) -> TrainResult:
     """Train a network of action values from a replay buffer.
@@ -50,15 +52,17 @@ def train_q_learning(
         recipe: the recipe.
         config: its settings.
         make_policy: the greedy policy that is trained and evaluated, for settings and environment.
-        make_loss: the loss, for settings and policy.
+        make_loss: the loss, for settings, the environment if `with_env`, and policy.
         make_sequences: a buffer of sequences for a recurrent policy; None for one of single transitions.
         least: frames in the buffer that the first update needs.
+        describe: states what the policy reads, from environment and recipe; as vectors and images if None.
+        with_env: whether `make_loss` is called with the environment, too.
         options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
     run = Run(recipe, config, **options)
     env = run.make_env(config.num_envs)
     policy = make_policy(config, env)
-    run.note(described_observations(env, config.observation_layout))
+    run.note(described_observations(env, config.observation_layout) if describe is None else describe(env, recipe.name))
     key, spec = action_of(env)
     explore = EGreedyModule(
         spec,
@@ -67,13 +71,13 @@ def train_q_learning(
         annealing_num_steps=config.epsilon_frames,
         action_key=key,
     ).to(config.device)
-    loss = make_loss(config, policy)
+    loss = make_loss(config, env, policy) if with_env else make_loss(config, policy)
     check_pipeline(env, policy, loss)
     if config.target_tau:
         target: SoftUpdate | HardUpdate = SoftUpdate(loss, tau=config.target_tau)
     else:
         target = HardUpdate(loss, value_network_update_interval=1)
-    optimizer = adam(policy.parameters(), config.learning_rate)
+    optimizer = adam(loss.parameters(), config.learning_rate)
     collector = run.make_collector(
         env,
         TensorDictSequential(policy, explore),
@@ -81,7 +85,8 @@ def train_q_learning(
     )
     buffer = _transitions(config) if make_sequences is None else make_sequences(config, policy)
     multi_step = MultiStepTransform(config.n_step, config.gamma) if config.n_step > 1 else None
-    learn = _Learner(config, loss, target, optimizer, buffer, multi_step, least, sequences=make_sequences is not None)
+    sequences, keys = make_sequences is not None, stored_keys(loss, env)
+    learn = _Learner(config, loss, keys, target, optimizer, buffer, multi_step, least, sequences=sequences)
     parts: dict[str, Stateful] = {
         "policy": policy,
         "loss": loss,
@@ -123,6 +128,7 @@ class _Learner:
         self,
         config: QLearningConfig,
         loss: LossModule,
+        keys: Sequence[NestedKey],
         target: SoftUpdate | HardUpdate,
         optimizer: torch.optim.Optimizer,
         buffer: ReplayBuffer,
@@ -135,7 +141,7 @@ class _Learner:
         self._loss: Any = compile_with_warmup(loss) if config.compile else loss
         self._optimizer, self._buffer, self._multi_step = optimizer, buffer, multi_step
         self._parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
-        self._keys: list[NestedKey] = [*loss.in_keys, (NEXT, TERMINATED)]
+        self._keys = keys
         self._informed = isinstance(buffer, TensorDictReplayBuffer)
         self._least, self._sequences = max(config.minibatch_size, least), sequences
 

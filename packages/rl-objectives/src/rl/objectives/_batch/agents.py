@@ -1,0 +1,110 @@
+"""Entries of groups of agents: shared rewards and flags, and which agents act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.contract import Key
+from rl.core.errors import ShapeError
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.objectives._batch.mask import fitted, mask_key
+
+__all__ = ["acting", "agent_mask_key", "group_of", "in_group", "mask_keys", "per_agent", "priority_of", "weights_of"]
+
+_AGENT_MASK = "mask"
+"""Name that environments give the flags of the agents that act, in each group."""
+
+
+def group_of(key: Any) -> tuple[str, ...]:
+    """The group that a key is in: ``("agents",)`` for ``("agents", "action")``, ``()`` at the root.
+
+    Example:
+        >>> group_of(("agents", "action")), group_of("action"), group_of(["move", "turn"])
+        (('agents',), (), ())
+    """
+    return () if isinstance(key, list) else as_tuple(key)[:-1]
+
+
+def in_group(group: tuple[str, ...], name: str) -> NestedKey:
+    """The key of an entry of a group."""
+    return unwrap((*group, name))
+
+
+def agent_mask_key(keys: Mapping[str, Any]) -> NestedKey | None:
+    """Key of the flags of the agents that act, in the group of the action; None if the action is in none."""
+    group = group_of(keys.get("action", ()) or "")
+    return in_group(group, _AGENT_MASK) if group else None
+
+
+def mask_keys(keys: Mapping[str, Any]) -> tuple[Key, ...]:
+    """The masks in a contract: of valid steps, and for a group of agents of those that act."""
+    name, steps = agent_mask_key(keys), mask_key(keys["mask"])
+    if name is None:
+        return (steps,)
+    return (
+        steps,
+        Key(name, doc="true for agents that act in the step, [*B, n_agents]", dtype=torch.bool, optional=True),
+    )
+
+
+def acting(td: TensorDictBase, keys: Mapping[str, Any], steps: Tensor | None, owner: str) -> Tensor | None:
+    """The mask of agents that act in valid steps, ``[*B, n_agents]``; `steps` if the batch has no such flags.
+
+    Args:
+        td: the batch ``[*B]``.
+        keys: of the loss.
+        steps: the mask of valid steps, ``[*B]``.
+        owner: the component that reads it, for messages.
+
+    Raises:
+        ShapeError: if the flags have another shape or dtype.
+    """
+    name = agent_mask_key(keys)
+    mask: Tensor | None = None if name is None else td.get(name, None)
+    if mask is None or name is None:
+        return steps
+    if mask.dtype is not torch.bool or mask.ndim != td.ndim + 1:
+        raise ShapeError(
+            f"{owner}: {key_str(name)} is {mask.dtype} {list(mask.shape)}, expected bool {list(td.batch_size)} and the"
+            " agents: true for those that act. Rename the entry if it means something else"
+        )
+    return mask if steps is None else mask & fitted(steps, mask)
+
+
+def per_agent(like: Tensor, entries: Sequence[Tensor]) -> list[Tensor]:
+    """Rewards and flags for each agent: entries ``[*B, 1]`` become ``[*B, n_agents, 1]`` where `like` has that shape.
+
+    Others stay as they are.
+
+    Example:
+        >>> per_agent(torch.zeros(5, 3, 1), [torch.ones(5, 1)])[0].shape
+        torch.Size([5, 3, 1])
+    """
+    shared = (*like.shape[:-2], 1)
+    return [one.unsqueeze(-2).expand(like.shape) if one.shape == shared and like.ndim > 2 else one for one in entries]
+
+
+def weights_of(weight: Tensor, key: NestedKey, elements: Tensor, size: torch.Size, owner: str) -> Tensor:
+    """The weights of a batch ``[*B]`` for each of `elements`, ``[*B]`` or ``[*B, n_agents]``.
+
+    Raises:
+        ShapeError: if the weights have another shape.
+    """
+    if weight.shape != size:
+        raise ShapeError(
+            f"{owner} got {key_str(key)} of shape {tuple(weight.shape)} for a batch of shape {tuple(size)}: they would"
+            " broadcast; weights are [*B]"
+        )
+    return fitted(weight, elements)
+
+
+def priority_of(error: Tensor, size: torch.Size, mask: Tensor | None) -> Tensor:
+    """The priorities ``[*B]`` of errors ``[*B]``, or ``[*B, n_agents]``: the largest of the agents that act."""
+    if error.ndim == len(size):
+        return error
+    return (error if mask is None or mask.ndim < error.ndim else error.where(mask, 0)).amax(-1)

@@ -1,0 +1,314 @@
+"""Losses and returns of groups of agents: against the forms of one agent, permutations, masks, formulas."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import (
+    NormalParamExtractor,
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictSequential,
+)
+from torch import nn
+from torch.distributions import Independent, Normal
+
+from rl.core.errors import ShapeError, SpecError
+from rl.objectives import (
+    GAE,
+    ClipPPOLoss,
+    DDPGLoss,
+    DQNLoss,
+    IPPOLoss,
+    MAPPOLoss,
+    MultiAgentGAE,
+    QMixerLoss,
+    SACLoss,
+)
+
+B, N, OBS, ACT = 6, 3, 4, 2
+
+
+def normal(loc, scale):
+    return Independent(Normal(loc, scale), 1)
+
+
+def key(name, group):
+    return (group, name) if group else name
+
+
+def actor(group="agents", net=None):
+    body = nn.Sequential(net or nn.Linear(OBS, 2 * ACT), NormalParamExtractor())
+    loc, scale = key("loc", group), key("scale", group)
+    head = ProbabilisticTensorDictModule(
+        {"loc": loc, "scale": scale},
+        [key("action", group)],
+        distribution_class=normal,
+        return_log_prob=True,
+        log_prob_key=key("action_log_prob", group),
+    )
+    return ProbabilisticTensorDictSequential(TensorDictModule(body, [key("observation", group)], [loc, scale]), head)
+
+
+def critic(group="agents", net=None):
+    return TensorDictModule(net or nn.Linear(OBS, 1), [key("observation", group)], [key("state_value", group)])
+
+
+def q_critic(group="agents", net=None):
+    both = TensorDictModule(
+        lambda x, a: torch.cat([x, a], -1), [key("observation", group), key("action", group)], [key("both", group)]
+    )
+    value = key("state_action_value", group)
+    return TensorDictSequential(both, TensorDictModule(net or nn.Linear(OBS + ACT, 1), [key("both", group)], [value]))
+
+
+def batch(agents=N, *, size=(B,), policy=None, shared=False):
+    """Steps of a group, with done flags at the root."""
+    size = torch.Size(size)
+    td = TensorDict(agents=TensorDict(observation=torch.randn(*size, agents, OBS)), batch_size=size)
+    td["agents", "action"] = torch.randn(*size, agents, ACT)
+    if policy is not None:
+        td = policy(td).detach()
+        td["agents", "action_log_prob"] = td["agents", "action_log_prob"] + 0.1 * torch.randn(*size, agents)
+    done = torch.rand(*size, 1) < 0.2
+    after = TensorDict(
+        agents=TensorDict(observation=torch.randn(*size, agents, OBS), reward=torch.randn(*size, agents, 1)),
+        done=done,
+        terminated=done & (torch.rand(*size, 1) < 0.5),
+        batch_size=size,
+    )
+    if shared:
+        after["reward"] = torch.randn(*size, 1)
+    return td.set("next", after)
+
+
+def single(td):
+    """The batch of one agent without the group."""
+    flat = TensorDict({name: value.squeeze(len(td.batch_size)) for name, value in td["agents"].items()}, td.batch_size)
+    after = {name: value.squeeze(len(td.batch_size)) for name, value in td["next", "agents"].items()}
+    after |= {name: td["next", name] for name in ("done", "terminated")}
+    return flat.set("next", TensorDict(after, td.batch_size))
+
+
+def test_gae_of_agents_is_gae_of_each():
+    value = critic()
+    td = batch(size=(2, 7))
+    out = MultiAgentGAE(gamma=0.9, lmbda=0.8, value_network=value)(td.clone())
+    for agent in range(N):
+        one = td.clone()
+        for part in (one["agents"], one["next", "agents"]):
+            for name, entry in list(part.items()):
+                part[name] = entry[:, :, agent : agent + 1]
+        plain = GAE(gamma=0.9, lmbda=0.8, value_network=critic(None, value.module))(single(one))
+        for name in ("advantage", "value_target"):
+            torch.testing.assert_close(out["agents", name][:, :, agent], plain[name])
+
+
+def test_gae_repeats_a_shared_reward_and_reads_flags_of_agents():
+    value = critic()
+    td = batch(size=(2, 7), shared=True)
+    each = td.clone()
+    each["next", "agents", "reward"] = td["next", "reward"].unsqueeze(-2).expand(2, 7, N, 1)
+    for name in ("done", "terminated"):
+        each["next", "agents", name] = td["next", name].unsqueeze(-2).expand(2, 7, N, 1)
+    shared, own = MultiAgentGAE(value_network=value), MultiAgentGAE(value_network=value)
+    shared.set_keys(reward="reward")
+    own.set_keys(done=("agents", "done"), terminated=("agents", "terminated"))
+    torch.testing.assert_close(shared(td)["agents", "advantage"], own(each)["agents", "advantage"])
+
+
+@pytest.mark.parametrize("make", [MAPPOLoss, IPPOLoss])
+def test_ppo_of_one_agent_is_that_without_a_group(make):
+    policy, value = actor(), critic()
+    td = batch(1, size=(4, 5), policy=policy)
+    loss = make(policy, value, normalize_advantage_exclude_dims=())
+    loss.make_value_estimator(gamma=0.9)
+    plain = ClipPPOLoss(actor(None, policy.module[0].module[0]), critic(None, value.module), normalize_advantage=True)
+    plain.make_value_estimator("gae", gamma=0.9)
+    for name, found in loss(td).items():
+        torch.testing.assert_close(found, plain(single(td))[name], msg=name)
+
+
+def off_policy(make, group, nets):
+    names = {"state_action_value": key("state_action_value", group), "reward": key("reward", group)}
+    loss = make(actor(group, nets[0]), q_critic(group, nets[1]))
+    loss.set_keys(**names)
+    return loss
+
+
+@pytest.mark.parametrize("make", [DDPGLoss, SACLoss])
+def test_off_policy_losses_of_one_agent_are_those_without_a_group(make):
+    nets = nn.Linear(OBS, 2 * ACT), nn.Linear(OBS + ACT, 1)
+    torch.manual_seed(0)
+    grouped = off_policy(make, "agents", nets)
+    torch.manual_seed(0)
+    plain = off_policy(make, None, nets)
+    td = batch(1)
+    td["priority_weight"] = torch.rand(B)
+    alone = single(td).set("priority_weight", td["priority_weight"])
+    torch.manual_seed(1)
+    expected = plain(alone)
+    torch.manual_seed(1)
+    for name, found in grouped(td).items():
+        torch.testing.assert_close(found, expected[name], msg=name)
+    torch.testing.assert_close(td["td_error"], alone["td_error"])
+
+
+def permuted(td, order):
+    td = td.clone()
+    for part in (td["agents"], td["next", "agents"]):
+        for name, entry in list(part.items()):
+            part[name] = entry[:, order]
+    return td
+
+
+def test_permuted_agents_have_the_same_losses_with_shared_parameters():
+    policy = actor()
+    td = batch(policy=policy)
+    for name in ("advantage", "value_target"):
+        td["agents", name] = torch.randn(B, N, 1)
+    loss = MAPPOLoss(policy, critic())
+    for name, found in loss(permuted(td, [2, 0, 1])).items():
+        torch.testing.assert_close(found, loss(td)[name], msg=name)
+
+
+def garbled(td, mask):
+    """The batch with other numbers at agents that do not act."""
+    td = td.clone()
+    for part in (td["agents"], td["next", "agents"]):
+        for name, entry in list(part.items()):
+            if entry.dtype is not torch.bool:
+                inside = mask.reshape(*mask.shape, *[1] * (entry.ndim - 2))
+                part[name] = entry.where(inside, torch.randn_like(entry))
+    return td
+
+
+def test_agents_that_do_not_act_change_nothing():
+    policy = actor()
+    td = batch(policy=policy)
+    mask = torch.rand(B, N) < 0.6
+    mask[0], mask[1] = True, False
+    td["agents", "mask"] = td["next", "agents", "mask"] = mask
+    for name in ("advantage", "value_target"):
+        td["agents", name] = torch.randn(B, N, 1)
+    team = TensorDictModule(lambda values: values.sum(-2), [("agents", "chosen_action_value")], ["chosen_action_value"])
+    nets = nn.Linear(OBS, 2 * ACT), nn.Linear(OBS + ACT, 1)
+    net = TensorDictModule(nn.Linear(OBS, ACT), [("agents", "observation")], [("agents", "action_value")])
+    mixed = QMixerLoss(net, team, action_space="one-hot")
+    mixed.set_keys(reward=("agents", "reward"))
+    for make in (lambda: MAPPOLoss(policy, critic()), lambda: off_policy(DDPGLoss, "agents", nets), lambda: mixed):
+        loss = make()
+        one, other = td.clone(), garbled(td, mask)
+        if loss is mixed:
+            for data in (one, other):
+                data["agents", "action"] = torch.nn.functional.one_hot(torch.zeros(B, N).long(), ACT)
+                data["next", "agents", "reward"] = td["next", "agents", "reward"]
+        found, again = loss(one), loss(other)
+        for name, value in found.items():
+            torch.testing.assert_close(value, again[name], msg=f"{type(loss).__name__} {name}")
+        sum(v for k, v in found.items() if k.startswith("loss")).backward()
+    with pytest.raises(ShapeError, match="true for those that act"):
+        MAPPOLoss(policy, critic())(td.clone().set(("agents", "mask"), torch.ones(B, N, 1, dtype=torch.bool)))
+
+
+class Norm(nn.Module):
+    """Fixed statistics, that count their updates."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = 0
+
+    def update(self, value):
+        self.rows += value.numel()
+
+    def normalize(self, value):
+        return (value - 2) / 3
+
+    def denormalize(self, value):
+        return value * 3 + 2
+
+
+def test_a_normalized_critic_learns_normalized_targets():
+    policy, value, norm = actor(), critic(), Norm()
+    td = batch(size=(2, 5), policy=policy)
+    loss = MAPPOLoss(policy, value, value_norm=norm, loss_critic_type="l2")
+    loss.make_value_estimator()
+    wide = critic(None, None)
+    wide = TensorDictSequential(
+        value, TensorDictModule(norm.denormalize, [("agents", "state_value")], [("agents", "state_value")])
+    )
+    expected = MultiAgentGAE(value_network=wide)
+    expected.set_keys(
+        value=("agents", "state_value"),
+        reward=("agents", "reward"),
+        advantage=("agents", "advantage"),
+        value_target=("agents", "value_target"),
+    )
+    target = expected(td.clone())["agents", "value_target"]
+    out = loss(td)
+    raw = value(td.clone())["agents", "state_value"]
+    torch.testing.assert_close(out["loss_critic"], (raw - norm.normalize(target)).square().mean())
+    assert norm.rows == 2 * 5 * N
+    loss.eval()(td)
+    assert norm.rows == 2 * 5 * N
+    with pytest.raises(SpecError, match="it has update, normalize and denormalize"):
+        MAPPOLoss(policy, value, value_norm=nn.Identity())
+
+
+class Team(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(N))
+
+    def forward(self, values, state):
+        return (values[..., 0] * self.weight).sum(-1, keepdim=True) + state.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_qmix_is_its_formula(double):
+    net = TensorDictModule(nn.Linear(OBS, ACT), [("agents", "observation")], [("agents", "action_value")])
+    mixer = TensorDictModule(Team(), [("agents", "chosen_action_value"), "state"], ["chosen_action_value"])
+    loss = QMixerLoss(net, mixer, double_dqn=double, gamma=0.9)
+    for part in (loss.target_value_network, loss.target_mixer_network):
+        for parameter in part.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    td = batch(shared=True)
+    td["agents", "action"] = torch.randint(ACT, (B, N))
+    td["state"], td["next", "state"] = torch.randn(B, 5), torch.randn(B, 5)
+    q = net.module(td["agents", "observation"])
+    chosen = q.gather(-1, td["agents", "action"].unsqueeze(-1))
+    predicted = mixer.module(chosen, td["state"])
+    following = loss.target_value_network.module(td["next", "agents", "observation"])
+    choice = net.module(td["next", "agents", "observation"]) if double else following
+    best = following.gather(-1, choice.argmax(-1, keepdim=True))
+    team = loss.target_mixer_network.module(best, td["next", "state"])
+    target = td["next", "reward"] + 0.9 * team * ~td["next", "terminated"]
+    out = loss(td)
+    torch.testing.assert_close(out["loss"], (predicted - target).square().mean())
+    torch.testing.assert_close(td["td_error"], (predicted - target).detach().abs().squeeze(-1))
+    out["loss"].backward()
+    assert all(parameter.grad is not None for parameter in loss.parameters())
+    deepcopy(loss)(td)
+
+
+def test_independent_q_learning_is_dqn_of_each_agent():
+    net = nn.Linear(OBS, ACT)
+    names = ("action_value", "action", "reward", "chosen_action_value")
+    loss = DQNLoss(TensorDictModule(net, [("agents", "observation")], [("agents", "action_value")]))
+    loss.set_keys(**{name: ("agents", name) for name in names})
+    td = batch()
+    td["agents", "action"] = torch.randint(ACT, (B, N))
+    plain = DQNLoss(TensorDictModule(net, ["observation"], ["action_value"]))
+    total = 0
+    for agent in range(N):
+        one = td.clone()
+        for part in (one["agents"], one["next", "agents"]):
+            for name, entry in list(part.items()):
+                part[name] = entry[:, agent : agent + 1]
+        total = total + plain(single(one))["loss"] / N
+    torch.testing.assert_close(loss(td)["loss"], total)
+    assert td["td_error"].shape == (B,)

@@ -1,0 +1,92 @@
+"""The recipe ``maddpg``: deterministic policy gradient of groups of agents, in the loop of `off_policy`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModule, TensorDictSequential
+
+from rl.core.errors import SpecError
+from rl.core.interfaces import Env
+from rl.core.specs import Bounded
+from rl.modules import AdditiveGaussianModule, OrnsteinUhlenbeckProcessModule
+from rl.objectives import DDPGLoss
+from rl.trainers._build.networks import described
+from rl.trainers._build.team import GroupLosses
+from rl.trainers._run.run import TrainResult
+from rl.trainers.recipes.maddpg._config import MADDPG, MADDPGConfig
+from rl.trainers.recipes.multi_agent._networks import Group, described_groups, groups_of, inputs_of, layers_of
+from rl.trainers.recipes.off_policy._networks import Squashed
+from rl.trainers.recipes.off_policy._train import train_off_policy
+
+__all__ = ["maddpg_policy", "train_maddpg"]
+
+
+def train_maddpg(config: MADDPGConfig, **options: Any) -> TrainResult:
+    """Train groups of agents with multi-agent deep deterministic policy gradient.
+
+    Args:
+        config: what to train, and how.
+        options: ``out``, ``resume``, ``display`` and ``should_stop``, as for `train_dqn`.
+
+    Raises:
+        SpecError: if the environment has no groups of agents, or their actions are no bounded floats.
+    """
+    return train_off_policy(MADDPG, config, maddpg_policy, _loss, _noise, describe=described_groups, **options)
+
+
+def _groups(config: MADDPGConfig, env: Env) -> list[Group]:
+    """The groups, whose actions are bounded floats."""
+    groups = groups_of(env, config.recipe)
+    for group in groups:
+        spec = group.spec
+        finite = type(spec) is Bounded and bool((spec.low.isfinite() & spec.high.isfinite()).all())
+        if not finite or len(spec.shape) != 2 or spec.dtype not in (torch.float32, torch.float64):
+            raise SpecError(
+                f"maddpg trains vectors of bounded floats; {group.action} of {type(env).__name__} is {described(spec)}:"
+                " train discrete actions with mappo or qmix, or for mpe2 set --env-kwargs '{continuous_actions: true}'"
+            )
+    return groups
+
+
+def maddpg_policy(config: MADDPGConfig, env: Env) -> TensorDictSequential:
+    """The untrained policy of all groups: each agent reads its own observation.
+
+    Raises:
+        SpecError: if the environment has no groups of agents, or their actions are no bounded floats.
+    """
+    actors: list[TensorDictModule] = []
+    for group in _groups(config, env):
+        width = int(group.spec.shape[-1])
+        net = layers_of(config, group, width, centralized=False, activation=config.activation, gain=None)
+        actor = Squashed(net, group.spec.low, group.spec.high)
+        actors.append(inputs_of(env, group, actor, [group.action], config.device))
+    return TensorDictSequential(*actors)
+
+
+def _noise(config: MADDPGConfig, env: Env) -> TensorDictSequential:
+    noises: list[Any] = []
+    for group in _groups(config, env):
+        spec, key = group.spec, group.action
+        sigma = config.exploration_noise * float((spec.high - spec.low).max() / 2)
+        if config.noise == "ou":
+            noises.append(OrnsteinUhlenbeckProcessModule(spec, eps_end=1.0, sigma=sigma, action_key=key))
+        else:
+            noises.append(
+                AdditiveGaussianModule(spec, sigma_init=sigma, sigma_end=sigma, annealing_num_steps=1, action_key=key)
+            )
+    return TensorDictSequential(*noises).to(config.device)
+
+
+def _loss(config: MADDPGConfig, env: Env, policy: TensorDictSequential) -> GroupLosses:
+    losses: list[DDPGLoss] = []
+    for group, actor in zip(_groups(config, env), policy.module, strict=True):
+        width = int(group.spec.shape[-1])
+        net = layers_of(config, group, 1, centralized=True, activation=config.activation, gain=None, more=width)
+        value = group.key("state_action_value")
+        critic = inputs_of(env, group, net, [value], config.device, more=[group.action])
+        loss = DDPGLoss(actor, critic, gamma=config.gamma)
+        loss.set_keys(**group.loss_keys("state_action_value", "reward", "action"))
+        losses.append(loss)
+    return GroupLosses(losses)

@@ -1,0 +1,168 @@
+"""The recipe ``mappo``: proximal policy optimization of groups of agents, in the loop of `on_policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictSequential
+from torch import Tensor, nn
+
+from rl.core.interfaces import Env
+from rl.core.keys import NestedKey, leaf_keys
+from rl.modules import MaskedCategorical, ProbabilisticActor, RunningValueNorm
+from rl.objectives import MAPPOLoss, MultiAgentGAE
+from rl.trainers._build.actions import distribution_for
+from rl.trainers._build.memory import activation_of
+from rl.trainers._build.team import GroupLosses
+from rl.trainers._run.run import TrainResult
+from rl.trainers.recipes.mappo._config import MAPPO, MAPPOConfig
+from rl.trainers.recipes.multi_agent._networks import Group, described_groups, groups_of, inputs_of, layers_of
+from rl.trainers.recipes.on_policy._networks import with_scale
+from rl.trainers.recipes.on_policy._train import train_on_policy
+from rl.trainers.recipes.ppo._train import PPOLearner
+
+__all__ = ["mappo_policy", "train_mappo", "train_with"]
+
+
+def train_mappo(config: MAPPOConfig, **options: Any) -> TrainResult:
+    """Train groups of agents with proximal policy optimization and centralized critics.
+
+    Args:
+        config: what to train, and how.
+        options: ``out``, ``resume``, ``display`` and ``should_stop``, as for `train_ppo`.
+
+    Raises:
+        UnknownComponentError: if there is no such environment.
+        SpecError: if the environment has no groups of agents, or their actions do not fit.
+        RLError: if the run folder exists, or a loss is not finite.
+        CheckpointError: if there is nothing to resume.
+    """
+    return train_with(MAPPO, config, **options)
+
+
+def train_with(recipe: Any, config: MAPPOConfig, **options: Any) -> TrainResult:
+    """Train with the settings of `recipe`, which is ``mappo`` or ``ippo``."""
+    return train_on_policy(recipe, config, MAPPOLearner, networks=mappo_networks, describe=described_groups, **options)
+
+
+class _Estimates:
+    """The estimators of all groups, one after the other."""
+
+    def __init__(self, estimators: list[MultiAgentGAE]) -> None:
+        self._estimators = estimators
+        self.contract = _joined([one.contract for one in estimators])
+
+    def __call__(self, batch: TensorDictBase) -> TensorDictBase:
+        for one in self._estimators:
+            batch = one(batch)
+        return batch
+
+
+def _joined(contracts: list[Any]) -> Any:
+    from rl.core.contract import Contract
+
+    reads = {key.name: key for one in contracts for key in one.reads}
+    return Contract(tuple(reads.values()), tuple(key for one in contracts for key in one.writes))
+
+
+class MAPPOLearner(PPOLearner):
+    """Epochs of minibatches over the losses of all groups.
+
+    Args:
+        config: settings.
+        env: its groups.
+        actor: the actors of the groups in order.
+        critic: their critics.
+    """
+
+    def __init__(self, config: MAPPOConfig, env: Env, actor: Any, critic: Any) -> None:
+        self._groups = groups_of(env, config.recipe)
+        self._norms = [RunningValueNorm(1).to(config.device) if config.value_norm else None for _ in self._groups]
+        super().__init__(config, env, actor, critic)
+        norms = {f"value_norm_{group.name}": norm for group, norm in zip(self._groups, self._norms, strict=True)}
+        self.parts |= {name: norm for name, norm in norms.items() if norm is not None}
+        seen = leaf_keys(env.observation_spec)
+        self._keys += [group.key("mask") for group in self._groups if group.key("mask") in seen]
+
+    def _make_estimator(self, critic: Any) -> Any:
+        config, made = self._settings, []
+        for group, network, norm in zip(self._groups, critic.module, self._norms, strict=True):
+            one = MultiAgentGAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=network, value_norm=norm)
+            one.set_keys(**group.loss_keys())
+            made.append(one)
+        return _Estimates(made)
+
+    def _make_loss(self, actor: Any, critic: Any, **settings: Any) -> Any:
+        losses: list[MAPPOLoss] = []
+        for group, policy, network, norm in zip(self._groups, actor.module, critic.module, self._norms, strict=True):
+            loss = MAPPOLoss(policy, network, value_norm=norm, **settings)
+            loss.set_keys(**group.loss_keys())
+            losses.append(loss)
+        return GroupLosses(losses)
+
+    def _diagnostics(self, rows: Mapping[NestedKey, Tensor]) -> dict[str, float]:
+        shares: list[Tensor] = []
+        for group in self._groups:
+            target = rows[group.key("value_target")]
+            shares.append(1 - rows[group.key("advantage")].var() / target.var().clamp_min(1e-12))
+        return {"explained_variance": float(torch.stack(shares).mean())}
+
+
+def mappo_networks(config: MAPPOConfig, env: Env, recipe: str) -> tuple[TensorDictSequential, TensorDictSequential]:
+    """The untrained actors and critics of all groups.
+
+    The actor of a group reads its observations, and writes ``(group, "action")`` and ``(group, "action_log_prob")``;
+    the critic writes ``(group, "state_value")``.
+
+    Raises:
+        SpecError: if the environment has no groups, or an action of a kind that is not trained.
+    """
+    groups = groups_of(env, recipe)
+    gain = 1.0 if config.ortho_init else None
+    actors = [_actor(config, env, group, recipe) for group in groups]
+    critics = []
+    for group in groups:
+        net = layers_of(
+            config, group, 1, centralized=config.centralized_critic, activation=activation_of(config), gain=gain
+        )
+        critics.append(inputs_of(env, group, net, [group.key("state_value")], config.device))
+    return TensorDictSequential(*actors), TensorDictSequential(*critics)
+
+
+def _actor(config: MAPPOConfig, env: Env, group: Group, recipe: str) -> ProbabilisticActor:
+    action = distribution_for(group.action, group.spec[0], type(env).__name__, recipe)
+    gain = 0.01 if config.ortho_init else None
+
+    def make(out_features: int, last_gain: float | None) -> nn.Module:
+        return layers_of(
+            config, group, out_features, centralized=False, activation=activation_of(config), gain=last_gain
+        )
+
+    scaled = len(action.params) == 2
+    net = with_scale(config, make, action, gain)() if scaled else make(action.width, gain)
+    params = [group.key(name) for name in action.params]
+    kind, reads = action.kind, dict(zip(action.params, params, strict=True))
+    if group.masks_actions:
+        kind, reads = MaskedCategorical, {**reads, "mask": group.key("action_mask")}
+    return ProbabilisticActor(
+        inputs_of(env, group, net, params, config.device),
+        in_keys=reads if group.masks_actions else params,
+        out_keys=[group.action],
+        spec=group.spec,
+        distribution_class=kind,
+        distribution_kwargs=action.kwargs,
+        return_log_prob=True,
+        log_prob_key=group.key("action_log_prob"),
+    )
+
+
+def mappo_policy(config: MAPPOConfig, env: Env) -> TensorDictSequential:
+    """The untrained policy of all groups.
+
+    Raises:
+        SpecError: if the environment has no groups, or an action of a kind that is not trained.
+    """
+    return mappo_networks(config, env, config.recipe)[0]

@@ -1,0 +1,1 @@
+"""What the recipes of several agents share: settings, networks of groups."""

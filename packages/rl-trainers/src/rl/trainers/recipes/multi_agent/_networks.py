@@ -1,0 +1,205 @@
+"""Groups of agents of an environment, and networks for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+
+from rl.core.errors import SpecError
+from rl.core.interfaces import Env
+from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys
+from rl.modules import MultiAgentMLP, orthogonal_init
+from rl.trainers._build.networks import ACTIVATIONS
+
+__all__ = ["Group", "described_groups", "groups_of", "inputs_of", "layers_of", "one_group"]
+
+_NO_INPUT = ("action_mask", "mask", "info")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of agents of an environment.
+
+    Args:
+        name: of the group.
+        n_agents: number of agents.
+        observations: keys that the agents read, and the width of each.
+        action: key of the action.
+        spec: of the actions of all agents, ``[n_agents, ...]``.
+        masks_actions: the environment writes ``(name, "action_mask")``.
+        own_flags: the environment writes done flags of each agent.
+    """
+
+    name: str
+    n_agents: int
+    observations: dict[NestedKey, int]
+    action: NestedKey
+    spec: Any
+    masks_actions: bool
+    own_flags: bool
+
+    @property
+    def width(self) -> int:
+        """Width of the input of one agent."""
+        return sum(self.observations.values())
+
+    def key(self, name: str) -> tuple[str, str]:
+        """Key of an entry of the group."""
+        return (self.name, name)
+
+    def loss_keys(self, *names: str) -> dict[str, Any]:
+        """`set_keys` of a loss: entries `names` of the group, and its done flags if it has some."""
+        flags = ("done", "terminated") if self.own_flags else ()
+        return {name: self.key(name) for name in (*names, *flags)}
+
+
+def groups_of(env: Env, recipe: str) -> list[Group]:
+    """The groups of an environment.
+
+    Raises:
+        SpecError: if an action is in no group, a group has several, or its entries have no dimension of agents.
+    """
+    batch, found = len(env.batch_size), []
+    actions, flags = leaf_keys(env.full_action_spec), leaf_keys(env.full_done_spec)
+    for key in actions:
+        path = as_tuple(key)
+        if len(path) != 2:  # group and entry
+            raise SpecError(
+                f"{recipe} trains groups of agents with one action each, under (group, 'action'); {type(env).__name__}"
+                f" has {', '.join(map(key_str, actions))}: train one agent with ppo, dqn or sac"
+            )
+        name = path[0]
+        rewards = env.full_reward_spec.get((name, "reward"), None)
+        if rewards is None or len(rewards.shape) != batch + 2:
+            raise SpecError(
+                f"{recipe} needs rewards ({name!r}, 'reward') of shape [*B, n_agents, 1], {type(env).__name__} has"
+                f" {None if rewards is None else list(rewards.shape)}: leave group_map out of --env-kwargs"
+            )
+        first = (0,) * batch
+        spec: Any = env.full_action_spec[key]
+        found.append(
+            Group(
+                name=name,
+                n_agents=int(rewards.shape[batch]),
+                observations=_observations(env, name, batch, recipe),
+                action=key,
+                spec=spec[first] if first else spec,
+                masks_actions=(name, "action_mask") in leaf_keys(env.observation_spec),
+                own_flags=(name, "done") in flags,
+            )
+        )
+    return found
+
+
+def _observations(env: Env, name: str, batch: int, recipe: str) -> dict[NestedKey, int]:
+    widths: dict[NestedKey, int] = {}
+    for key in leaf_keys(env.observation_spec):
+        path = as_tuple(key)
+        if path[0] == name and len(path) > 1 and path[1] not in _NO_INPUT:
+            spec = env.observation_spec[key]
+            widths[key] = math.prod(spec.shape[batch + 1 :])
+    if not widths:
+        raise SpecError(f"{recipe}: {type(env).__name__} has no observation in the group {name!r}")
+    return widths
+
+
+def one_group(env: Env, recipe: str) -> Group:
+    """The only group of an environment.
+
+    Raises:
+        SpecError: if there are several.
+    """
+    groups = groups_of(env, recipe)
+    if len(groups) > 1:
+        listed = ", ".join(group.name for group in groups)
+        raise SpecError(
+            f"{recipe} trains one team, and {type(env).__name__} has the groups {listed}: train them with mappo, ippo"
+            " or maddpg"
+        )
+    return groups[0]
+
+
+def described_groups(env: Env, recipe: str) -> str:
+    """A line that states what the agents of each group read."""
+    parts = [
+        f"{group.name!r}: agents {group.n_agents}, each reads {group.width} numbers" for group in groups_of(env, recipe)
+    ]
+    return "; ".join(parts)
+
+
+class _Joined(nn.Module):
+    """Entries ``[*B, n_agents, ...]`` as one vector of float32 for each agent, before a network.
+
+    Args:
+        net: the network.
+        dims: number of dimensions of each entry of one agent.
+    """
+
+    def __init__(self, net: nn.Module, dims: Sequence[int]) -> None:
+        super().__init__()
+        self.net, self.dims = net, list(dims)
+
+    def forward(self, *entries: Tensor) -> Any:
+        flat = [
+            one.unsqueeze(-1) if dims == 0 else one.flatten(-dims) if dims > 1 else one
+            for one, dims in zip(entries, self.dims, strict=True)
+        ]
+        return self.net((flat[0] if len(flat) == 1 else torch.cat(flat, -1)).float())
+
+
+def layers_of(
+    config: Any,
+    group: Group,
+    out_features: int,
+    *,
+    centralized: bool,
+    activation: str,
+    gain: float | None,
+    more: int = 0,
+) -> nn.Module:
+    """The multi-layer perceptron of a group that `config` describes.
+
+    Args:
+        config: has `hidden` and `share_params`.
+        group: the group.
+        out_features: width of the output of one agent.
+        centralized: whether each output depends on the inputs of all agents.
+        activation: a key of `ACTIVATIONS`.
+        gain: scale of the last layer's orthogonal initial weights; torch's initial weights if None.
+        more: width of further inputs of one agent.
+    """
+    net = MultiAgentMLP(
+        group.width + more,
+        out_features,
+        group.n_agents,
+        centralized=centralized,
+        share_params=config.share_params,
+        num_cells=list(config.hidden),
+        activation_class=ACTIVATIONS[activation],
+    )
+    return net if gain is None else orthogonal_init(net, math.sqrt(2), gain)
+
+
+def inputs_of(
+    env: Env, group: Group, net: nn.Module, out_keys: Sequence[NestedKey], device: str, more: Sequence[NestedKey] = ()
+) -> TensorDictModule:
+    """A network that reads the observations of a group.
+
+    Args:
+        env: for their shapes.
+        group: the group.
+        net: from ``[*B, n_agents, width]``.
+        out_keys: what it writes.
+        device: where it is.
+        more: further entries that it reads, vectors of each agent.
+    """
+    batch = len(env.batch_size)
+    dims = [len(env.observation_spec[key].shape) - batch - 1 for key in group.observations]
+    joined = _Joined(net, [*dims, *[1] * len(more)])
+    return TensorDictModule(joined.to(device), in_keys=[*group.observations, *more], out_keys=list(out_keys))

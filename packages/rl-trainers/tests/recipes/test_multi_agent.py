@@ -1,0 +1,121 @@
+"""The recipes of several agents learn, resume exactly, and refuse what they cannot train."""
+
+import pytest
+import torch
+from rl_trainers_test_envs import TeamEnv
+
+from rl.core.errors import SpecError
+from rl.core.testing import check_env, check_recipe
+from rl.trainers import evaluate, load_checkpoint, make_env
+from rl.trainers.recipes.ippo._config import IPPO
+from rl.trainers.recipes.iql_ma._config import IQL_MA
+from rl.trainers.recipes.maddpg._config import MADDPG
+from rl.trainers.recipes.mappo._config import MAPPO
+from rl.trainers.recipes.qmix._config import QMIX
+from rl.trainers.recipes.vdn._config import VDN
+
+RECIPES = {recipe.name: recipe for recipe in (MAPPO, IPPO, QMIX, VDN, IQL_MA, MADDPG)}
+ON, Q = {"mappo", "ippo"}, {"qmix", "vdn", "iql-ma"}
+
+
+def config_of(name, env_kwargs=None, **changes):
+    settings = {
+        "env": "test/team",
+        "env_kwargs": {"floats": name == "maddpg", **({"groups": ["pair"]} if name in Q else {}), **(env_kwargs or {})},
+        "num_envs": 8,
+        "total_frames": 512,
+        "frames_per_batch": 128,
+        "minibatch_size": 64,
+        "hidden": (16,),
+        "learning_rate": 0.01,
+        "eval_every": 4096,
+        "eval_episodes": 2,
+        "final_eval_episodes": 2,
+        "log_every": 128,
+        "loggers": ("csv",),
+    }
+    if name not in ON:
+        settings |= {"updates_per_step": 0.25, "learning_starts": 128, "buffer_size": 2048}
+    if name in Q:
+        settings |= {"epsilon_frames": 1024, "target_tau": 0.1, "gamma": 0.5}
+    if name == "maddpg":
+        settings |= {"gamma": 0.5, "target_tau": 0.1, "exploration_noise": 0.5}
+    return RECIPES[name].config(**{**settings, **changes})
+
+
+def train(name, config, **options):
+    return RECIPES[name].load_train()(config, display="none", **options)
+
+
+def test_the_environment_of_these_tests_conforms():
+    check_env(lambda: TeamEnv(3))
+    check_env(lambda: TeamEnv(3, leaves=True))
+
+
+@pytest.mark.parametrize("share_params", [True, False])
+@pytest.mark.parametrize("name", RECIPES)
+def test_they_learn(name, share_params, tmp_path):
+    config = config_of(name, total_frames=6144, share_params=share_params)
+    assert train(name, config, out=tmp_path / "run").eval_return_mean > 7.5
+    assert float(evaluate(tmp_path / "run", episodes=2).mean()) > 7.5
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
+    config = config_of(name, **({"value_norm": True} if name == "mappo" else {}))
+    whole = train(name, config, out=tmp_path / "whole")
+    train(name, config, out=tmp_path / "half", should_stop=lambda frames: frames >= 256)
+    resumed = train(name, config, resume=tmp_path / "half")
+    assert resumed.eval_return_mean == whole.eval_return_mean
+    one, two = (load_checkpoint(tmp_path / run / "checkpoints" / "last.safetensors") for run in ("whole", "half"))
+    for key, value in one["policy"].items():
+        assert torch.equal(value, two["policy"][key]), key
+
+
+@pytest.mark.parametrize("name", ["mappo", "qmix"])
+def test_agents_that_leave_are_trained_until_then(name, tmp_path):
+    config = config_of(name, {"leaves": True, "groups": ["pair"]}, total_frames=6144)
+    assert train(name, config, out=tmp_path / "run").eval_return_mean > 5.6  # of 8 + 4 halved
+
+
+def test_the_return_is_that_of_a_group():
+    env = make_env("test/team", 4, seed=0, team="single")
+    data = env.rollout(8, break_when_any_done=False)
+    torch.testing.assert_close(data["next", "reward"], data["next", "single", "reward"][..., 0, :])
+    both = make_env("test/team", 4, seed=0, team="").rollout(8, break_when_any_done=False)
+    every = torch.cat([both["next", name, "reward"] for name in ("pair", "single")], -2)
+    torch.testing.assert_close(both["next", "reward"], every.mean(-2))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "match"),
+    [
+        ("qmix", {"env_kwargs": {"groups": ["pair", "single"]}}, "trains one team, and .* has the groups pair, single"),
+        ("qmix", {"env_kwargs": {"floats": True}}, "qmix trains discrete actions"),
+        ("maddpg", {"env_kwargs": {"floats": False}}, "maddpg trains vectors of bounded floats"),
+        ("ippo", {"report_group": "wolves"}, "is no group; the environment has pair, single"),
+    ],
+)
+def test_other_environments_are_refused(name, changes, match, tmp_path):
+    with pytest.raises(SpecError, match=match):
+        train(name, config_of(name, **changes), out=tmp_path / "run")
+
+
+def test_environments_of_one_agent_are_refused(tmp_path):
+    config = MAPPO.config(env="test/guess", num_envs=4, frames_per_batch=64, minibatch_size=32)
+    with pytest.raises(SpecError, match="trains groups of agents with one action each"):
+        train("mappo", config, out=tmp_path / "run")
+
+
+def test_settings_of_one_agent_are_refused():
+    with pytest.raises(SpecError, match="normalize_observation must be left out with mappo"):
+        config_of("mappo", normalize_observation=True)
+    with pytest.raises(SpecError, match="dueling must be false with vdn"):
+        config_of("vdn", dueling=True)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_conforms(name):
+    pytest.importorskip("vmas")
+    pytest.importorskip("mpe2")
+    assert check_recipe(RECIPES[name]).not_exercised == ["training: call `train` in a test of its own"]
