@@ -26,6 +26,7 @@ def test_every_component_resolves():
     found = [one for one in objectives.rl_components() if one.kind in ("loss", "estimator")]
     losses = ["ppo", "ppo-clip", "a2c", "reinforce", "dqn", "ppo-kl", "impala", "rnd", "c51", "qr-dqn"]
     losses += ["ddpg", "td3", "sac", "discrete-sac", "redq", "tqc", "crossq", "mappo", "ippo", "qmixer"]
+    losses += ["bc", "td3-bc", "iql", "discrete-iql", "cql", "discrete-cql"]
     assert sorted(one.name for one in found) == sorted(
         [*losses, "gae", "multi-agent-gae", "td0", "td1", "td-lambda", "vtrace"]
     )

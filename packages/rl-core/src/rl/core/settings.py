@@ -27,12 +27,14 @@ class Settings:
             makes their absence an error.
         debug: ``RL_DEBUG``: commands show tracebacks.
         profiling: ``RL_PROFILING``: named ranges in traces; see `rl.core.set_profiling_enabled`.
+        datasets: ``RL_DATASETS``: folder in which data sets are prepared; ``~/.cache/rl/datasets`` if empty.
     """
 
     plugins_disable: tuple[str, ...] = ()
     native: Literal["auto", "off", "require"] = "auto"
     debug: bool = False
     profiling: bool = False
+    datasets: str = ""
 
 
 def normalized(name: str) -> str:
@@ -77,4 +79,5 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         native=native,
         debug=_flag("RL_DEBUG", env.get("RL_DEBUG", "")),
         profiling=_flag("RL_PROFILING", env.get("RL_PROFILING", "")),
+        datasets=env.get("RL_DATASETS", ""),
     )

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from rl.objectives.losses.actor_critic._tqc import TQCLoss
     from rl.objectives.losses.multi_agent._mappo import IPPOLoss, MAPPOLoss
     from rl.objectives.losses.multi_agent._qmixer import QMixerLoss
+    from rl.objectives.losses.offline._bc import BCLoss
+    from rl.objectives.losses.offline._cql import CQLLoss, DiscreteCQLLoss
+    from rl.objectives.losses.offline._iql import DiscreteIQLLoss, IQLLoss
+    from rl.objectives.losses.offline._td3_bc import TD3BCLoss
     from rl.objectives.losses.policy_gradient._a2c import A2CLoss
     from rl.objectives.losses.policy_gradient._impala import ImpalaLoss
     from rl.objectives.losses.policy_gradient._kl_pen_ppo import KLPENPPOLoss
@@ -37,14 +41,19 @@ if TYPE_CHECKING:
 __all__ = [
     "GAE",
     "A2CLoss",
+    "BCLoss",
+    "CQLLoss",
     "ClipPPOLoss",
     "CrossQLoss",
     "DDPGLoss",
     "DQNLoss",
+    "DiscreteCQLLoss",
+    "DiscreteIQLLoss",
     "DiscreteSACLoss",
     "DistributionalDQNLoss",
     "HardUpdate",
     "IPPOLoss",
+    "IQLLoss",
     "ImpalaLoss",
     "KLPENPPOLoss",
     "LossModule",
@@ -60,6 +69,7 @@ __all__ = [
     "SoftUpdate",
     "TD0Estimator",
     "TD1Estimator",
+    "TD3BCLoss",
     "TD3Loss",
     "TDLambdaEstimator",
     "TQCLoss",
@@ -76,6 +86,10 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.objectives.losses.offline._bc": ["BCLoss"],
+        "rl.objectives.losses.offline._cql": ["CQLLoss", "DiscreteCQLLoss"],
+        "rl.objectives.losses.offline._iql": ["DiscreteIQLLoss", "IQLLoss"],
+        "rl.objectives.losses.offline._td3_bc": ["TD3BCLoss"],
         "rl.objectives.losses.multi_agent._mappo": ["IPPOLoss", "MAPPOLoss"],
         "rl.objectives.losses.multi_agent._qmixer": ["QMixerLoss"],
         "rl.objectives.estimators._multi_agent_gae": ["MultiAgentGAE"],

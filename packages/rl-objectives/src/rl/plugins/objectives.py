@@ -37,6 +37,12 @@ def rl_components() -> Iterator[Component]:
         ("mappo", "MAPPOLoss", "Proximal policy optimization of agents with a centralized critic."),
         ("ippo", "IPPOLoss", "Proximal policy optimization of independent agents."),
         ("qmixer", "QMixerLoss", "Q-learning of a team through a mixer of the agents' values: QMIX, VDN."),
+        ("bc", "BCLoss", "Behaviour cloning."),
+        ("td3-bc", "TD3BCLoss", "TD3 with behaviour cloning, for a data set."),
+        ("iql", "IQLLoss", "Implicit Q-learning, for a data set."),
+        ("discrete-iql", "DiscreteIQLLoss", "Implicit Q-learning for discrete actions."),
+        ("cql", "CQLLoss", "Conservative Q-learning, for a data set."),
+        ("discrete-cql", "DiscreteCQLLoss", "Conservative Q-learning for discrete actions."),
         ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )
     for name, attribute, summary in losses:

@@ -142,6 +142,30 @@ def rl_components() -> Iterator[Component]:
         summary="Deterministic policy gradient of groups of agents: bounded continuous actions.",
     )
     yield Component(
+        kind="recipe",
+        name="bc",
+        target="rl.trainers.recipes.bc._config:BC",
+        summary="Behaviour cloning from a data set.",
+    )
+    yield Component(
+        kind="recipe",
+        name="td3-bc",
+        target="rl.trainers.recipes.td3_bc._config:TD3_BC",
+        summary="TD3 with behaviour cloning from a data set: bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="iql",
+        target="rl.trainers.recipes.iql._config:IQL",
+        summary="Implicit Q-learning from a data set: bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="cql",
+        target="rl.trainers.recipes.cql._config:CQL",
+        summary="Conservative Q-learning from a data set: bounded continuous actions.",
+    )
+    yield Component(
         kind="logger",
         name="csv",
         target="rl.trainers.loggers._loggers:CSVLogger",
@@ -157,9 +181,10 @@ def rl_components() -> Iterator[Component]:
 
 @hookimpl
 def rl_commands() -> Iterator[Command]:
-    """``rl train``, ``rl eval``, ``rl plot``, ``rl presets`` and ``rl benchmark``."""
+    """``rl train``, ``rl eval``, ``rl plot``, ``rl presets``, ``rl benchmark`` and ``rl dataset``."""
     yield Command(name="train", target="rl.trainers.cli:train", summary="Train an agent.")
     yield Command(name="eval", target="rl.trainers.cli:evaluate", summary="Evaluate a trained agent.")
     yield Command(name="plot", target="rl.trainers.cli:plot", summary="Draw a run's learning curve again.")
     yield Command(name="presets", target="rl.trainers.cli:presets", summary="List settings for environments.")
     yield Command(name="benchmark", target="rl.trainers.cli:benchmark", summary="Train a list of cases; make a table.")
+    yield Command(name="dataset", target="rl.trainers.cli:dataset", summary="Record or describe a data set.")

@@ -1,4 +1,4 @@
-"""The commands ``rl train``, ``rl eval``, ``rl plot``, ``rl presets`` and ``rl benchmark``."""
+"""The commands ``rl train``, ``rl eval``, ``rl plot``, ``rl presets``, ``rl benchmark`` and ``rl dataset``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rl.trainers._report.display import DisplayMode
 from rl.trainers._run.signals import SavedInterrupt
 from rl.trainers._storage.folder import RunFolder
 
-__all__ = ["benchmark", "evaluate", "plot", "presets", "train"]
+__all__ = ["benchmark", "dataset", "evaluate", "plot", "presets", "train"]
 
 
 def train(argv: Sequence[str]) -> int:
@@ -75,6 +75,48 @@ def _search_current_folder() -> None:
     """Let modules of the current folder be imported, as `python` does: the command itself lies elsewhere."""
     if not sys.flags.safe_path and not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, "")
+
+
+def dataset(argv: Sequence[str]) -> int:
+    """Run ``rl dataset record RUN NAME`` or ``rl dataset info NAME``.
+
+    Returns:
+        The exit status: 0.
+
+    Raises:
+        RLError: if there is no such run or data set, or it cannot be written.
+    """
+    parser = argparse.ArgumentParser(
+        "rl dataset", description="Record data sets of trained policies, and describe them."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    record = commands.add_parser("record", help="play episodes with the policy of a run, and write a Minari data set")
+    record.add_argument("run", metavar="RUN", help="run folder")
+    record.add_argument("name", metavar="NAME", help="id of the data set, as in pendulum/medium-v0")
+    record.add_argument("--frames", type=int, default=100_000, metavar="N", help="steps at least (default: 100000)")
+    record.add_argument("--random", type=float, default=0.0, metavar="P", help="share of random actions (default: 0)")
+    record.add_argument("--checkpoint", choices=("best", "last"), default="best")
+    record.add_argument("--seed", type=int, default=0, metavar="N")
+    info = commands.add_parser("info", help="steps, episodes, returns and entries of a data set")
+    info.add_argument("name", metavar="NAME", help="SOURCE:NAME, or the id of a Minari data set")
+    options = parser.parse_args(list(argv))
+    from rl.trainers._command.dataset import described_dataset, record_dataset
+
+    if options.command == "info":
+        sys.stdout.write(described_dataset(options.name))
+        return 0
+    if options.frames < 1 or not 0 <= options.random <= 1:
+        parser.error("--frames is above 0, and --random in [0, 1]")
+    line = record_dataset(
+        options.run,
+        options.name,
+        frames=options.frames,
+        random=options.random,
+        checkpoint=options.checkpoint,
+        seed=options.seed,
+    )
+    sys.stdout.write(f"{line}\n")
+    return 0
 
 
 def plot(argv: Sequence[str]) -> int:

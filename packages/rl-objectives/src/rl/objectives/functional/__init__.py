@@ -23,6 +23,7 @@ from rl.objectives.functional._actor_critic import (
 from rl.objectives.functional._distillation import ReturnScale, distillation_error, scale_by_returns
 from rl.objectives.functional._distributional import categorical_divergence, project_distribution, quantile_huber
 from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
+from rl.objectives.functional._offline import advantage_weight, conservative_gap, expectile_loss
 from rl.objectives.functional._policy_gradient import (
     adapted_penalty,
     clipped_surrogate,
@@ -50,11 +51,14 @@ from rl.objectives.functional._vtrace import vtrace_advantage_estimate
 __all__ = [
     "ReturnScale",
     "adapted_penalty",
+    "advantage_weight",
     "categorical_divergence",
     "clipped_surrogate",
+    "conservative_gap",
     "distance",
     "distillation_error",
     "expected_soft_value",
+    "expectile_loss",
     "generalized_advantage_estimate",
     "greedy_value",
     "penalized_surrogate",

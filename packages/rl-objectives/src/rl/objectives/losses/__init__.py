@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from rl.objectives.losses.actor_critic._tqc import TQCLoss
     from rl.objectives.losses.multi_agent._mappo import IPPOLoss, MAPPOLoss
     from rl.objectives.losses.multi_agent._qmixer import QMixerLoss
+    from rl.objectives.losses.offline._bc import BCLoss
+    from rl.objectives.losses.offline._cql import CQLLoss, DiscreteCQLLoss
+    from rl.objectives.losses.offline._iql import DiscreteIQLLoss, IQLLoss
+    from rl.objectives.losses.offline._td3_bc import TD3BCLoss
     from rl.objectives.losses.policy_gradient._a2c import A2CLoss
     from rl.objectives.losses.policy_gradient._impala import ImpalaLoss
     from rl.objectives.losses.policy_gradient._kl_pen_ppo import KLPENPPOLoss
@@ -27,13 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "A2CLoss",
+    "BCLoss",
+    "CQLLoss",
     "ClipPPOLoss",
     "CrossQLoss",
     "DDPGLoss",
     "DQNLoss",
+    "DiscreteCQLLoss",
+    "DiscreteIQLLoss",
     "DiscreteSACLoss",
     "DistributionalDQNLoss",
     "IPPOLoss",
+    "IQLLoss",
     "ImpalaLoss",
     "KLPENPPOLoss",
     "LossModule",
@@ -45,6 +54,7 @@ __all__ = [
     "RNDLoss",
     "ReinforceLoss",
     "SACLoss",
+    "TD3BCLoss",
     "TD3Loss",
     "TQCLoss",
 ]
@@ -52,6 +62,10 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.objectives.losses.offline._bc": ["BCLoss"],
+        "rl.objectives.losses.offline._cql": ["CQLLoss", "DiscreteCQLLoss"],
+        "rl.objectives.losses.offline._iql": ["DiscreteIQLLoss", "IQLLoss"],
+        "rl.objectives.losses.offline._td3_bc": ["TD3BCLoss"],
         "rl.objectives.losses.multi_agent._mappo": ["IPPOLoss", "MAPPOLoss"],
         "rl.objectives.losses.multi_agent._qmixer": ["QMixerLoss"],
         "rl.objectives.losses.policy_gradient._a2c": ["A2CLoss"],

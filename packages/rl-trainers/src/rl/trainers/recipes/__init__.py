@@ -8,8 +8,12 @@ if TYPE_CHECKING:
     from rl.trainers._config.recipe import Recipe
     from rl.trainers.recipes.a2c._config import A2CConfig
     from rl.trainers.recipes.a2c._train import train_a2c
+    from rl.trainers.recipes.bc._config import BCConfig
+    from rl.trainers.recipes.bc._train import train_bc
     from rl.trainers.recipes.c51._config import C51Config
     from rl.trainers.recipes.c51._train import train_c51
+    from rl.trainers.recipes.cql._config import CQLConfig
+    from rl.trainers.recipes.cql._train import train_cql
     from rl.trainers.recipes.crossq._config import CrossQConfig
     from rl.trainers.recipes.crossq._train import train_crossq
     from rl.trainers.recipes.ddpg._config import DDPGConfig
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from rl.trainers.recipes.impala._train import train_impala
     from rl.trainers.recipes.ippo._config import IPPOConfig
     from rl.trainers.recipes.ippo._train import train_ippo
+    from rl.trainers.recipes.iql._config import IQLConfig
+    from rl.trainers.recipes.iql._train import train_iql
     from rl.trainers.recipes.iql_ma._config import IQLMAConfig
     from rl.trainers.recipes.iql_ma._train import train_iql_ma
     from rl.trainers.recipes.maddpg._config import MADDPGConfig
@@ -46,6 +52,8 @@ if TYPE_CHECKING:
     from rl.trainers.recipes.sac._train import train_sac
     from rl.trainers.recipes.td3._config import TD3Config
     from rl.trainers.recipes.td3._train import train_td3
+    from rl.trainers.recipes.td3_bc._config import TD3BCConfig
+    from rl.trainers.recipes.td3_bc._train import train_td3_bc
     from rl.trainers.recipes.tqc._config import TQCConfig
     from rl.trainers.recipes.tqc._train import train_tqc
     from rl.trainers.recipes.vdn._config import VDNConfig
@@ -53,12 +61,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "A2CConfig",
+    "BCConfig",
     "C51Config",
+    "CQLConfig",
     "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
     "DiscreteSACConfig",
     "IPPOConfig",
+    "IQLConfig",
     "IQLMAConfig",
     "ImpalaConfig",
     "MADDPGConfig",
@@ -72,17 +83,21 @@ __all__ = [
     "Recipe",
     "ReinforceConfig",
     "SACConfig",
+    "TD3BCConfig",
     "TD3Config",
     "TQCConfig",
     "VDNConfig",
     "train_a2c",
+    "train_bc",
     "train_c51",
+    "train_cql",
     "train_crossq",
     "train_ddpg",
     "train_discrete_sac",
     "train_dqn",
     "train_impala",
     "train_ippo",
+    "train_iql",
     "train_iql_ma",
     "train_maddpg",
     "train_mappo",
@@ -95,6 +110,7 @@ __all__ = [
     "train_reinforce",
     "train_sac",
     "train_td3",
+    "train_td3_bc",
     "train_tqc",
     "train_vdn",
 ]
@@ -102,6 +118,14 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.trainers.recipes.bc._config": ["BCConfig"],
+        "rl.trainers.recipes.bc._train": ["train_bc"],
+        "rl.trainers.recipes.cql._config": ["CQLConfig"],
+        "rl.trainers.recipes.cql._train": ["train_cql"],
+        "rl.trainers.recipes.iql._config": ["IQLConfig"],
+        "rl.trainers.recipes.iql._train": ["train_iql"],
+        "rl.trainers.recipes.td3_bc._config": ["TD3BCConfig"],
+        "rl.trainers.recipes.td3_bc._train": ["train_td3_bc"],
         "rl.trainers.recipes.ippo._config": ["IPPOConfig"],
         "rl.trainers.recipes.ippo._train": ["train_ippo"],
         "rl.trainers.recipes.iql_ma._config": ["IQLMAConfig"],

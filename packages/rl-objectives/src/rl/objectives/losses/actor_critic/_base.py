@@ -35,7 +35,7 @@ from rl.objectives.functional._regression import check_distance, distance, reduc
 from rl.objectives.losses._base import Entries, LossModule
 from rl.objectives.targets._target_networks import make_target
 
-__all__ = ["Batch", "OffPolicyLoss", "sampled"]
+__all__ = ["Batch", "OffPolicyLoss", "chosen_values", "sampled"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,24 @@ def sampled(dist: Distribution, owner: str) -> tuple[Any, Tensor]:
         action = dist.rsample()
         log_prob = dist.log_prob(action)
     return action, joint(log_prob)
+
+
+def chosen_values(values: Tensor, action: Tensor, key: NestedKey, owner: str) -> Tensor:
+    """Values of the actions that were taken, ``[k, *B, 1]``, of those of all actions ``[k, *B, n]``.
+
+    Raises:
+        ShapeError: if actions are neither one-hot ``[*B, n]`` nor integers ``[*B]``.
+    """
+    if action.shape == values.shape[1:]:
+        index = action.long().argmax(-1, keepdim=True)
+    elif action.shape == values.shape[1:-1]:
+        index = action.long().unsqueeze(-1)
+    else:
+        raise ShapeError(
+            f"{owner} got {key_str(key)} of shape {tuple(action.shape)} for action values of shape"
+            f" {tuple(values.shape[1:])}: one-hot actions have that shape, integers lack its last one"
+        )
+    return values.gather(-1, index.expand(values.shape[0], *index.shape))
 
 
 class OffPolicyLoss(LossModule):

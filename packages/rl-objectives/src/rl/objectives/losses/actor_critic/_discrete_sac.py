@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from rl.core.errors import ShapeError, SpecError
-from rl.core.keys import NestedKey, key_str
+from rl.core.errors import SpecError
+from rl.core.keys import NestedKey
 from rl.objectives import _foreign
 from rl.objectives._batch.mask import mean_of
 from rl.objectives.functional import expected_soft_value
 from rl.objectives.functional._regression import reduce
-from rl.objectives.losses.actor_critic._base import Batch
+from rl.objectives.losses.actor_critic._base import Batch, chosen_values
 from rl.objectives.losses.actor_critic._soft_loss import SoftLoss
 
 __all__ = ["DiscreteSACLoss"]
@@ -122,17 +122,8 @@ class DiscreteSACLoss(SoftLoss):
 
     def _predicted(self, batch: Batch) -> Tensor:
         (values,) = self._critic_call(batch.entries, batch.size)
-        action = batch.entries[self._keys["action"]]
-        if action.shape == values.shape[1:]:
-            index = action.long().argmax(-1, keepdim=True)
-        elif action.shape == values.shape[1:-1]:
-            index = action.long().unsqueeze(-1)
-        else:
-            raise ShapeError(
-                f"DiscreteSACLoss got {key_str(self._keys['action'])} of shape {tuple(action.shape)} for action values"
-                f" of shape {tuple(values.shape[1:])}: one-hot actions have that shape, integers lack its last one"
-            )
-        return values.gather(-1, index.expand(values.shape[0], *index.shape))
+        key = self._keys["action"]
+        return chosen_values(values, batch.entries[key], key, type(self).__name__)
 
     def _next_value(self, batch: Batch) -> Tensor:
         log_probs = self._log_probs(self._policy(batch.after, batch.size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -21,7 +21,6 @@ from rl.objectives.targets._target_networks import make_target
 __all__ = ["SACLoss"]
 
 
-@final
 @_foreign.sac_loss
 class SACLoss(SoftLoss):
     """Soft actor-critic, with an automatic temperature, and optionally with a value network.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss
 __all__ = ["TD3Loss"]
 
 
-@final
 @_foreign.off_policy_loss
 class TD3Loss(OffPolicyLoss):
     """Twin delayed deep deterministic policy gradient: two critics, and noise on the target policy.

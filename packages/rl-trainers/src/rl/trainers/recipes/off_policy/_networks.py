@@ -39,14 +39,14 @@ def bounded_action(config: OffPolicyConfig, env: Env) -> tuple[NestedKey, Any]:
 
 
 class _Gaussian(nn.Module):
-    """Mean and standard deviation from a network, whose logarithm is clamped."""
+    """Mean and standard deviation from a network, whose logarithm is clamped; both of the action's dtype."""
 
-    def __init__(self, body: nn.Module) -> None:
+    def __init__(self, body: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
-        self.body = body
+        self.body, self.dtype = body, dtype
 
     def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
-        loc, log_scale = self.body(*observations).chunk(2, -1)
+        loc, log_scale = self.body(*observations).to(self.dtype).chunk(2, -1)
         return loc, log_scale.clamp(LEAST, MOST).exp()
 
 
@@ -89,7 +89,7 @@ def gaussian_actor(config: OffPolicyConfig, env: Env, **settings: Any) -> Probab
         SpecError: if the environment's action is no vector of bounded floats.
     """
     key, spec = bounded_action(config, env)
-    net = _Gaussian(body(config, env, out_features=2 * spec.shape[0], **settings)).to(config.device)
+    net = _Gaussian(body(config, env, out_features=2 * spec.shape[0], **settings), spec.dtype).to(config.device)
     params: list[Any] = ["loc", "scale"]
     return ProbabilisticActor(
         TensorDictModule(net, in_keys=list(observations_of(env)), out_keys=params),

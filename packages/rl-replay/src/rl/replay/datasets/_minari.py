@@ -1,0 +1,99 @@
+"""Data sets of Minari."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rl.core.errors import MissingExtraError, RLError
+from rl.core.keys import NestedKey, unwrap
+from rl.replay.datasets._base import DatasetBuffer, default_root
+
+__all__ = ["MinariExperienceReplay"]
+
+
+@final
+class MinariExperienceReplay(DatasetBuffer):
+    """A data set of Minari as a replay buffer; see `DatasetBuffer` for its rows.
+
+    Args:
+        dataset_id: such as ``"mujoco/hopper/expert-v0"``.
+        batch_size: rows of a sample.
+        root: folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
+        download: let Minari download the data set if it is not there.
+        settings: further arguments of `TensorDictReplayBuffer`.
+
+    Raises:
+        MissingExtraError: if Minari is not installed.
+        RLError: if there is no such data set, or it cannot be read.
+        ContractError: if it is not complete.
+    """
+
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        *,
+        root: str | Path | None = None,
+        download: bool = False,
+        **settings: Any,
+    ) -> None:
+        try:
+            import minari
+        except ImportError as error:
+            raise MissingExtraError(
+                f"MinariExperienceReplay needs {error.name}, which is not installed: pip install 'rl-replay[minari]'"
+            ) from error
+        try:
+            source = minari.load_dataset(dataset_id, download=download)
+        except Exception as error:  # files are missing, damaged or foreign
+            raise RLError(
+                f"MinariExperienceReplay cannot open {dataset_id!r}: {error}. `minari list local` lists what is there;"
+                " download=True downloads it"
+            ) from error
+        self.dataset_id, self.minari_dataset = dataset_id, source
+        folder = (Path(root) if root is not None else default_root()) / "minari" / dataset_id
+        super().__init__(
+            folder, int(source.total_steps), lambda: _episodes(source, dataset_id), batch_size=batch_size, **settings
+        )
+
+
+def _episodes(source: Any, name: str) -> Iterator[TensorDict]:
+    number = -1
+    try:
+        for number, episode in enumerate(source.iterate_episodes()):
+            yield _rows(episode, number)
+    except (OSError, KeyError, ValueError) as error:
+        raise RLError(f"MinariExperienceReplay: episode {number + 1} of {name!r} cannot be read: {error}") from error
+
+
+def _rows(episode: Any, number: int) -> TensorDict:
+    """The steps of an episode, ``[T]``."""
+    steps = len(episode.rewards)
+    rows = TensorDict({}, batch_size=[steps])
+    for key, values in _leaves(episode.observations, ("observation",)).items():
+        rows.set(key, values[:-1])
+        rows.set(("next", *(key if isinstance(key, tuple) else (key,))), values[1:])
+    for key, values in _leaves(episode.actions, ("action",)).items():
+        rows.set(key, values)
+    terminated, truncated = (
+        torch.as_tensor(flags).bool().reshape(steps, 1) for flags in (episode.terminations, episode.truncations)
+    )
+    rows["next", "reward"] = torch.as_tensor(episode.rewards).float().reshape(steps, 1)
+    rows["next", "terminated"], rows["next", "truncated"] = terminated, truncated
+    rows["next", "done"] = terminated | truncated
+    rows["episode"] = torch.full((steps,), number)
+    return rows
+
+
+def _leaves(values: Any, path: tuple[str, ...]) -> dict[NestedKey, Tensor]:
+    """The arrays of a space by key; those of a dictionary are at the root, or under ``action``."""
+    if isinstance(values, Mapping):
+        inside = () if path == ("observation",) else path
+        return {key: leaf for name, part in values.items() for key, leaf in _leaves(part, (*inside, str(name))).items()}
+    return {unwrap(path): torch.as_tensor(values)}

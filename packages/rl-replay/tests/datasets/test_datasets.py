@@ -1,0 +1,150 @@
+"""Data sets as replay buffers, against what their library reads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl.core.errors import ContractError, MissingExtraError, RLError, UnknownComponentError
+from rl.replay import SliceSampler
+from rl.replay.datasets import DatasetBuffer, MinariExperienceReplay, load_dataset, register_dataset
+
+
+@pytest.fixture
+def minari(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.setenv("RL_DATASETS", str(tmp_path / "rows"))
+    return pytest.importorskip("minari")
+
+
+def write(minari, name="test/walk-v0", episodes=4, nested=False):
+    """A data set of Minari with episodes of 3, 4, 5 ... steps."""
+    import gymnasium
+    from minari.data_collector import EpisodeBuffer
+
+    rng, space = np.random.default_rng(0), gymnasium.spaces.Box(-10, 10, (3,), np.float32)
+    buffers = []
+    for number in range(episodes):
+        steps = 3 + number
+        seen = rng.normal(size=(steps + 1, 3)).astype(np.float32)
+        ends = np.arange(steps) == steps - 1
+        buffers.append(
+            EpisodeBuffer(
+                id=number,
+                observations={"place": seen, "goal": seen * 2} if nested else seen,
+                actions=rng.uniform(-1, 1, (steps, 2)).astype(np.float32),
+                rewards=list(rng.normal(size=steps)),
+                terminations=list(ends & (number % 2 == 0)),
+                truncations=list(ends & (number % 2 == 1)),
+            )
+        )
+    spaces = gymnasium.spaces.Dict({"place": space, "goal": space}) if nested else space
+    return minari.create_dataset_from_buffers(
+        name,
+        buffers,
+        observation_space=spaces,
+        action_space=gymnasium.spaces.Box(-1, 1, (2,), np.float32),
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_rows_are_the_steps_of_the_data_set(minari):
+    written = write(minari)
+    buffer = MinariExperienceReplay("test/walk-v0", batch_size=8)
+    assert len(buffer) == written.total_steps == 3 + 4 + 5 + 6
+    rows, begin = buffer[:], 0
+    for number, episode in enumerate(written.iterate_episodes()):
+        part = rows[begin : begin + len(episode.rewards)]
+        np.testing.assert_array_equal(part["observation"].numpy(), episode.observations[:-1])
+        np.testing.assert_array_equal(part["next", "observation"].numpy(), episode.observations[1:])
+        np.testing.assert_array_equal(part["action"].numpy(), episode.actions)
+        np.testing.assert_allclose(part["next", "reward"][:, 0].numpy(), episode.rewards, rtol=1e-6)
+        assert part["next", "terminated"][:, 0].tolist() == episode.terminations.tolist()
+        assert part["next", "truncated"][:, 0].tolist() == episode.truncations.tolist()
+        assert part["next", "done"][-1]
+        assert (part["episode"] == number).all()
+        begin += len(part)
+    assert buffer.sample().shape == (8,)
+    with pytest.raises(ContractError, match="fixed dataset"):
+        buffer.extend(rows[:1])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_slices_dictionaries_and_names(minari):
+    write(minari, nested=True)
+    buffer = load_dataset("minari:test/walk-v0", batch_size=12, sampler=SliceSampler(slice_len=3))
+    sample = buffer.sample().reshape(4, 3)
+    assert {"place", "goal", "episode"} <= set(sample.keys())
+    assert (sample["episode"] == sample["episode"][:, :1]).all()
+    torch.testing.assert_close(sample["next", "place"][:, :-1], sample["place"][:, 1:])
+    with pytest.raises(UnknownComponentError, match="did you mean minari:test"):
+        load_dataset("minary:test/walk-v0")
+    register_dataset("list", lambda name, **settings: (name, settings))
+    assert load_dataset("list:a", batch_size=1) == ("a", {"batch_size": 1})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_or_absent_data_set_is_refused(minari, tmp_path):
+    with pytest.raises(RLError, match=r"cannot open 'test/none-v0'.*download=True"):
+        MinariExperienceReplay("test/none-v0")
+    write(minari)
+    file = next((tmp_path / "minari").rglob("main_data.hdf5"))
+    file.write_bytes(file.read_bytes()[:2000])
+    with pytest.raises(RLError, match=r"test/walk-v0"):
+        MinariExperienceReplay("test/walk-v0")
+    assert not list((tmp_path / "rows").rglob("meta.json"))
+
+
+def rows(number, steps):
+    return TensorDict(x=torch.arange(steps) + 100 * number, episode=torch.full((steps,), number), batch_size=[steps])
+
+
+def test_a_folder_is_prepared_once_and_only_as_a_whole(tmp_path):
+    calls = []
+
+    def episodes():
+        for number in range(3):
+            calls.append(number)
+            yield rows(number, 4)
+
+    folder = tmp_path / "deep" / "set"
+    assert len(DatasetBuffer(folder, 12, episodes)) == 12
+    again = DatasetBuffer(folder, 12, episodes, batch_size=3)
+    assert calls == [0, 1, 2]
+    assert again[5]["x"] == 101
+    for stated in (11, 13):
+        other = tmp_path / str(stated)
+        with pytest.raises(ContractError, match=f"the source states {stated} rows"):
+            DatasetBuffer(other, stated, episodes)
+        assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads /proc")
+def test_memory_stays_small_while_a_folder_is_prepared(tmp_path):
+    width, steps, count = 1000, 250, 200  # 200 MB in all, 1 MB an episode
+
+    def episodes():
+        for number in range(count):
+            yield TensorDict(x=torch.full((steps, width), float(number)), batch_size=[steps])
+
+    before = _anonymous()
+    buffer = DatasetBuffer(tmp_path / "large", steps * count, episodes)
+    assert buffer[steps * 7]["x"][0] == 7
+    assert _anonymous() - before < 40e6
+
+
+def _anonymous():
+    """Bytes of this process that are no file."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["RssAnon"].split()[0]) * 1024
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'rl-replay\[minari\]'"):
+        MinariExperienceReplay("test/walk-v0")

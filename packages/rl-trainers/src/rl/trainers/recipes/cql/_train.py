@@ -1,0 +1,59 @@
+"""The recipe ``cql``: conservative Q-learning, in the loop of `offline`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl.core.interfaces import Env
+from rl.objectives import CQLLoss
+from rl.trainers._run.run import TrainResult
+from rl.trainers.recipes.cql._config import CQL, CQLConfig
+from rl.trainers.recipes.off_policy._networks import bounded_action, critic, gaussian_actor
+from rl.trainers.recipes.offline._train import train_offline
+
+__all__ = ["cql_policy", "train_cql"]
+
+OUTPUTS = {
+    "loss_critic": "loss_qvalue",
+    "loss_cql": "loss_cql",
+    "loss_actor": "loss_actor",
+    "q_value": "pred_value",
+    "alpha": "alpha",
+    "entropy": "entropy",
+}
+
+
+def train_cql(config: CQLConfig, **options: Any) -> TrainResult:
+    """Train on a data set with conservative Q-learning.
+
+    Args:
+        config: what to train, and how.
+        options: ``out``, ``resume``, ``display`` and ``should_stop``, as for `train_dqn`.
+
+    Raises:
+        SpecError: if there is no data set, or it does not fit the environment.
+    """
+    return train_offline(CQL, config, cql_policy, _loss, OUTPUTS, **options)
+
+
+def cql_policy(config: Any, env: Env) -> Any:
+    """The untrained tanh-normal policy.
+
+    Raises:
+        SpecError: if the environment's action is no vector of bounded floats.
+    """
+    return gaussian_actor(config, env)
+
+
+def _loss(config: Any, env: Env, policy: Any) -> CQLLoss:
+    return CQLLoss(
+        policy,
+        critic(config, env),
+        action_spec=bounded_action(config, env)[1],
+        min_q_weight=config.min_q_weight,
+        num_random=config.num_random,
+        with_lagrange=config.with_lagrange,
+        lagrange_thresh=config.lagrange_thresh,
+        loss_function="l2",
+        gamma=config.gamma,
+    )

@@ -1,0 +1,1 @@
+"""What the recipes for data sets share: settings, the loop."""
