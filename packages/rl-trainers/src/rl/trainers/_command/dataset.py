@@ -24,7 +24,6 @@ _CHUNK = 8
 def _minari() -> Any:
     try:
         import minari
-        import minari.data_collector
     except ImportError as error:
         raise MissingExtraError(
             f"data sets need {error.name}, which is not installed: pip install 'rl-replay[minari]'"
