@@ -1,16 +1,18 @@
 """The recipes for data sets: they beat the policy of the data, resume exactly, and refuse what does not fit."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import SpecError
+from rl.core.errors import RLError, SpecError
 from rl.core.testing import check_recipe
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import register_dataset
-from rl.trainers import evaluate, load_checkpoint
+from rl.trainers import DQNConfig, evaluate, load_checkpoint, train_dqn
 from rl.trainers.cli import dataset
 from rl.trainers.recipes.bc._config import BC
 from rl.trainers.recipes.cql._config import CQL
@@ -127,3 +129,35 @@ def test_a_run_is_recorded_and_learned_from(tmp_path, monkeypatch, capsys):
     assert "'action': torch.float64 [2]" in found
     config = config_of("bc", dataset="minari:test/targets-v0", total_frames=100)
     assert train("bc", config, out=tmp_path / "again").train_frames == 100
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("size", [96, 40])
+def test_a_replay_buffer_is_recorded_step_by_step(size, tmp_path, monkeypatch, capsys):
+    """Observations of CartPole follow from each other by its equations; a buffer of 40 steps has lost the first ones."""
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    config = DQNConfig(
+        total_frames=96,
+        num_envs=2,
+        frames_per_batch=16,
+        buffer_size=size,
+        minibatch_size=16,
+        eval_every=96,
+        eval_episodes=1,
+        final_eval_episodes=1,
+        loggers=("csv",),
+    )
+    train_dqn(config, out=tmp_path / "run", display="none")
+    assert dataset(["record", str(tmp_path / "run"), "test/replay-v0", "--replay"]) == 0
+    assert f"{size // 16 * 16} steps" in capsys.readouterr().out
+    for episode in minari.load_dataset("test/replay-v0"):
+        x, v, angle, turn = episode.observations.T
+        np.testing.assert_allclose(x[1:], x[:-1] + 0.02 * v[:-1], atol=1e-6)
+        np.testing.assert_allclose(angle[1:], angle[:-1] + 0.02 * turn[:-1], atol=1e-6)
+        np.testing.assert_array_equal(np.diff(v) > 0, episode.actions == 1)
+        assert episode.terminations[-1] ^ episode.truncations[-1]
+        assert not (episode.terminations | episode.truncations)[:-1].any()
+    train_dqn(replace(config, n_step=3), out=tmp_path / "three", display="none")
+    with pytest.raises(RLError, match="no replay buffer of single steps"):
+        dataset(["record", str(tmp_path / "three"), "test/three-v0", "--replay"])

@@ -90,13 +90,14 @@ def dataset(argv: Sequence[str]) -> int:
         "rl dataset", description="Record data sets of trained policies, and describe them."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    record = commands.add_parser("record", help="play episodes with the policy of a run, and write a Minari data set")
+    record = commands.add_parser("record", help="write a Minari data set: episodes of the policy of a run, or its replay buffer")
     record.add_argument("run", metavar="RUN", help="run folder")
     record.add_argument("name", metavar="NAME", help="id of the data set, as in pendulum/medium-v0")
     record.add_argument("--frames", type=int, default=100_000, metavar="N", help="steps at least (default: 100000)")
     record.add_argument("--random", type=float, default=0.0, metavar="P", help="share of random actions (default: 0)")
     record.add_argument("--checkpoint", choices=("best", "last"), default="best")
     record.add_argument("--seed", type=int, default=0, metavar="N")
+    record.add_argument("--replay", action="store_true", help="the replay buffer of the last checkpoint; plays nothing")
     info = commands.add_parser("info", help="steps, episodes, returns and entries of a data set")
     info.add_argument("name", metavar="NAME", help="SOURCE:NAME, or the id of a Minari data set")
     options = parser.parse_args(list(argv))
@@ -114,6 +115,7 @@ def dataset(argv: Sequence[str]) -> int:
         random=options.random,
         checkpoint=options.checkpoint,
         seed=options.seed,
+        replay=options.replay,
     )
     sys.stdout.write(f"{line}\n")
     return 0

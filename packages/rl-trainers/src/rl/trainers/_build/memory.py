@@ -15,10 +15,11 @@ from rl.core.errors import RLError
 from rl.core.interfaces import Env
 from rl.core.keys import NEXT, NestedKey, as_tuple, leaf_keys
 from rl.modules import GRUModule, LSTMModule
+from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._config.named import find_call
 from rl.trainers._build.networks import ACTIVATIONS, network, observations_of
 
-__all__ = ["MemoryConfig", "activation_of", "replay_sampler", "stored_keys", "with_memory"]
+__all__ = ["MemoryConfig", "activation_of", "replay_sampler", "stored_keys", "transitions_buffer", "with_memory"]
 
 
 class MemoryConfig(Protocol):
@@ -133,6 +134,13 @@ def replay_sampler(config: Any) -> Any:
         return make(**arguments)
     except TypeError as error:
         raise RLError(f"the sampler {config.sampler!r} cannot be made: {error}; write NAME:{{key: value}}") from error
+
+
+def transitions_buffer(config: Any) -> ReplayBuffer:
+    """An empty buffer of single steps, as the settings have it."""
+    kind = ReplayBuffer if config.sampler == "random" else TensorDictReplayBuffer  # a uniform sample has no info
+    storage = LazyTensorStorage(config.buffer_size, device=config.device)
+    return kind(storage=storage, sampler=replay_sampler(config), batch_size=config.minibatch_size)
 
 
 def stored_keys(loss: Any, env: Env) -> list[NestedKey]:

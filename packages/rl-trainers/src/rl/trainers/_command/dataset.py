@@ -13,8 +13,11 @@ from rl.core.errors import MissingExtraError, RLError
 from rl.core.keys import key_str, leaf_keys
 from rl.core.mdp import step_mdp
 from rl.core.specs import Bounded, Categorical, OneHot
+from rl.trainers._build.memory import transitions_buffer
 from rl.trainers._evaluate.loading import load_run
 from rl.trainers._rng import preserved_rng, seed_everything
+from rl.trainers._storage.checkpoint import load_checkpoint
+from rl.trainers._storage.folder import RunFolder
 
 __all__ = ["described_dataset", "record_dataset"]
 
@@ -31,8 +34,10 @@ def _minari() -> Any:
     return minari
 
 
-def record_dataset(run: str | Path, name: str, *, frames: int, random: float, checkpoint: Any, seed: int) -> str:
-    """Play episodes with the policy of a run, and write them as a data set of Minari.
+def record_dataset(
+    run: str | Path, name: str, *, frames: int, random: float, checkpoint: Any, seed: int, replay: bool = False
+) -> str:
+    """Write a data set of Minari: episodes played with the policy of a run, or what its replay buffer holds.
 
     Args:
         run: the run folder.
@@ -41,50 +46,105 @@ def record_dataset(run: str | Path, name: str, *, frames: int, random: float, ch
         random: share of random actions, in [0, 1].
         checkpoint: ``best`` or ``last``.
         seed: of environment and actions.
+        replay: write the replay buffer of the last checkpoint, and play nothing.
 
     Returns:
         A line about what was written.
 
     Raises:
-        RLError: if observations or actions are of a kind that is not recorded, or the data set exists.
+        RLError: if observations or actions are of a kind that is not recorded, the run has no replay buffer of single
+            steps, or the data set exists.
         MissingExtraError: if Minari is not installed.
     """
+    minari = _minari()
+    trained = load_run(run, "last" if replay else checkpoint)
+    env: Any = trained.make_env(1 if replay else _CHUNK, seed)
+    observation, action, one_hot = _spaces(env, run)
+    if replay:
+        episodes = _replayed(run, trained.config, env.action_keys[0], one_hot=one_hot)
+    else:
+        episodes = _play(env, trained.policy, frames, random, seed, one_hot=one_hot)
+    env.close()
+    buffers = [minari.data_collector.EpisodeBuffer(id=number, **one) for number, one in enumerate(episodes)]
+    try:
+        minari.create_dataset_from_buffers(
+            name, buffers, observation_space=observation, action_space=action, algorithm_name=trained.recipe.name
+        )
+    except ValueError as error:
+        raise RLError(f"the data set {name!r} cannot be written: {error}") from error
+    steps = sum(len(one["rewards"]) for one in episodes)
+    mean = np.mean([sum(one["rewards"]) for one in episodes])
+    return (
+        f"{name}: {steps} steps in {len(episodes)} episodes, mean return {mean:.1f}."
+        f" Learn from it with --dataset minari:{name}"
+    )
+
+
+def _spaces(env: Any, run: str | Path) -> tuple[Any, Any, bool]:
+    """Spaces of Gymnasium for observation and action, and whether actions are one-hot vectors."""
     import gymnasium
 
-    minari = _minari()
-    trained = load_run(run, checkpoint)
-    env: Any = trained.make_env(_CHUNK, seed)
     keys, action_spec = leaf_keys(env.observation_spec), env.action_spec
     if "observation" not in keys or len(leaf_keys(env.full_action_spec)) != 1:
         raise RLError(f"rl dataset record takes environments with one observation and one action, not {run}'s")
     if isinstance(action_spec, Bounded):
         low, high = (np.asarray(end[0]) for end in (action_spec.low, action_spec.high))
-        space: Any = gymnasium.spaces.Box(low, high, dtype=low.dtype.type)
+        action: Any = gymnasium.spaces.Box(low, high, dtype=low.dtype.type)
     elif isinstance(action_spec, Categorical | OneHot):
-        space = gymnasium.spaces.Discrete(int(action_spec.n))
+        action = gymnasium.spaces.Discrete(int(action_spec.n))
     else:
         raise RLError(f"rl dataset record takes bounded floats and single choices, not {type(action_spec).__name__}")
-    episodes, returns = _play(env, trained.policy, frames, random, seed, one_hot=isinstance(action_spec, OneHot))
-    buffers = [minari.data_collector.EpisodeBuffer(id=number, **one) for number, one in enumerate(episodes)]
-    shape = np.asarray(episodes[0]["observations"]).shape[1:]
-    seen = gymnasium.spaces.Box(-np.inf, np.inf, shape, np.asarray(episodes[0]["observations"]).dtype.type)
-    try:
-        minari.create_dataset_from_buffers(
-            name, buffers, observation_space=seen, action_space=space, algorithm_name=trained.recipe.name
+    seen = env.observation_spec["observation"]
+    dtype = torch.empty(0, dtype=seen.dtype).numpy().dtype.type
+    if not np.issubdtype(dtype, np.floating):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    else:
+        low, high = -np.inf, np.inf
+    return gymnasium.spaces.Box(low, high, tuple(seen.shape[1:]), dtype), action, isinstance(action_spec, OneHot)
+
+
+def _replayed(run: str | Path, config: Any, action_key: Any, *, one_hot: bool) -> list[dict[str, Any]]:
+    """Episodes in the replay buffer of the last checkpoint, oldest first. The ones at its ends may be parts."""
+    state = load_checkpoint(RunFolder(run).last)
+    if "buffer" not in state or getattr(config, "n_step", 1) > 1 or getattr(config, "policy", "mlp") != "mlp":
+        raise RLError(
+            f"{run} keeps no replay buffer of single steps; --replay takes runs of recipes such as sac, td3 and dqn,"
+            " with n_step=1 and policy=mlp"
         )
-    except ValueError as error:
-        raise RLError(f"the data set {name!r} cannot be written: {error}") from error
-    steps = sum(len(one["rewards"]) for one in episodes)
-    return (
-        f"{name}: {steps} steps in {len(episodes)} episodes, mean return {np.mean(returns):.1f}."
-        f" Learn from it with --dataset minari:{name}"
-    )
+    buffer = transitions_buffer(config)
+    buffer.load_state_dict(state["buffer"])
+    rows = buffer[:]
+    if len(rows) == config.buffer_size:
+        rows = rows[torch.arange(len(rows)).roll(-buffer.writer.cursor)]
+        rows = rows[len(rows) % config.frames_per_batch :]  # the oldest batch was overwritten in part
+    each = config.frames_per_batch // config.num_envs
+    rows = rows.reshape(-1, config.num_envs, each).transpose(0, 1).reshape(-1)
+    if one_hot:
+        rows[action_key] = rows[action_key].argmax(-1)
+    ends = rows["next", "done"].flatten().clone()
+    ends[len(ends) // config.num_envs - 1 :: len(ends) // config.num_envs] = True  # of an environment's steps
+    episodes, start = [], 0
+    for stop in (ends.nonzero().flatten() + 1).tolist():
+        part, start = rows[start:stop].cpu(), stop
+        terminated = part["next", "terminated"].flatten().numpy()
+        truncated = np.zeros_like(terminated)
+        truncated[-1] = not terminated[-1]
+        episodes.append(
+            {
+                "observations": torch.cat([part["observation"], part["next", "observation"][-1:]]).numpy(),
+                "actions": part[action_key].numpy(),
+                "rewards": part["next", "reward"].flatten().tolist(),
+                "terminations": terminated.tolist(),
+                "truncations": truncated.tolist(),
+            }
+        )
+    return episodes
 
 
 def _play(
     env: Any, policy: Any, frames: int, random: float, seed: int, *, one_hot: bool
-) -> tuple[list[dict[str, Any]], list[float]]:
-    """Whole episodes, and their returns."""
+) -> list[dict[str, Any]]:
+    """Whole episodes."""
     done: list[dict[str, Any]] = []
     open_: list[dict[str, list[Any]]] = []
     steps = 0
@@ -119,8 +179,7 @@ def _play(
                     steps += len(done[-1]["rewards"])
                     open_[number] = _begun(following["observation"][number])
             td = following
-    env.close()
-    return done, [sum(one["rewards"]) for one in done]
+    return done
 
 
 def _begun(observation: torch.Tensor) -> dict[str, list[Any]]:

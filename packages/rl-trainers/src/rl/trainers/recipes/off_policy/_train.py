@@ -14,8 +14,8 @@ from rl.core import check_pipeline
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
 from rl.objectives import SoftUpdate, compile_with_warmup
-from rl.replay import LazyTensorStorage, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
-from rl.trainers._build.memory import replay_sampler, stored_keys
+from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
+from rl.trainers._build.memory import stored_keys, transitions_buffer
 from rl.trainers._build.networks import described_observations
 from rl.trainers._build.optimizer import adam, clip_gradients
 from rl.trainers._config.recipe import Recipe
@@ -84,12 +84,7 @@ def train_off_policy(
 
 
 def _buffer(config: OffPolicyConfig) -> ReplayBuffer:
-    kind = ReplayBuffer if config.sampler == "random" else TensorDictReplayBuffer  # a uniform sample has no info
-    buffer = kind(
-        storage=LazyTensorStorage(config.buffer_size, device=config.device),
-        sampler=replay_sampler(config),
-        batch_size=config.minibatch_size,
-    )
+    buffer = transitions_buffer(config)
     if config.n_step > 1:
         buffer.append_transform(_flat, invert=True)  # after the other one, which needs the order of the steps
         buffer.append_transform(MultiStepTransform(config.n_step, config.gamma))

@@ -16,8 +16,8 @@ from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, NestedKey
 from rl.modules import EGreedyModule, QValueActor, reset_noise
 from rl.objectives import HardUpdate, LossModule, SoftUpdate, compile_with_warmup
-from rl.replay import LazyTensorStorage, MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
-from rl.trainers._build.memory import replay_sampler, stored_keys
+from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
+from rl.trainers._build.memory import stored_keys, transitions_buffer
 from rl.trainers._build.networks import action_of, described_observations
 from rl.trainers._build.optimizer import adam, descend, set_learning_rate
 from rl.trainers._config.recipe import Recipe
@@ -83,7 +83,7 @@ def train_q_learning(
         TensorDictSequential(policy, explore),
         frames_per_batch=config.frames_per_batch,
     )
-    buffer = _transitions(config) if make_sequences is None else make_sequences(config, policy)
+    buffer = transitions_buffer(config) if make_sequences is None else make_sequences(config, policy)
     multi_step = MultiStepTransform(config.n_step, config.gamma) if config.n_step > 1 else None
     sequences, keys = make_sequences is not None, stored_keys(loss, env)
     learn = _Learner(config, loss, keys, target, optimizer, buffer, multi_step, least, sequences=sequences)
@@ -113,12 +113,6 @@ def train_q_learning(
                 figures = learn(run.frames, run.frames + batch.numel())
             run.end_iteration(batch.numel(), lambda: {"epsilon": float(explore.eps), **figures()})  # noqa: B023
         return run.finish()
-
-
-def _transitions(config: QLearningConfig) -> ReplayBuffer:
-    kind = ReplayBuffer if config.sampler == "random" else TensorDictReplayBuffer  # a uniform sample has no info
-    storage = LazyTensorStorage(config.buffer_size, device=config.device)
-    return kind(storage=storage, sampler=replay_sampler(config), batch_size=config.minibatch_size)
 
 
 class _Learner:
