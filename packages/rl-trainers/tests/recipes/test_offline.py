@@ -134,7 +134,7 @@ def test_a_run_is_recorded_and_learned_from(tmp_path, monkeypatch, capsys):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("size", [96, 40])
 def test_a_replay_buffer_is_recorded_step_by_step(size, tmp_path, monkeypatch, capsys):
-    """Observations of CartPole follow from each other by its equations; a buffer of 40 steps has lost the first ones."""
+    """Observations of CartPole follow from each other by its equations; a buffer of 40 steps lost the first ones."""
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     config = DQNConfig(

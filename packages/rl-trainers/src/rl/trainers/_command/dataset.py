@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,16 @@ def record_dataset(
     env.close()
     buffers = [minari.data_collector.EpisodeBuffer(id=number, **one) for number, one in enumerate(episodes)]
     try:
-        minari.create_dataset_from_buffers(
-            name, buffers, observation_space=observation, action_space=action, algorithm_name=trained.recipe.name
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="minari")  # author, code and other notes that are left out
+            minari.create_dataset_from_buffers(
+                name,
+                buffers,
+                observation_space=observation,
+                action_space=action,
+                algorithm_name=trained.recipe.name,
+                description=f"{'replay buffer' if replay else 'episodes'} of {trained.recipe.name} on {trained.config.env}",
+            )
     except ValueError as error:
         raise RLError(f"the data set {name!r} cannot be written: {error}") from error
     steps = sum(len(one["rewards"]) for one in episodes)
@@ -141,9 +149,7 @@ def _replayed(run: str | Path, config: Any, action_key: Any, *, one_hot: bool) -
     return episodes
 
 
-def _play(
-    env: Any, policy: Any, frames: int, random: float, seed: int, *, one_hot: bool
-) -> list[dict[str, Any]]:
+def _play(env: Any, policy: Any, frames: int, random: float, seed: int, *, one_hot: bool) -> list[dict[str, Any]]:
     """Whole episodes."""
     done: list[dict[str, Any]] = []
     open_: list[dict[str, list[Any]]] = []
