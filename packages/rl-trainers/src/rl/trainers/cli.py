@@ -90,9 +90,7 @@ def dataset(argv: Sequence[str]) -> int:
         "rl dataset", description="Record data sets of trained policies, and describe them."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    record = commands.add_parser(
-        "record", help="write episodes of the policy of a run, or its replay buffer, for Minari"
-    )
+    record = commands.add_parser("record", help="write episodes of a run's policy, or its replay buffer, for Minari")
     record.add_argument("run", metavar="RUN", help="run folder")
     record.add_argument("name", metavar="NAME", help="id of the data set, as in pendulum/medium-v0")
     record.add_argument("--frames", type=int, default=100_000, metavar="N", help="steps at least (default: 100000)")

@@ -76,7 +76,7 @@ def record_dataset(
                 observation_space=observation,
                 action_space=action,
                 algorithm_name=trained.recipe.name,
-                description=f"{'replay buffer' if replay else 'episodes'} of {trained.recipe.name} on {trained.config.env}",
+                description=f"{'replay buffer' if replay else 'episodes'} of a run on {trained.config.env}",,
             )
     except ValueError as error:
         raise RLError(f"the data set {name!r} cannot be written: {error}") from error
@@ -123,7 +123,7 @@ def _replayed(run: str | Path, config: Any, action_key: Any, *, one_hot: bool) -
     buffer.load_state_dict(state["buffer"])
     rows = buffer[:]
     if len(rows) == config.buffer_size:
-        rows = rows[torch.arange(len(rows)).roll(-buffer.writer.cursor)]
+        rows = rows[torch.arange(len(rows)).roll(-state["buffer"]["writer"]["cursor"])]
         rows = rows[len(rows) % config.frames_per_batch :]  # the oldest batch was overwritten in part
     each = config.frames_per_batch // config.num_envs
     rows = rows.reshape(-1, config.num_envs, each).transpose(0, 1).reshape(-1)
