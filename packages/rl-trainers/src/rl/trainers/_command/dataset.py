@@ -76,7 +76,7 @@ def record_dataset(
                 observation_space=observation,
                 action_space=action,
                 algorithm_name=trained.recipe.name,
-                description=f"{'replay buffer' if replay else 'episodes'} of a run on {trained.config.env}",,
+                description=f"{'replay buffer' if replay else 'episodes'} of a run on {trained.config.env}",
             )
     except ValueError as error:
         raise RLError(f"the data set {name!r} cannot be written: {error}") from error
