@@ -15,6 +15,7 @@ from rl.replay import (
     LazyTensorStorage,
     ListStorage,
     PrioritizedSampler,
+    PrioritizedSliceSampler,
     RandomSampler,
     RoundRobinWriter,
     SamplerWithoutReplacement,
@@ -59,6 +60,9 @@ SAMPLERS = {
     "random": RandomSampler,
     "prioritized": lambda: PrioritizedSampler(64, 0.6, 0.4, backend="torch"),
     "slices": lambda: SliceSampler(slice_len=1, end_key=("next", "flag")),
+    "prioritized-slices": lambda: PrioritizedSliceSampler(
+        64, 0.6, 0.4, slice_len=1, end_key=("next", "flag"), backend="torch"
+    ),
     "without-replacement": SamplerWithoutReplacement,
     "drop-last": lambda: SamplerWithoutReplacement(drop_last=True),
     "in-order": lambda: SamplerWithoutReplacement(shuffle=False),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
     from rl.replay.postprocs._multi_step import MultiStep
     from rl.replay.samplers._prioritized import PrioritizedSampler
+    from rl.replay.samplers._prioritized_slices import PrioritizedSliceSampler
     from rl.replay.samplers._random import RandomSampler
     from rl.replay.samplers._slices import SliceSampler
     from rl.replay.samplers._slices_without_replacement import SliceSamplerWithoutReplacement
@@ -38,6 +39,7 @@ __all__ = [
     "PolicyAgeFilter",
     "PrioritizedReplayBuffer",
     "PrioritizedSampler",
+    "PrioritizedSliceSampler",
     "RandomSampler",
     "ReplayBuffer",
     "RoundRobinWriter",
@@ -66,6 +68,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.storages._list": ["ListStorage"],
         "rl.replay.storages._memmap": ["LazyMemmapStorage"],
         "rl.replay.samplers._prioritized": ["PrioritizedSampler"],
+        "rl.replay.samplers._prioritized_slices": ["PrioritizedSliceSampler"],
         "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
         "rl.replay.samplers._random": ["RandomSampler"],
         "rl.replay.writers._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],

@@ -11,6 +11,7 @@ __all__ = [
     "list_storage",
     "memmap_storage",
     "prioritized_buffer",
+    "prioritized_slice_sampler",
     "slice_sampler",
     "slice_sampler_without_replacement",
     "tensor_storage",
@@ -92,6 +93,16 @@ slice_sampler = foreign_arguments(
         "cache_values": _SPEED,
         "compile": _SPEED,
         "use_gpu": _SPEED,
+    }
+)
+prioritized_slice_sampler = foreign_arguments(
+    needless={
+        "end_keys": ("not available yet: use one end_key=, or a traj_key=", None),
+        "ends": ("use end_key= and an entry of the batch", None),
+        "trajectories": ("use traj_key= and an entry of the batch", None),
+        "cache_values": _SPEED,
+        "compile": _SPEED,
+        "max_pending": ("needless: priorities are always updated at once", 64),
     }
 )
 slice_sampler_without_replacement = foreign_arguments(

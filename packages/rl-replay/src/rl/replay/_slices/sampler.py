@@ -235,6 +235,21 @@ class SlicesBase:
         chosen = lines if isinstance(lines, np.ndarray) else lines.members.take((u[1] * len(lines)).astype(np.int64))
         line = table.lines.take(chosen, 0)
         first, steps = place_slices(line, u[0], length, self._span(length))
+        return self._rows_from(table, line, first, steps, length)
+
+    def _rows_from(
+        self, table: SegmentTable, line: Longs, first: Longs, steps: Longs, length: int
+    ) -> tuple[Tensor, dict[Any, Any]]:
+        """Rows of slices of at most `length` steps, and the info of the sample.
+
+        Args:
+            table: of the trajectories.
+            line: of the trajectory of each slice, int64 ``[n, 5]``.
+            first: step of its trajectory at which each slice begins, int64 ``[n]``.
+            steps: number of steps of each slice, int64 ``[n]``.
+            length: of the longest slice.
+        """
+        count = len(line)
         if table.plain and (steps == steps[0]).all() and (steps[0] == length or not self._pad):
             begin = torch.from_numpy(line[:, BASE] + first)
             rows, runs = rows_of_runs(begin, int(steps[0]), table.capacity)

@@ -52,7 +52,7 @@ class SegmentTable:
     def clear(self) -> None:
         """Remove all trajectories."""
         self.version += 1
-        self._first = np.zeros(self.capacity, np.int32)  # line whose oldest step is in this row, plus one
+        self._line = np.zeros(self.capacity, np.int32)  # of the step in each row, plus one; 0 if none
         self._lines = np.zeros((16, 5), np.int64)
         self._used = 0
         self._free: list[int] = []
@@ -98,6 +98,17 @@ class SegmentTable:
         """`lines` in the order in which their oldest steps were written."""
         return lines[np.argsort(self._oldest(lines))]
 
+    def line_of(self, rows: Longs) -> Longs:
+        """Line of each of `rows`, int64 ``[n]``; -1 for rows that are not stored."""
+        return self._line[rows].astype(np.int64) - 1
+
+    def locate(self, rows: Longs) -> tuple[Longs, Longs]:
+        """Line of each of the stored `rows`, and its step there, both int64 ``[n]``."""
+        line = self.line_of(rows)
+        base, _, _, row, stride = self._lines[line].T
+        ahead = self.clock - 1 - (self.clock - 1 - rows) % self.capacity - base
+        return line, ahead // stride * row + ahead % stride
+
     def cut(self) -> None:
         """End all trajectories before the next batch."""
         self._open.fill(-1)
@@ -134,7 +145,7 @@ class SegmentTable:
         new = ~old
         line[new] = self._take(int(new.sum()))
         self._fill(line[new], env[new] * steps + self.clock, lengths[new], (step[new], steps, ends.size))
-        self._first[(at[new] + self.clock) % self.capacity] = line[new] + 1
+        self._label(line.repeat(lengths), ends.size)
         self._open = np.where(ends[:, -1], -1, line[begins.sum(1).cumsum() - 1])
         self._last_id = None if ids is None else ids[:, -1].copy()
         self.clock += ends.size
@@ -209,7 +220,7 @@ class SegmentTable:
                 fields.fail(f"the set of lines with {least} steps has other members")
             table._sets[least] = IndexSet(least)
             table._sets[least].replace(members)
-        table._first[table._oldest(alive) % capacity] = alive + 1
+        table._line[steps % capacity] = alive.repeat(lengths[alive]) + 1
         return table
 
     def _continues(self, envs: int, steps: int, ids: NDArray[Any] | None) -> Flags:
@@ -234,14 +245,12 @@ class SegmentTable:
         if limit <= 0:
             return
         begin = self.clock % self.capacity
-        over = max(begin + count - self.capacity, 0)
-        parts = self._first[begin : begin + count - over], self._first[:over]
-        lines = np.concatenate(parts) if over else parts[0]
-        lines = lines[lines.nonzero()].astype(np.int64) - 1
-        for part in parts:
-            part.fill(0)
+        lines = self._line[begin : begin + count]
+        if begin + count > self.capacity:
+            lines = np.concatenate((lines, self._line[: begin + count - self.capacity]))
+        lines = lines[(lines != np.append(lines[1:], 0)) & (lines > 0)].astype(np.int64) - 1  # once for adjacent rows
         if lines.size <= _FEW:
-            for line in lines.tolist():
+            for line in dict.fromkeys(lines.tolist()):
                 self._shorten(line, limit)
             return
         if self.plain:  # in the order of writing: all but the last one are removed entirely
@@ -252,12 +261,11 @@ class SegmentTable:
             self._free += gone.tolist()
             self._shorten(last, limit)
             return
+        lines = np.unique(lines)
         base, _, to, row, stride = self._lines[lines].T
         past = limit - base
         self._lines[lines, FROM] = start = np.minimum(past // stride * row + np.minimum(past % stride, row), to)
-        alive = start < to
-        stay, gone = lines[alive], lines[~alive]
-        self._first[self._oldest(stay) % self.capacity] = stay + 1
+        gone = lines[start >= to]
         self._sort(lines)
         if gone.size:
             self._open[np.isin(self._open, gone)] = -1
@@ -274,9 +282,7 @@ class SegmentTable:
             self._lines[line, FROM] = start
         for kept in self._sets.values():
             kept.update_one(line, inside=to - start >= kept.least)
-        if start < to:
-            self._first[(base + start // row * stride + start % row) % self.capacity] = line + 1
-        else:
+        if start >= to:
             self._open[self._open == line] = -1
             self._free.append(line)
 
@@ -284,13 +290,18 @@ class SegmentTable:
         """Write a flat batch."""
         count = ends.size
         begins = ends[:-1] if ids is None else ends[:-1] | (ids[1:] != ids[:-1])
-        inner = begins.nonzero()[0]  # trajectories end here, others begin after
-        line = self._lengthen(0, int(inner[0]) + 1 if inner.size else count, going=going)
-        if inner.size < _FEW:
-            for begin, end in pairwise([*(inner + 1).tolist(), count]):
-                line = self._lengthen(begin, end, going=False)
+        begin = begins.nonzero()[0] + 1  # trajectories end before these steps
+        line = self._lengthen(0, int(begin[0]) if begin.size else count, going=going)
+        if not begin.size:
+            self._label(line, count)
         else:
-            line = self._append(inner + 1, count)
+            bounds = [*begin.tolist(), count]
+            if begin.size < _FEW:
+                lines: Any = [self._lengthen(*pair, going=False) for pair in pairwise(bounds)]
+            else:
+                lines = self._append(begin, count)
+            self._label(np.repeat([line, *lines], np.diff(bounds, prepend=0)), count)
+            line = int(lines[-1])
         self._open[0] = -1 if ends[-1] else line
         self._last_id = None if ids is None else ids[-1:].copy()
         self.clock += count
@@ -305,24 +316,28 @@ class SegmentTable:
         else:
             line = self._free.pop() if self._free else int(self._take(1)[0])
             self._lines[line] = (self.clock + begin, 0, end - begin, ENDLESS, ENDLESS)
-            self._first[(self.clock + begin) % self.capacity] = line + 1
             steps = end - begin
         for kept in self._sets.values():
             kept.update_one(line, inside=steps >= kept.least)
         return line
 
-    def _append(self, begins: Longs, count: int) -> int:
-        """New lines of a flat batch, one from each of `begins`, the last one up to `count`; returns the last line."""
-        lines = self._take(begins.size)
-        lengths = np.empty(begins.size, np.int64)
-        np.subtract(begins[1:], begins[:-1], out=lengths[:-1])
-        lengths[-1] = count - begins[-1]
-        begins += self.clock
-        self._fill(lines, begins, lengths, (0, ENDLESS, ENDLESS))
-        self._first[begins % self.capacity] = lines + 1
+    def _append(self, begins: Longs, count: int) -> Longs:
+        """New lines of a flat batch, one from each of `begins`, the last one up to `count`."""
+        lines, lengths = self._take(begins.size), np.diff(begins, append=count)
+        self._fill(lines, begins + self.clock, lengths, (0, ENDLESS, ENDLESS))
         for kept in self._sets.values():
             kept.update(lines, lengths >= kept.least)
-        return int(lines[-1])
+        return lines
+
+    def _label(self, lines: Longs | int, count: int) -> None:
+        """Record the lines of the next `count` rows, one for all or int64 ``[count]``."""
+        begin = self.clock % self.capacity
+        fits = self.capacity - begin
+        if count <= fits:
+            self._line[begin : begin + count] = lines + 1
+        else:
+            labels = np.broadcast_to(lines + 1, count)
+            self._line[begin:], self._line[: count - fits] = labels[:fits], labels[fits:]
 
     def _oldest(self, lines: Longs) -> Longs:
         """Global steps of the oldest steps of `lines`."""

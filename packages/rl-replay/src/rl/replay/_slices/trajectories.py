@@ -208,6 +208,11 @@ class Trajectories:
         if len(storage):
             self.of(storage)
 
+    @property
+    def current(self) -> SegmentTable | None:
+        """The table, if it has the rows of the last write."""
+        return None if self._stale else self._table
+
     def of(self, storage: Storage) -> SegmentTable:
         """The table of `storage`; rebuilt if rows were written past the buffer."""
         if storage is not self._storage:

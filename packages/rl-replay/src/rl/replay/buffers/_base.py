@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.interfaces import Sampler, Storage, Writer
-from rl.core.keys import INDEX
+from rl.core.keys import INDEX, PRIORITY_WEIGHT
 from rl.core.profiling import profiled
 from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
@@ -443,7 +443,8 @@ class ReplayBuffer:
         if self._postprocess is None:
             data = self._annotate(data, info)
         else:
-            data = self._postprocess(self._annotate(data, {INDEX: index}), info)
+            known = {key: info[key] for key in (INDEX, PRIORITY_WEIGHT) if key in info}
+            data = self._postprocess(self._annotate(data, known), info)
         data = self._transforms.read(data)
         if self._pin_memory:
             data = data.pin_memory()

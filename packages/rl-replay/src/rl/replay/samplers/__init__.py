@@ -6,6 +6,7 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.samplers._prioritized import PrioritizedSampler
+    from rl.replay.samplers._prioritized_slices import PrioritizedSliceSampler
     from rl.replay.samplers._random import RandomSampler
     from rl.replay.samplers._slices import SliceSampler
     from rl.replay.samplers._slices_without_replacement import SliceSamplerWithoutReplacement
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PrioritizedSampler",
+    "PrioritizedSliceSampler",
     "RandomSampler",
     "SamplerWithoutReplacement",
     "SliceSampler",
@@ -23,6 +25,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.replay.samplers._prioritized": ["PrioritizedSampler"],
+        "rl.replay.samplers._prioritized_slices": ["PrioritizedSliceSampler"],
         "rl.replay.samplers._random": ["RandomSampler"],
         "rl.replay.samplers._slices": ["SliceSampler"],
         "rl.replay.samplers._slices_without_replacement": ["SliceSamplerWithoutReplacement"],

@@ -243,6 +243,27 @@ class PrioritizedSampler:
                 return
         self._write(index, priority, self._rows, self._largest)
 
+    def exclude(self, index: Tensor) -> None:
+        """Do not sample the rows `index` ``[n]`` until `include` or a write of them, or of their priority.
+
+        Their raw priorities are kept. Setting `alpha` includes all rows again.
+
+        Raises:
+            IndexError: if an index is outside of `max_capacity`; nothing is changed then.
+        """
+        if len(index):
+            self._tree.update(index.to(self._device), self._raw.new_zeros(len(index)))
+
+    def include(self, index: Tensor) -> None:
+        """Sample the rows `index` ``[n]`` by their raw priorities again.
+
+        Raises:
+            IndexError: if an index is outside of `max_capacity`; nothing is changed then.
+        """
+        if len(index):
+            index = index.to(self._device)
+            self._write_tree(index, self._raw.index_select(0, index), self._alpha)
+
     def update_priorities(self, index: Any, priority: Any) -> None:
         """Alias of `update_priority`."""
         self.update_priority(index, priority)
