@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from rl.modules.explore._gsde import LazygSDEModule, gSDEModule
     from rl.modules.explore._ou import OrnsteinUhlenbeckProcessModule
     from rl.modules.explore._set_spec import set_exploration_modules_spec_from_env
+    from rl.modules.imitation._act_model import ACTModel
+    from rl.modules.imitation._decision_transformer import DecisionTransformer, DTConfig
+    from rl.modules.imitation._diffusion_actor import DiffusionActor
+    from rl.modules.imitation._dt_actor import DTActor, OnlineDTActor
+    from rl.modules.imitation._dt_inference import DecisionTransformerInferenceWrapper
     from rl.modules.layers._batch_renorm import BatchRenorm1d
     from rl.modules.layers._consistent_dropout import ConsistentDropout, ConsistentDropoutModule
     from rl.modules.layers._noisy import NoisyLazyLinear, NoisyLinear, reset_noise
@@ -79,6 +84,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "MLP",
+    "ACTModel",
     "Actor",
     "ActorCriticOperator",
     "ActorCriticWrapper",
@@ -93,11 +99,16 @@ __all__ = [
     "ConsistentDropoutModule",
     "Conv3dNet",
     "ConvNet",
+    "DTActor",
+    "DTConfig",
     "DdpgCnnActor",
     "DdpgCnnQNet",
     "DdpgMlpActor",
     "DdpgMlpQNet",
+    "DecisionTransformer",
+    "DecisionTransformerInferenceWrapper",
     "Delta",
+    "DiffusionActor",
     "DistributionalDQNnet",
     "DistributionalQValueActor",
     "DistributionalQValueModule",
@@ -126,6 +137,7 @@ __all__ = [
     "NormalParamExtractor",
     "OneHotCategorical",
     "OneHotOrdinal",
+    "OnlineDTActor",
     "Ordinal",
     "OrnsteinUhlenbeckProcessModule",
     "PadBackend",
@@ -188,6 +200,11 @@ __getattr__, __dir__ = lazy_exports(
         "rl.modules.distributions._tanh_normal": ["TanhNormal"],
         "rl.modules.explore._egreedy": ["EGreedyModule"],
         "rl.modules.explore._gaussian": ["AdditiveGaussianModule"],
+        "rl.modules.imitation._act_model": ["ACTModel"],
+        "rl.modules.imitation._decision_transformer": ["DTConfig", "DecisionTransformer"],
+        "rl.modules.imitation._diffusion_actor": ["DiffusionActor"],
+        "rl.modules.imitation._dt_actor": ["DTActor", "OnlineDTActor"],
+        "rl.modules.imitation._dt_inference": ["DecisionTransformerInferenceWrapper"],
         "rl.modules.multi_agent._base": ["MultiAgentNetBase"],
         "rl.modules.multi_agent._conv": ["MultiAgentConvNet"],
         "rl.modules.multi_agent._mixer": ["Mixer"],

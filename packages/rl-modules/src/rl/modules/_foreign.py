@@ -7,6 +7,7 @@ from rl.core.arguments import foreign_arguments
 __all__ = [
     "actor",
     "conv_net",
+    "dt_inference",
     "explorer",
     "mixer",
     "mlp",
@@ -64,6 +65,7 @@ ornstein_uhlenbeck = foreign_arguments(
         "is_init_key": (_RESTARTS, "is_init"),
     }
 )
+dt_inference = foreign_arguments(needless={"device": ("needless: states are on the device of the batch", None)})
 multi_step_actor = foreign_arguments(needless={"init_key": (_RESTARTS, "is_init", None)})
 mlp = foreign_arguments(
     needless={"single_bias_last_layer": ("not available yet: use bias_last_layer=False and add one parameter", False)}

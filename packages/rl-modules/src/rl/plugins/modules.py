@@ -58,6 +58,12 @@ _MODULES = (
     ("running-value-norm", "RunningValueNorm", "Values normalized by all targets so far"),
     ("symlog", "SymLogValueTransform", "Values on a symmetric logarithmic scale"),
     ("signed-hyperbolic", "SignedHyperbolicValueTransform", "Values on a square root scale"),
+    ("act-model", "ACTModel", "Action chunking transformer"),
+    ("decision-transformer", "DecisionTransformer", "Causal transformer over returns-to-go, states and actions"),
+    ("dt-actor", "DTActor", "Network of a decision transformer's deterministic policy"),
+    ("online-dt-actor", "OnlineDTActor", "Network of a decision transformer's stochastic policy"),
+    ("dt-inference", "DecisionTransformerInferenceWrapper", "Acts with a decision transformer, step by step"),
+    ("diffusion-actor", "DiffusionActor", "Policy that denoises random actions"),
     ("lstm", "LSTMModule", "LSTM on named entries, step by step or whole sequences"),
     ("gru", "GRUModule", "GRU on named entries, step by step or whole sequences"),
 )

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from rl.objectives.losses.actor_critic._tqc import TQCLoss
     from rl.objectives.losses.multi_agent._mappo import IPPOLoss, MAPPOLoss
     from rl.objectives.losses.multi_agent._qmixer import QMixerLoss
+    from rl.objectives.losses.offline._act import ACTLoss
     from rl.objectives.losses.offline._bc import BCLoss
     from rl.objectives.losses.offline._cql import CQLLoss, DiscreteCQLLoss
+    from rl.objectives.losses.offline._diffusion_bc import DiffusionBCLoss
+    from rl.objectives.losses.offline._dt import DTLoss, OnlineDTLoss
+    from rl.objectives.losses.offline._gail import GAILLoss
     from rl.objectives.losses.offline._iql import DiscreteIQLLoss, IQLLoss
     from rl.objectives.losses.offline._td3_bc import TD3BCLoss
     from rl.objectives.losses.policy_gradient._a2c import A2CLoss
@@ -41,16 +45,20 @@ if TYPE_CHECKING:
 __all__ = [
     "GAE",
     "A2CLoss",
+    "ACTLoss",
     "BCLoss",
     "CQLLoss",
     "ClipPPOLoss",
     "CrossQLoss",
     "DDPGLoss",
     "DQNLoss",
+    "DTLoss",
+    "DiffusionBCLoss",
     "DiscreteCQLLoss",
     "DiscreteIQLLoss",
     "DiscreteSACLoss",
     "DistributionalDQNLoss",
+    "GAILLoss",
     "HardUpdate",
     "IPPOLoss",
     "IQLLoss",
@@ -59,6 +67,7 @@ __all__ = [
     "LossModule",
     "MAPPOLoss",
     "MultiAgentGAE",
+    "OnlineDTLoss",
     "PPOLoss",
     "QMixerLoss",
     "QRDQNLoss",
@@ -87,6 +96,10 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.objectives.losses.offline._bc": ["BCLoss"],
+        "rl.objectives.losses.offline._gail": ["GAILLoss"],
+        "rl.objectives.losses.offline._dt": ["DTLoss", "OnlineDTLoss"],
+        "rl.objectives.losses.offline._diffusion_bc": ["DiffusionBCLoss"],
+        "rl.objectives.losses.offline._act": ["ACTLoss"],
         "rl.objectives.losses.offline._cql": ["CQLLoss", "DiscreteCQLLoss"],
         "rl.objectives.losses.offline._iql": ["DiscreteIQLLoss", "IQLLoss"],
         "rl.objectives.losses.offline._td3_bc": ["TD3BCLoss"],

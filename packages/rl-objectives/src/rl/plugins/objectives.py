@@ -43,6 +43,11 @@ def rl_components() -> Iterator[Component]:
         ("discrete-iql", "DiscreteIQLLoss", "Implicit Q-learning for discrete actions."),
         ("cql", "CQLLoss", "Conservative Q-learning, for a data set."),
         ("discrete-cql", "DiscreteCQLLoss", "Conservative Q-learning for discrete actions."),
+        ("dt", "DTLoss", "Decision transformer: actions of a data set for their return-to-go."),
+        ("online-dt", "OnlineDTLoss", "Online decision transformer: likelihood of actions, with an entropy bonus."),
+        ("gail", "GAILLoss", "Generative adversarial imitation: a discriminator of expert and policy."),
+        ("diffusion-bc", "DiffusionBCLoss", "Behaviour cloning with a diffusion policy."),
+        ("act", "ACTLoss", "Behaviour cloning of chunks of actions."),
         ("qr-dqn", "QRDQNLoss", "Distributional Q-learning with quantile regression."),
     )
     for name, attribute, summary in losses:

@@ -23,6 +23,7 @@ from rl.objectives.functional._actor_critic import (
 from rl.objectives.functional._distillation import ReturnScale, distillation_error, scale_by_returns
 from rl.objectives.functional._distributional import categorical_divergence, project_distribution, quantile_huber
 from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
+from rl.objectives.functional._imitation import discriminator_loss, imitation_reward, style_divergence
 from rl.objectives.functional._offline import advantage_weight, conservative_gap, expectile_loss
 from rl.objectives.functional._policy_gradient import (
     adapted_penalty,
@@ -55,12 +56,14 @@ __all__ = [
     "categorical_divergence",
     "clipped_surrogate",
     "conservative_gap",
+    "discriminator_loss",
     "distance",
     "distillation_error",
     "expected_soft_value",
     "expectile_loss",
     "generalized_advantage_estimate",
     "greedy_value",
+    "imitation_reward",
     "penalized_surrogate",
     "policy_gradient",
     "project_distribution",
@@ -70,6 +73,7 @@ __all__ = [
     "scale_by_returns",
     "smoothed_action",
     "soft_value",
+    "style_divergence",
     "surrogate",
     "td0_advantage_estimate",
     "td0_return_estimate",

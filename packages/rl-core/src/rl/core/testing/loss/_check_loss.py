@@ -28,6 +28,7 @@ def check_loss(
     *,
     annotates: Iterable[NestedKey] = (TD_ERROR,),
     frozen: Iterable[NestedKey] | None = None,
+    detached: Iterable[NestedKey] = (),
 ) -> TensorDictBase:
     """Check what trainers and loggers take for granted of a loss.
 
@@ -47,6 +48,7 @@ def check_loss(
         frozen: what no gradient may reach: attributes of the loss, such as ``"target_network"``, and keys of the
             batch, such as ``("next", "observation")`` where the bootstrapped target is a constant. None issues a
             `NotExercisedWarning` if the loss has something of that kind.
+        detached: outputs whose names start with ``loss`` and that are parts of another one, without gradient.
 
     Returns:
         What the loss returned.
@@ -74,7 +76,7 @@ def check_loss(
     report = Report(name)
     tried = Tried(loss, contract, batch, name)
     given, out = tried.given, tried.out
-    _check_output(loss, contract, tried, name, [unwrap(key) for key in annotates])
+    _check_output(loss, contract, tried, name, [unwrap(key) for key in annotates], [unwrap(key) for key in detached])
     if batch.batch_size.numel() < 2:
         report.skip("broadcasts of [B] with [B, 1]: the batch has one element")
     _check_missing(loss, contract, given, name)
@@ -91,7 +93,9 @@ def check_loss(
     return out
 
 
-def _check_output(loss: Any, contract: Contract, tried: Tried, name: str, annotates: list[NestedKey]) -> None:
+def _check_output(
+    loss: Any, contract: Contract, tried: Tried, name: str, annotates: list[NestedKey], detached: list[NestedKey]
+) -> None:
     out, before = tried.out, tried.before
     require(isinstance(out, TensorDictBase), f"must return a TensorDict, got {type(out).__name__}", name)
     written, declared = leaf_keys(out), contract.out_keys
@@ -101,14 +105,16 @@ def _check_output(loss: Any, contract: Contract, tried: Tried, name: str, annota
     for entries in (tried.given, tried.handed):
         require_kept(before, entries, annotates, name)
     require(any(_is_loss(key) for key in declared), "returns nothing whose name starts with 'loss'", name)
-    _check_scalars(loss, contract, out, before, name)
+    _check_scalars(loss, contract, out, before, name, detached)
     letters: dict[str, int] = {}
     require_declared_form(contract.reads, before, before.batch_size, letters, name)
     scalars = [key for key in contract.writes if not key.batched]
     require_declared_form(scalars, out, torch.Size(()), letters, name)
 
 
-def _check_scalars(loss: Any, contract: Contract, out: TensorDictBase, before: TensorDictBase, name: str) -> None:
+def _check_scalars(
+    loss: Any, contract: Contract, out: TensorDictBase, before: TensorDictBase, name: str, detached: list[NestedKey]
+) -> None:
     sources = [*before.values(include_nested=True, leaves_only=True)]
     sources += [*loss.parameters(), *loss.buffers()] if isinstance(loss, nn.Module) else []
     double = any(getattr(value, "dtype", None) is torch.float64 for value in sources)
@@ -117,7 +123,7 @@ def _check_scalars(loss: Any, contract: Contract, out: TensorDictBase, before: T
         require(value.shape == (), f"{text} has shape {tuple(value.shape)}, expected a scalar", name)
         wide = value.dtype is torch.float64 and not double
         require(not wide, f"{text} is float64, although nothing that is read is: expected float32", name)
-        if not _is_loss(key):
+        if not _is_loss(key) or key in detached:
             require(not value.requires_grad, f"{text}, a diagnostic, has a gradient: detach it", name)
             continue
         require(bool(value.isfinite()), f"{text} is {value.item()}", name)

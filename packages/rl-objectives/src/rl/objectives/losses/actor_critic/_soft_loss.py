@@ -11,12 +11,12 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.contract import Key
-from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.objectives._batch.mask import mean_of, scalar
 from rl.objectives._networks.calls import ActorCall
 from rl.objectives.functional import soft_value, temperature_loss
-from rl.objectives.functional._regression import is_number, reduce
+from rl.objectives.functional._regression import reduce
+from rl.objectives.losses._temperature import log_bounds
 from rl.objectives.losses.actor_critic._base import Batch, OffPolicyLoss, sampled
 
 __all__ = ["SoftLoss"]
@@ -55,18 +55,8 @@ class SoftLoss(OffPolicyLoss):
             gamma=gamma,
             reduction=reduction,
         )
-        owner = type(self).__name__
-        for name, value in (("alpha_init", alpha_init), ("min_alpha", min_alpha), ("max_alpha", max_alpha)):
-            if value is not None and not (is_number(value) and value > 0):
-                raise SpecError(f"{owner} got {name}={value!r}; it is a number above 0")
-        if target_entropy != "auto" and not is_number(target_entropy):
-            raise SpecError(f"{owner} got target_entropy={target_entropy!r}; it is 'auto' or a number of nats")
+        self._log_bounds = log_bounds(type(self).__name__, alpha_init, min_alpha, max_alpha, target_entropy)
         self.target_entropy = target_entropy
-        low = -math.inf if min_alpha is None else math.log(min_alpha)
-        high = math.inf if max_alpha is None else math.log(max_alpha)
-        if low > high:
-            raise SpecError(f"{owner} got min_alpha={min_alpha} above max_alpha={max_alpha}")
-        self._log_bounds = None if min_alpha is None and max_alpha is None else (low, high)
         first = torch.tensor(math.log(alpha_init))
         if fixed_alpha:
             self.register_buffer("log_alpha", first)

@@ -1,0 +1,1 @@
+"""Policies that imitate data: decision transformers, diffusion, action chunks."""
