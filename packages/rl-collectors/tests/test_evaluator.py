@@ -1,6 +1,7 @@
 """Evaluator: figures of whole episodes, in this process and beside it."""
 
-import time
+import multiprocessing
+from functools import partial
 
 import pytest
 import torch
@@ -24,9 +25,15 @@ class Act(torch.nn.Module):
         return self.weight.round().long().expand(observation.shape[:-1])
 
 
-class Slow(CountingEnv):
+class Gated(CountingEnv):
+    """Its steps wait for a gate."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate = gate
+
     def step_and_maybe_reset(self, tensordict):
-        time.sleep(0.05)
+        assert self.gate.wait(60)
         return super().step_and_maybe_reset(tensordict)
 
 
@@ -70,19 +77,24 @@ def test_every_element_contributes_the_same_number_of_episodes():
 
 @pytest.mark.parametrize("backend", ["thread", "process"])
 def test_a_busy_evaluator_skips_waits_or_raises(backend):
-    with Evaluator(Slow, policy(), num_trajectories=1, backend=backend) as evaluator:
+    gate = multiprocessing.Event()
+    make = partial(Gated, gate)
+    with Evaluator(make, policy(), num_trajectories=1, backend=backend) as evaluator:
         assert evaluator.trigger_eval(step=1)
         assert evaluator.pending
         assert not evaluator.trigger_eval(step=2)
         assert evaluator.poll() is None
+        gate.set()
         assert evaluator.wait()["eval/step"] == 1
         assert not evaluator.pending
         assert evaluator.wait() is None
-    with Evaluator(Slow, policy(), num_trajectories=1, backend=backend, busy_policy="error") as evaluator:
+    gate.clear()
+    with Evaluator(make, policy(), num_trajectories=1, backend=backend, busy_policy="error") as evaluator:
         evaluator.trigger_eval()
         with pytest.raises(RLError, match="an evaluation is running"):
             evaluator.trigger_eval()
-    with Evaluator(Slow, policy(), num_trajectories=1, backend=backend, busy_policy="wait") as evaluator:
+        gate.set()
+    with Evaluator(make, policy(), num_trajectories=1, backend=backend, busy_policy="wait") as evaluator:
         evaluator.trigger_eval(step=1)
         assert evaluator.trigger_eval(step=2)
         assert evaluator.wait()["eval/step"] == 2

@@ -69,13 +69,16 @@ class Noisy(CountingEnv):
 
 
 class Dawdling(CountingEnv):
-    """Takes five milliseconds for a step."""
+    """Takes a tenth of a second for each step after the first sixty."""
+
+    taken = 0
 
     def lowered(self):
         return None
 
     def step(self, tensordict):
-        time.sleep(0.005)
+        self.taken += 1
+        time.sleep(0.1 if self.taken > 60 else 0)
         return super().step(tensordict)
 
 
@@ -120,17 +123,24 @@ def test_results_are_stacked_or_concatenated(cat, batch, size):
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_batch_has_the_version_of_all_its_weights(kind):
     act, updater = policy(), VanillaWeightUpdater()
+
+    def version_of_next():
+        batch = multi.collect()
+        versions = batch["policy_version"].unsqueeze(-1).expand(*batch.shape, 3)
+        assert torch.equal(batch["weights"], versions.float())  # the weights equal the version
+        return int(versions.unique())
+
     with kind([CountingEnv] * 2, act, frames_per_batch=8, weight_updater=updater) as multi:
         for version in range(1, 30):
-            batch = multi.collect()
-            versions = batch["policy_version"].unsqueeze(-1).expand(*batch.shape, 3)
-            assert torch.equal(batch["weights"], versions.float())  # the weights equal the version
-            if kind is MultiSyncCollector:
-                assert (versions == version - 1).all()
+            seen = version_of_next()
+            assert seen == version - 1 or kind is MultiAsyncCollector
             set_weights(act, version)
             updater.update_weights()
         assert multi.policy_version == 29
-        assert versions.min() > 20  # at most a few behind
+        if kind is MultiAsyncCollector:  # a late worker is any number of updates behind, by two batches at most
+            for _ in range(2 * 2):
+                version_of_next()
+        assert version_of_next() == 29
 
 
 def test_weights_are_checked_before_they_are_sent():
@@ -211,8 +221,8 @@ def test_a_killed_worker_is_replaced_where_that_was_asked_for(kind):
 
 
 def collect_until(multi, condition):
-    """Collect until a batch fulfils the condition, at most ten seconds; the number of batches."""
-    limit = time.monotonic() + 10
+    """Collect until a batch fulfils the condition, at most a minute; the number of batches."""
+    limit = time.monotonic() + 60
     for count, batch in enumerate(multi, start=1):
         assert time.monotonic() < limit
         if condition(batch):
@@ -229,8 +239,8 @@ def test_a_worker_that_hangs_is_an_error():
             time.sleep(30)
             return tensordict
 
-    multi = MultiSyncCollector([Slow], frames_per_batch=3, timeout=0.5, shutdown_timeout=0.2)
-    with pytest.raises(WorkerError, match=r"no answer of worker 0 within 0\.5 s"):
+    multi = MultiSyncCollector([Slow], frames_per_batch=3, timeout=2, shutdown_timeout=0.2)
+    with pytest.raises(WorkerError, match=r"no answer of worker 0 within 2 s"):
         multi.collect()
     multi.shutdown()
     multi.shutdown()

@@ -207,7 +207,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, tmp_path):
              "--out", "run"]  # fmt: skip
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "run" / "metrics.csv"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not metrics.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
