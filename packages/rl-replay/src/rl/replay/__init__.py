@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
     from rl.replay.postprocs._multi_step import MultiStep
+    from rl.replay.sample_units._base import SampleUnit
+    from rl.replay.sample_units._sequence import Sequence
+    from rl.replay.sample_units._transition import Transition
     from rl.replay.samplers._prioritized import PrioritizedSampler
     from rl.replay.samplers._prioritized_slices import PrioritizedSliceSampler
     from rl.replay.samplers._random import RandomSampler
@@ -43,13 +46,16 @@ __all__ = [
     "RandomSampler",
     "ReplayBuffer",
     "RoundRobinWriter",
+    "SampleUnit",
     "SamplerWithoutReplacement",
+    "Sequence",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",
+    "Transition",
     "__version__",
     "check_slices",
 ]
@@ -67,6 +73,9 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.writers._immutable": ["ImmutableDatasetWriter"],
         "rl.replay.storages._list": ["ListStorage"],
         "rl.replay.storages._memmap": ["LazyMemmapStorage"],
+        "rl.replay.sample_units._base": ["SampleUnit"],
+        "rl.replay.sample_units._sequence": ["Sequence"],
+        "rl.replay.sample_units._transition": ["Transition"],
         "rl.replay.samplers._prioritized": ["PrioritizedSampler"],
         "rl.replay.samplers._prioritized_slices": ["PrioritizedSliceSampler"],
         "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],

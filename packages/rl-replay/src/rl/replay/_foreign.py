@@ -24,7 +24,6 @@ _SHARED: Needless = (_ONE_PROCESS, None, False)
 _SPEED: Needless = ("needless: the bounds of trajectories are always kept", False)
 
 _BUFFER: dict[str, Needless] = {
-    "sample_unit": ("not available yet: use SliceSampler for sequences", None),
     "dim_extend": ("use ndim= of the storage: leading dimensions of a batch count rows", None, 0),
     "shared": _SHARED,
     "delayed_init": ("needless: a storage is allocated by the first batch", None, False),

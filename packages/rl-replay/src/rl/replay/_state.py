@@ -118,7 +118,7 @@ class Fields:
         return value
 
 
-def prepare_load(part: Any, state: Any, rows: int | None, max_size: int) -> Apply:
+def prepare_load(part: Any, state: Any, rows: int | None, max_size: int | None) -> Apply:
     """Validate the state of a sampler or writer and return what applies it.
 
     A part with a method ``prepare_load(state, rows, max_size)`` validates first; any other applies its state in

@@ -21,11 +21,11 @@ from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
 from rl.replay._arguments import check_rows, raise_no_priority, whole
 from rl.replay._slices.table import BASE, FROM, ROW, STRIDE, TO, IndexSet, Longs, SegmentTable
-from rl.replay._slices.trajectories import Trajectories
+from rl.replay._slices.trajectories import Boundaries, Trajectories
 from rl.replay._state import Apply
 from rl.replay._untraced import untraced
 
-__all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices", "rows_of_runs", "rows_of_slices"]
+__all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices", "rows_of_runs", "rows_of_slices", "rows_of_steps"]
 
 MASK: NestedKey = ("collector", "mask")
 SLICES = "slices"
@@ -78,7 +78,7 @@ class SlicesBase:
         self._spans: Final = _span_pair(owner, span)
         if self._slice_len is not None:
             self._span(self._slice_len)
-        self._trajectories: Final = Trajectories(owner, keys["end_key"], keys["traj_key"])
+        self._trajectories: Final = Trajectories(owner, Boundaries(owner, keys["end_key"], keys["traj_key"]))
         truncated, init = keys["truncated_key"], keys["init_key"]
         self._truncated: Final = None if truncated is None else unwrap(truncated)
         parent = () if truncated is None else as_tuple(truncated)[:-1]
@@ -392,6 +392,13 @@ def rows_of_runs(begin: Tensor, length: int, capacity: int) -> tuple[Tensor, Ten
     begin %= capacity
     rows = (begin.unsqueeze(1) + _arange(length)).view(-1)
     return (rows, begin) if max(begin.tolist()) + length <= capacity else (rows.remainder_(capacity), None)
+
+
+def rows_of_steps(lines: Longs, steps: Longs, capacity: int) -> Longs:
+    """Rows ``[n, k]`` of `steps` ``[n, k]`` of the trajectories `lines` ``[n, 5]`` in a ring of `capacity` rows."""
+    base, row, stride = lines[:, (BASE, ROW, STRIDE)].T[:, :, None]
+    batch, inside = np.divmod(steps, row)
+    return (base + batch * stride + inside) % capacity
 
 
 def rows_of_slices(lines: Longs, first: Longs, steps: Longs, length: int, capacity: int, *, pad: bool = False) -> Longs:

@@ -19,7 +19,7 @@ from rl.core.state import reading
 from rl.replay._slices.table import SegmentTable
 from rl.replay._state import Apply, Fields
 
-__all__ = ["Trajectories", "read_columns"]
+__all__ = ["Boundaries", "Trajectories", "Unbounded", "read_columns"]
 
 Marks = tuple[NDArray[np.bool_], NDArray[Any] | None]
 """For each row, whether it is the last of its trajectory, and its trajectory id; None if rows have no ids."""
@@ -139,6 +139,21 @@ class Boundaries:
         return f"{', '.join(map(key_str, self.ends))} (end_key) or {', '.join(map(key_str, self.ids))} (traj_key)"
 
 
+class Unbounded:
+    """Reader of rows that no flag separates: a trajectory is what one environment wrote."""
+
+    ends: Final[tuple[NestedKey, ...]] = ()
+    ids: Final[tuple[NestedKey, ...]] = ()
+
+    def of_batch(self, data: Any, lead: Sequence[int]) -> Marks:  # noqa: ARG002  as `Boundaries`
+        """Marks of a batch whose first dimensions `lead` count rows."""
+        return np.zeros(torch.Size(lead).numel(), np.bool_), None
+
+    def of_storage(self, storage: Storage) -> Marks:
+        """Marks of all rows of a storage."""
+        return np.zeros(len(storage), np.bool_), None
+
+
 def read_columns(storage: Any, keys: Sequence[NestedKey], index: Tensor | None) -> dict[NestedKey, Tensor]:
     """Entries of the rows under `index` ``[*n]``, or of all rows, of any storage; absent entries are omitted."""
     if hasattr(storage, "columns"):
@@ -177,13 +192,12 @@ class Trajectories:
 
     Args:
         owner: for messages.
-        end_key: see `Boundaries`.
-        traj_key: see `Boundaries`.
+        boundaries: reader of end flags and trajectory ids.
     """
 
-    def __init__(self, owner: str, end_key: NestedKey | None, traj_key: NestedKey | None) -> None:
+    def __init__(self, owner: str, boundaries: Boundaries | Unbounded) -> None:
         self._owner: Final = owner
-        self._boundaries: Final = Boundaries(owner, end_key, traj_key)
+        self._boundaries: Final = boundaries
         self._storage: Storage | None = None
         self._bound = False  # the storage was attached by a buffer
         self._table: SegmentTable | None = None
@@ -379,10 +393,10 @@ class Trajectories:
         if len(lead) > 1 and not self._stale and rows == torch.Size(lead).numel():
             _write(table, marks, np.arange(rows), lead[-1])
         elif dims > 1 and marks[1] is None:
+            ids = "".join(f", or store trajectory ids under {key_str(key)}" for key in self._boundaries.ids[:1])
             raise ContractError(
                 f"{self._owner}: rows of a storage with ndim={dims} were written past the buffer, so that it is unknown"
-                " which environment each belongs to: write with buffer.extend, or store trajectory ids under"
-                f" {key_str(self._boundaries.ids[0])}"
+                f" which environment each belongs to: write with buffer.extend{ids}"
             )
         elif rows == table.capacity and cursor:
             table.follow(cursor)

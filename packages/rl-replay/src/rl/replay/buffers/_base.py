@@ -24,6 +24,9 @@ from rl.replay._untraced import untraced
 from rl.replay.buffers._collate import collate
 from rl.replay.buffers._prefetch import Batch, Flight
 from rl.replay.buffers._transforms import Transforms
+from rl.replay.buffers._units import with_unit
+from rl.replay.sample_units._base import SampleUnit
+from rl.replay.sample_units._transition import Transition
 from rl.replay.samplers._random import RandomSampler
 from rl.replay.storages._list import ListStorage
 from rl.replay.storages._rows import TensorRows
@@ -42,6 +45,7 @@ class ReplayBuffer:
     Args:
         storage: keeps the rows; ``ListStorage(1000)`` if None.
         sampler: selects the rows of a batch; `RandomSampler` if None.
+        sample_unit: rows of a batch for each selected one, such as `Sequence`; that row itself if None.
         writer: selects the indices of new rows; `RoundRobinWriter` if None.
         batch_size: rows of a batch if `sample` gets none; needed for iteration and `prefetch`.
         transform: see `append_transform`.
@@ -69,6 +73,7 @@ class ReplayBuffer:
         *,
         storage: Storage | None = None,
         sampler: Sampler | None = None,
+        sample_unit: SampleUnit | None = None,
         writer: Writer | None = None,
         batch_size: int | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -89,6 +94,8 @@ class ReplayBuffer:
         check_parts(owner, storage=storage, sampler=sampler, writer=writer, transform=transform)
         self.storage: Final[Storage] = ListStorage() if storage is None else storage
         self.sampler: Final[Sampler] = RandomSampler() if sampler is None else sampler
+        self.sample_unit: Final[SampleUnit] = Transition() if sample_unit is None else sample_unit
+        self._rows: Final = with_unit(owner, self.sampler, sample_unit)  # samples the rows of a batch
         self.writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
         capacity = getattr(self.sampler, "max_capacity", None)
         if capacity is not None and capacity < self.storage.max_size:
@@ -108,7 +115,7 @@ class ReplayBuffer:
         self._write_count = 0
         # Optional methods, see `rl.core.interfaces.Sampler`.
         self._postprocess: Final = getattr(self.sampler, "postprocess", None)
-        self._admit: Final = getattr(self.sampler, "admit", None)
+        self._admit: Final = getattr(self._rows, "admit", None)
         self._attach()
 
     @property
@@ -168,7 +175,8 @@ class ReplayBuffer:
         """Sample a batch.
 
         Args:
-            batch_size: number of rows; that of the buffer if None. Another number ignores prefetched batches.
+            batch_size: number of rows, or with a `sample_unit` of anchors; that of the buffer if None. Another number
+                ignores prefetched batches.
             return_info: also return a dict with ``index`` (int64 ``[n]``) and what the sampler adds.
             include_info: alias of `return_info`.
 
@@ -186,7 +194,7 @@ class ReplayBuffer:
         if size == self.batch_size and (self._flight.depth or len(self._flight)):
             return self._next(size, within_pass=False)[0].result()
         with self._lock:
-            index, info = self.sampler.sample(self.storage, size, generator=self.generator)
+            index, info = self._rows.sample(self.storage, size, generator=self.generator)
             rows = self._read(index, info)
         return self._finish(rows, index, info)
 
@@ -202,7 +210,7 @@ class ReplayBuffer:
         size = self._size(None)
         with self._lock:
             self._flight.clear()
-            self.sampler.restart()
+            self._rows.restart()
         last = False
         while not last:
             future, last = self._next(size, within_pass=True)
@@ -236,7 +244,7 @@ class ReplayBuffer:
                 self._admit(data)
             self._flight.wait_gathered()
             self.storage.set(rows, data)
-            self.sampler.extended(rows, data)
+            self._rows.extended(rows, data)
 
     def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> Self:
         """Apply `transform` to every sampled batch, after the existing ones; returns the buffer.
@@ -273,7 +281,7 @@ class ReplayBuffer:
             self.writer.empty()
             self._flight.clear()
             self.storage.empty()
-            self.sampler.empty()
+            self._rows.empty()
             self._transforms.empty()
             self._write_count = 0
 
@@ -308,7 +316,7 @@ class ReplayBuffer:
             rows, load_rows = self._prepare_rows(fields["storage"])
             parts: list[tuple[Any, Apply]] = [
                 (part, prepare_load(part, fields[name], rows, self.storage.max_size))
-                for name, part in (("sampler", self.sampler), ("writer", self.writer))
+                for name, part in (("sampler", self._rows), ("writer", self.writer))
             ]
             finish = self._prepare_rest(fields, rows)
             # Parts without `prepare_load` may still refuse: they come first, and are restored if a later one fails.
@@ -365,6 +373,8 @@ class ReplayBuffer:
             ("writer", self.writer),
             ("batch_size", self.batch_size),
         ]
+        if not isinstance(self.sample_unit, Transition):
+            options.append(("sample_unit", self.sample_unit))
         if len(self._transforms):
             options.append(("transform", self._transforms))
         if self.prefetch:
@@ -403,11 +413,11 @@ class ReplayBuffer:
             self.storage.set(index, data)  # validates before it writes
             self.writer.extended(index, data)
             self._write_count += count
-            self.sampler.extended(index, data)
+            self._rows.extended(index, data)
         return index
 
     def _attach(self) -> None:
-        attach = getattr(self.sampler, "attach", None)
+        attach = getattr(self._rows, "attach", None)
         if attach is not None:
             attach(self.storage)
 
@@ -422,7 +432,7 @@ class ReplayBuffer:
 
     def _submit(self, size: int) -> None:
         # Sampled in the caller's thread, so that the order of random numbers is reproducible.
-        index, info = self.sampler.sample(self.storage, size, generator=self.generator)
+        index, info = self._rows.sample(self.storage, size, generator=self.generator)
         self._flight.submit(
             lambda: self._read(index, info),
             lambda rows: self._finish(rows, index, info),
@@ -462,7 +472,7 @@ class ReplayBuffer:
         return {
             "types": self._types(),
             "storage": storage,
-            "sampler": self.sampler.state_dict(),
+            "sampler": self._rows.state_dict(),
             "writer": self.writer.state_dict(),
             "transforms": self._transforms.state_dict(),
             "write_count": self._write_count,

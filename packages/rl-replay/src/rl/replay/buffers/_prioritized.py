@@ -16,6 +16,7 @@ from rl.replay._arguments import check_parts
 from rl.replay._priority.backend import check_device, offers_more_than_torch
 from rl.replay.buffers._base import ReplayBuffer
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
+from rl.replay.sample_units._base import SampleUnit
 from rl.replay.samplers._prioritized import PrioritizedSampler
 from rl.replay.storages._list import ListStorage
 
@@ -39,6 +40,7 @@ class _Prioritized(ReplayBuffer):
         compilable: bool = False,
         stratified: bool = False,
         storage: Storage | None = None,
+        sample_unit: SampleUnit | None = None,
         writer: Writer | None = None,
         batch_size: int | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -67,6 +69,7 @@ class _Prioritized(ReplayBuffer):
         super().__init__(
             storage=storage,
             sampler=self._priorities,
+            sample_unit=sample_unit,
             writer=writer,
             batch_size=batch_size,
             transform=transform,
@@ -122,6 +125,7 @@ class PrioritizedReplayBuffer(_Prioritized):
         compilable: see `PrioritizedSampler`.
         stratified: see `PrioritizedSampler`.
         storage: see `ReplayBuffer`.
+        sample_unit: see `ReplayBuffer`.
         writer: see `ReplayBuffer`.
         batch_size: see `ReplayBuffer`.
         transform: see `ReplayBuffer`.
@@ -162,6 +166,7 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         compilable: see `PrioritizedSampler`.
         stratified: see `PrioritizedSampler`.
         storage: see `ReplayBuffer`.
+        sample_unit: see `ReplayBuffer`.
         writer: see `ReplayBuffer`.
         batch_size: see `ReplayBuffer`.
         transform: see `ReplayBuffer`.
@@ -199,6 +204,7 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         compilable: bool = False,
         stratified: bool = False,
         storage: Storage | None = None,
+        sample_unit: SampleUnit | None = None,
         writer: Writer | None = None,
         batch_size: int | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -219,6 +225,7 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
             compilable=compilable,
             stratified=stratified,
             storage=storage,
+            sample_unit=sample_unit,
             writer=writer,
             batch_size=batch_size,
             transform=transform,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -14,6 +14,8 @@ from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
 from rl.replay import _foreign
 from rl.replay.buffers._base import ReplayBuffer
+from rl.replay.sample_units._base import SampleUnit
+from rl.replay.sample_units._sequence import Sequence
 
 __all__ = ["TensorDictReplayBuffer"]
 
@@ -27,6 +29,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             `update_tensordict_priority`, if the sampler has priorities.
         storage: see `ReplayBuffer`.
         sampler: see `ReplayBuffer`.
+        sample_unit: see `ReplayBuffer`.
         writer: see `ReplayBuffer`.
         batch_size: see `ReplayBuffer`.
         transform: see `ReplayBuffer`.
@@ -50,12 +53,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
         True
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  those of a buffer
         self,
         *,
         priority_key: NestedKey = TD_ERROR,
         storage: Storage | None = None,
         sampler: Sampler | None = None,
+        sample_unit: SampleUnit | None = None,
         writer: Writer | None = None,
         batch_size: int | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -67,6 +71,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         super().__init__(
             storage=storage,
             sampler=sampler,
+            sample_unit=sample_unit,
             writer=writer,
             batch_size=batch_size,
             transform=transform,
@@ -96,6 +101,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """Update priorities from a sample with TD errors.
 
         Reads ``index`` ``[n]`` and `priority_key` ``[n, ...]``; of rows of several steps the priorities are reduced.
+        Of a sample with `Sequence` it reads ``anchor_index`` in place of ``index``, and also ``sequence_id``,
+        ``validity_mask`` and ``learning_mask``: each anchor gets the largest absolute priority of those rows of its
+        window that are valid and in the learning part.
 
         Raises:
             ContractError: if an entry is missing, `data` is not a TensorDict, or the sampler has no priorities.
@@ -113,7 +121,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 f"{owner}: this sample has no {key_str(self.priority_key)}, the priority_key of the buffer. Call "
                 "the loss on this sample first, or set priority_key to the entry that it writes"
             )
-        if index.dim() > 1:  # rows of several steps: the sample repeats the index of a row over its steps
+        if isinstance(self.sample_unit, Sequence):
+            index, priority = _of_anchors(owner, data, priority)
+        elif index.dim() > 1:  # rows of several steps: the sample repeats the index of a row over its steps
             index = index.reshape(len(index), -1)[:, 0]
         self.update_priority(index, priority)
 
@@ -136,7 +146,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _priority_of(self, data: Any) -> Tensor | None:
         if isinstance(data, TensorDictBase):
             return data.get(self.priority_key, None)
-        rows: Sequence[Tensor | None] = [row.get(self.priority_key, None) for row in data]
+        rows: list[Tensor | None] = [row.get(self.priority_key, None) for row in data]
         found = [row for row in rows if row is not None]
         if not found:
             return None
@@ -156,7 +166,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
             raise ContractError(
                 f"{type(self).__name__} stores TensorDicts, got {type(data).__name__}; use ReplayBuffer for others"
             )
-        for key in (INDEX,) if self._check_priority is None else (INDEX, PRIORITY_WEIGHT):
+        weight = () if self._check_priority is None else (PRIORITY_WEIGHT,)
+        for key in (INDEX, *weight, *self.sample_unit.keys):
             if key in data.keys():
                 raise ContractError(
                     f"{type(self).__name__} writes {key!r} into its samples, and this batch has one already; remove it "
@@ -175,3 +186,24 @@ class TensorDictReplayBuffer(ReplayBuffer):
             repeat = len(shape) > 1 and value.dim() == 1
             data.set(key, value.view(-1, *[1] * (len(shape) - 1)).expand(shape) if repeat else value)
         return data
+
+
+def _of_anchors(owner: str, data: TensorDictBase, priority: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of the anchors of sampled windows ``[m]``, and the largest absolute priority of each window ``[m]``.
+
+    Raises:
+        ContractError: if `data` lacks what `Sequence` added, or no row of a window counts.
+    """
+    cells = [data.get(key, None) for key in Sequence.keys]
+    if any(cell is None for cell in cells):
+        missing = ", ".join(repr(key) for key, cell in zip(Sequence.keys, cells, strict=True) if cell is None)
+        raise ContractError(f"{owner}: this TensorDict has no {missing}; give a sample of this buffer")
+    window, _, learning, valid, anchor = (cell.reshape(-1) for cell in cells)
+    priority = priority.detach().reshape(len(window), -1).abs().amax(1)
+    counts = learning & valid
+    window, inverse = window[counts].unique(return_inverse=True)
+    of_window = torch.zeros(len(window), dtype=priority.dtype, device=priority.device)
+    anchors = torch.zeros_like(window).scatter_(0, inverse, anchor[counts])
+    return anchors, of_window.scatter_reduce_(
+        0, inverse.to(priority.device), priority[counts.to(priority.device)], "amax"
+    )
