@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import ContractError, MissingExtraError, RLError, UnknownComponentError
+from rl.core.errors import ContractError, DuplicateComponentError, MissingExtraError, RLError, UnknownComponentError
 from rl.replay import SliceSampler
 from rl.replay.datasets import DatasetBuffer, MinariExperienceReplay, load_dataset, register_dataset
 
@@ -86,6 +86,19 @@ def test_slices_dictionaries_and_names(minari):
         load_dataset("minary:test/walk-v0")
     register_dataset("list", lambda name, **settings: (name, settings))
     assert load_dataset("list:a", batch_size=1) == ("a", {"batch_size": 1})
+    with pytest.raises(DuplicateComponentError, match="replace=True"):
+        register_dataset("list", print)
+    register_dataset("list", "builtins:str", replace=True)
+    assert load_dataset("list:a") == "a"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_data_set_that_was_written_again_is_prepared_again(minari):
+    write(minari)
+    assert len(MinariExperienceReplay("test/walk-v0")) == 18
+    minari.delete_dataset("test/walk-v0")
+    write(minari, episodes=2)
+    assert len(MinariExperienceReplay("test/walk-v0")) == 7
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -117,6 +130,11 @@ def test_a_folder_is_prepared_once_and_only_as_a_whole(tmp_path):
     again = DatasetBuffer(folder, 12, episodes, batch_size=3)
     assert calls == [0, 1, 2]
     assert again[5]["x"] == 101
+    mapped = again.preprocess(lambda part: part.set("x", part["x"] * 2), tmp_path / "mapped", batch_size=4)
+    assert mapped[:]["x"].tolist() == [2 * (100 * number + row) for number in range(3) for row in range(4)]
+    assert len(mapped.preprocess(lambda part: part[part["x"] < 200], tmp_path / "mapped")) == 4
+    mapped.delete()
+    assert not (tmp_path / "mapped").exists()
     for stated in (11, 13):
         other = tmp_path / str(stated)
         with pytest.raises(ContractError, match=f"the source states {stated} rows"):

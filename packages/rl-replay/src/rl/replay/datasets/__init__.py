@@ -5,17 +5,37 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.replay.datasets._atari import AtariDQNExperienceReplay
     from rl.replay.datasets._base import DatasetBuffer
+    from rl.replay.datasets._d4rl import D4RLExperienceReplay
+    from rl.replay.datasets._gen_dgrl import GenDGRLExperienceReplay
+    from rl.replay.datasets._lerobot import LeRobotExperienceReplay
     from rl.replay.datasets._load import load_dataset, register_dataset
     from rl.replay.datasets._minari import MinariExperienceReplay
+    from rl.replay.datasets._open_x import OpenXExperienceReplay
 
-__all__ = ["DatasetBuffer", "MinariExperienceReplay", "load_dataset", "register_dataset"]
+__all__ = [
+    "AtariDQNExperienceReplay",
+    "D4RLExperienceReplay",
+    "DatasetBuffer",
+    "GenDGRLExperienceReplay",
+    "LeRobotExperienceReplay",
+    "MinariExperienceReplay",
+    "OpenXExperienceReplay",
+    "load_dataset",
+    "register_dataset",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.replay.datasets._atari": ["AtariDQNExperienceReplay"],
         "rl.replay.datasets._base": ["DatasetBuffer"],
+        "rl.replay.datasets._d4rl": ["D4RLExperienceReplay"],
+        "rl.replay.datasets._gen_dgrl": ["GenDGRLExperienceReplay"],
+        "rl.replay.datasets._lerobot": ["LeRobotExperienceReplay"],
         "rl.replay.datasets._load": ["load_dataset", "register_dataset"],
         "rl.replay.datasets._minari": ["MinariExperienceReplay"],
+        "rl.replay.datasets._open_x": ["OpenXExperienceReplay"],
     },
 )

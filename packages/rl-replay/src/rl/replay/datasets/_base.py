@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
-from rl.core.errors import ContractError
-from rl.core.settings import settings
+from rl.core.errors import CheckpointError, ContractError
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
+from rl.replay.datasets._files import RECORD, locked, new_folder
+from rl.replay.datasets._progress import progress_bar
 from rl.replay.storages._tensor import TensorStorage
 from rl.replay.writers._immutable import ImmutableDatasetWriter
 
-__all__ = ["DatasetBuffer", "default_root"]
+__all__ = ["DatasetBuffer"]
+
+_MASK = ("collector", "mask")
+_CHUNK = 4096  # rows that `preprocess` maps at once
 
 
-def default_root() -> Path:
-    """Where data sets are prepared: ``RL_DATASETS``, else ``~/.cache/rl/datasets``."""
-    given = settings().datasets
-    return Path(given) if given else Path.home() / ".cache" / "rl" / "datasets"
+class _Record(NamedTuple):
+    """What a prepared folder was made of; ``rows`` of its files hold data."""
+
+    rows: int
+    source: str
+    texts: dict[str, list[str]]
 
 
 class DatasetBuffer(TensorDictReplayBuffer):
     """A data set as a `TensorDictReplayBuffer` over memory-mapped rows, which cannot be written.
 
-    A subclass reads the source episode by episode. At the first use these are copied into memory-mapped files in a
-    folder, so that memory stays small whatever the size of the data set; later uses open that folder. The folder
-    appears under its name only when it is complete.
+    A subclass reads the source in parts. At the first use these are copied into memory-mapped files in a folder, so
+    that memory stays small whatever the size of the data set; later uses open that folder. It appears under its name
+    when it is complete, and is prepared again when the source has changed.
 
     Rows have ``observation`` (or the keys of a dictionary), ``action``, the same observations under ``next``,
     ``("next", "reward")`` float32 ``[1]``, ``("next", "done")``, ``("next", "terminated")``, ``("next", "truncated")``
@@ -37,12 +46,20 @@ class DatasetBuffer(TensorDictReplayBuffer):
 
     Args:
         folder: of the prepared rows.
-        rows: number of rows of the source.
-        episodes: called to read the source; gives TensorDicts ``[T]``.
+        rows: number of rows of the source, or a function that counts them.
+        episodes: called to read the source; gives TensorDicts ``[T]`` in order: episodes, or parts of any length.
+        exact: whether `rows` is the number of rows, or the largest that it may be.
+        source: identifies the content of the source; rows that were prepared from another one are prepared again. None
+            takes what is there.
+        split_trajs: a row of the buffer is a whole trajectory ``[T_max]``, padded with zeros, with ``("collector",
+            "mask")`` bool ``[T_max]``, false for padding. These rows are a second copy of the data set on disk.
+        progress: show a bar while rows are prepared; on a terminal, if tqdm is installed, when None.
+        texts: lists that `episodes` fills with the texts to which integers of the rows refer; kept as `texts`.
         options: arguments of `TensorDictReplayBuffer`: `batch_size`, `sampler`, `transform`, ``prefetch`` and others.
 
     Raises:
         ContractError: if the source has another number of rows than it says, or none.
+        MissingExtraError: if `progress` is true and tqdm is not installed.
 
     Example:
         >>> import tempfile, torch
@@ -54,34 +71,136 @@ class DatasetBuffer(TensorDictReplayBuffer):
         6
     """
 
+    folder: Path
+    """Folder of the prepared rows."""
+    data: TensorDictBase
+    """The rows, ``[n]``; with `split_trajs` ``[trajectories, T_max]``."""
+    texts: dict[str, list[str]]
+    """Texts to which integers of the rows refer, by the name of the entry."""
+
     def __init__(
-        self, folder: Path, rows: int, episodes: Callable[[], Iterator[TensorDictBase]], **options: Any
+        self,
+        folder: Path,
+        rows: int | Callable[[], int],
+        episodes: Callable[[], Iterable[TensorDictBase]],
+        *,
+        exact: bool = True,
+        source: str | None = None,
+        split_trajs: bool = False,
+        progress: bool | None = None,
+        texts: dict[str, list[str]] | None = None,
+        **options: Any,
     ) -> None:
-        if not (folder / "meta.json").is_file():
-            _prepare(type(self).__name__, folder, rows, episodes())
-        self.folder, self.data = folder, TensorDict.load_memmap(folder)
+        owner = type(self).__name__
+        with locked(folder.parent):
+            record = _read(folder)
+            if record is None or (source is not None and record.source != source):
+                count = rows() if callable(rows) else rows
+                bar = progress_bar(owner, episodes(), count, show=progress)
+                record = _prepare(owner, folder, count, bar, exact=exact, source=source or "", texts=texts)
+            data = _open(folder, record)
+            if split_trajs:
+                folder, data = _split(folder, data, record)
+        self.folder, self.data, self.texts = folder, data, record.texts
         super().__init__(storage=TensorStorage(self.data), writer=ImmutableDatasetWriter(), **options)
 
+    def preprocess(
+        self, fn: Callable[[TensorDictBase], TensorDictBase], dest: str | Path, **options: Any
+    ) -> DatasetBuffer:
+        """Write the result of a function of all rows as another data set.
 
-def _prepare(owner: str, folder: Path, rows: int, episodes: Iterator[TensorDictBase]) -> None:
+        Args:
+            fn: maps batches ``[n, ...]`` of up to 4,096 consecutive rows to batches; it may leave rows out.
+            dest: folder of the new rows; a data set there is replaced.
+            options: of the new `DatasetBuffer`.
+        """
+        folder, mapped = Path(dest), (fn(self.data[at : at + _CHUNK]) for at in range(0, len(self.data), _CHUNK))
+        with locked(folder.parent):
+            record = _Record(len(self), "", self.texts)
+            _prepare(type(self).__name__, folder, len(self), mapped, exact=False, source="", texts=record.texts)
+        return DatasetBuffer(folder, 0, tuple, **options)
+
+    def delete(self) -> None:
+        """Remove the prepared files; the buffer can be used until it is closed, and a later one is prepared again."""
+        with locked(self.folder.parent):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _read(folder: Path) -> _Record | None:
+    try:
+        return _Record(**json.loads((folder / RECORD).read_text()))
+    except (OSError, ValueError, TypeError):  # prepared by an earlier version, or no folder of ours
+        return None
+
+
+def _open(folder: Path, record: _Record) -> TensorDictBase:
+    try:
+        return TensorDict.load_memmap(folder)[: record.rows]
+    except Exception as error:  # files are missing or of another size
+        raise CheckpointError(
+            f"the prepared rows in {folder} cannot be opened: {error}. Remove the folder; they are then prepared again"
+        ) from error
+
+
+def _prepare(
+    owner: str,
+    folder: Path,
+    rows: int,
+    parts: Iterable[TensorDictBase],
+    *,
+    exact: bool,
+    source: str,
+    texts: dict[str, list[str]] | None,
+) -> _Record:
     """Write all rows into memory-mapped files."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.parent.mkdir(parents=True, exist_ok=True)
     data: TensorDictBase | None = None
     count = 0
-    try:
-        for episode in episodes:
+    with new_folder(folder) as partial:
+        for part in parts:
+            if not len(part):
+                continue
             if data is None:
-                data = episode[0].expand(rows).memmap_like(partial)
-            end = count + len(episode)
+                data = part[0].expand(rows, *part.shape[1:]).memmap_like(partial)
+            end = count + len(part)
             if end > rows:
                 raise ContractError(f"{owner}: the source states {rows} rows, and has more")
-            data[count:end] = episode
+            data[count:end] = part
             count = end
-        if data is None or count < rows:
+        if data is None or (exact and count < rows):
             raise ContractError(f"{owner}: the source states {rows} rows, and has {count}: it is not complete")
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    partial.rename(folder)
+        record = _Record(count, source, texts or {})
+        (partial / RECORD).write_text(json.dumps(record._asdict()))
+    return record
+
+
+def _split(folder: Path, data: TensorDictBase, record: _Record) -> tuple[Path, TensorDictBase]:
+    """The trajectories of flat rows, padded with zeros, in a folder next to theirs."""
+    split = folder.with_name(f"{folder.name}.split")
+    source = f"{record.source} {(folder / RECORD).stat().st_mtime_ns}"
+    known = _read(split)
+    if known is None or known.source != source:
+        stops = _stops(data)
+        starts = [0, *stops[:-1]]
+        longest = max(stop - start for start, stop in zip(starts, stops, strict=True))
+        with new_folder(split) as partial:
+            row = data[0].clone().set(_MASK, torch.zeros((), dtype=torch.bool))
+            padded = row.expand(len(stops), longest).memmap_like(partial)
+            for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+                part = data[start:stop].clone().set(_MASK, torch.ones(stop - start, dtype=torch.bool))
+                padded[number, : stop - start] = part
+            known = _Record(len(stops), source, record.texts)
+            (partial / RECORD).write_text(json.dumps(known._asdict()))
+    return split, _open(split, known)
+
+
+def _stops(data: TensorDictBase) -> list[int]:
+    """The row after the last one of each trajectory."""
+    ends: Tensor = torch.zeros(len(data), dtype=torch.bool)
+    ends[-1] = True
+    episode: Any = data.get("episode", None)
+    if episode is not None:
+        ends[:-1] |= episode.diff() != 0
+    done: Any = data.get(("next", "done"), None)
+    if done is not None:
+        ends |= done.reshape(len(data), -1).any(-1)
+    return (ends.nonzero().flatten() + 1).tolist()

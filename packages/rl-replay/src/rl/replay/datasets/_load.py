@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-from rl.core.errors import UnknownComponentError
+from rl.core.errors import DuplicateComponentError, UnknownComponentError
 from rl.core.keys import nearest
 
 __all__ = ["load_dataset", "register_dataset"]
 
-_SOURCES: dict[str, Callable[..., Any]] = {}
+_SOURCES: dict[str, Callable[..., Any] | str] = {
+    "atari-dqn": "rl.replay.datasets._atari:AtariDQNExperienceReplay",
+    "d4rl": "rl.replay.datasets._d4rl:D4RLExperienceReplay",
+    "gen-dgrl": "rl.replay.datasets._gen_dgrl:GenDGRLExperienceReplay",
+    "lerobot": "rl.replay.datasets._lerobot:LeRobotExperienceReplay",
+    "minari": "rl.replay.datasets._minari:MinariExperienceReplay",
+    "openx": "rl.replay.datasets._open_x:OpenXExperienceReplay",
+}
 
 
-def _minari(name: str, **settings: Any) -> Any:
-    from rl.replay.datasets._minari import MinariExperienceReplay
-
-    return MinariExperienceReplay(name, **settings)
-
-
-_SOURCES["minari"] = _minari
-
-
-def register_dataset(source: str, make: Callable[..., Any]) -> None:
+def register_dataset(source: str, make: Callable[..., Any] | str, *, replace: bool = False) -> None:
     """Let ``load_dataset("source:name")`` call ``make(name, **settings)``.
 
     Args:
         source: what stands before the colon.
-        make: returns a replay buffer.
+        make: returns a replay buffer; or ``"module:attribute"``, which is imported at the first use.
+        replace: whether a source of this name may be replaced.
+
+    Raises:
+        DuplicateComponentError: if there is such a source, and `replace` is false.
 
     Example:
-        >>> register_dataset("mine", lambda name, **settings: f"the data set {name}")
-        >>> load_dataset("mine:walks")
+        >>> register_dataset("doctest", lambda name, **settings: f"the data set {name}")
+        >>> load_dataset("doctest:walks")
         'the data set walks'
     """
+    if source in _SOURCES and not replace:
+        raise DuplicateComponentError(
+            f"register_dataset: there is a source {source!r} already. Choose another name, or replace=True"
+        )
     _SOURCES[source] = make
 
 
@@ -41,9 +48,10 @@ def load_dataset(name: str, **settings: Any) -> Any:
     """A data set as a replay buffer.
 
     Args:
-        name: ``"source:name"``, such as ``"minari:mujoco/hopper/expert-v0"``. Sources are ``minari`` and those of
+        name: ``"source:name"``, such as ``"minari:mujoco/hopper/expert-v0"`` or ``"d4rl:data/hopper_medium-v2.hdf5"``.
+            Sources are ``atari-dqn``, ``d4rl``, ``gen-dgrl``, ``lerobot``, ``minari``, ``openx`` and those of
             `register_dataset`.
-        settings: for the class of the source: ``batch_size``, ``root`` and others.
+        settings: for the class of the source: ``batch_size``, ``root``, ``download``, ``split_trajs`` and others.
 
     Raises:
         UnknownComponentError: if there is no such source.
@@ -56,4 +64,8 @@ def load_dataset(name: str, **settings: Any) -> Any:
             f"load_dataset: there is no source of {name!r}{hint}. Write SOURCE:NAME; sources are"
             f" {', '.join(sorted(_SOURCES))}"
         )
-    return _SOURCES[source](rest, **settings)
+    make = _SOURCES[source]
+    if isinstance(make, str):
+        module, _, attribute = make.partition(":")
+        make = getattr(import_module(module), attribute)
+    return make(rest, **settings)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rl.core.errors import MissingExtraError, RLError
 from rl.core.keys import NestedKey, unwrap
-from rl.replay.datasets._base import DatasetBuffer, default_root
+from rl.replay.datasets._base import DatasetBuffer
+from rl.replay.datasets._files import Download, fingerprint, folder_of
 
 __all__ = ["MinariExperienceReplay"]
 
@@ -25,8 +26,8 @@ class MinariExperienceReplay(DatasetBuffer):
         dataset_id: such as ``"mujoco/hopper/expert-v0"``.
         batch_size: rows of a sample.
         root: folder in which rows are prepared; ``RL_DATASETS`` or ``~/.cache/rl/datasets`` if None.
-        download: let Minari download the data set if it is not there.
-        settings: further arguments of `TensorDictReplayBuffer`.
+        download: let Minari download the data set if it is not there; ``"force"`` downloads again.
+        settings: further arguments of `DatasetBuffer`: ``split_trajs``, ``progress``, ``sampler`` and others.
 
     Raises:
         MissingExtraError: if Minari is not installed.
@@ -40,7 +41,7 @@ class MinariExperienceReplay(DatasetBuffer):
         batch_size: int | None = None,
         *,
         root: str | Path | None = None,
-        download: bool = False,
+        download: Download = False,
         **settings: Any,
     ) -> None:
         try:
@@ -50,16 +51,23 @@ class MinariExperienceReplay(DatasetBuffer):
                 f"MinariExperienceReplay needs {error.name}, which is not installed: pip install 'rl-replay[minari]'"
             ) from error
         try:
-            source = minari.load_dataset(dataset_id, download=download)
+            if download == "force":
+                minari.download_dataset(dataset_id, force_download=True)
+            source = minari.load_dataset(dataset_id, download=bool(download))
         except Exception as error:  # files are missing, damaged or foreign
             raise RLError(
                 f"MinariExperienceReplay cannot open {dataset_id!r}: {error}. `minari list local` lists what is there;"
                 " download=True downloads it"
             ) from error
         self.dataset_id, self.minari_dataset = dataset_id, source
-        folder = (Path(root) if root is not None else default_root()) / "minari" / dataset_id
+        files = (file for file in Path(source.spec.data_path).rglob("*") if file.is_file())
         super().__init__(
-            folder, int(source.total_steps), lambda: _episodes(source, dataset_id), batch_size=batch_size, **settings
+            folder_of(root, "minari", dataset_id),
+            int(source.total_steps),
+            lambda: _episodes(source, dataset_id),
+            source=fingerprint(files),
+            batch_size=batch_size,
+            **settings,
         )
 
 

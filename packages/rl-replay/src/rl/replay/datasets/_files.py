@@ -1,0 +1,167 @@
+"""Files of data sets: where they are, whether they changed, downloads, and folders that appear as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from rl.core.errors import ContractError, RLError
+from rl.core.settings import settings
+from rl.replay.datasets._progress import progress_bar
+
+__all__ = [
+    "RECORD",
+    "Download",
+    "default_root",
+    "fetch",
+    "fingerprint",
+    "folder_of",
+    "locked",
+    "new_folder",
+    "source_of",
+]
+
+RECORD = "source.json"
+"""File of a prepared folder that tells what it was made of."""
+
+Download = bool | Literal["force"]
+"""True downloads what is not there, ``"force"`` downloads again."""
+
+_BLOCK = 1 << 20
+
+
+def default_root() -> Path:
+    """Where data sets are prepared: ``RL_DATASETS``, else ``~/.cache/rl/datasets``."""
+    given = settings().datasets
+    return Path(given) if given else Path.home() / ".cache" / "rl" / "datasets"
+
+
+def folder_of(root: str | Path | None, source: str, dataset_id: str) -> Path:
+    """The folder of the prepared rows of a data set; that of a local file is named after its path.
+
+    Raises:
+        ContractError: if the name would leave the folder of data sets.
+    """
+    base = (Path(root) if root is not None else default_root()) / source
+    path = Path(dataset_id).expanduser()
+    if path.exists():
+        where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+        return base / f"{path.name}-{where}"
+    if not dataset_id or path.is_absolute() or ".." in path.parts:
+        raise ContractError(f"there is no data set {dataset_id!r}: it is neither an existing path nor a name")
+    return base / dataset_id
+
+
+def fingerprint(files: Iterable[Path], *options: object) -> str:
+    """A text that changes when one of the files does, or an option."""
+    seen = [(str(file), (known := file.stat()).st_size, known.st_mtime_ns) for file in sorted(files)]
+    return hashlib.sha256(repr((seen, options)).encode()).hexdigest()
+
+
+@contextmanager
+def source_of(
+    owner: str, dataset_id: str, folder: Path, download: Download, get: Callable[[Path], Path]
+) -> Generator[Path | None]:
+    """The file or folder of a data set, or None if its rows were prepared from a download.
+
+    Args:
+        owner: class, for messages.
+        dataset_id: an existing path, or a name.
+        folder: of the prepared rows.
+        download: see `Download`.
+        get: downloads into an empty folder and returns the path; its files are removed at the end.
+
+    Raises:
+        RLError: if there is neither file nor prepared rows, and nothing may be downloaded.
+    """
+    path = Path(dataset_id).expanduser()
+    if path.exists():
+        yield path
+    elif download != "force" and (folder / RECORD).is_file():
+        yield None
+    elif not download:
+        raise RLError(
+            f"{owner}: {dataset_id!r} is no existing file or folder, and nothing is prepared in {folder}. Give the path"
+            " of the data, or download=True"
+        )
+    else:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".download-") as temporary:
+            yield get(Path(temporary))
+
+
+def fetch(owner: str, url: str, path: Path, *, progress: bool | None = None) -> Path:
+    """Download a file.
+
+    Raises:
+        RLError: if it cannot be downloaded, or ends early.
+    """
+    try:
+        with urllib.request.urlopen(url) as answer, path.open("wb") as file:  # of this package
+            size = int(answer.headers.get("Content-Length") or 0) or None
+            blocks = iter(lambda: answer.read(_BLOCK), b"")
+            for block in progress_bar(f"{owner} {path.name}", blocks, size, show=progress, unit="B"):
+                file.write(block)
+            got = file.tell()
+    except (OSError, urllib.error.URLError) as error:
+        raise RLError(
+            f"{owner} cannot download {url}: {error}. Download the file by other means, and give its path"
+        ) from error
+    if size is not None and got != size:
+        raise RLError(f"{owner}: the download of {url} ended after {got} of {size} bytes; try again")
+    return path
+
+
+@contextmanager
+def new_folder(folder: Path) -> Generator[Path]:
+    """A folder that takes its name at the end, in the place of an older one, or is removed after an error."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".partial"))
+    try:
+        yield partial
+        partial.chmod(0o777 & ~_umask())
+        old = partial.with_suffix(".old")
+        if folder.exists():
+            folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+if sys.platform == "win32":  # pragma: no cover
+
+    @contextmanager
+    def locked(folder: Path) -> Generator[None]:
+        """Nothing: folders cannot be locked there; prepare a data set in one process."""
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+else:
+    import fcntl
+
+    @contextmanager
+    def locked(folder: Path) -> Generator[None]:
+        """Wait until no other process prepares data sets in this folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        handle: Any = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
