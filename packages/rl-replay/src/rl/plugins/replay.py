@@ -24,6 +24,8 @@ _ROWS = (
     ("sampler", "slices", "SliceSampler", "Steps that follow each other within a trajectory."),
     ("sampler", "slices-without-replacement", "SliceSamplerWithoutReplacement", "A slice of each trajectory in turn."),
     ("sampler", "prioritized-slices", "PrioritizedSliceSampler", "Slices by the priority of their first step."),
+    ("sampler", "consuming", "ConsumingSampler", "Each row a given number of times, until it is overwritten."),
+    ("sampler", "staleness-aware", "StalenessAwareSampler", "Weights that decay with the age of the policy."),
     ("transform", "burn-in", "BurnInTransform", "Recurrent states warmed up on the first steps of sampled slices."),
     ("transform", "multi-step", "MultiStepTransform", "Rewards and states of n steps, before they are written."),
     ("transform", "policy-age", "PolicyAgeFilter", "Samples without the steps of old policies."),

@@ -8,17 +8,20 @@ if TYPE_CHECKING:
     from rl.replay.__about__ import __version__
     from rl.replay._slices.check import check_slices
     from rl.replay.buffers._base import ReplayBuffer
+    from rl.replay.buffers._conditional import ConditionalUpdateResult
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
     from rl.replay.postprocs._multi_step import MultiStep
     from rl.replay.sample_units._base import SampleUnit
     from rl.replay.sample_units._sequence import Sequence
     from rl.replay.sample_units._transition import Transition
+    from rl.replay.samplers._consuming import ConsumingSampler
     from rl.replay.samplers._prioritized import PrioritizedSampler
     from rl.replay.samplers._prioritized_slices import PrioritizedSliceSampler
     from rl.replay.samplers._random import RandomSampler
     from rl.replay.samplers._slices import SliceSampler
     from rl.replay.samplers._slices_without_replacement import SliceSamplerWithoutReplacement
+    from rl.replay.samplers._staleness_aware import StalenessAwareSampler
     from rl.replay.samplers._without_replacement import SamplerWithoutReplacement
     from rl.replay.schedules._linear import LinearScheduler
     from rl.replay.storages._list import ListStorage
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BurnInTransform",
+    "ConditionalUpdateResult",
+    "ConsumingSampler",
     "ImmutableDatasetWriter",
     "LazyMemmapStorage",
     "LazyTensorStorage",
@@ -51,6 +56,7 @@ __all__ = [
     "Sequence",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
+    "StalenessAwareSampler",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
@@ -76,8 +82,10 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.sample_units._base": ["SampleUnit"],
         "rl.replay.sample_units._sequence": ["Sequence"],
         "rl.replay.sample_units._transition": ["Transition"],
+        "rl.replay.samplers._consuming": ["ConsumingSampler"],
         "rl.replay.samplers._prioritized": ["PrioritizedSampler"],
         "rl.replay.samplers._prioritized_slices": ["PrioritizedSliceSampler"],
+        "rl.replay.buffers._conditional": ["ConditionalUpdateResult"],
         "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
         "rl.replay.samplers._random": ["RandomSampler"],
         "rl.replay.writers._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],
@@ -86,6 +94,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.samplers._slices": ["SliceSampler"],
         "rl.replay.storages._tensor": ["LazyTensorStorage", "TensorStorage"],
         "rl.replay.buffers._tensordict": ["TensorDictReplayBuffer"],
+        "rl.replay.samplers._staleness_aware": ["StalenessAwareSampler"],
         "rl.replay.samplers._without_replacement": ["SamplerWithoutReplacement"],
     },
 )

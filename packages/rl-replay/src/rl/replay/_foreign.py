@@ -38,7 +38,6 @@ buffer = foreign_arguments(
         **_BUFFER,
         "transform_factory": ("use transform=", None),
         "checkpointer": ("needless: dumps and loads write JSON and raw tensors", None),
-        "consume_after_n_samples": ("not available yet: use SamplerWithoutReplacement and empty()", None),
         "compilable": _COMPILABLE,
     }
 )
@@ -79,7 +78,6 @@ fixed_writer = foreign_arguments(needless={"compilable": _COMPILABLE})
 writer = foreign_arguments(
     needless={
         "compilable": _COMPILABLE,
-        "track_generations": ("not available yet: rows that were overwritten are not told apart", False),
     }
 )
 slice_sampler = foreign_arguments(

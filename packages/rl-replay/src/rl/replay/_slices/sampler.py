@@ -20,7 +20,8 @@ from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
 from rl.replay._arguments import check_rows, raise_no_priority, whole
-from rl.replay._slices.table import BASE, FROM, ROW, STRIDE, TO, IndexSet, Longs, SegmentTable
+from rl.replay._index_set import IndexSet, Longs
+from rl.replay._slices.table import BASE, FROM, ROW, STRIDE, TO, SegmentTable
 from rl.replay._slices.trajectories import Boundaries, Trajectories
 from rl.replay._state import Apply
 from rl.replay._untraced import untraced
@@ -105,6 +106,10 @@ class SlicesBase:
     def extended(self, index: Tensor, data: Any) -> None:
         """Add rows that were just written to the table of trajectories."""
         self._trajectories.extended(index, data)
+
+    def patched(self, keys: list[NestedKey]) -> None:
+        """Entries `keys` of some rows were replaced."""
+        self._trajectories.patched(keys)
 
     def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
         """Raise: there are no priorities.

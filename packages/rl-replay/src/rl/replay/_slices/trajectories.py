@@ -268,6 +268,11 @@ class Trajectories:
         steps = lead[-1]
         table.write(ends.reshape(-1, steps), None if ids is None else ids.reshape(-1, steps), flat=len(lead) == 1)
 
+    def patched(self, keys: Sequence[NestedKey]) -> None:
+        """Keep the table after a write of entries that it does not depend on."""
+        if isinstance(self._expected, int) and not {*self._boundaries.ends, *self._boundaries.ids} & {*keys}:
+            self._expected += 1
+
     def empty(self) -> None:
         """Remove all rows from the table."""
         self._waiting.clear()

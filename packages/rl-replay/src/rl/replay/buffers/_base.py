@@ -12,9 +12,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import BackendError, CheckpointError, ContractError
+from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError
 from rl.core.interfaces import Sampler, Storage, Writer
-from rl.core.keys import INDEX, PRIORITY_WEIGHT
+from rl.core.keys import INDEX, PRIORITY_WEIGHT, NestedKey
 from rl.core.profiling import profiled
 from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
@@ -22,11 +22,13 @@ from rl.replay._arguments import Index, check_parts, row_index, whole
 from rl.replay._state import Apply, Fields, prepare_load
 from rl.replay._untraced import untraced
 from rl.replay.buffers._collate import collate
+from rl.replay.buffers._conditional import ConditionalUpdateResult, Patch
 from rl.replay.buffers._prefetch import Batch, Flight
 from rl.replay.buffers._transforms import Transforms
 from rl.replay.buffers._units import with_unit
 from rl.replay.sample_units._base import SampleUnit
 from rl.replay.sample_units._transition import Transition
+from rl.replay.samplers._consuming import ConsumingSampler
 from rl.replay.samplers._random import RandomSampler
 from rl.replay.storages._list import ListStorage
 from rl.replay.storages._rows import TensorRows
@@ -35,6 +37,7 @@ from rl.replay.writers._round_robin import RoundRobinWriter
 __all__ = ["ReplayBuffer"]
 
 _FILE = "state.safetensors"
+_GENERATION = "index_generation"
 _STATE = ("types", "storage", "sampler", "writer", "transforms", "write_count", "batch_size", "generator", "in_flight")
 
 
@@ -54,6 +57,8 @@ class ReplayBuffer:
         prefetch: number of batches that are prepared ahead, and of threads; 0 or None for none.
         pin_memory: put batches into page-locked memory, for copies to a CUDA device.
         generator: source of randomness; the global one if None. Its state is part of `state_dict`.
+        consume_after_n_samples: samples of each row, after which it is overwritten first; in place of
+            ``sampler=ConsumingSampler(n)``.
 
     Rows, keys, shapes and dtypes are fixed by the first batch. All methods may be called from several threads.
     With `prefetch`, a batch is sampled when the one `prefetch` positions before it is taken, and has the rows as
@@ -68,7 +73,7 @@ class ReplayBuffer:
         (100, torch.Size([32, 4]))
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  the parts and options of a buffer
         self,
         *,
         storage: Storage | None = None,
@@ -81,16 +86,17 @@ class ReplayBuffer:
         prefetch: int | None = None,
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
+        consume_after_n_samples: int | None = None,
     ) -> None:
         owner = type(self).__name__
-        if batch_size is not None and whole(batch_size) is None:
-            raise ContractError(f"{owner}: batch_size must be an integer of at least 1, got {batch_size!r}")
-        if prefetch and whole(prefetch) is None:
-            raise ContractError(f"{owner}: prefetch must be an integer of at least 0, got {prefetch!r}")
-        if prefetch and batch_size is None:
-            raise ContractError(f"{owner}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
-        if pin_memory and not torch.cuda.is_available():
-            raise BackendError(f"{owner}: pin_memory=True needs a CUDA device, and none is available; leave it out")
+        _check_options(owner, batch_size, prefetch, pin_memory=pin_memory)
+        if consume_after_n_samples is not None:
+            if sampler is not None:
+                raise ContractError(
+                    f"{owner}: give sampler or consume_after_n_samples={consume_after_n_samples}, which selects"
+                    f" ConsumingSampler, and not both; got {sampler!r}"
+                )
+            sampler = ConsumingSampler(consume_after_n_samples)
         check_parts(owner, storage=storage, sampler=sampler, writer=writer, transform=transform)
         self.storage: Final[Storage] = ListStorage() if storage is None else storage
         self.sampler: Final[Sampler] = RandomSampler() if sampler is None else sampler
@@ -102,6 +108,11 @@ class ReplayBuffer:
             raise ContractError(
                 f"{owner}: its storage has max_size={self.storage.max_size}, its {type(self.sampler).__name__} only "
                 f"max_capacity={capacity}; give both the same"
+            )
+        if prefetch and not getattr(self.sampler, "prefetchable", True):
+            raise ContractError(
+                f"{owner}: prefetched batches may be discarded, and a {type(self.sampler).__name__} would not sample"
+                f" their rows again; leave out prefetch={prefetch}"
             )
         self.batch_size: Final = None if batch_size is None else int(batch_size)
         self.generator: Final = generator
@@ -116,6 +127,11 @@ class ReplayBuffer:
         # Optional methods, see `rl.core.interfaces.Sampler`.
         self._postprocess: Final = getattr(self.sampler, "postprocess", None)
         self._admit: Final = getattr(self._rows, "admit", None)
+        self._available: Final = getattr(self.sampler, "available", None)
+        self._expired: Final = getattr(self.sampler, "expired", None)
+        self._reuse: Final = None if self._expired is None else getattr(self.writer, "reuse", None)
+        tracked: Any = self.writer if getattr(self.writer, "tracks_generations", False) else None
+        self._tracked: Final = tracked  # the writer, if it counts the writes of rows
         self._attach()
 
     @property
@@ -129,7 +145,8 @@ class ReplayBuffer:
         return self._flight.depth
 
     def __len__(self) -> int:
-        return len(self.storage)
+        """Number of stored rows; with a `ConsumingSampler` of those that may still be sampled."""
+        return len(self.storage) if self._available is None else self._available(self.storage)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         owner = type(self).__name__
@@ -194,7 +211,7 @@ class ReplayBuffer:
         if size == self.batch_size and (self._flight.depth or len(self._flight)):
             return self._next(size, within_pass=False)[0].result()
         with self._lock:
-            index, info = self._rows.sample(self.storage, size, generator=self.generator)
+            index, info = self._select(size)
             rows = self._read(index, info)
         return self._finish(rows, index, info)
 
@@ -222,7 +239,7 @@ class ReplayBuffer:
         Raises:
             IndexError: if an index is outside of what is stored.
         """
-        index = row_index(type(self).__name__, index, len(self))
+        index = row_index(type(self).__name__, index, len(self.storage))
         with self._lock:
             rows = self.storage.get(index)
         return rows if isinstance(index, int) else self._collate(rows)
@@ -236,7 +253,8 @@ class ReplayBuffer:
         """
         owner = type(self).__name__
         with self._lock:
-            rows = torch.arange(len(self), device="cpu")[row_index(owner, index, len(self))].reshape(-1)
+            stored = len(self.storage)
+            rows = torch.arange(stored, device="cpu")[row_index(owner, index, stored)].reshape(-1)
             if isinstance(index, int):
                 data = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
             self._check(data)
@@ -244,6 +262,8 @@ class ReplayBuffer:
                 self._admit(data)
             self._flight.wait_gathered()
             self.storage.set(rows, data)
+            if self._tracked is not None:
+                self._tracked.rewritten(rows)
             self._rows.extended(rows, data)
 
     def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> Self:
@@ -293,6 +313,61 @@ class ReplayBuffer:
         """
         with self._lock:
             self.sampler.update_priority(index, priority)
+
+    def update_if_present(
+        self,
+        *,
+        index: Tensor,
+        generation: Tensor,
+        patch: Mapping[NestedKey, Tensor] | TensorDictBase,
+        version_key: NestedKey | None = None,
+        version: Tensor | int | None = None,
+        require_newer: bool = False,
+    ) -> ConditionalUpdateResult:
+        """Replace some entries of sampled rows, except of rows that were overwritten since they were sampled.
+
+        For values that are computed from samples while other rows are written: recurrent states, embeddings, labels.
+        Needs ``writer=RoundRobinWriter(track_generations=True)``. An update is not a write: rows keep their generation,
+        their priority and their place in a pass.
+
+        Args:
+            index: rows, int64 ``[n]``: ``index`` of a sample.
+            generation: their generations, int64 ``[n]``: ``index_generation`` of the sample.
+            patch: new values ``[n, ...]`` of some entries.
+            version_key: entry of a row with its version, one number. Rows with a higher version than `version` are not
+                updated; others get `version` there. None for no versions.
+            version: of the new values, one number or ``[n]``.
+            require_newer: do not update rows of the same version either.
+
+        Of a row that comes several times the values with the highest version are written, of several such the last.
+
+        Raises:
+            ContractError: if the writer does not count generations, a row lacks an entry, or only one of `version_key`
+                and `version` is given.
+            SpecError: if a dtype differs.
+            ShapeError: if a shape differs. In each case nothing is written.
+        """
+        owner = type(self).__name__
+        if self._tracked is None:
+            raise ContractError(
+                f"{owner}: its {type(self.writer).__name__} does not count the writes of rows, so that an overwritten"
+                " row cannot be told apart; construct the buffer with writer=RoundRobinWriter(track_generations=True)"
+            )
+        index, generation = (torch.as_tensor(part, device="cpu").long().reshape(-1) for part in (index, generation))
+        if len(index) != len(generation):
+            raise ShapeError(f"{owner}: {len(index)} indices and {len(generation)} generations")
+        update = Patch(owner, patch, index, version_key, version)
+        with self._lock:
+            if len(self.storage):
+                update.check(self.storage)
+            live = (generation >= 0) & (self._tracked.generations_of(index) == generation) & (index < len(self.storage))
+            if not bool(live.any()):
+                return ConditionalUpdateResult(live, None if version_key is None else torch.zeros_like(live))
+            self._flight.wait_gathered()
+            result = update.apply(self.storage, live, require_newer=require_newer)
+            if (patched := getattr(self._rows, "patched", None)) is not None:
+                patched(list(update.cells))
+        return result
 
     def state_dict(self) -> dict[str, Any]:
         """State of storage, sampler, writer, transforms, generator and prefetched batches, to continue exactly.
@@ -408,6 +483,8 @@ class ReplayBuffer:
             count = self.storage.count(data)
             if self._admit is not None:
                 self._admit(data)
+            if self._reuse is not None and self._expired is not None:
+                self._reuse(self._expired(count))
             index = self.writer.claim(self.storage, count)
             self._flight.wait_gathered()
             self.storage.set(index, data)  # validates before it writes
@@ -417,9 +494,9 @@ class ReplayBuffer:
         return index
 
     def _attach(self) -> None:
-        attach = getattr(self._rows, "attach", None)
-        if attach is not None:
-            attach(self.storage)
+        for part in (self._rows, self.writer):
+            if (attach := getattr(part, "attach", None)) is not None:
+                attach(self.storage)
 
     def _check(self, data: Any) -> None:
         """Check the type of a batch; the storage checks keys, shapes and dtypes."""
@@ -432,12 +509,18 @@ class ReplayBuffer:
 
     def _submit(self, size: int) -> None:
         # Sampled in the caller's thread, so that the order of random numbers is reproducible.
-        index, info = self._rows.sample(self.storage, size, generator=self.generator)
+        index, info = self._select(size)
         self._flight.submit(
             lambda: self._read(index, info),
             lambda rows: self._finish(rows, index, info),
             last=self.sampler.ran_out,
         )
+
+    def _select(self, size: int) -> tuple[Tensor, dict[Any, Any]]:
+        index, info = self._rows.sample(self.storage, size, generator=self.generator)
+        if self._tracked is not None:
+            info[_GENERATION] = self._tracked.generations_of(index).to(index.device)
+        return index, info
 
     def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
         runs = info.get("runs")
@@ -453,7 +536,7 @@ class ReplayBuffer:
         if self._postprocess is None:
             data = self._annotate(data, info)
         else:
-            known = {key: info[key] for key in (INDEX, PRIORITY_WEIGHT) if key in info}
+            known = {key: info[key] for key in (INDEX, PRIORITY_WEIGHT, _GENERATION) if key in info}
             data = self._postprocess(self._annotate(data, known), info)
         data = self._transforms.read(data)
         if self._pin_memory:
@@ -538,6 +621,23 @@ class ReplayBuffer:
                 self._flight.land(batch, last=last)
 
         return apply
+
+
+def _check_options(owner: str, batch_size: Any, prefetch: Any, *, pin_memory: bool) -> None:
+    """Check arguments of a buffer.
+
+    Raises:
+        ContractError: if one is out of its range.
+        BackendError: if there is no CUDA device for `pin_memory`.
+    """
+    if batch_size is not None and whole(batch_size) is None:
+        raise ContractError(f"{owner}: batch_size must be an integer of at least 1, got {batch_size!r}")
+    if prefetch and whole(prefetch) is None:
+        raise ContractError(f"{owner}: prefetch must be an integer of at least 0, got {prefetch!r}")
+    if prefetch and batch_size is None:
+        raise ContractError(f"{owner}: prefetch={prefetch} prepares batches ahead and needs batch_size=...")
+    if pin_memory and not torch.cuda.is_available():
+        raise BackendError(f"{owner}: pin_memory=True needs a CUDA device, and none is available; leave it out")
 
 
 def _landing(owner: str, item: Any, rows: int | None) -> tuple[Batch, bool]:

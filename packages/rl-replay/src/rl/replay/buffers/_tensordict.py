@@ -37,6 +37,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         prefetch: see `ReplayBuffer`.
         pin_memory: see `ReplayBuffer`.
         generator: see `ReplayBuffer`.
+        consume_after_n_samples: see `ReplayBuffer`.
 
     Writes ``index``, int64 ``[*B]``, and every tensor of the sampler's
     info, such as ``priority_weight``. Values of a row are repeated over the dimensions of the row, so that all
@@ -67,6 +68,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         prefetch: int | None = None,
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
+        consume_after_n_samples: int | None = None,
     ) -> None:
         super().__init__(
             storage=storage,
@@ -79,6 +81,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             prefetch=prefetch,
             pin_memory=pin_memory,
             generator=generator,
+            consume_after_n_samples=consume_after_n_samples,
         )
         self.priority_key = priority_key
         self._check_priority: Final = getattr(self.sampler, "check_priority", None)
@@ -167,7 +170,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 f"{type(self).__name__} stores TensorDicts, got {type(data).__name__}; use ReplayBuffer for others"
             )
         weight = () if self._check_priority is None else (PRIORITY_WEIGHT,)
-        for key in (INDEX, *weight, *self.sample_unit.keys):
+        generation = () if self._tracked is None else ("index_generation",)
+        for key in (INDEX, *weight, *generation, *self.sample_unit.keys):
             if key in data.keys():
                 raise ContractError(
                     f"{type(self).__name__} writes {key!r} into its samples, and this batch has one already; remove it "

@@ -65,6 +65,9 @@ class _UnitSampler:
     def extended(self, index: Tensor, data: Any) -> None:
         self._call("extended", index, data)
 
+    def patched(self, keys: list[Any]) -> None:
+        self._call("patched", keys)
+
     def update_priority(self, index: Tensor, priority: Tensor) -> None:
         self._sampler.update_priority(index, priority)
 

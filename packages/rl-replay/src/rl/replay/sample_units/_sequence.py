@@ -161,6 +161,10 @@ class Sequence(SampleUnit):
         """Add rows that were just written to the table of trajectories."""
         self._trajectories.extended(index, data)
 
+    def patched(self, keys: list[NestedKey]) -> None:
+        """Entries `keys` of some rows were replaced."""
+        self._trajectories.patched(keys)
+
     def empty(self) -> None:
         """Forget all trajectories."""
         self._trajectories.empty()

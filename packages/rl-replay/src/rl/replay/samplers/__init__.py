@@ -5,30 +5,36 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.replay.samplers._consuming import ConsumingSampler
     from rl.replay.samplers._prioritized import PrioritizedSampler
     from rl.replay.samplers._prioritized_slices import PrioritizedSliceSampler
     from rl.replay.samplers._random import RandomSampler
     from rl.replay.samplers._slices import SliceSampler
     from rl.replay.samplers._slices_without_replacement import SliceSamplerWithoutReplacement
+    from rl.replay.samplers._staleness_aware import StalenessAwareSampler
     from rl.replay.samplers._without_replacement import SamplerWithoutReplacement
 
 __all__ = [
+    "ConsumingSampler",
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
     "RandomSampler",
     "SamplerWithoutReplacement",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
+    "StalenessAwareSampler",
 ]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "rl.replay.samplers._consuming": ["ConsumingSampler"],
         "rl.replay.samplers._prioritized": ["PrioritizedSampler"],
         "rl.replay.samplers._prioritized_slices": ["PrioritizedSliceSampler"],
         "rl.replay.samplers._random": ["RandomSampler"],
         "rl.replay.samplers._slices": ["SliceSampler"],
         "rl.replay.samplers._slices_without_replacement": ["SliceSamplerWithoutReplacement"],
+        "rl.replay.samplers._staleness_aware": ["StalenessAwareSampler"],
         "rl.replay.samplers._without_replacement": ["SamplerWithoutReplacement"],
     },
 )

@@ -14,9 +14,10 @@ from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, PRIORITY_WEIGHT, TRUNCATED, NestedKey
 from rl.core.state import reading
 from rl.replay import _foreign
+from rl.replay._index_set import Longs
 from rl.replay._priority.backend import Backend
 from rl.replay._slices.sampler import SlicesBase, rows_of_slices
-from rl.replay._slices.table import FROM, TO, Longs, SegmentTable
+from rl.replay._slices.table import FROM, TO, SegmentTable
 from rl.replay._state import Apply, Fields
 from rl.replay._untraced import untraced
 from rl.replay.samplers._prioritized import PrioritizedSampler

@@ -14,8 +14,9 @@ from rl.core.interfaces import Storage
 from rl.core.keys import IS_INIT, NEXT, TRUNCATED, NestedKey
 from rl.core.state import reading
 from rl.replay import _foreign
+from rl.replay._index_set import Longs
 from rl.replay._slices.sampler import SlicesBase
-from rl.replay._slices.table import FROM, TO, Longs, SegmentTable
+from rl.replay._slices.table import FROM, TO, SegmentTable
 from rl.replay._state import Apply, Fields
 from rl.replay._untraced import untraced
 
