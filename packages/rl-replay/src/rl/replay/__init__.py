@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rl.replay._slices.check import check_slices
     from rl.replay.buffers._base import ReplayBuffer
     from rl.replay.buffers._conditional import ConditionalUpdateResult
+    from rl.replay.buffers._hindsight import HERReplayBuffer, HindsightStrategy
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
     from rl.replay.postprocs._multi_step import MultiStep
@@ -37,6 +38,8 @@ __all__ = [
     "BurnInTransform",
     "ConditionalUpdateResult",
     "ConsumingSampler",
+    "HERReplayBuffer",
+    "HindsightStrategy",
     "ImmutableDatasetWriter",
     "LazyMemmapStorage",
     "LazyTensorStorage",
@@ -86,6 +89,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.samplers._prioritized": ["PrioritizedSampler"],
         "rl.replay.samplers._prioritized_slices": ["PrioritizedSliceSampler"],
         "rl.replay.buffers._conditional": ["ConditionalUpdateResult"],
+        "rl.replay.buffers._hindsight": ["HERReplayBuffer", "HindsightStrategy"],
         "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
         "rl.replay.samplers._random": ["RandomSampler"],
         "rl.replay.writers._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],

@@ -6,15 +6,24 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.buffers._base import ReplayBuffer
+    from rl.replay.buffers._hindsight import HERReplayBuffer, HindsightStrategy
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 
-__all__ = ["PrioritizedReplayBuffer", "ReplayBuffer", "TensorDictPrioritizedReplayBuffer", "TensorDictReplayBuffer"]
+__all__ = [
+    "HERReplayBuffer",
+    "HindsightStrategy",
+    "PrioritizedReplayBuffer",
+    "ReplayBuffer",
+    "TensorDictPrioritizedReplayBuffer",
+    "TensorDictReplayBuffer",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.replay.buffers._base": ["ReplayBuffer"],
+        "rl.replay.buffers._hindsight": ["HERReplayBuffer", "HindsightStrategy"],
         "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
         "rl.replay.buffers._tensordict": ["TensorDictReplayBuffer"],
     },

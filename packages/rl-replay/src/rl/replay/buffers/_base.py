@@ -73,6 +73,8 @@ class ReplayBuffer:
         (100, torch.Size([32, 4]))
     """
 
+    _more: tuple[str, ...] = ()  # fields of the state that a subclass adds
+
     def __init__(  # noqa: PLR0913  the parts and options of a buffer
         self,
         *,
@@ -570,7 +572,7 @@ class ReplayBuffer:
 
     def _fields(self, state: Mapping[str, Any]) -> Fields:
         owner = type(self).__name__
-        fields = Fields(owner, state, _STATE)
+        fields = Fields(owner, state, (*_STATE, *self._more))
         types = Fields(owner, fields["types"], tuple(self._types()))
         for name, own in self._types().items():
             if types[name] != own:
