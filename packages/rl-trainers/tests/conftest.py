@@ -137,11 +137,13 @@ class TeamEnv(LeafEnvBase):
     """Two groups, of two and one agents, each of which sees one of two pictures and is paid for naming its own.
 
     In `floats` the action is a number in [-1, 1] instead, whose sign is the name. The second agent of the first group
-    leaves after half of an episode, if `leaves`.
+    leaves after half of an episode, if `leaves`. The mean reward is that of all if `shared`. Wrong names are illegal
+    if `strict`.
     """
 
-    def __init__(self, num_envs=4, floats=False, groups=("pair", "single"), leaves=False):
+    def __init__(self, num_envs=4, floats=False, groups=("pair", "single"), leaves=False, shared=False, strict=False):
         super().__init__(batch_size=(num_envs,))
+        self._shared, self._strict = shared, strict
         self._sizes = {name: 2 if name == "pair" else 1 for name in groups}
         self._floats, self._leaves = floats, leaves
         self._generator = torch.Generator()
@@ -150,11 +152,14 @@ class TeamEnv(LeafEnvBase):
         done = Composite({name: Binary(shape=(1,), dtype=torch.bool) for name in FLAGS})
         for name, n in self._sizes.items():
             seen[name, "observation"], rewards[name, "reward"] = Unbounded((n, 2)), Unbounded((n, 1))
+            if strict:
+                seen[name, "action_mask"] = Binary(shape=(n, 2), dtype=torch.bool)
             acts[name, "action"] = Bounded(-1, 1, shape=(n, 1)) if floats else Categorical(2, shape=(n,))
             if leaves:
                 seen[name, "mask"] = Binary(shape=(n,), dtype=torch.bool)
                 for flag in FLAGS:
                     done[name, flag] = Binary(shape=(n, 1), dtype=torch.bool)
+        rewards = Composite(reward=Unbounded((1,))) if shared else rewards
         self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = seen, acts, rewards, done
 
     def _look(self):
@@ -163,6 +168,8 @@ class TeamEnv(LeafEnvBase):
         for name, n in self._sizes.items():
             kind = torch.randint(2, (*self.batch_size, n), generator=self._generator)
             leaves[name, "observation"] = torch.nn.functional.one_hot(kind, 2).float()
+            if self._strict:
+                leaves[name, "action_mask"] = leaves[name, "observation"].bool()
             if self._leaves:
                 gone = over.unsqueeze(-1).expand(-1, n, 1).clone()
                 if n == 2:
@@ -188,7 +195,10 @@ class TeamEnv(LeafEnvBase):
             right = (root[name, "observation"].argmax(-1) == named).float()
             if self._leaves:
                 right = right * root[name, "mask"]
+            assert not self._strict or right.all()
             paid[name, "reward"] = right.unsqueeze(-1)
+        if self._shared:
+            paid = {"reward": torch.cat(list(paid.values()), -2).mean(-2)}
         return {**self._look(), **paid}
 
     def _set_seed(self, seed):

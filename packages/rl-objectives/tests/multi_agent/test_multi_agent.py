@@ -17,7 +17,7 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Independent, Normal
 
-from rl.core.errors import ShapeError, SpecError
+from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.objectives import (
     GAE,
     ClipPPOLoss,
@@ -176,43 +176,115 @@ def test_permuted_agents_have_the_same_losses_with_shared_parameters():
         torch.testing.assert_close(found, loss(td)[name], msg=name)
 
 
-def garbled(td, mask):
-    """The batch with other numbers at agents that do not act."""
+def garbled(td, mask, kept=()):
+    """The batch with other observations, and NaN in other entries but `kept`, at agents that do not act."""
     td = td.clone()
     for part in (td["agents"], td["next", "agents"]):
         for name, entry in list(part.items()):
-            if entry.dtype is not torch.bool:
-                inside = mask.reshape(*mask.shape, *[1] * (entry.ndim - 2))
-                part[name] = entry.where(inside, torch.randn_like(entry))
+            if name == "mask" or name in kept:
+                continue
+            inside = mask.reshape(*mask.shape, *[1] * (entry.ndim - 2))
+            wrong = torch.nan if entry.is_floating_point() else -7
+            other = torch.randn_like(entry) if name == "observation" else torch.full_like(entry, wrong)
+            part[name] = entry.where(inside, other)
     return td
 
 
-def test_agents_that_do_not_act_change_nothing():
+def q_network():
+    return TensorDictModule(nn.Linear(OBS, ACT), [("agents", "observation")], [("agents", "action_value")])
+
+
+def q_team():
+    team = TensorDictModule(lambda values: values.sum(-2), [("agents", "chosen_action_value")], ["chosen_action_value"])
+    loss = QMixerLoss(q_network(), team, action_space="categorical")
+    loss.set_keys(reward=("agents", "reward"))
+    return loss
+
+
+def q_agents():
+    loss = DQNLoss(q_network())
+    loss.set_keys(**{name: ("agents", name) for name in ("action_value", "action", "reward", "chosen_action_value")})
+    return loss
+
+
+@pytest.mark.parametrize("name", ["mappo", "ddpg", "sac", "dqn", "qmix"])
+def test_agents_that_do_not_act_change_nothing(name):
     policy = actor()
+    nets = nn.Linear(OBS, 2 * ACT), nn.Linear(OBS + ACT, 1)
+    loss = {
+        "mappo": lambda: MAPPOLoss(policy, critic()),
+        "ddpg": lambda: off_policy(DDPGLoss, "agents", nets),
+        "sac": lambda: off_policy(SACLoss, "agents", nets),
+        "dqn": q_agents,
+        "qmix": q_team,
+    }[name]()
     td = batch(policy=policy)
     mask = torch.rand(B, N) < 0.6
     mask[0], mask[1] = True, False
     td["agents", "mask"] = td["next", "agents", "mask"] = mask
+    for entry in ("advantage", "value_target"):
+        td["agents", entry] = torch.randn(B, N, 1)
+    if name in ("dqn", "qmix"):
+        td["agents", "action"] = torch.randint(ACT, (B, N))
+    outs, grads = [], []
+    for data in (td.clone(), garbled(td, mask, kept=("action",) if name in ("ddpg", "sac") else ())):
+        torch.manual_seed(0)
+        loss.zero_grad()
+        out = loss(data)
+        sum(v for k, v in out.items() if k.startswith("loss")).backward()
+        outs.append(out)
+        grads.append({key: p.grad.clone() for key, p in loss.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(dict(outs[0].items()), dict(outs[1].items()))
+    torch.testing.assert_close(*grads)
+
+
+def test_the_mask_of_agents_has_their_shape():
+    policy = actor()
+    td = batch(policy=policy)
     for name in ("advantage", "value_target"):
         td["agents", name] = torch.randn(B, N, 1)
-    team = TensorDictModule(lambda values: values.sum(-2), [("agents", "chosen_action_value")], ["chosen_action_value"])
-    nets = nn.Linear(OBS, 2 * ACT), nn.Linear(OBS + ACT, 1)
-    net = TensorDictModule(nn.Linear(OBS, ACT), [("agents", "observation")], [("agents", "action_value")])
-    mixed = QMixerLoss(net, team, action_space="one-hot")
-    mixed.set_keys(reward=("agents", "reward"))
-    for make in (lambda: MAPPOLoss(policy, critic()), lambda: off_policy(DDPGLoss, "agents", nets), lambda: mixed):
-        loss = make()
-        one, other = td.clone(), garbled(td, mask)
-        if loss is mixed:
-            for data in (one, other):
-                data["agents", "action"] = torch.nn.functional.one_hot(torch.zeros(B, N).long(), ACT)
-                data["next", "agents", "reward"] = td["next", "agents", "reward"]
-        found, again = loss(one), loss(other)
-        for name, value in found.items():
-            torch.testing.assert_close(value, again[name], msg=f"{type(loss).__name__} {name}")
-        sum(v for k, v in found.items() if k.startswith("loss")).backward()
     with pytest.raises(ShapeError, match="true for those that act"):
-        MAPPOLoss(policy, critic())(td.clone().set(("agents", "mask"), torch.ones(B, N, 1, dtype=torch.bool)))
+        MAPPOLoss(policy, critic())(td.set(("agents", "mask"), torch.ones(B, N, 1, dtype=torch.bool)))
+
+
+def test_normalized_advantages_are_those_of_agents_that_act():
+    td = batch(size=(4, 5))
+    mask = torch.rand(4, 5, N) < 0.6
+    td["agents", "mask"] = mask
+    plain, normalized = (MultiAgentGAE(value_network=critic(), average_gae=flag) for flag in (False, True))
+    normalized.value_network.load_state_dict(plain.value_network.state_dict())
+    raw = plain(td.clone())["agents", "advantage"]
+    expected = (raw - raw[mask].mean()) / raw[mask].std(correction=0)
+    torch.testing.assert_close(normalized(td)["agents", "advantage"], expected)
+
+
+def test_the_end_of_the_episode_ends_each_agent():
+    td = batch(size=(2, 7))
+    td["next", "agents", "done"] = td["next", "agents", "terminated"] = torch.zeros(2, 7, N, 1, dtype=torch.bool)
+    td["next", "terminated"] = torch.zeros(2, 7, 1, dtype=torch.bool)
+    td["next", "done"][:, 3] = True
+    td["collector", "traj_ids"] = (td["next", "done"].cumsum(1) - td["next", "done"].long()).squeeze(-1)
+    own, root = MultiAgentGAE(value_network=critic()), MultiAgentGAE(value_network=critic())
+    root.value_network.load_state_dict(own.value_network.state_dict())
+    own.set_keys(done=("agents", "done"), terminated=("agents", "terminated"))
+    expected = root(td.clone())["agents", "advantage"]
+    torch.testing.assert_close(own(td)["agents", "advantage"], expected)
+
+
+def test_an_end_of_another_group_does_not_end_this_one():
+    td = batch(size=(2, 7)).exclude(("next", "done"), ("next", "terminated"))
+    flag = torch.zeros(2, 7, N, 1, dtype=torch.bool)
+    td["next", "agents", "done"] = td["next", "agents", "terminated"] = flag
+    td["next", "others", "done"] = flag[:, :, :1].clone()
+    estimate = MultiAgentGAE(value_network=critic())
+    estimate.set_keys(done=("agents", "done"), terminated=("agents", "terminated"))
+    expected = estimate(td.clone())["agents", "advantage"]
+    td["next", "others", "done"][:, 3] = True
+    td["collector", "traj_ids"] = (torch.arange(7) > 3).long().expand(2, 7)
+    torch.testing.assert_close(estimate(td.clone())["agents", "advantage"], expected)
+    td["collector", "traj_ids"] = (torch.arange(7) > 4).long().expand(2, 7)
+    with pytest.raises(ContractError, match="needs steps in time order"):
+        estimate(td)
 
 
 class Norm(nn.Module):
@@ -312,3 +384,27 @@ def test_independent_q_learning_is_dqn_of_each_agent():
         total = total + plain(single(one))["loss"] / N
     torch.testing.assert_close(loss(td)["loss"], total)
     assert td["td_error"].shape == (B,)
+
+
+def test_a_team_of_one_agent_is_dqn():
+    loss = q_team()
+    td = batch(1)
+    td["agents", "action"] = torch.randint(ACT, (B, 1))
+    plain = DQNLoss(TensorDictModule(loss.value_network.module, ["observation"], ["action_value"]))
+    alone = single(td)
+    for name, found in loss(td).items():
+        torch.testing.assert_close(found, plain(alone)[name], msg=name)
+    torch.testing.assert_close(td["td_error"], alone["td_error"])
+
+
+def test_the_last_agent_to_end_ends_the_team():
+    loss = q_team()
+    loss.set_keys(done=("agents", "done"), terminated=("agents", "terminated"))
+    td = batch().exclude(("next", "done"), ("next", "terminated"))
+    td["agents", "action"] = torch.randint(ACT, (B, N))
+    over = torch.rand(B, N, 1) < 0.5
+    over[0], over[1] = True, False
+    td["next", "agents", "done"], td["next", "agents", "terminated"] = over, over.clone()
+    following = loss.target_value_network.module(td["next", "agents", "observation"]).amax(-1, keepdim=True)
+    target = td["next", "agents", "reward"].mean(-2) + 0.99 * (following * ~over).sum(-2)
+    torch.testing.assert_close(loss(td)["target_value"], target.mean())

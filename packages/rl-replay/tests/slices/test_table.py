@@ -330,6 +330,19 @@ def test_flags_of_several_agents_are_refused():
     )
 
 
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_any_flag_of_a_group_of_agents_ends_a_trajectory(ndim):
+    ends = torch.zeros(2, 8, 3, 1, dtype=torch.bool)
+    ends[0, 2, 1] = ends[0, 5, 0] = ends[1, 3] = ends[:, 7] = True
+    data = TensorDict({"x": torch.arange(16).view(2, 8), "next": {"agents": {"done": ends}}}, batch_size=[2, 8])
+    sampler = SliceSampler(slice_len=2, end_key=("next", "agents", "done"))
+    buffer = make(LazyTensorStorage(16, ndim=ndim), sampler=sampler, batch_size=200)
+    buffer.extend(data.reshape(-1) if ndim == 1 else data)
+    starts = buffer.sample()["x"].view(-1, 2)
+    assert (starts.diff() == 1).all()
+    assert set(starts[:, 0].tolist()) == {0, 1, 3, 4, 6, 8, 9, 10, 12, 13, 14}
+
+
 def test_plain_tensors_are_refused():
     buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=SliceSampler(slice_len=2))
     with pytest.raises(ContractError, match="rows of type Tensor have no entries: store TensorDicts"):

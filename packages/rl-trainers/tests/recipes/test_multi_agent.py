@@ -3,10 +3,12 @@
 import pytest
 import torch
 from rl_trainers_test_envs import TeamEnv
+from tensordict import TensorDict
 
 from rl.core.errors import SpecError
 from rl.core.testing import check_env, check_recipe
 from rl.trainers import evaluate, load_checkpoint, make_env
+from rl.trainers._build.team import GroupLosses
 from rl.trainers.recipes.ippo._config import IPPO
 from rl.trainers.recipes.iql_ma._config import IQL_MA
 from rl.trainers.recipes.maddpg._config import MADDPG
@@ -21,7 +23,7 @@ ON, Q = {"mappo", "ippo"}, {"qmix", "vdn", "iql-ma"}
 def config_of(name, env_kwargs=None, **changes):
     settings = {
         "env": "test/team",
-        "env_kwargs": {"floats": name == "maddpg", **({"groups": ["pair"]} if name in Q else {}), **(env_kwargs or {})},
+        "env_kwargs": {"floats": name == "maddpg", **(env_kwargs or {})},
         "num_envs": 8,
         "total_frames": 512,
         "frames_per_batch": 128,
@@ -78,6 +80,39 @@ def test_agents_that_leave_are_trained_until_then(name, tmp_path):
     assert train(name, config, out=tmp_path / "run").eval_return_mean > 5.6  # of 8 + 4 halved
 
 
+@pytest.mark.parametrize("name", ["mappo", "vdn"])
+def test_agents_may_have_one_reward(name, tmp_path):
+    config = config_of(name, {"shared": True}, total_frames=6144)
+    assert train(name, config, out=tmp_path / "run").eval_return_mean > 7.0
+
+
+def test_random_actions_are_legal(tmp_path):
+    config = config_of("iql-ma", {"strict": True}, learning_starts=512)
+    assert train("iql-ma", config, out=tmp_path / "run").eval_return_mean == 8.0
+
+
+@pytest.mark.parametrize("name", ["mappo", "iql-ma", "maddpg"])
+def test_a_limit_of_steps_ends_agents_with_flags_of_their_own(name, tmp_path):
+    config = config_of(name, {"leaves": True}, max_episode_steps=3)
+    assert train(name, config, out=tmp_path / "run").eval_return_mean <= 3.0
+
+
+def test_priorities_are_those_of_the_worst_group():
+    class Part(torch.nn.Module):
+        def __init__(self, *errors):
+            super().__init__()
+            self.errors = torch.tensor(errors)
+
+        def forward(self, batch):
+            batch["td_error"] = self.errors
+            return TensorDict(loss=self.errors.sum(), pred_value=self.errors.mean())
+
+    batch = TensorDict(batch_size=[2])
+    out = GroupLosses([Part(1.0, 2.0), Part(3.0, 0.0)])(batch)
+    assert batch["td_error"].tolist() == [3.0, 2.0]
+    assert (float(out["loss"]), float(out["pred_value"])) == (6.0, 1.5)
+
+
 def test_the_return_is_that_of_a_group():
     env = make_env("test/team", 4, seed=0, team="single")
     data = env.rollout(8, break_when_any_done=False)
@@ -90,7 +125,6 @@ def test_the_return_is_that_of_a_group():
 @pytest.mark.parametrize(
     ("name", "changes", "match"),
     [
-        ("qmix", {"env_kwargs": {"groups": ["pair", "single"]}}, "trains one team, and .* has the groups pair, single"),
         ("qmix", {"env_kwargs": {"floats": True}}, "qmix trains discrete actions"),
         ("maddpg", {"env_kwargs": {"floats": False}}, "maddpg trains vectors of bounded floats"),
         ("ippo", {"report_group": "wolves"}, "is no group; the environment has pair, single"),

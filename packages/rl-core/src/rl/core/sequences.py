@@ -86,8 +86,8 @@ def check_time_order(
 
     - a replay buffer's ``index`` [*B] increases by one, wraps to 0 or stays the same; it is not checked along a
       dimension named ``time``, since rows of several environments are interleaved in a storage;
-    - a collector's ``("collector", "traj_ids")`` [*B] stays the same;
-    - ``is_init`` [*B, 1] is false at the second one;
+    - a collector's ``("collector", "traj_ids")`` [*B] stays the same, unless another group of agents ended;
+    - ``is_init`` [*B, 1] is false at the second one, with the same exception;
     - the second one is not padding.
 
     Nothing is checked while `torch.compile` traces.
@@ -132,21 +132,30 @@ def check_time_order(
             )
     for key, value in ids.items():
         now, following = _pairs(value, dim)
-        broken = now != following
-        if key == INDEX:
-            broken = broken & (following != now + 1) & (following != 0)
-        if _first(broken & unended, dim) is not None:
+        broken = (now != following) & unended
+        broken = broken & (following != now + 1) & (following != 0) if key == INDEX else _without_end(td, dim, broken)
+        if _first(broken, dim) is not None:
             raise ContractError(
                 f"{owner} needs steps in time order, but {key_str(key)} jumps along dimension {dim} without a done in"
                 f" between, so this batch is not: {_ORDER_REMEDY}"
             )
     if is_init is not None and is_init.dtype is torch.bool and is_init.shape in (shape, (*shape, 1)):
-        step = _first(is_init.reshape(shape).narrow(dim, 1, length) & unended, dim)
+        step = _first(_without_end(td, dim, is_init.reshape(shape).narrow(dim, 1, length) & unended), dim)
         if step is not None:
             raise ContractError(
                 f"{owner} needs steps in time order, but {key_str(IS_INIT)} is true at step {step + 1}, and step"
                 f" {step} is not done, so that returns would cross from one sequence into another: {_ORDER_REMEDY}"
             )
+
+
+def _without_end(td: TensorDictBase, dim: int, steps: Tensor) -> Tensor:
+    """Those of `steps` (all but the last) at which no ``done`` of the batch is true, of whatever group of agents."""
+    if not bool(steps.any()):
+        return steps
+    keys = [key for key in leaf_keys(td) if as_tuple(key)[0] == NEXT and as_tuple(key)[-1] == DONE]
+    for key in keys:
+        steps = steps & ~_pairs(any_of_step(td.get(key).bool(), td.ndim), dim)[0]
+    return steps
 
 
 def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, done_key: NestedKey = DONE) -> None:

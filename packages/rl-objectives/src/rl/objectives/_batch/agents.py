@@ -11,10 +11,20 @@ from torch import Tensor
 
 from rl.core.contract import Key
 from rl.core.errors import ShapeError
-from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.objectives._batch.mask import fitted, mask_key
+from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
+from rl.objectives._batch.mask import fitted, mask_key, without_padding
 
-__all__ = ["acting", "agent_mask_key", "group_of", "in_group", "mask_keys", "per_agent", "priority_of", "weights_of"]
+__all__ = [
+    "acting",
+    "agent_mask_key",
+    "group_of",
+    "in_group",
+    "mask_keys",
+    "per_agent",
+    "priority_of",
+    "weights_of",
+    "without_idle",
+]
 
 _AGENT_MASK = "mask"
 """Name that environments give the flags of the agents that act, in each group."""
@@ -74,6 +84,25 @@ def acting(td: TensorDictBase, keys: Mapping[str, Any], steps: Tensor | None, ow
             " agents: true for those that act. Rename the entry if it means something else"
         )
     return mask if steps is None else mask & fitted(steps, mask)
+
+
+def without_idle(
+    entries: Mapping[NestedKey, Tensor], keys: Sequence[NestedKey | list[NestedKey]], mask: Tensor
+) -> dict[NestedKey, Tensor]:
+    """The entries of agents under `keys`, also under ``next``, with the first acting one in place of those that do not.
+
+    Args:
+        entries: of a batch.
+        keys: which; a list of keys, and entries without a dimension of agents, are left out.
+        mask: of the agents that act, ``[*B, n_agents]``.
+
+    Example:
+        >>> without_idle({("next", "r"): torch.tensor([[1.0, torch.nan]])}, ["r"], torch.tensor([[True, False]]))
+        {('next', 'r'): tensor([[1., 1.]])}
+    """
+    names = [name for key in keys if not isinstance(key, list) for name in (key, next_key(key))]
+    found = [name for name in names if name in entries and entries[name].shape[: mask.ndim] == mask.shape]
+    return dict(zip(found, without_padding([entries[name] for name in found], mask), strict=True))
 
 
 def per_agent(like: Tensor, entries: Sequence[Tensor]) -> list[Tensor]:

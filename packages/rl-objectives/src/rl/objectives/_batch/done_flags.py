@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError
-from rl.core.keys import TRUNCATED, as_tuple, key_str, next_key, unwrap
+from rl.core.keys import DONE, TRUNCATED, as_tuple, key_str, next_key, unwrap
 from rl.objectives._batch.mask import fitted
 
 __all__ = ["end_flags", "ended"]
@@ -25,6 +25,8 @@ def end_flags(
     owner: str,
 ) -> tuple[Tensor, Tensor]:
     """The flags ``done`` and ``terminated`` as bool; a step that is terminated or truncated is done.
+
+    Flags of a group of agents end where the episode does: ``("next", "done")`` at the root counts too, if it is there.
 
     On CPU a contradiction is refused. Elsewhere, and in compiled code, a check would wait for the device: there `done`
     is completed with the other two.
@@ -41,6 +43,9 @@ def end_flags(
         ContractError: if a valid step is terminated or truncated, and not done.
     """
     done, terminated = ended(done, terminated)
+    above: Tensor | None = None if keys["done"] == DONE else td.get(next_key(DONE), None)
+    if above is not None:
+        done = done | fitted(above.bool().reshape(td.batch_size), done)
     beside = unwrap((*as_tuple(keys["done"])[:-1], TRUNCATED))
     checked = done.device.type == "cpu" and not torch.compiler.is_compiling()
     whole = done

@@ -84,7 +84,7 @@ class GAE(ValueEstimatorBase):
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
         """`estimate`, normalized over the valid steps."""
-        mask = valid_steps(tensordict, self._keys["mask"], type(self).__name__) if self.average_gae else None
+        mask = self.counted(tensordict) if self.average_gae else None
         if mask is None:
             return self.estimate
 
@@ -95,6 +95,10 @@ class GAE(ValueEstimatorBase):
             return self._scaled(advantage, mask), target
 
         return masked
+
+    def counted(self, tensordict: TensorDictBase) -> Tensor | None:
+        """Which elements mean and deviation are taken over: the valid steps, ``[*B]``; None for all."""
+        return valid_steps(tensordict, self._keys["mask"], type(self).__name__)
 
     @staticmethod
     def _scaled(advantage: Tensor, mask: Tensor | None) -> Tensor:

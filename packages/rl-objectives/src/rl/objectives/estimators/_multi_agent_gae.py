@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl.core.errors import SpecError
 from rl.core.keys import as_tuple
 from rl.objectives import _foreign
-from rl.objectives._batch.agents import group_of, in_group, per_agent
+from rl.objectives._batch.agents import acting, group_of, in_group, per_agent
 from rl.objectives.estimators._gae import GAE
 
 __all__ = ["MultiAgentGAE"]
@@ -28,7 +28,8 @@ class MultiAgentGAE(GAE):
     If the value network writes ``(group, "state_value")``, it reads ``("next", group, "reward")`` and writes
     ``advantage``, ``value_target`` and ``state_value`` of the group; done flags are those of the root. Otherwise keys
     are those of `GAE`. `set_keys` names others: ``reward="reward"`` for a shared reward, ``done=(group, "done")`` and
-    ``terminated=(group, "terminated")`` where agents leave before the episode ends.
+    ``terminated=(group, "terminated")`` where agents leave before the episode ends. With `average_gae`, agents that do
+    not act (``(group, "mask")``, bool ``[*B, T, n_agents]``) are left out of mean and deviation.
 
     Args:
         gamma: discount, in [0, 1].
@@ -62,6 +63,11 @@ class MultiAgentGAE(GAE):
         if len(written) == 1 and (group := group_of(written[0])):
             names = {name: in_group(group, name) for name in self._grouped}
             self.set_keys(value=written[0], **names)
+
+    def counted(self, tensordict: TensorDictBase) -> Tensor | None:
+        """The agents that act in valid steps, ``[*B, T, n_agents]``, if the batch has ``(group, "mask")``."""
+        group = {"action": self._keys["advantage"]}  # beside the mask, as an action
+        return acting(tensordict, group, super().counted(tensordict), type(self).__name__)
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
         """`estimate`, with what the agents share repeated for each."""

@@ -17,7 +17,7 @@ from rl.core.keys import NestedKey, as_tuple, nearest
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import check_sequences
-from rl.objectives._batch.agents import acting
+from rl.objectives._batch.agents import acting, without_idle
 from rl.objectives._batch.mask import MASK, valid_steps, without_padding
 from rl.objectives._networks.keyed_module import KeyedModule
 from rl.objectives.estimators._base import ValueEstimatorBase
@@ -48,6 +48,8 @@ class LossModule(KeyedModule):
 
     default_keys: ClassVar[dict[str, NestedKey]] = {"done": "done", "mask": MASK}
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.TD0
+    network_inputs: ClassVar[tuple[str, ...]] = ()
+    """Names of the keys that networks read too, as critics read actions: of groups, `read` leaves them as they are."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         # torch.compile limits the number of graphs of a code object: each class has one of its own for calls.
@@ -125,7 +127,8 @@ class LossModule(KeyedModule):
 
         For a group of agents with ``(group, "mask")`` the mask is ``[*B, n_agents]``, and true for those that act.
         Optional entries are included if the batch has them. Padding is replaced by the first valid step, so that NaN
-        there reaches no gradient. The order of steps is checked for recurrent networks.
+        there reaches no gradient. So are, for agents that do not act, the entries of `set_keys` that no network reads.
+        The order of steps is checked for recurrent networks.
 
         Args:
             tensordict: the batch, ``[*B]``.
@@ -148,7 +151,11 @@ class LossModule(KeyedModule):
         if steps is not None:
             found.pop(self._keys["mask"], None)
             found = dict(zip(found, without_padding([*found.values()], steps), strict=True))
-        return found, acting(tensordict, self._keys, steps, owner)
+        mask = acting(tensordict, self._keys, steps, owner)
+        if mask is not None and mask is not steps:
+            kept = ("done", "terminated", *self.network_inputs)
+            found |= without_idle(found, [key for name, key in self._keys.items() if name not in kept], mask)
+        return found, mask
 
     def set_keys(self, **names: Any) -> None:
         super().set_keys(**names)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, ContractError
 from rl.core.interfaces import Storage
-from rl.core.keys import DONE, TERMINATED, TRAJ_IDS, TRUNCATED, NestedKey, key_str, next_key, unwrap
+from rl.core.keys import DONE, TERMINATED, TRAJ_IDS, TRUNCATED, NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.core.state import reading
 from rl.replay._slices.table import SegmentTable
 from rl.replay._state import Apply, Fields
@@ -35,7 +35,7 @@ class Boundaries:
     Args:
         owner: for messages.
         end_key: flag of the last step; if None, the stored ones of ``("next", "done")``, ``("next", "terminated")``
-            and ``("next", "truncated")``.
+            and ``("next", "truncated")``. Of flags in a group of agents any ends the trajectory.
         traj_key: trajectory id; if None, ``("collector", "traj_ids")`` or ``"episode"`` if stored.
     """
 
@@ -107,6 +107,8 @@ class Boundaries:
             return flags
         if not isinstance(value, Tensor):
             raise ContractError(f"{self.owner}: {key_str(key)} is a {type(value).__name__}, expected a tensor")
+        if len(as_tuple(key)) > len(as_tuple(_ENDS[0])) and value.shape[: len(lead)] == torch.Size(lead):
+            value = value.reshape(count, -1).any(-1)  # of agents
         if value.numel() != count:
             self._raise_longer(f"{key_str(key)} has shape {list(value.shape)}", lead)
         if value.requires_grad:

@@ -43,7 +43,8 @@ class SliceSampler(SlicesBase):
         num_slices: slices in a batch.
         slice_len: steps of a slice.
         end_key: flag of the last step of a trajectory. If None, the stored ones of ``("next", "done")``,
-            ``("next", "terminated")`` and ``("next", "truncated")``.
+            ``("next", "terminated")`` and ``("next", "truncated")``. Of the flags of a group of agents, such as
+            ``("next", "agents", "done")``, any ends it.
         traj_key: trajectory id; another trajectory begins where it changes. If None, ``("collector", "traj_ids")`` or
             ``"episode"`` if stored. Flags and ids may be combined.
         truncated_key: flag that is set at the last step of a slice, as is ``done`` next to it; None for neither.

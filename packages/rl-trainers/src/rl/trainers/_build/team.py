@@ -51,6 +51,8 @@ class TeamReward(Transform):
 class GroupLosses(nn.Module):
     """The losses of several groups as one: losses are added up, other figures averaged.
 
+    Priorities ``td_error`` in a batch are the largest of the groups.
+
     Args:
         losses: one for each group.
     """
@@ -83,20 +85,29 @@ class GroupLosses(nn.Module):
 
     def forward(self, batch: TensorDictBase) -> TensorDict:
         """The outputs of all losses."""
-        return _sum([loss(batch) for loss in self._parts])
+        return self._sum(batch, self._parts)
 
     def critic_loss(self, batch: TensorDictBase) -> TensorDict:
         """Those of the critics."""
-        return _sum([loss.critic_loss(batch) for loss in self._parts])
+        return self._sum(batch, [loss.critic_loss for loss in self._parts])
 
     def actor_loss(self, batch: TensorDictBase) -> TensorDict:
         """Those of the actors."""
-        return _sum([loss.actor_loss(batch) for loss in self._parts])
+        return self._sum(batch, [loss.actor_loss for loss in self._parts])
 
-
-def _sum(found: Sequence[TensorDictBase]) -> TensorDict:
-    out: dict[str, Tensor] = {}
-    for name in found[0].keys():
-        column = torch.stack([one.get(name) for one in found])
-        out[str(name)] = column.sum(0) if str(name).startswith("loss") else column.mean(0)
-    return TensorDict(out)
+    @staticmethod
+    def _sum(batch: TensorDictBase, calls: Sequence[Any]) -> TensorDict:
+        found: list[TensorDictBase] = []
+        errors: list[Tensor] = []
+        for call in calls:
+            found.append(call(batch))
+            error: Any = batch.pop("td_error", None)  # else the next one takes its place
+            if error is not None:
+                errors.append(error)
+        if errors:
+            batch.set("td_error", torch.stack(errors).amax(0))
+        out: dict[str, Tensor] = {}
+        for name in found[0].keys():
+            column = torch.stack([one.get(name) for one in found])
+            out[str(name)] = column.sum(0) if str(name).startswith("loss") else column.mean(0)
+        return TensorDict(out)

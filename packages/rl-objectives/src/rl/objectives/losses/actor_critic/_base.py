@@ -104,6 +104,7 @@ class OffPolicyLoss(LossModule):
         reduction: ``"mean"``, ``"sum"`` or ``"none"`` over the batch.
     """
 
+    network_inputs: ClassVar[tuple[str, ...]] = ("action",)
     default_keys: ClassVar[dict[str, NestedKey]] = {
         "state_action_value": "state_action_value",
         "action": "action",
@@ -284,11 +285,12 @@ class OffPolicyLoss(LossModule):
         assert isinstance(estimator, TDEstimatorBase)
         reward = entries[next_key(keys["reward"])]
         discount = estimator.row_discount(entries.get(keys["discount"]), entries.get(keys["steps_to_next_obs"]))
-        if next_value.shape[-1] != 1 and reward.shape == (*next_value.shape[:-1], 1):  # a distribution
+        like = next_value[..., :1]
+        reward, done, terminated = per_agent(like, [reward, done, terminated])
+        discount = None if discount is None else per_agent(like, [discount])[0]
+        if next_value.shape[-1] != 1 and reward.shape == like.shape:  # a distribution
             reward, done, terminated = (x.expand_as(next_value) for x in (reward, done, terminated))
             discount = None if discount is None else discount.expand_as(next_value)
-        reward, done, terminated = per_agent(next_value, [reward, done, terminated])
-        discount = None if discount is None else per_agent(next_value, [discount])[0]
         return estimator.discounted(discount)(next_value, reward, done, terminated, -1)
 
     def _critic_part(self, batch: Batch) -> dict[str, Tensor]:

@@ -35,9 +35,11 @@ class QMixerLoss(DQNLoss):
     Keys of agents are in the group of the local network's ``action_value``. It reads the inputs of both networks at the
     root and under ``next``, ``(group, "action")`` (one-hot ``[*B, n_agents, n]`` or integer ``[*B, n_agents]``),
     ``("next", "reward")`` ``[*B, 1]``, ``("next", "done")`` and, if there, ``("next", "terminated")``. A reward of each
-    agent, ``set_keys(reward=(group, "reward"))``, is averaged. Where the batch has ``(group, "mask")`` (bool
-    ``[*B, n_agents]``), values of agents that do not act are 0. Returns scalars: ``loss``, and detached means of
-    ``td_error`` (absolute), ``pred_value`` and ``target_value``. Writes ``td_error`` ``[*B]`` into the batch.
+    agent, ``set_keys(reward=(group, "reward"))``, is averaged; of flags of each agent, ``done=(group, "done")`` and
+    ``terminated=(group, "terminated")``, the last to end ends the team, and those that terminated have no next value.
+    Where the batch has ``(group, "mask")`` (bool ``[*B, n_agents]``), values and rewards of agents that do not act are
+    0. Returns scalars: ``loss``, and detached means of ``td_error`` (absolute), ``pred_value`` and ``target_value``.
+    Writes ``td_error`` ``[*B]`` into the batch.
 
     Args:
         local_value_network: writes ``(group, "action_value")`` ``[*B, n_agents, n]``; if it also writes
@@ -144,9 +146,7 @@ class QMixerLoss(DQNLoss):
         name = agent_mask_key(keys)
         now, later = (None, None) if name is None else (tensordict.get(k, None) for k in (name, next_key(name)))
         steps = mask if mask is None or mask.ndim == len(size) else mask.any(-1)
-        reward = entries[next_key(keys["reward"])]
-        if reward.ndim == len(size) + 2:
-            entries[next_key(keys["reward"])] = reward.mean(-2)
+        later = self._of_team(entries, now, later, len(size))
         action_value, after = self._now(entries, size)
         chosen = action_value.gather(-1, self._index(entries[keys["action"]], action_value))
         state = {key: entries[key] for key in self._mixed_keys}
@@ -160,6 +160,23 @@ class QMixerLoss(DQNLoss):
         predicted = predicted.detach()
         error = (predicted - target).abs().squeeze(-1)
         return self._result(tensordict, elements, error, predicted, target, entries, steps)
+
+    def _of_team(self, entries: Entries, now: Tensor | None, later: Tensor | None, dims: int) -> Tensor | None:
+        """Make reward and flags of agents, ``[*B, n_agents, 1]``, those of the team; return who has a next value."""
+        reward, done, terminated = (next_key(self._keys[name]) for name in ("reward", "done", "terminated"))
+        if entries[reward].ndim == dims + 2:
+            rewards = entries[reward]
+            entries[reward] = (rewards if now is None else rewards.where(fitted(now, rewards), 0)).mean(-2)
+        for key in (done, terminated):
+            flags = entries.get(key)
+            if flags is None or flags.ndim != dims + 2:
+                continue
+            flags = flags.bool()
+            if key == terminated:
+                alive = ~flags.squeeze(-1)
+                later = alive if later is None else later & alive
+            entries[key] = (flags if now is None else flags | ~fitted(now, flags)).all(-2)
+        return later
 
     def _mix(
         self, mixer: NetworkCall, values: Tensor, alive: Tensor | None, state: Entries, size: torch.Size

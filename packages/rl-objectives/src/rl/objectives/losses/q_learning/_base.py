@@ -199,7 +199,7 @@ class QLoss(LossModule):
         done, terminated = end_flags(tensordict, done, ended, keys, mask, type(self).__name__)
         estimator = self._estimators[0]
         assert isinstance(estimator, TDEstimatorBase)
-        time = estimator.find_time(tensordict, tensordict.get(next_key(keys["done"])).bool())
+        time = estimator.find_time(tensordict, done)
         discount = estimator.row_discount(entries.get(keys["discount"]), entries.get(keys["steps_to_next_obs"]))
         if value.shape[-1] != 1:
             for name, flag in (("reward", reward), ("done", done), ("terminated", terminated), ("gamma", discount)):

@@ -10,7 +10,7 @@ from rl.core.interfaces import Env
 from rl.objectives import DQNLoss
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.iql_ma._config import IQL_MA, IQLMAConfig
-from rl.trainers.recipes.multi_agent._networks import one_group
+from rl.trainers.recipes.multi_agent._networks import Group
 from rl.trainers.recipes.qmix._train import qmix_policy, train_team
 
 __all__ = ["iql_ma_policy", "train_iql_ma"]
@@ -26,13 +26,13 @@ def train_iql_ma(config: IQLMAConfig, **options: Any) -> TrainResult:
         options: ``out``, ``resume``, ``display`` and ``should_stop``, as for `train_dqn`.
 
     Raises:
-        SpecError: if the environment has no group of agents, several, or actions that are not discrete.
+        SpecError: if the environment has no group of agents, or actions that are not discrete.
     """
     return train_team(IQL_MA, config, _loss, **options)
 
 
-def _loss(config: IQLMAConfig, env: Env, policy: TensorDictSequential) -> DQNLoss:
+def _loss(config: IQLMAConfig, env: Env, group: Group, policy: TensorDictSequential) -> DQNLoss:
+    del env
     loss = DQNLoss(policy, loss_function="smooth_l1", double_dqn=config.double, gamma=config.gamma)
-    names = ("action_value", "chosen_action_value", "action", "reward")
-    loss.set_keys(**one_group(env, config.recipe).loss_keys(*names))
+    loss.set_keys(**group.loss_keys("action_value", "chosen_action_value", "action"))
     return loss

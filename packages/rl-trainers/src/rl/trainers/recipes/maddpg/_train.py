@@ -87,6 +87,6 @@ def _loss(config: MADDPGConfig, env: Env, policy: TensorDictSequential) -> Group
         value = group.key("state_action_value")
         critic = inputs_of(env, group, net, [value], config.device, more=[group.action])
         loss = DDPGLoss(actor, critic, gamma=config.gamma)
-        loss.set_keys(**group.loss_keys("state_action_value", "reward", "action"))
+        loss.set_keys(**group.loss_keys("state_action_value", "action"))
         losses.append(loss)
     return GroupLosses(losses)

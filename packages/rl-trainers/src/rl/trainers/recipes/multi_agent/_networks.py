@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys
+from rl.core.keys import REWARD, NestedKey, as_tuple, key_str, leaf_keys
+from rl.core.specs import Categorical
 from rl.modules import MultiAgentMLP, orthogonal_init
 from rl.trainers._build.networks import ACTIVATIONS
 
-__all__ = ["Group", "described_groups", "groups_of", "inputs_of", "layers_of", "one_group"]
+__all__ = ["Group", "described_groups", "groups_of", "inputs_of", "layers_of"]
 
 _NO_INPUT = ("action_mask", "mask", "info")
 
@@ -32,6 +33,7 @@ class Group:
         observations: keys that the agents read, and the width of each.
         action: key of the action.
         spec: of the actions of all agents, ``[n_agents, ...]``.
+        reward: key of the reward: of each agent, ``[*B, n_agents, 1]``, or of all, ``[*B, 1]``.
         masks_actions: the environment writes ``(name, "action_mask")``.
         own_flags: the environment writes done flags of each agent.
     """
@@ -41,6 +43,7 @@ class Group:
     observations: dict[NestedKey, int]
     action: NestedKey
     spec: Any
+    reward: NestedKey
     masks_actions: bool
     own_flags: bool
 
@@ -54,9 +57,9 @@ class Group:
         return (self.name, name)
 
     def loss_keys(self, *names: str) -> dict[str, Any]:
-        """`set_keys` of a loss: entries `names` of the group, and its done flags if it has some."""
+        """`set_keys` of a loss: the reward, entries `names` of the group, and its done flags if it has some."""
         flags = ("done", "terminated") if self.own_flags else ()
-        return {name: self.key(name) for name in (*names, *flags)}
+        return {"reward": self.reward, **{name: self.key(name) for name in (*names, *flags)}}
 
 
 def groups_of(env: Env, recipe: str) -> list[Group]:
@@ -75,26 +78,40 @@ def groups_of(env: Env, recipe: str) -> list[Group]:
                 f" has {', '.join(map(key_str, actions))}: train one agent with ppo, dqn or sac"
             )
         name = path[0]
-        rewards = env.full_reward_spec.get((name, "reward"), None)
-        if rewards is None or len(rewards.shape) != batch + 2:
-            raise SpecError(
-                f"{recipe} needs rewards ({name!r}, 'reward') of shape [*B, n_agents, 1], {type(env).__name__} has"
-                f" {None if rewards is None else list(rewards.shape)}: leave group_map out of --env-kwargs"
-            )
+        reward, n_agents = _reward_of(env, name, key, recipe)
         first = (0,) * batch
         spec: Any = env.full_action_spec[key]
         found.append(
             Group(
                 name=name,
-                n_agents=int(rewards.shape[batch]),
+                n_agents=n_agents,
                 observations=_observations(env, name, batch, recipe),
                 action=key,
                 spec=spec[first] if first else spec,
+                reward=reward,
                 masks_actions=(name, "action_mask") in leaf_keys(env.observation_spec),
                 own_flags=(name, "done") in flags,
             )
         )
     return found
+
+
+def _reward_of(env: Env, group: str, action: NestedKey, recipe: str) -> tuple[NestedKey, int]:
+    """Key of the reward of a group, and the number of its agents."""
+    batch, key = len(env.batch_size), (group, "reward")
+    rewards, shared = (env.full_reward_spec.get(name, None) for name in (key, REWARD))
+    if rewards is not None and len(rewards.shape) == batch + 2:
+        return key, int(rewards.shape[batch])
+    spec: Any = env.full_action_spec[action]
+    own = 0 if isinstance(spec, Categorical) else 1  # dimensions of the action of one agent
+    if rewards is None and shared is not None and len(spec.shape) == batch + 1 + own:
+        return REWARD, int(spec.shape[batch])
+    found = {key_str(name): list(env.full_reward_spec[name].shape) for name in leaf_keys(env.full_reward_spec)}
+    raise SpecError(
+        f"{recipe} needs rewards ({group!r}, 'reward') of shape [*B, n_agents, 1], or one 'reward' for all and actions"
+        f" with a dimension of agents; {type(env).__name__} has the rewards {found} and actions {list(spec.shape)}."
+        " With group_map in --env-kwargs, leave it out"
+    )
 
 
 def _observations(env: Env, name: str, batch: int, recipe: str) -> dict[NestedKey, int]:
@@ -107,22 +124,6 @@ def _observations(env: Env, name: str, batch: int, recipe: str) -> dict[NestedKe
     if not widths:
         raise SpecError(f"{recipe}: {type(env).__name__} has no observation in the group {name!r}")
     return widths
-
-
-def one_group(env: Env, recipe: str) -> Group:
-    """The only group of an environment.
-
-    Raises:
-        SpecError: if there are several.
-    """
-    groups = groups_of(env, recipe)
-    if len(groups) > 1:
-        listed = ", ".join(group.name for group in groups)
-        raise SpecError(
-            f"{recipe} trains one team, and {type(env).__name__} has the groups {listed}: train them with mappo, ippo"
-            " or maddpg"
-        )
-    return groups[0]
 
 
 def described_groups(env: Env, recipe: str) -> str:

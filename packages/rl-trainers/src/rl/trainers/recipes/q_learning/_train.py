@@ -15,7 +15,7 @@ from rl.core import check_pipeline
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, NestedKey
 from rl.modules import EGreedyModule, QValueActor, reset_noise
-from rl.objectives import HardUpdate, LossModule, SoftUpdate, compile_with_warmup
+from rl.objectives import HardUpdate, SoftUpdate, compile_with_warmup
 from rl.replay import MultiStepTransform, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._build.memory import stored_keys, transitions_buffer
 from rl.trainers._build.networks import action_of, described_observations
@@ -38,11 +38,12 @@ def train_q_learning(
     recipe: Recipe,
     config: C,
     make_policy: Callable[[C, Env], Any],
-    make_loss: Callable[..., LossModule],
+    make_loss: Callable[..., Any],
     make_sequences: Callable[[C, QValueActor], ReplayBuffer] | None = None,
     *,
     least: int = 0,
     describe: Callable[[Env, str], str] | None = None,
+    make_explore: Callable[[C, Env], Any] | None = None,
     with_env: bool = False,
     **options: Any,
 ) -> TrainResult:
@@ -56,6 +57,8 @@ def train_q_learning(
         make_sequences: a buffer of sequences for a recurrent policy; None for one of single transitions.
         least: frames in the buffer that the first update needs.
         describe: states what the policy reads, from environment and recipe; as vectors and images if None.
+        make_explore: the random actions, for settings and environment, with `eps` and `step`; of the only action if
+            None.
         with_env: whether `make_loss` is called with the environment, too.
         options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
     """
@@ -63,14 +66,7 @@ def train_q_learning(
     env = run.make_env(config.num_envs)
     policy = make_policy(config, env)
     run.note(described_observations(env, config.observation_layout) if describe is None else describe(env, recipe.name))
-    key, spec = action_of(env)
-    explore = EGreedyModule(
-        spec,
-        eps_init=config.epsilon_start,
-        eps_end=config.epsilon_end,
-        annealing_num_steps=config.epsilon_frames,
-        action_key=key,
-    ).to(config.device)
+    explore: Any = (_explore if make_explore is None else make_explore)(config, env).to(config.device)
     loss = make_loss(config, env, policy) if with_env else make_loss(config, policy)
     check_pipeline(env, policy, loss)
     if config.target_tau:
@@ -115,13 +111,24 @@ def train_q_learning(
         return run.finish()
 
 
+def _explore(config: QLearningConfig, env: Env) -> EGreedyModule:
+    key, spec = action_of(env)
+    return EGreedyModule(
+        spec,
+        eps_init=config.epsilon_start,
+        eps_end=config.epsilon_end,
+        annealing_num_steps=config.epsilon_frames,
+        action_key=key,
+    )
+
+
 class _Learner:
     """Gradient steps on what the replay buffer gives."""
 
     def __init__(
         self,
         config: QLearningConfig,
-        loss: LossModule,
+        loss: Any,
         keys: Sequence[NestedKey],
         target: SoftUpdate | HardUpdate,
         optimizer: torch.optim.Optimizer,

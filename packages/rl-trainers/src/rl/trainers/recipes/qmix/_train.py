@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,11 +14,12 @@ from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import leaf_keys
 from rl.core.specs import Categorical, OneHot
-from rl.modules import QMixer, QValueModule
+from rl.modules import EGreedyModule, QMixer, QValueModule
 from rl.objectives import QMixerLoss
 from rl.trainers._build.networks import described
+from rl.trainers._build.team import GroupLosses
 from rl.trainers._run.run import TrainResult
-from rl.trainers.recipes.multi_agent._networks import described_groups, inputs_of, layers_of, one_group
+from rl.trainers.recipes.multi_agent._networks import Group, described_groups, groups_of, inputs_of, layers_of
 from rl.trainers.recipes.q_learning._train import train_q_learning
 from rl.trainers.recipes.qmix._config import QMIX, QMIXConfig, TeamQConfig
 
@@ -25,35 +27,77 @@ __all__ = ["qmix_policy", "team_loss", "train_qmix", "train_team"]
 
 
 def train_qmix(config: QMIXConfig, **options: Any) -> TrainResult:
-    """Train a team with QMIX.
+    """Train teams with QMIX.
 
     Args:
         config: what to train, and how.
         options: ``out``, ``resume``, ``display`` and ``should_stop``, as for `train_dqn`.
 
     Raises:
-        SpecError: if the environment has no group of agents, several, or actions that are not discrete.
+        SpecError: if the environment has no group of agents, or actions that are not discrete.
     """
     return train_team(QMIX, config, qmix_loss, **options)
 
 
-def train_team(recipe: Any, config: TeamQConfig, make_loss: Any, **options: Any) -> TrainResult:
-    """Train a team with the loss of ``make_loss(config, env, policy)``."""
-    return train_q_learning(recipe, config, qmix_policy, make_loss, describe=described_groups, with_env=True, **options)
+def train_team(
+    recipe: Any, config: TeamQConfig, make_loss: Callable[[Any, Env, Group, TensorDictSequential], Any], **options: Any
+) -> TrainResult:
+    """Train teams with the loss of ``make_loss(config, env, group, policy)``, one for each group."""
+
+    def losses(config: Any, env: Env, policy: TensorDictSequential) -> GroupLosses:
+        parts: Any = policy.module
+        groups = zip(groups_of(env, config.recipe), parts, strict=True)
+        return GroupLosses([make_loss(config, env, group, one) for group, one in groups])
+
+    return train_q_learning(
+        recipe, config, qmix_policy, losses, describe=described_groups, make_explore=_Explore, with_env=True, **options
+    )
+
+
+class _Explore(TensorDictSequential):
+    """Random actions of each agent for itself, legal ones where the environment writes masks."""
+
+    def __init__(self, config: TeamQConfig, env: Env) -> None:
+        parts = [
+            EGreedyModule(
+                group.spec,
+                eps_init=config.epsilon_start,
+                eps_end=config.epsilon_end,
+                annealing_num_steps=config.epsilon_frames,
+                action_key=group.action,
+                action_mask_key=group.key("action_mask") if group.masks_actions else None,
+            )
+            for group in groups_of(env, config.recipe)
+        ]
+        super().__init__(*parts)
+        self._parts = parts
+
+    @property
+    def eps(self) -> Tensor:
+        """Probability of a random action, of all groups."""
+        return self._parts[0].eps
+
+    def step(self, frames: int = 1) -> None:
+        """Lower it by `frames` frames."""
+        for part in self._parts:
+            part.step(frames)
 
 
 def qmix_policy(config: TeamQConfig, env: Env) -> TensorDictSequential:
-    """The untrained greedy policy: each agent takes the action of the largest value of its own.
+    """The untrained greedy policy of all groups: each agent takes the action of the largest value of its own.
 
     Raises:
-        SpecError: if the environment has no group of agents, several, or actions that are not discrete.
+        SpecError: if the environment has no group of agents, or actions that are not discrete.
     """
-    group = one_group(env, config.recipe)
+    return TensorDictSequential(*[_greedy(config, env, group) for group in groups_of(env, config.recipe)])
+
+
+def _greedy(config: TeamQConfig, env: Env, group: Group) -> TensorDictSequential:
     spec = group.spec[0]
     if not isinstance(spec, (Categorical, OneHot)):
         raise SpecError(
-            f"{config.recipe} trains discrete actions; those of {type(env).__name__} are {described(spec)}: train them"
-            " with mappo or maddpg, or for VMAS set --env-kwargs '{continuous_actions: false}'"
+            f"{config.recipe} trains discrete actions; {group.action} of {type(env).__name__} is {described(spec)}:"
+            " train it with mappo or maddpg, or for VMAS and MPE2 set --env-kwargs '{continuous_actions: false}'"
         )
     net = layers_of(config, group, int(spec.n), centralized=False, activation=config.activation, gain=None)
     values = inputs_of(env, group, net, [group.key("action_value")], config.device)
@@ -78,34 +122,35 @@ class _Mixed(nn.Module):
         return self.mixer(values, torch.cat(flat, -1)) if flat else self.mixer(values)
 
 
-def team_loss(config: TeamQConfig, env: Env, policy: TensorDictSequential, mixer: Any, keys: list[Any]) -> QMixerLoss:
+def team_loss(
+    config: TeamQConfig, env: Env, group: Group, policy: TensorDictSequential, mixer: Any, keys: list[Any]
+) -> QMixerLoss:
     """The loss of a team.
 
     Args:
         config: the settings.
-        env: its group.
-        policy: of `qmix_policy`.
+        env: the environment.
+        group: the team.
+        policy: of the team, from `qmix_policy`.
         mixer: the mixer; called with the values and what is under `keys`.
         keys: of the state.
     """
-    group = one_group(env, config.recipe)
     batch = len(env.batch_size)
     dims = [len(env.observation_spec[key].shape) - batch for key in keys]
     network = TensorDictModule(
         _Mixed(mixer, dims).to(config.device),
         in_keys=[group.key("chosen_action_value"), *keys],
-        out_keys=["chosen_action_value"],
+        out_keys=[group.key("team_value")],
     )
     loss = QMixerLoss(policy, network, loss_function="l2", double_dqn=config.double, gamma=config.gamma)
-    loss.set_keys(reward=group.key("reward"))
+    loss.set_keys(reward=group.reward, global_value=group.key("team_value"))
     return loss
 
 
-def qmix_loss(config: QMIXConfig, env: Env, policy: TensorDictSequential) -> QMixerLoss:
-    """The loss, with a mixer of the environment's state or of all observations."""
-    group = one_group(env, config.recipe)
+def qmix_loss(config: QMIXConfig, env: Env, group: Group, policy: TensorDictSequential) -> QMixerLoss:
+    """The loss, with a mixer of the environment's state or of all observations of the group."""
     keys: list[Any] = ["state"] if "state" in leaf_keys(env.observation_spec) else list(group.observations)
     batch = len(env.batch_size)
     size = sum(math.prod(env.observation_spec[key].shape[batch:]) for key in keys)
     mixer = QMixer((size,), config.mixing_width, group.n_agents)
-    return team_loss(config, env, policy, mixer, keys)
+    return team_loss(config, env, group, policy, mixer, keys)
