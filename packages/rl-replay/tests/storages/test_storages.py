@@ -315,7 +315,7 @@ def test_memory_mapped_files_are_made_and_never_overwritten(tmp_path):
     storage = LazyMemmapStorage(100, scratch_dir=tmp_path / "rows")
     ReplayBuffer(storage=storage).extend(transitions(3))
     names = sorted(path.name for path in (tmp_path / "rows").iterdir())
-    assert names == ["next.done.bin", "next.observation.bin", "observation.bin"]
+    assert names == ["counters", "layout.json", "next.done.bin", "next.observation.bin", "observation.bin"]
     assert (tmp_path / "rows" / "observation.bin").stat().st_size == 400
     with pytest.raises(CheckpointError, match="not overwritten"):
         ReplayBuffer(storage=LazyMemmapStorage(100, scratch_dir=tmp_path / "rows")).extend(transitions(3))
@@ -327,13 +327,13 @@ def test_files_go_with_the_storage_if_asked(temporary, cleanup, tmp_path):
     storage = LazyMemmapStorage(100, scratch_dir=None if temporary else tmp_path, auto_cleanup=cleanup)
     storage.set(torch.arange(3), transitions(3))
     folder = storage.scratch_dir
-    assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 5
     del storage
     gc.collect()
     removed = temporary if cleanup is None else cleanup
     assert folder.is_dir() == (not removed or not temporary)
     if folder.is_dir():
-        assert len(list(folder.iterdir())) == (0 if removed else 3)
+        assert len(list(folder.iterdir())) == (0 if removed else 5)
     if temporary and folder.is_dir():
         shutil.rmtree(folder)
 

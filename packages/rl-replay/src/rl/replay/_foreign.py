@@ -20,12 +20,10 @@ __all__ = [
 
 _COMPILABLE: Needless = ("needless: nothing has to be switched for torch.compile", None, False)
 _ONE_PROCESS = "not available yet: a buffer belongs to one process"
-_SHARED: Needless = (_ONE_PROCESS, None, False)
 _SPEED: Needless = ("needless: the bounds of trajectories are always kept", False)
 
 _BUFFER: dict[str, Needless] = {
     "dim_extend": ("use ndim= of the storage: leading dimensions of a batch count rows", None, 0),
-    "shared": _SHARED,
     "delayed_init": ("needless: a storage is allocated by the first batch", None, False),
     "service_backend": (_ONE_PROCESS, "direct", None),
     "service_backend_options": (_ONE_PROCESS, None),
@@ -44,6 +42,7 @@ buffer = foreign_arguments(
 prioritized_buffer = foreign_arguments(
     needless={
         **_BUFFER,
+        "shared": ("not available yet: priorities belong to one process", None, False),
         "sync": ("not available yet: priorities are always updated at once", True),
         "sampler": ("use ReplayBuffer(sampler=...)", None),
     }
@@ -52,15 +51,14 @@ lazy_tensor_storage = foreign_arguments(
     needless={
         "compilable": _COMPILABLE,
         "consolidated": ("needless: each entry is one tensor", False),
-        "shared_init": _SHARED,
+        "shared_init": ("use ReplayBuffer(shared=True)", None, False),
         "cleanup_memmap": ("use LazyMemmapStorage(auto_cleanup=...)", True),
     }
 )
 memmap_storage = foreign_arguments(
     needless={
         "compilable": _COMPILABLE,
-        "existsok": ("not available yet: use an empty folder, or ReplayBuffer.loads for a stored buffer", False),
-        "shared_init": _SHARED,
+        "shared_init": ("use ReplayBuffer(shared=True)", None, False),
     }
 )
 list_storage = foreign_arguments(

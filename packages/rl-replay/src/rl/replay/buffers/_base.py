@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self, cast
 
 import torch
 from tensordict import TensorDictBase
@@ -19,17 +20,20 @@ from rl.core.profiling import profiled
 from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, check_parts, row_index, whole
+from rl.replay._sharing import SharedLock
 from rl.replay._state import Apply, Fields, prepare_load
 from rl.replay._untraced import untraced
 from rl.replay.buffers._collate import collate
 from rl.replay.buffers._conditional import ConditionalUpdateResult, Patch
 from rl.replay.buffers._prefetch import Batch, Flight
+from rl.replay.buffers._shared import pull, push, shared_storage
 from rl.replay.buffers._transforms import Transforms
 from rl.replay.buffers._units import with_unit
 from rl.replay.sample_units._base import SampleUnit
 from rl.replay.sample_units._transition import Transition
 from rl.replay.samplers._consuming import ConsumingSampler
 from rl.replay.samplers._random import RandomSampler
+from rl.replay.storages._file_rows import FileRows, with_rows
 from rl.replay.storages._list import ListStorage
 from rl.replay.storages._rows import TensorRows
 from rl.replay.writers._round_robin import RoundRobinWriter
@@ -59,6 +63,10 @@ class ReplayBuffer:
         generator: source of randomness; the global one if None. Its state is part of `state_dict`.
         consume_after_n_samples: samples of each row, after which it is overwritten first; in place of
             ``sampler=ConsumingSampler(n)``.
+        shared: let several processes use the buffer: give it to forked or spawned processes. It takes a
+            `LazyTensorStorage` or `LazyMemmapStorage`, a `RandomSampler` and a `RoundRobinWriter`. A method waits
+            until no other process is in one, so that no row is read while it is written; transforms, prefetched
+            batches and the generator are those of each process.
 
     Rows, keys, shapes and dtypes are fixed by the first batch. All methods may be called from several threads.
     With `prefetch`, a batch is sampled when the one `prefetch` positions before it is taken, and has the rows as
@@ -89,6 +97,7 @@ class ReplayBuffer:
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
         consume_after_n_samples: int | None = None,
+        shared: bool = False,
     ) -> None:
         owner = type(self).__name__
         _check_options(owner, batch_size, prefetch, pin_memory=pin_memory)
@@ -100,11 +109,15 @@ class ReplayBuffer:
                 )
             sampler = ConsumingSampler(consume_after_n_samples)
         check_parts(owner, storage=storage, sampler=sampler, writer=writer, transform=transform)
-        self.storage: Final[Storage] = ListStorage() if storage is None else storage
         self.sampler: Final[Sampler] = RandomSampler() if sampler is None else sampler
         self.sample_unit: Final[SampleUnit] = Transition() if sample_unit is None else sample_unit
         self._rows: Final = with_unit(owner, self.sampler, sample_unit)  # samples the rows of a batch
         self.writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
+        storage = ListStorage() if storage is None else storage
+        if shared:
+            unit = self._rows is not self.sampler
+            storage = shared_storage(owner, storage, self.sampler, self.writer, unit=unit)
+        self.storage: Final[Storage] = storage
         capacity = getattr(self.sampler, "max_capacity", None)
         if capacity is not None and capacity < self.storage.max_size:
             raise ContractError(
@@ -124,8 +137,9 @@ class ReplayBuffer:
         self._collate = collate if collate_fn is None else collate_fn
         self._pin_memory = pin_memory
         self._flight = Flight(prefetch or 0)
-        self._lock = threading.RLock()
         self._write_count = 0
+        self.shared: Final = shared
+        self._lock: AbstractContextManager[object] = self._new_lock()
         # Optional methods, see `rl.core.interfaces.Sampler`.
         self._postprocess: Final = getattr(self.sampler, "postprocess", None)
         self._admit: Final = getattr(self._rows, "admit", None)
@@ -139,6 +153,9 @@ class ReplayBuffer:
     @property
     def write_count(self) -> int:
         """Number of rows written since the buffer was created or emptied, overwritten rows included."""
+        if self.shared:
+            with self._lock:
+                return self._write_count
         return self._write_count
 
     @property
@@ -148,9 +165,38 @@ class ReplayBuffer:
 
     def __len__(self) -> int:
         """Number of stored rows; with a `ConsumingSampler` of those that may still be sampled."""
+        if self.shared:
+            with self._lock:
+                return len(self.storage)
         return len(self.storage) if self._available is None else self._available(self.storage)
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
+    def _new_lock(self) -> AbstractContextManager[object]:
+        if not self.shared:
+            return threading.RLock()
+        storage = cast("FileRows", self.storage)
+        return SharedLock(storage.files.lock, self._pull, self._push, self._forked)
+
+    def _pull(self) -> None:
+        self._write_count = pull(cast("FileRows", self.storage), cast("RoundRobinWriter", self.writer))
+
+    def _push(self) -> None:
+        push(cast("FileRows", self.storage), cast("RoundRobinWriter", self.writer), self._write_count)
+
+    def _forked(self) -> None:
+        self._flight = Flight(self.prefetch)  # the threads are those of the other process
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("_lock", "_flight")  # of this process
+        return {**{name: value for name, value in self.__dict__.items() if name not in own}, "_depth": self.prefetch}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._flight = Flight(state.pop("_depth"))
+        self.__dict__.update(state)
+        self._lock = self._new_lock()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.shared:  # for a spawned process
+            return super().__reduce_ex__(protocol)
         owner = type(self).__name__
         raise TypeError(
             f"a {owner} cannot be copied or pickled, because threads may use it. Construct another one and load the"
@@ -418,13 +464,17 @@ class ReplayBuffer:
     def dumps(self, path: str | Path) -> None:
         """Write a checkpoint into the folder `path`: one safetensors file, no pickle.
 
-        An older checkpoint there stays valid until the new one is complete.
+        An older checkpoint there stays valid until the new one is complete. Into the folder `scratch_dir` of a
+        `LazyMemmapStorage`, everything but the rows is written: they are in files there, which later writes change.
 
         Raises:
             CheckpointError: if stored data are neither tensors nor plain data.
         """
         with self._lock:
-            rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
+            if isinstance(self.storage, FileRows) and self.storage.keeps(Path(path)):
+                rows = self.storage.state_in_place()
+            else:
+                rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
             save(Path(path) / _FILE, self._state(rows))
 
     def loads(self, path: str | Path) -> None:
@@ -433,7 +483,11 @@ class ReplayBuffer:
         Raises:
             CheckpointError: if there is none, it is damaged, or it does not fit this buffer.
         """
-        self.load_state_dict(load(Path(path) / _FILE))
+        state = load(Path(path) / _FILE)
+        with self._lock, reading(type(self).__name__):
+            if isinstance(state.get("storage"), dict) and "folder" in state["storage"]:
+                state["storage"] = with_rows(state["storage"], Path(path), self.storage)
+        self.load_state_dict(state)
 
     def save(self, path: str | Path) -> None:
         """Alias of `dumps`."""
@@ -456,6 +510,8 @@ class ReplayBuffer:
             options.append(("transform", self._transforms))
         if self.prefetch:
             options.append(("prefetch", self.prefetch))
+        if self.shared:
+            options.append(("shared", True))
         return options
 
     def _size(self, batch_size: int | None) -> int:
@@ -512,8 +568,10 @@ class ReplayBuffer:
     def _submit(self, size: int) -> None:
         # Sampled in the caller's thread, so that the order of random numbers is reproducible.
         index, info = self._select(size)
+        # Another process could overwrite the rows of a shared buffer before a thread reads them.
+        rows = self._read(index, info) if self.shared else None
         self._flight.submit(
-            lambda: self._read(index, info),
+            (lambda: rows) if self.shared else (lambda: self._read(index, info)),
             lambda rows: self._finish(rows, index, info),
             last=self.sampler.ran_out,
         )
@@ -568,7 +626,7 @@ class ReplayBuffer:
 
     def _types(self) -> dict[str, str]:
         parts = {"storage": self.storage, "sampler": self.sampler, "writer": self.writer}
-        return {name: type(part).__name__ for name, part in parts.items()}
+        return {name: getattr(part, "saved_as", type(part).__name__) for name, part in parts.items()}
 
     def _fields(self, state: Mapping[str, Any]) -> Fields:
         owner = type(self).__name__

@@ -38,6 +38,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         pin_memory: see `ReplayBuffer`.
         generator: see `ReplayBuffer`.
         consume_after_n_samples: see `ReplayBuffer`.
+        shared: see `ReplayBuffer`.
 
     Writes ``index``, int64 ``[*B]``, and every tensor of the sampler's
     info, such as ``priority_weight``. Values of a row are repeated over the dimensions of the row, so that all
@@ -69,6 +70,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
         consume_after_n_samples: int | None = None,
+        shared: bool = False,
     ) -> None:
         super().__init__(
             storage=storage,
@@ -82,6 +84,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             pin_memory=pin_memory,
             generator=generator,
             consume_after_n_samples=consume_after_n_samples,
+            shared=shared,
         )
         self.priority_key = priority_key
         self._check_priority: Final = getattr(self.sampler, "check_priority", None)

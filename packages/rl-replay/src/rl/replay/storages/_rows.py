@@ -242,7 +242,9 @@ class TensorRows:
                 with torch.inference_mode(mode=False):  # as in `set`
                     self._allocate(layout)
             for key, part in cells.items():
-                self._cells[key][:length] = part
+                own = self._cells[key]
+                if not (isinstance(own, Tensor) and own.data_ptr() == part.data_ptr()):  # else they are there already
+                    own[:length] = part
             self._len = length
             self._revision += 1
 

@@ -8,12 +8,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.errors import BackendError, ContractError
 from rl.core.keys import NestedKey
 from rl.replay import _foreign
 from rl.replay._layout import Column, Layout, flatten
+from rl.replay.storages._file_rows import FileRows
 from rl.replay.storages._packed import Interleaved
 from rl.replay.storages._rows import TensorRows
+from rl.replay.storages._shared import SharedTensorStorage
 
 __all__ = ["LazyTensorStorage", "TensorStorage"]
 
@@ -40,6 +42,22 @@ class LazyTensorStorage(TensorRows):
     """
 
     _block: Interleaved | None = None
+
+    def share(self) -> FileRows:
+        """A storage of the same arguments whose rows several processes use.
+
+        Raises:
+            ContractError: if it has rows already.
+            BackendError: if it is not on the CPU.
+        """
+        if not self.on_cpu:
+            raise BackendError(
+                f"LazyTensorStorage: rows on {self.device} cannot be shared; leave device out, and move samples with a"
+                " transform"
+            )
+        if self._len:
+            raise ContractError("LazyTensorStorage has rows already; make the shared buffer before the first batch")
+        return SharedTensorStorage(self.max_size, ndim=self.ndim)
 
     def _allocate(self, layout: Layout) -> None:
         before, self._block = self._block, self._new_block(layout)

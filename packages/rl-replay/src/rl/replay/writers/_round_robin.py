@@ -51,6 +51,15 @@ class RoundRobinWriter:
         """Where the next row goes."""
         return self._cursor or 0
 
+    @property
+    def position(self) -> int | None:
+        """Where the next row goes; None for the first place after the stored rows."""
+        return self._cursor
+
+    def move(self, position: int | None) -> None:
+        """Continue at another place, as another process that writes into the same storage has left it."""
+        self._cursor = self._claimed = position
+
     def attach(self, storage: Storage) -> None:
         """Count the writes of the rows of `storage` from now on; called by the buffer that owns both."""
         if self.tracks_generations:
