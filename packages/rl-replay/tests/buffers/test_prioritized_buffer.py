@@ -169,7 +169,7 @@ def test_priorities_of_a_dataset_can_be_given_before_the_first_draw():
 def test_all_arguments_are_named(recwarn):
     names = set(inspect.signature(PrioritizedReplayBuffer).parameters)
     assert set(inspect.signature(TensorDictPrioritizedReplayBuffer).parameters) == names | {"priority_key"}
-    assert len(names) == 19
+    assert len(names) == 20
     for kind in KINDS:
         with pytest.raises(TypeError, match=f"{kind.__name__}.* unexpected keyword argument 'apha'"):
             kind(apha=0.6, beta=0.4)

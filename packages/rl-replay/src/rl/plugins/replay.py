@@ -29,7 +29,10 @@ _ROWS = (
     ("transform", "burn-in", "BurnInTransform", "Recurrent states warmed up on the first steps of sampled slices."),
     ("transform", "multi-step", "MultiStepTransform", "Rewards and states of n steps, before they are written."),
     ("transform", "policy-age", "PolicyAgeFilter", "Samples without the steps of old policies."),
+    ("transform", "random-crop", "RandomCropTensorDict", "A random part of each sampled trajectory."),
+    ("transform", "reward-to-go", "Reward2GoTransform", "Discounted sum of the rewards that follow, when written."),
     ("writer", "round-robin", "RoundRobinWriter", "A ring: the newest row replaces the oldest."),
+    ("writer", "max-value", "TensorDictMaxValueWriter", "Keeps the rows with the largest values."),
     ("writer", "immutable", "ImmutableDatasetWriter", "Refuses writes, for datasets."),
 )
 

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from rl.replay.transforms._burn_in import BurnInTransform
     from rl.replay.transforms._multi_step import MultiStepTransform
     from rl.replay.transforms._policy_age_filter import PolicyAgeFilter
+    from rl.replay.transforms._random_crop import RandomCropTensorDict
+    from rl.replay.transforms._reward_to_go import Reward2GoTransform
     from rl.replay.writers._immutable import ImmutableDatasetWriter
+    from rl.replay.writers._max_value import TensorDictMaxValueWriter
     from rl.replay.writers._round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
 
 __all__ = [
@@ -51,8 +54,10 @@ __all__ = [
     "PrioritizedReplayBuffer",
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
+    "RandomCropTensorDict",
     "RandomSampler",
     "ReplayBuffer",
+    "Reward2GoTransform",
     "RoundRobinWriter",
     "SampleUnit",
     "SamplerWithoutReplacement",
@@ -60,6 +65,7 @@ __all__ = [
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
     "StalenessAwareSampler",
+    "TensorDictMaxValueWriter",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
@@ -79,6 +85,8 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.postprocs._multi_step": ["MultiStep"],
         "rl.replay.transforms._multi_step": ["MultiStepTransform"],
         "rl.replay.transforms._policy_age_filter": ["PolicyAgeFilter"],
+        "rl.replay.transforms._random_crop": ["RandomCropTensorDict"],
+        "rl.replay.transforms._reward_to_go": ["Reward2GoTransform"],
         "rl.replay.writers._immutable": ["ImmutableDatasetWriter"],
         "rl.replay.storages._list": ["ListStorage"],
         "rl.replay.storages._memmap": ["LazyMemmapStorage"],
@@ -92,6 +100,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.buffers._hindsight": ["HERReplayBuffer", "HindsightStrategy"],
         "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
         "rl.replay.samplers._random": ["RandomSampler"],
+        "rl.replay.writers._max_value": ["TensorDictMaxValueWriter"],
         "rl.replay.writers._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],
         "rl.replay.schedules._linear": ["LinearScheduler"],
         "rl.replay.samplers._slices_without_replacement": ["SliceSamplerWithoutReplacement"],

@@ -23,7 +23,6 @@ _ONE_PROCESS = "not available yet: a buffer belongs to one process"
 _SPEED: Needless = ("needless: the bounds of trajectories are always kept", False)
 
 _BUFFER: dict[str, Needless] = {
-    "dim_extend": ("use ndim= of the storage: leading dimensions of a batch count rows", None, 0),
     "delayed_init": ("needless: a storage is allocated by the first batch", None, False),
     "service_backend": (_ONE_PROCESS, "direct", None),
     "service_backend_options": (_ONE_PROCESS, None),

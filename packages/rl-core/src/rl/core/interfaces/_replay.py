@@ -126,7 +126,12 @@ class Sampler(Protocol):
 
 
 class Writer(Protocol):
-    """Chooses where new rows go."""
+    """Chooses where new rows go.
+
+    Optional methods, looked up by name: ``attach(storage)``, which a buffer calls when it is constructed and after a
+    state was loaded; ``select(storage, data)``, called before each `claim`, which returns the positions int64 ``[m]``
+    of the rows of a batch that are written, so that `claim` is called for these alone.
+    """
 
     def claim(self, storage: Storage, count: int) -> Tensor:
         """Indices ``[count]`` int64, all different, for `count` new rows; moves nothing.

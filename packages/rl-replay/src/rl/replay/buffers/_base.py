@@ -61,6 +61,8 @@ class ReplayBuffer:
         prefetch: number of batches that are prepared ahead, and of threads; 0 or None for none.
         pin_memory: put batches into page-locked memory, for copies to a CUDA device.
         generator: source of randomness; the global one if None. Its state is part of `state_dict`.
+        dim_extend: dimension of a batch that counts rows; the first one if None. With 1, a batch ``[B, T]`` makes T
+            rows of B elements. Without effect for the dimensions that a storage counts with ``ndim=``.
         consume_after_n_samples: samples of each row, after which it is overwritten first; in place of
             ``sampler=ConsumingSampler(n)``.
         shared: let several processes use the buffer: give it to forked or spawned processes. It takes a
@@ -96,6 +98,7 @@ class ReplayBuffer:
         prefetch: int | None = None,
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
+        dim_extend: int | None = None,
         consume_after_n_samples: int | None = None,
         shared: bool = False,
     ) -> None:
@@ -131,6 +134,10 @@ class ReplayBuffer:
             )
         self.batch_size: Final = None if batch_size is None else int(batch_size)
         self.generator: Final = generator
+        rows_dims = getattr(self.storage, "ndim", 1)
+        if dim_extend is not None and (isinstance(dim_extend, bool) or dim_extend < 0):
+            raise ContractError(f"{owner}: dim_extend must be an integer of at least 0, got {dim_extend!r}")
+        self._extended_dim: Final = 0 if dim_extend is None or dim_extend < rows_dims else dim_extend
         self._transforms: Final = Transforms(owner)
         if transform is not None:
             self._transforms.append(transform, invert=False)
@@ -215,7 +222,10 @@ class ReplayBuffer:
             SpecError: if a dtype differs from the first row.
             ShapeError: if a shape differs from the first row.
         """
-        index = self.extend(data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data])
+        batch = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
+        if self._extended_dim and not isinstance(batch, list):
+            batch = batch.transpose(0, self._extended_dim)
+        index = self.extend(batch)
         return index[0] if index.numel() == 1 else index
 
     def extend(self, data: Any) -> Tensor:
@@ -525,15 +535,36 @@ class ReplayBuffer:
 
     def _extend(self, data: Any) -> Tensor:
         if not self._transforms.writes:
-            return self._write(data)
+            return self._place(data)
         with self._lock:
             before = self._transforms.state_dict()
             try:
                 rows = self._transforms.write(data)
-                return torch.empty(0, dtype=torch.int64, device="cpu") if rows is None else self._write(rows)
+                return torch.empty(0, dtype=torch.int64, device="cpu") if rows is None else self._place(rows)
             except BaseException:
                 self._transforms.load_state_dict(before)
                 raise
+
+    def _place(self, data: Any) -> Tensor:
+        """Write the rows that the writer selects; the index of others is -1."""
+        if self._extended_dim:
+            if getattr(data, "ndim", 0) <= self._extended_dim:
+                raise ShapeError(
+                    f"{type(self).__name__}: dim_extend={self._extended_dim} needs a batch with that dimension, got"
+                    f" {list(getattr(data, 'shape', []))}"
+                )
+            data = data.transpose(0, self._extended_dim)
+        select = getattr(self.writer, "select", None)
+        if select is None:
+            return self._write(data)
+        with self._lock:
+            self._check(data)
+            kept = select(self.storage, data)
+            index = torch.full((len(data),), -1, device="cpu")
+            if len(kept):
+                rows = [data[position] for position in kept.tolist()] if isinstance(data, list) else data[kept]
+                index[kept] = self._write(rows)
+        return index
 
     def _write(self, data: Any) -> Tensor:
         with self._lock:

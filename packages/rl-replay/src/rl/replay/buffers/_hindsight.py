@@ -96,6 +96,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         prefetch: see `ReplayBuffer`; `reward_fn` is then called in other threads.
         pin_memory: see `ReplayBuffer`.
         generator: see `ReplayBuffer`.
+        dim_extend: see `ReplayBuffer`.
 
     Raises:
         ContractError: if an argument is out of its range.
@@ -144,6 +145,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         prefetch: int | None = None,
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
+        dim_extend: int | None = None,
     ) -> None:
         owner = type(self).__name__
         if not callable(reward_fn):
@@ -172,6 +174,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
             prefetch=prefetch,
             pin_memory=pin_memory,
             generator=generator,
+            dim_extend=dim_extend,
         )
         self._trajectories.attach(self.storage)
 

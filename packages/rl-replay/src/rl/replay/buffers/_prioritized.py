@@ -48,6 +48,7 @@ class _Prioritized(ReplayBuffer):
         prefetch: int | None = None,
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
+        dim_extend: int | None = None,
     ) -> None:
         check_parts(type(self).__name__, storage=storage, writer=writer, transform=transform)
         storage = ListStorage() if storage is None else storage
@@ -77,6 +78,7 @@ class _Prioritized(ReplayBuffer):
             prefetch=prefetch,
             pin_memory=pin_memory,
             generator=generator,
+            dim_extend=dim_extend,
         )
 
     @property
@@ -134,6 +136,7 @@ class PrioritizedReplayBuffer(_Prioritized):
             on.
         pin_memory: see `ReplayBuffer`.
         generator: see `ReplayBuffer`.
+        dim_extend: see `ReplayBuffer`.
 
     Example:
         >>> from tensordict import TensorDict
@@ -174,6 +177,7 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         prefetch: see `ReplayBuffer`.
         pin_memory: see `ReplayBuffer`.
         generator: see `ReplayBuffer`.
+        dim_extend: see `ReplayBuffer`.
 
     Example:
         >>> from tensordict import TensorDict
@@ -212,6 +216,7 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         prefetch: int | None = None,
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
+        dim_extend: int | None = None,
     ) -> None:
         super().__init__(
             alpha=alpha,
@@ -233,6 +238,7 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
             prefetch=prefetch,
             pin_memory=pin_memory,
             generator=generator,
+            dim_extend=dim_extend,
         )
         self.priority_key = priority_key
 

@@ -37,6 +37,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         prefetch: see `ReplayBuffer`.
         pin_memory: see `ReplayBuffer`.
         generator: see `ReplayBuffer`.
+        dim_extend: see `ReplayBuffer`.
         consume_after_n_samples: see `ReplayBuffer`.
         shared: see `ReplayBuffer`.
 
@@ -69,6 +70,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         prefetch: int | None = None,
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
+        dim_extend: int | None = None,
         consume_after_n_samples: int | None = None,
         shared: bool = False,
     ) -> None:
@@ -83,6 +85,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             prefetch=prefetch,
             pin_memory=pin_memory,
             generator=generator,
+            dim_extend=dim_extend,
             consume_after_n_samples=consume_after_n_samples,
             shared=shared,
         )

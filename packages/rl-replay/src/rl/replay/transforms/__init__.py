@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from rl.replay.transforms._burn_in import BurnInTransform
     from rl.replay.transforms._multi_step import MultiStepTransform
     from rl.replay.transforms._policy_age_filter import PolicyAgeFilter
+    from rl.replay.transforms._random_crop import RandomCropTensorDict
+    from rl.replay.transforms._reward_to_go import Reward2GoTransform
 
-__all__ = ["BurnInTransform", "MultiStepTransform", "PolicyAgeFilter"]
+__all__ = ["BurnInTransform", "MultiStepTransform", "PolicyAgeFilter", "RandomCropTensorDict", "Reward2GoTransform"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -17,5 +19,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.transforms._burn_in": ["BurnInTransform"],
         "rl.replay.transforms._multi_step": ["MultiStepTransform"],
         "rl.replay.transforms._policy_age_filter": ["PolicyAgeFilter"],
+        "rl.replay.transforms._random_crop": ["RandomCropTensorDict"],
+        "rl.replay.transforms._reward_to_go": ["Reward2GoTransform"],
     },
 )

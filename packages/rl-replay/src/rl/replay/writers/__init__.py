@@ -6,14 +6,16 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.writers._immutable import ImmutableDatasetWriter
+    from rl.replay.writers._max_value import TensorDictMaxValueWriter
     from rl.replay.writers._round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
 
-__all__ = ["ImmutableDatasetWriter", "RoundRobinWriter", "TensorDictRoundRobinWriter"]
+__all__ = ["ImmutableDatasetWriter", "RoundRobinWriter", "TensorDictMaxValueWriter", "TensorDictRoundRobinWriter"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.replay.writers._immutable": ["ImmutableDatasetWriter"],
+        "rl.replay.writers._max_value": ["TensorDictMaxValueWriter"],
         "rl.replay.writers._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],
     },
 )
