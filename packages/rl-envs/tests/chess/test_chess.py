@@ -7,7 +7,8 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.errors import MissingExtraError, SpecError
-from rl.envs import ActionMask, ChessEnv, SerialEnv, TransformedEnv, check_env_specs
+from rl.core.testing import check_env
+from rl.envs import ActionMask, ChessEnv, SerialEnv, TransformedEnv
 
 chess = pytest.importorskip("chess")
 
@@ -92,7 +93,7 @@ def test_a_saved_game_remembers_its_moves():
 
 
 def test_conformance_and_several_games():
-    check_env_specs(TransformedEnv(ChessEnv(), ActionMask()))
+    check_env(lambda: TransformedEnv(ChessEnv(), ActionMask()), steps=30)
     data = TransformedEnv(SerialEnv(2, ChessEnv), ActionMask()).rollout(20)
     assert data["board"].shape == (2, 20, 8, 8)
 

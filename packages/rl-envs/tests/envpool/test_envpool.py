@@ -79,8 +79,10 @@ def test_partial_resets_leave_the_others_alone_and_seeds_repeat():
     mask = torch.tensor([[False], [True], [False]])
     reset = env.reset(root.clone().set("_reset", mask))
     kept = ~mask.squeeze(-1)
-    assert torch.equal(reset["observation"][kept], root["observation"][kept])
-    assert not torch.equal(reset["observation"][1], root["observation"][1])
+    current = {key: root[key] for key in ("observation", "done", "terminated", "truncated")}
+    for fresh in (reset["observation"], env.lowered().reset_leaves(current, mask)["observation"]):
+        assert torch.equal(fresh[kept], root["observation"][kept])
+        assert not torch.equal(fresh[1], root["observation"][1])
     env.close()
 
 
@@ -115,6 +117,14 @@ def test_wrong_input_is_refused(monkeypatch):
     with pytest.raises(TypeError, match="Send a function"):
         __import__("pickle").dumps(env)
     env.close()
+    with monkeypatch.context() as patch:
+
+        def lacking(*_, **__):
+            raise ImportError("EnvPool Procgen requires Qt 5, for example via `apt install libqt5gui5`")
+
+        patch.setattr(envpool, "make_gymnasium", lacking)
+        with pytest.raises(MissingExtraError, match=r"CoinrunEasy-v0 needs .* `apt install libqt5gui5`"):
+            EnvPoolEnv("CoinrunEasy-v0")
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(MissingExtraError, match=r'pip install "rl-envs\[envpool\]"'):
         EnvPoolEnv("CartPole-v1")

@@ -41,13 +41,18 @@ class Draws(gym.Env):
         return self.observation_space.sample(), 1.0, False, False, {}
 
 
+def vector(space):
+    return gym.vector.SyncVectorEnv([lambda: Draws(space) for _ in range(3)])
+
+
+@pytest.mark.parametrize("make", [lambda space: [Draws(space) for _ in range(3)], vector], ids=["list", "vector"])
 @pytest.mark.parametrize("categorical", [False, True])
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("marked", [[0, 0, 0], [1, 0, 0], [0, 1, 1], [1, 1, 1]])
-def test_rows_written_in_place_equal_the_general_path(name, categorical, marked, monkeypatch):
+def test_rows_written_in_place_equal_the_general_path(make, name, categorical, marked, monkeypatch):
     results = []
     for in_place in (True, False):
-        env = GymWrapper([Draws(SPACES[name]) for _ in range(3)], categorical_action_encoding=categorical)
+        env = GymWrapper(make(SPACES[name]), categorical_action_encoding=categorical)
         if not in_place:
             monkeypatch.setattr(GymWrapper, "_reset_rows", lambda *_: None)
         env.set_seed(0)

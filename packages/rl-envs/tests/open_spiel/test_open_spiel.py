@@ -7,7 +7,7 @@ import torch
 
 from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
 from rl.core.testing import check_env
-from rl.envs import ActionMask, MarlGroupMapType, OpenSpielEnv, OpenSpielWrapper, SerialEnv, TransformedEnv
+from rl.envs import ActionMask, Compose, MarlGroupMapType, OpenSpielEnv, OpenSpielWrapper, SerialEnv, TransformedEnv
 
 pyspiel = pytest.importorskip("pyspiel")
 
@@ -69,6 +69,24 @@ def test_chance_follows_the_seed_and_its_probabilities():
 @pytest.mark.parametrize("name", ["kuhn_poker", "matrix_rps"])
 def test_conformance_of_games_in_which_every_action_is_legal(name):
     check_env(lambda: OpenSpielEnv(name))
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"group_map": MarlGroupMapType.ONE_GROUP_PER_AGENT}], ids=["group", "each"])
+def test_conformance_of_games_with_illegal_actions(kwargs):
+    groups = list(OpenSpielEnv("leduc_poker", **kwargs).group_map)
+
+    def make():
+        masks = [ActionMask((group, "action"), (group, "action_mask")) for group in groups]
+        return TransformedEnv(SerialEnv(2, lambda: OpenSpielEnv("leduc_poker", **kwargs)), Compose(*masks))
+
+    check_env(make, steps=30)
+
+
+def test_a_collector_runs():
+    collectors = pytest.importorskip("rl.collectors")
+    env = TransformedEnv(OpenSpielEnv("tic_tac_toe"), ActionMask(("agents", "action"), ("agents", "action_mask")))
+    batch = collectors.Collector(env, frames_per_batch=60).collect()
+    assert batch["next", "done"].sum() >= 6
 
 
 def test_groups_state_and_batches():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Composite, TensorSpec, Unbounded
-from rl.envs._jax.exchange import to_jax, to_torch
+from rl.envs._jax.exchange import Joining, to_jax, to_torch
 from rl.envs._jax.state import Packing
 from rl.envs._libraries import import_library
 from rl.envs.base._base import EnvBase
@@ -77,7 +77,7 @@ class JaxEnv(LeafEnvBase):
     _pullback: Any = None
 
     def _set_up(self, reset: Callable[..., Any], step: Callable[..., Any], action: Action) -> None:
-        """Compile the functions, and write the specs."""
+        """Make reset and step of flat states of the two functions."""
         jax, jnp = self._jax, self._jax.numpy
         self._action, limit = action, self.max_episode_steps
 
@@ -99,6 +99,7 @@ class JaxEnv(LeafEnvBase):
         example = jax.eval_shape(begin, self._key)
         self._packing = packing = Packing(example[0])
         self._names = _names(jax, example[1])
+        self._entries: list[Any] = [FLOATS, BYTES, *self._names]
 
         def begin_flat(key: Any) -> tuple[Any, ...]:
             carried, seen = begin(key)
@@ -110,36 +111,43 @@ class JaxEnv(LeafEnvBase):
             reward = reward.reshape(reward.shape or (1,))
             return (*packing.pack(carried), jax.tree_util.tree_leaves(seen), reward, terminated[None], truncated[None])
 
-        count = self.batch_size.numel()
-
-        def begin_all(key: Any) -> tuple[Any, ...]:
-            later, now = jax.random.split(key)
-            return later, *jax.vmap(begin_flat)(jax.random.split(now, count))
-
-        def begin_some(key: Any, mask: Any, *current: Any) -> tuple[Any, ...]:
-            later, floats, rest, seen = begin_all(key)
-            fresh = [floats, rest, *seen]
-            pairs = zip(fresh, current, strict=True)
-            chosen = [jnp.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old) for new, old in pairs]
-            return later, *chosen
-
-        self._begin, self._begin_some = jax.jit(begin_all), jax.jit(begin_some)
-        self._advance = jax.jit(jax.vmap(step_flat))
         self._one_step = step_flat
-        self._write_specs(step_flat, example[1])
+        self._compile(begin_flat, step_flat)
 
-    def _write_specs(self, step_flat: Callable[..., Any], seen: Any) -> None:
-        jax, jnp = self._jax, self._jax.numpy
-        floats = jax.ShapeDtypeStruct((self._packing.floats,), jnp.float32)
-        rest = jax.ShapeDtypeStruct((self._packing.bytes,), jnp.uint8)
-        given = self._action.decode(self._action.spec.zero().unsqueeze(0))[0]
+    def _compile(self, begin_flat: Callable[..., Any], step_flat: Callable[..., Any]) -> None:
+        """Batch and compile functions of flat states, join their results, and write the specs."""
+        jax, count = self._jax, self.batch_size.numel()
+
+        def begin_all(keys: Any) -> list[Any]:
+            floats, rest, seen = jax.vmap(begin_flat)(keys)
+            return [floats, rest, *seen]
+
+        def outcome(*given: Any) -> list[Any]:
+            floats, rest, seen, reward, terminated, truncated = jax.vmap(step_flat)(*given)
+            return [floats, rest, *seen, reward, terminated, truncated, terminated | truncated]
+
+        def begin_joined(key: Any) -> tuple[Any, list[Any]]:
+            later, now = jax.random.split(key)
+            return later, self._beginning.join(begin_all(jax.random.split(now, count)))
+
+        self._begin = jax.jit(begin_joined)
+        self._advance = jax.jit(jax.vmap(step_flat))
+        self._advance_joined = jax.jit(lambda *given: self._outcome.join(outcome(*given)))
+        fresh = jax.eval_shape(begin_all, jax.random.split(self._key, count))
+        self._beginning = Joining(jax, fresh)
+        given = self._action.decode(self._action.spec.zero().expand(count, *self._action.spec.shape))
         act = jax.ShapeDtypeStruct(tuple(given.shape), np.asarray(given).dtype)
-        outcome = jax.eval_shape(step_flat, floats, rest, act)
+        results = jax.eval_shape(outcome, *fresh[:2], act)
+        self._outcome = Joining(jax, results)
+        self._write_specs(results)
+
+    def _write_specs(self, results: Sequence[Any]) -> None:
+        """Write the specs; `results` are shapes and dtypes ``[n, ...]`` of what a step writes."""
+        _, _, *seen, reward, _, _, _ = results
         entries = Composite({})
-        for name, leaf in zip(self._names, jax.tree_util.tree_leaves(seen), strict=True):
-            dtype = torch.from_numpy(np.empty(0, leaf.dtype)).dtype
-            flag = dtype is torch.bool
-            entries[name] = flag_spec(torch.Size(leaf.shape), None) if flag else Unbounded(leaf.shape, dtype=dtype)
+        for name, leaf in zip(self._names, seen, strict=True):
+            shape, dtype = leaf.shape[1:], torch.from_numpy(np.empty(0, leaf.dtype)).dtype
+            entries[name] = flag_spec(torch.Size(shape), None) if dtype is torch.bool else Unbounded(shape, dtype=dtype)
         taken = {"action", "reward", "next", "state", *FLAGS} & {str(name) for name in self._names}
         if taken:
             raise SpecError(f"{type(self).__name__}: the simulator has an observation {taken.pop()!r}, a reserved name")
@@ -147,62 +155,50 @@ class JaxEnv(LeafEnvBase):
         floats_spec, bytes_spec = Unbounded(self._packing.floats), Unbounded(self._packing.bytes, dtype=torch.uint8)
         self.state_spec = Composite(state=Composite(floats=floats_spec, bytes=bytes_spec, shape=()))
         self.action_spec = self._action.spec
-        self.reward_spec = Unbounded(outcome[3].shape)
+        self.reward_spec = Unbounded(reward.shape[1:])
         self.done_spec = Composite({name: flag_spec(torch.Size([1]), None) for name in FLAGS})
 
     # ---- stepping
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
         del mask  # the caller ignores the other rows
-        self._key, floats, rest, seen = self._begin(self._key)
         over = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self.device)
-        return {**self._state(floats, rest), **self._seen(seen), **{name: over.clone() for name in FLAGS}}
+        return {**self._leaves(self._entries, self._fresh()), **{name: over.clone() for name in FLAGS}}
+
+    def _fresh(self) -> list[Tensor]:
+        """State and observations ``[n, ...]`` of new episodes in all elements."""
+        self._key, joined = self._begin(self._key)
+        return self._beginning.split(joined)
 
     def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
-        names = [FLOATS, BYTES, *self._names]
-        if any(name not in current or current[name].requires_grad for name in names):
+        if not mask.is_cpu or any(name not in current or current[name].requires_grad for name in self._entries):
             return None  # the general path names what is missing, and keeps gradients
-        count, jax = self.batch_size.numel(), self._jax
-        given = [to_jax(jax, current[name].reshape(count, *self._inner(name))) for name in names]
-        self._key, *rows = self._begin_some(self._key, to_jax(jax, mask.reshape(count)), *given)
-        over = {name: current[name] & ~mask for name in FLAGS}
-        return {**{name: self._rows(one) for name, one in zip(names, rows, strict=True)}, **over}
-
-    def _inner(self, name: Any) -> tuple[int, ...]:
-        """Shape of an entry of one element."""
-        spec = self.state_spec[name] if name in (FLOATS, BYTES) else self.observation_spec[name]
-        return tuple(spec.shape[len(self.batch_size) :])
+        chosen, count, kept = np.flatnonzero(mask.numpy()), self.batch_size.numel(), ~mask
+        leaves: Leaves = {name: current[name] & kept for name in FLAGS}
+        for name, fresh in zip(self._entries, self._fresh(), strict=True):
+            rows = np.array(current[name].numpy())
+            rows.reshape(count, *fresh.shape[1:])[chosen] = fresh.numpy()[chosen]
+            leaves[name] = torch.from_numpy(rows)
+        return leaves
 
     def _step_leaves(self, root: Leaves) -> Leaves:
         count = self.batch_size.numel()
         floats, rest = root[FLOATS].reshape(count, -1), root[BYTES].reshape(count, -1)
         action = self._action.decode(root["action"].reshape(count, *self._action.spec.shape))
+        names = [*self._entries, "reward", "terminated", "truncated", "done"]
         if self._grad and torch.is_grad_enabled():
-            found = _Differentiable.apply(self, floats, rest, action)
-            floats, reward, *seen = found[: 2 + len(self._names)]
-            rest, terminated, truncated = found[-3:]
-            leaves = {**self._state(floats, rest), **self._seen(seen)}
-        else:
-            given = [to_jax(self._jax, one) for one in (floats, rest, action)]
-            floats, rest, seen, reward, terminated, truncated = self._advance(*given)
-            leaves = {**self._state(floats, rest), **self._seen(seen)}
-            reward, terminated, truncated = (to_torch(one) for one in (reward, terminated, truncated))
-        flags = {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
-        return {
-            **leaves,
-            "reward": reward.reshape(*self.batch_size, *reward.shape[1:]),
-            **{name: flag.reshape(*self.batch_size, 1) for name, flag in flags.items()},
-        }
+            floats, reward, *more = _Differentiable.apply(self, floats, rest, action)
+            *seen, rest, terminated, truncated = more
+            return self._leaves(names, [floats, rest, *seen, reward, terminated, truncated, terminated | truncated])
+        joined = self._advance_joined(*(to_jax(self._jax, one) for one in (floats, rest, action)))
+        return self._leaves(names, self._outcome.split(joined))
 
-    def _state(self, floats: Any, rest: Any) -> Leaves:
-        return {FLOATS: self._rows(floats), BYTES: self._rows(rest)}
-
-    def _seen(self, leaves: Any) -> Leaves:
-        return {name: self._rows(leaf) for name, leaf in zip(self._names, leaves, strict=True)}
-
-    def _rows(self, rows: Any) -> Tensor:
-        tensor = rows if isinstance(rows, Tensor) else to_torch(rows)
-        return tensor.reshape((*self.batch_size, *tensor.shape[1:]))
+    def _leaves(self, names: Sequence[Any], rows: Sequence[Tensor]) -> Leaves:
+        """Tensors ``[n, ...]`` by name, in the shape of the batch."""
+        if len(self.batch_size) == 1:
+            return dict(zip(names, rows, strict=True))
+        pairs = zip(names, rows, strict=True)
+        return {name: row.reshape((*self.batch_size, *row.shape[1:])) for name, row in pairs}
 
     # ---- control
 

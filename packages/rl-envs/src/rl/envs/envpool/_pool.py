@@ -51,11 +51,15 @@ class PoolVector(gymnasium.vector.VectorEnv):  # pyright: ignore[reportMissingTy
         if options is None or "reset_mask" not in options:
             self._last = self._pool.reset()
             return self._last
-        ids = np.flatnonzero(options["reset_mask"]).astype(np.int32)
-        observation, info = self._pool.reset(ids)
+        observation, info = self._pool.reset(np.flatnonzero(options["reset_mask"]).astype(np.int32))
         rows = info["env_id"]
         self._last = _written(self._last[0], observation, rows), _written(self._last[1], info, rows)
         return self._last
+
+    def reset_rows(self, rows: Any) -> tuple[Any, Any]:
+        """Reset some elements; return what they alone observe, and their numbers in the same order."""
+        observation, info = self._pool.reset(rows.astype(np.int32))
+        return observation, info["env_id"]
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all elements."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from rl.core.arguments import as_integer
-from rl.core.errors import SpecError, UnknownComponentError
+from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
 from rl.core.specs import TensorSpec
 from rl.envs._libraries import import_library
 from rl.envs._unknown import unknown_id
@@ -50,7 +50,7 @@ class EnvPoolEnv(GymWrapper):
 
     Raises:
         UnknownComponentError: if there is no such id.
-        MissingExtraError: if EnvPool is not installed, or has another version.
+        MissingExtraError: if EnvPool is not installed, or has another version, or a library of the system is missing.
 
     Example:
         >>> env = EnvPoolEnv("CartPole-v1", num_envs=4)
@@ -88,7 +88,10 @@ class EnvPoolEnv(GymWrapper):
         if from_pixels:
             settings.setdefault("render_mode", "rgb_array")
         self.env_name = env_name
-        vector = PoolVector(lambda seed: envpool.make_gymnasium(env_name, num_envs=count, seed=seed, **settings))
+        try:
+            vector = PoolVector(lambda seed: envpool.make_gymnasium(env_name, num_envs=count, seed=seed, **settings))
+        except ImportError as error:  # of the system, such as Qt for Procgen; it names the command
+            raise MissingExtraError(f"{env_name} needs a library that is not installed: {error}") from error
         super().__init__(
             vector,
             categorical_action_encoding=categorical_action_encoding,

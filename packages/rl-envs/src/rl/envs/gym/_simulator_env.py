@@ -66,7 +66,7 @@ class SimulatorEnv(LeafEnvBase):
         return self._sim.step(root)
 
     def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
-        if not isinstance(self._sim, GymLeaves) or type(self)._reset_leaves is not SimulatorEnv._reset_leaves:
+        if type(self)._reset_leaves is not SimulatorEnv._reset_leaves:
             return None  # a subclass that changes resets changes partial ones too
         return self._sim.reset_rows(current, mask)
 

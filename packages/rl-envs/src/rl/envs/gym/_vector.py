@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
@@ -167,6 +168,39 @@ class VectorLeaves:
             leaves["pixels"] = self.codec.tensor(np.stack(self.env.render()))
         return leaves
 
+    def reset_rows(self, current: Mapping[Any, Tensor], mask: Tensor) -> Leaves | None:
+        """`current` with new episodes where the mask is true; None unless every entry is an observation on the CPU."""
+        codec = self.codec
+        keys = [place.key for place in codec.observations]
+        tensors = all(place.spec.dtype is not None for place in codec.observations)
+        if self.mode is not AutoresetMode.DISABLED or self.pixels or codec.infos or codec.device or not tensors:
+            return None
+        if any(key not in current or current[key].requires_grad for key in keys):
+            return None  # the general path names what is missing, and keeps gradients
+        wanted, kept = mask.flatten().numpy(), ~mask
+        chosen = np.flatnonzero(wanted)
+        leaves: Leaves = {name: current[name] & kept for name in ("done", "terminated", "truncated")}
+        self._over &= ~wanted
+        some = getattr(self.env, "reset_rows", None)  # of a pool
+        fresh: list[Any] = [None] * len(keys)
+        if some is not None and chosen.size:
+            observations, chosen = some(chosen)
+            fresh = self._encode(observations)
+        elif chosen.size:
+            fresh = [row[chosen] for row in self._encode(self._reset_by_mask(wanted)[0])]
+        for key, rows in zip(keys, fresh, strict=True):
+            array = np.array(current[key].numpy())
+            if chosen.size:
+                array[chosen] = rows
+            leaves[key] = torch.from_numpy(array)
+        return leaves
+
+    def _reset_by_mask(self, wanted: Any) -> tuple[Any, dict[str, Any]]:
+        """Observations of all elements after resets of some, and ``info``."""
+        if type(self.env) in _PARTIAL_RESETS:
+            return _PARTIAL_RESETS[type(self.env)](self.env, wanted), {}
+        return self.env.reset(options={"reset_mask": wanted.copy()})
+
     def _reset_some(self, wanted: Any) -> None:
         if not self._maskable:
             raise SpecError(
@@ -175,10 +209,7 @@ class VectorLeaves:
                 " reset others on request; a time limit or a partial reset of your own needs AutoresetMode.DISABLED, or"
                 " GymEnv(id, num_envs=n)"
             )
-        if type(self.env) in _PARTIAL_RESETS:
-            observations, info = _PARTIAL_RESETS[type(self.env)](self.env, wanted), {}
-        else:
-            observations, info = self.env.reset(options={"reset_mask": wanted.copy()})
+        observations, info = self._reset_by_mask(wanted)
         self._keep_infos(info, wanted)
         chosen = np.flatnonzero(wanted)
         rows: list[Any] = []

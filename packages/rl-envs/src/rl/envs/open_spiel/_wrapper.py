@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from rl.core.errors import CheckpointError, RLError, SpecError, UnknownComponent
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.specs import Categorical, Composite, NonTensor, OneHot, Unbounded
 from rl.envs import _foreign
-from rl.envs._groups import MarlGroupMapType, agent_groups
+from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups
 from rl.envs._libraries import import_library
 from rl.envs._unknown import unknown_id
 from rl.envs.base._base import EnvBase
@@ -100,22 +101,36 @@ class OpenSpielWrapper(LeafEnvBase):
         if not (kind.provides_information_state_tensor if remembers else kind.provides_observation_tensor):
             what = "information state" if remembers else "observation"
             raise SpecError(f"{owner}: the players of {kind.short_name} see no {what} tensor")
-        self._look = "information_state_tensor" if remembers else "observation_tensor"
-        size: Sequence[int] = getattr(self._game, f"{self._look}_shape")()
+        observation = import_module("open_spiel.python.observation")
+        recall = observation.INFO_STATE_OBS_TYPE if remembers else None
+        self._observer = observation.make_observation(self._game, recall)  # writes into one array, without lists
+        size: Sequence[int] = getattr(
+            self._game, f"{'information_state' if remembers else 'observation'}_tensor_shape"
+        )()
         self._players = [f"player_{number}" for number in range(self._game.num_players())]
-        self._groups = agent_groups(
+        groups = agent_groups(
             group_map, self._players, {"agents": self._players}, ["state", "current_player", "pixels"]
         )
-        self.group_map = {group.name: list(group.agents) for group in self._groups}
-        self._rows = {name: [self._players.index(one) for one in group] for name, group in self.group_map.items()}
-        self._shape = tuple(size)
-        self._set_specs(self._game.num_distinct_actions())
+        self.group_map = {group.name: list(group.agents) for group in groups}
+        self._shape, count = tuple(size), self._game.num_distinct_actions()
+        # name, players, and the shapes of observations, legal actions, and one number for each agent
+        self._parts = [
+            (
+                group.name,
+                [self._players.index(one) for one in group.agents],
+                group.shape(*self._shape),
+                group.shape(count),
+                group.shape(),
+            )
+            for group in groups
+        ]
+        self._set_specs(groups, count)
         self._state: Any = None
 
-    def _set_specs(self, actions: int) -> None:
+    def _set_specs(self, groups: Sequence[AgentGroup], actions: int) -> None:
         seen, acts, rewards = Composite({}), Composite({}), Composite({})
         choice = Categorical(actions) if self._categorical else OneHot(actions, dtype=torch.int64)
-        for group in self._groups:
+        for group in groups:
             seen[group.name, "observation"] = Unbounded(group.shape(*self._shape))
             seen[group.name, "action_mask"] = flag_spec(torch.Size(group.shape(actions)), None)
             seen[group.name, "mask"] = flag_spec(torch.Size(group.shape()), None)
@@ -133,52 +148,53 @@ class OpenSpielWrapper(LeafEnvBase):
         if mask is None or bool(mask.any()):
             self._state = self._game.new_initial_state() if self._start is None else self._start.clone()
             self._play_chance()
+            self._read()
         return {**self._seen(), **self._over(over=False)}
 
     def _step_leaves(self, root: Leaves) -> Leaves:
-        state, held = self._state, root.get("_step", None)
-        before = state.returns()
+        state, held, before = self._state, root.get("_step", None), self._returns
         if held is None or bool(held.any()):
             if state.is_terminal():
                 raise RLError(f"{self!r}: the game is over; reset the environment before the next step")
             actions = self._actions(root)
-            self._check_legal(actions)
-            if state.current_player() == _SIMULTANEOUS:
+            if self._player == _SIMULTANEOUS:
                 state.apply_actions([actions.get(player, 0) for player in range(len(self._players))])
             else:
-                state.apply_action(actions[state.current_player()])
+                state.apply_action(actions[self._player])
             self._play_chance()
-        gain = np.subtract(state.returns(), before).astype(np.float32)
+            self._read()
+        gain = [after - old for after, old in zip(self._returns, before, strict=True)]
         leaves = self._seen()
-        for group in self._groups:
-            rows = gain[self._rows[group.name]]
-            leaves[group.name, "reward"] = self._tensor(rows.reshape(group.shape(1)))
-        return {**leaves, **self._over(over=state.is_terminal())}
+        for name, players, _, _, agents in self._parts:
+            rows = np.array([gain[player] for player in players], np.float32)
+            leaves[name, "reward"] = self._tensor(rows.reshape((*agents, 1)))
+        leaves.update(self._over(over=state.is_terminal()))
+        return leaves
+
+    def _read(self) -> None:
+        """Keep what several entries need of the present state."""
+        state, self._returns = self._state, self._state.returns()
+        self._player = player = int(state.current_player())
+        some = range(len(self._players)) if player == _SIMULTANEOUS else [player] if player >= 0 else []
+        legal = {one: state.legal_actions(one) for one in some}
+        self._legal: dict[int, list[int]] = {one: actions for one, actions in legal.items() if actions}
 
     def _actions(self, root: Leaves) -> dict[int, int]:
         """The actions of the players that act, by player."""
-        acting, found = self._acting(), {}
-        for group in self._groups:
-            action = root[group.name, "action"]
+        found: dict[int, int] = {}
+        for name, players, *_ in self._parts:
+            action = root[name, "action"]
             action = action if self._categorical else action.argmax(-1)
-            numbers = zip(self._rows[group.name], action.reshape(-1).tolist(), strict=True)
-            found.update({player: number for player, number in numbers if player in acting})
+            for player, number in zip(players, action.reshape(-1).tolist(), strict=True):
+                legal = self._legal.get(player)
+                if legal is not None:
+                    if number not in legal:
+                        raise SpecError(
+                            f"{self!r}: action {number} of player {player} is illegal; legal are {legal}. Choose by"
+                            " the entry 'action_mask', for example with the transform ActionMask"
+                        )
+                    found[player] = number
         return found
-
-    def _check_legal(self, actions: Mapping[int, int]) -> None:
-        for player, action in actions.items():
-            legal = self._state.legal_actions(player)
-            if action not in legal and legal:
-                raise SpecError(
-                    f"{self!r}: action {action} of player {player} is illegal; legal are {legal}. Choose by the entry"
-                    " 'action_mask', for example with the transform ActionMask"
-                )
-
-    def _acting(self) -> list[int]:
-        player = self._state.current_player()
-        if player == _SIMULTANEOUS:
-            return [one for one in range(len(self._players)) if self._state.legal_actions(one)]
-        return [player] if player >= 0 else []
 
     def _play_chance(self) -> None:
         while self._state.is_chance_node():
@@ -192,21 +208,21 @@ class OpenSpielWrapper(LeafEnvBase):
 
     def _seen(self) -> Leaves:
         """Entries that resets and steps write."""
-        state, leaves, acting = self._state, {}, self._acting()
-        look = getattr(state, self._look)
-        for group in self._groups:
-            rows = self._rows[group.name]
-            seen = np.array([look(player) for player in rows], np.float32)
-            leaves[group.name, "observation"] = self._tensor(seen.reshape(group.shape(*self._shape)))
-            legal = np.ones((len(rows), self._game.num_distinct_actions()), np.bool_)
-            for row, player in zip(legal, rows, strict=True):
+        state, observer, acting, tensor, leaves = self._state, self._observer, self._legal, self._tensor, {}
+        for name, players, shape, choices, agents in self._parts:
+            seen, legal = np.empty((len(players), observer.tensor.size), np.float32), np.ones(choices, np.bool_)
+            for row, player in enumerate(players):
+                observer.set_from(state, player)
+                seen[row] = observer.tensor
                 if player in acting:
-                    row[:] = False
-                    row[state.legal_actions(player)] = True
-            leaves[group.name, "action_mask"] = self._tensor(legal.reshape(group.shape(legal.shape[1])))
-            mask = np.array([player in acting for player in rows])
-            leaves[group.name, "mask"] = self._tensor(mask.reshape(group.shape()))
-        leaves["current_player"] = self._tensor(np.array([int(state.current_player())]))
+                    its = legal[row] if agents else legal
+                    its[:] = False
+                    its[acting[player]] = True
+            mask = np.array([player in acting for player in players])
+            leaves[name, "observation"] = tensor(seen.reshape(shape))
+            leaves[name, "action_mask"] = tensor(legal)
+            leaves[name, "mask"] = tensor(mask.reshape(agents))
+        leaves["current_player"] = tensor(np.array([self._player]))
         if self._returns_state:
             leaves["state"] = state.serialize()
         return leaves
@@ -244,6 +260,8 @@ class OpenSpielWrapper(LeafEnvBase):
             if str(game) != str(self._game):
                 raise CheckpointError(f"{self!r} cannot load a state of the game {game}")
         self._state = loaded
+        if loaded is not None:
+            self._read()
         self._generator.set_state(state["generator"])
         return True
 

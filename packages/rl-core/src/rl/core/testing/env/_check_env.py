@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 
 from rl.core.errors import CheckError
 from rl.core.interfaces import Env, missing_env_members
@@ -337,14 +337,14 @@ def _check_following_root(course: Course, one: TensorDictBase, two: TensorDictBa
 
 def _check_seeds(course: Course, seed: int, steps: int, report: Report) -> None:
     """The same seed gives the same episodes again, another seed gives other episodes."""
-    actions = [course.act() for _ in range(min(steps, _SHORT))]
-    run = _run(course, actions, seed)
-    for one, two in zip(run, _run(course, actions, seed), strict=True):
+    steps = min(steps, _SHORT)
+    run = _run(course, steps, seed)
+    for one, two in zip(run, _run(course, steps, seed), strict=True):
         reason = f"set_seed has no effect: seed {seed}, set twice, gives two different runs"
         require_same(one, two, reason, course.owner)
-    random = not _same_runs(run, _run(course, actions, None))
+    random = not _same_runs(run, _run(course, steps, None))
     others = range(seed + 1, seed + (17 if random else 2))  # few random bits can be equal by chance
-    if any(not _same_runs(run, _run(course, actions, other)) for other in others):
+    if any(not _same_runs(run, _run(course, steps, other)) for other in others):
         return
     require(
         not random,
@@ -358,14 +358,15 @@ def _check_seeds(course: Course, seed: int, steps: int, report: Report) -> None:
     )
 
 
-def _run(course: Course, actions: list[TensorDict], seed: int | None) -> list[TensorDictBase]:
-    """What the actions lead to after a reset; with None, the generator continues from where it is."""
+def _run(course: Course, steps: int, seed: int | None) -> list[TensorDictBase]:
+    """What the same random actions lead to after a reset; with None, the environment's generator continues."""
     if seed is not None:
         course.env.set_seed(seed)
+    course.rewind()
     td = course.env.reset()
     seen = [td.clone()]
-    for action in actions:
-        outcome, td = course.step(td, action)
+    for _ in range(steps):
+        outcome, td = course.step(td, course.act())  # drawn here: which are legal may depend on the state
         seen += [outcome.clone(), td.select(*course.observation_keys).clone()]
     return seen
 

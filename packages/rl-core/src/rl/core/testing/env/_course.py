@@ -68,7 +68,8 @@ class Course:
         levels = done_levels(leaf_keys(self.env.full_done_spec))
         self.done_keys = [unwrap((*level, "done")) for level in (levels[:1] if () in levels else levels)]
         """Flags that end an episode: that of the root, if there is one."""
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed, self._generator = seed, torch.Generator()
+        self.rewind()
 
     def __enter__(self) -> Course:
         return self
@@ -80,6 +81,10 @@ class Course:
     def one_level(self) -> bool:
         """Whether a flag at the root ends episodes, so that it belongs to elements of the batch."""
         return self.done_keys == ["done"]
+
+    def rewind(self) -> None:
+        """Draw the same random numbers for actions again."""
+        self._generator.manual_seed(self._seed)
 
     def act(self) -> TensorDict:
         """Random actions."""
