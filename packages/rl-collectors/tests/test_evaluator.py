@@ -1,6 +1,7 @@
 """Evaluator: figures of whole episodes, in this process and beside it."""
 
 import multiprocessing
+import threading
 from functools import partial
 
 import pytest
@@ -108,6 +109,11 @@ def test_video_metrics_and_policies_made_in_the_worker():
     assert result["eval/best"] == 3
 
 
+def poll(evaluator):
+    while evaluator.pending:
+        assert evaluator.poll() is None
+
+
 def test_faults_are_raised_here():
     class Broken(CountingEnv):
         def step_and_maybe_reset(self, tensordict):
@@ -116,6 +122,17 @@ def test_faults_are_raised_here():
     for backend, error in (("foreground", ValueError), ("thread", ValueError), ("process", WorkerError)):
         with Evaluator(Broken, policy(), backend=backend) as evaluator, pytest.raises(error, match="the motor is hot"):
             evaluator.evaluate()
+    with Evaluator(Broken, policy(), backend="process") as evaluator:
+        for _ in range(2):
+            assert evaluator.trigger_eval()
+            with pytest.raises(WorkerError, match="the motor is hot"):
+                poll(evaluator)
+            assert not evaluator.pending
+            assert evaluator.wait() is None
+    locked = policy()
+    locked.lock = threading.Lock()
+    with pytest.raises(SpecError, match=r"TensorDictModule cannot be copied.*policy_factory="):
+        Evaluator(CountingEnv, locked)
     with pytest.raises(SpecError, match="backend='ray'"):
         Evaluator(CountingEnv, policy(), backend="ray")
     with pytest.raises(SpecError, match="a policy or a policy_factory"):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from functools import partial
 
@@ -20,7 +21,7 @@ from rl.collectors import (
     VanillaWeightUpdater,
     WeightUpdaterBase,
 )
-from rl.core.errors import CheckpointError, RLError, SpecError, WorkerError
+from rl.core.errors import ArgumentError, CheckpointError, RLError, SpecError, WorkerError, WorkerTimeoutError
 from rl.core.testing import CountingEnv
 
 KINDS = [MultiSyncCollector, MultiAsyncCollector]
@@ -199,6 +200,69 @@ def test_an_exception_in_a_worker_is_raised_here(kind):
         kind([lambda: 1 / 0], frames_per_batch=8)
 
 
+class Sometimes(CountingEnv):
+    """Raises at steps 21 to 23 of all."""
+
+    taken = 0
+
+    def lowered(self):
+        return None
+
+    def step(self, tensordict):
+        self.taken += 1
+        if 21 <= self.taken <= 23:
+            raise ValueError("the motor is hot")
+        return super().step(tensordict)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_collection_goes_on_after_exceptions_and_loses_no_batch_of_another_worker(kind):
+    settings = {"frames_per_batch": 12, "cat_results": 0} if kind is MultiSyncCollector else {"frames_per_batch": 6}
+    batches, errors = [], 0
+    with kind([CountingEnv, Sometimes], **settings) as multi:
+        while errors < 3 or len(batches) < 30:
+            try:
+                batches.append(multi.collect())
+            except WorkerError:
+                errors += 1
+    whole = torch.cat(batches)
+    one, other = (whole["observation"][whole["collector", "traj_ids"] % 2 == i].flatten() for i in (0, 1))
+    assert one.tolist() == [t % 3 for t in range(len(one))]
+    assert len(other) >= 18 + 6
+
+
+def test_what_was_collected_before_a_worker_was_killed_is_yielded_first():
+    with MultiAsyncCollector([CountingEnv] * 2, frames_per_batch=6) as multi:
+        multi.collect()
+        while multi._workers.busy:
+            multi._receive(0)
+        assert multi.stats  # drops no batch
+        os.kill(multi._workers._workers[1].process.pid, signal.SIGKILL)
+        multi._workers._workers[1].process.join()
+        owners = []
+        with pytest.raises(WorkerError, match="worker 1 has ended"):
+            owners.extend(int(batch["collector", "traj_ids"][0]) % 2 for batch in multi)
+        with pytest.raises(WorkerError, match="worker 1 has ended"):
+            multi.collect()
+        assert owners.count(1) == 2
+        assert owners.count(0) >= 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_that_is_killed_in_its_first_batch_is_replaced(kind, tmp_path):
+    class Dies(CountingEnv):
+        def step_leaves(self, root):
+            if not (tmp_path / "died").exists():
+                (tmp_path / "died").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().step_leaves(root)
+
+    with kind([CountingEnv, Dies], frames_per_batch=8, restart=True) as multi:
+        with pytest.warns(UserWarning, match="It was replaced"):
+            multi.collect()
+        assert collect_until(multi, lambda batch: (batch["collector", "traj_ids"] % 2 == 1).any())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_worker_is_an_error(kind):
     with kind([CountingEnv] * 2, frames_per_batch=8) as multi:
@@ -230,18 +294,22 @@ def collect_until(multi, condition):
     return 0
 
 
-def test_a_worker_that_hangs_is_an_error():
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_that_hangs_is_an_error(kind):
     class Slow(CountingEnv):
+        taken = 0
+
         def lowered(self):
             return None
 
         def step(self, tensordict):
-            time.sleep(30)
-            return tensordict
+            self.taken += 1
+            time.sleep(60 if self.taken > 10 else 0)
+            return super().step(tensordict)
 
-    multi = MultiSyncCollector([Slow], frames_per_batch=3, timeout=2, shutdown_timeout=0.2)
-    with pytest.raises(WorkerError, match=r"no answer of worker 0 within 2 s"):
-        multi.collect()
+    multi = kind([CountingEnv, Slow], frames_per_batch=8, timeout=2, shutdown_timeout=0.2)
+    with pytest.raises(WorkerTimeoutError, match=r"no answer of worker 1 within 2 s"):
+        collect_until(multi, lambda batch: False)
     multi.shutdown()
     multi.shutdown()
     with pytest.raises(RLError, match="shut down"):
@@ -335,4 +403,40 @@ def test_arguments():
     ):
         with pytest.raises(SpecError, match=message):
             MultiSyncCollector(frames_per_batch=4, **settings)
+    with pytest.raises(ArgumentError, match="MultiAsyncCollector got an unexpected keyword argument 'cat_results'"):
+        MultiAsyncCollector([CountingEnv], frames_per_batch=4, cat_results=0)
+    with pytest.raises(ArgumentError, match="did you mean 'max_frames_per_traj'"):
+        MultiSyncCollector([CountingEnv], frames_per_batch=4, max_frame_per_traj=0)
     assert issubclass(MultiProcessedWeightUpdater, WeightUpdaterBase)
+
+
+def test_policies_and_environments_that_do_not_fit_are_named_with_their_worker():
+    message = (
+        r"workers 0 and 1 differ.*batch size \(4,\) and \(2, 2\); \('next', 'observation'\): torch.float32 \[4, 1\] and"
+    )
+    with MultiSyncCollector([CountingEnv, partial(CountingEnv, batch_size=[2])], frames_per_batch=8) as multi:
+        with pytest.raises(SpecError, match=message):
+            multi.collect()
+        assert "CountingEnv" in multi.explain()
+    larger = lambda: TensorDictModule(Constant(7), in_keys=["observation"], out_keys=["action", "weights"])
+    with pytest.raises(SpecError, match=r"worker 1.*weight has shape \(7,\) instead of \(1000,\)"):
+        MultiSyncCollector([CountingEnv] * 2, policy_factory=[policy, larger], frames_per_batch=8)
+    locked = policy()
+    locked.lock = threading.Lock()
+    with pytest.raises(SpecError, match=r"what worker 0 is made of.* cannot be pickled \(cannot pickle '_thread.lock'"):
+        MultiSyncCollector([CountingEnv], locked, frames_per_batch=8, mp_start_method="spawn")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_that_are_killed_at_the_same_time_are_replaced(kind):
+    with kind([CountingEnv] * 3, policy(), frames_per_batch=12, restart=True) as multi:
+        for call in (multi.collect, multi.state_dict):
+            multi.collect()
+            for worker in multi._workers._workers[1:]:
+                os.kill(worker.process.pid, signal.SIGKILL)
+                worker.process.join()
+            with pytest.warns(UserWarning, match="It was replaced"):
+                _ = [call() for _ in range(6)]
+        for count in range(20):  # at first those that were complete
+            lives = set((multi.collect()["collector", "traj_ids"] >> 40).flatten().tolist())
+            assert lives <= {0, 2} or (kind is MultiAsyncCollector and count < 6)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl.core.arguments import foreign_arguments
+from rl.core.arguments import check_arguments, foreign_arguments
 from rl.core.errors import ArgumentError, RLError
 
 
@@ -62,6 +62,7 @@ def test_a_needless_argument_is_dropped_at_its_default(value):
         (lambda: Wider(1, size=3), "Wider got an unexpected keyword argument 'size': use width="),
         (lambda: Passing(slow=True), "slow=True: needless: it is not"),
         (lambda: Passing(widht=3), "Passing .*did you mean 'width'"),
+        (lambda: check_arguments(Layer, {"width": 3, "widht": 3}, "Other"), "Other .*did you mean 'width'"),
         (lambda: Bare(q=1), "Bare got an unexpected keyword argument 'q'$"),
         (lambda: count_up(n=1), "count_up got an unexpected keyword argument 'n': use count="),
     ],

@@ -113,6 +113,12 @@ def test_an_exception_of_a_worker_is_raised_with_its_traceback_and_the_group_goe
         with pytest.raises(WorkerError, match="worker 1 raised"):
             workers.wait_any(2)
         assert (workers.wait_any(), workers.result(0)) == ([0], 6)  # no answer is lost
+        for _ in range(2):
+            workers.send(1, 1)
+        for _ in range(2):
+            with pytest.raises(WorkerError, match="worker 1 raised"):
+                workers.wait_any()
+        assert workers.wait_any(timeout=0.01) == []
     with pytest.raises(WorkerError, match="worker 0 raised ZeroDivisionError"):
         group([lambda: 1 / 0, lambda: time.sleep(0.3) or Handler()], owner="Pair")
 
@@ -223,3 +229,45 @@ def test_a_group_that_is_dropped_ends_its_workers():
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@BOTH
+def test_results_of_a_call_that_failed_are_not_those_of_the_next_one(group):
+    class Fails(Handler):
+        def echo(self, value):
+            if value == "bad":
+                raise ValueError(value)
+            return value
+
+    with group([Handler, Fails, Handler], owner="Three") as workers:
+        for _ in range(2):
+            with pytest.raises(WorkerError, match="worker 1 raised ValueError: bad"):
+                workers.call_all("echo", "bad")
+            assert workers.call_all("echo", "good") == ["good"] * 3
+        assert workers.call_each("echo", [(1,), (2,), (3,)]) == [1, 2, 3]
+
+
+def test_what_a_worker_answered_before_it_was_killed_is_not_lost():
+    with pair() as workers:
+        pid = workers.call(1, "pid")
+        workers.request(1, "echo", "kept")
+        workers.request(1, "sleep", 60)
+        while workers.busy != [1] or len(workers._workers[1].expected) > 1:
+            workers._receive(None)
+        os.kill(pid, signal.SIGKILL)
+        workers._workers[1].process.join()
+        with pytest.raises(WorkerError, match="worker 1 has ended"):
+            workers.send(1, 0)
+        assert workers.wait_any(1, 0.0) == [1]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_worker_that_is_killed_while_it_sends_a_result_has_ended(known):
+    class Dies(Handler):
+        def die(self):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with WorkerGroup([Dies], owner="One") as workers:
+        workers.request(0, "die")
+        with pytest.raises(WorkerError, match="worker 0 has ended"):
+            workers.result(0) if known else workers.wait_any()

@@ -246,3 +246,43 @@ def test_transforms_around_and_inside():
     assert data["next", "outer"].max() == 4
     env.close()
     assert inside.is_closed
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_after_an_error_of_one_environment_no_result_is_that_of_an_earlier_call(shared_memory):
+    class Moody(PendulumEnv):
+        number = 0
+
+        def say(self, bad):
+            if self.number == bad:
+                raise ValueError("no")
+            return (bad, self.number)
+
+        def _step_leaves(self, root):
+            if self.number == 1 and (root["action"] > 1).any():
+                raise ValueError("too much")
+            return super()._step_leaves(root)
+
+    def maker(number):
+        def make():
+            env = Moody()
+            env.number = number
+            return env
+
+        return make
+
+    env = ParallelEnv(3, [maker(i) for i in range(3)], processes=3, shared_memory=shared_memory)
+    with pytest.raises(WorkerError, match="worker 1 raised ValueError: no"):
+        env.say(1)
+    assert env.say(7) == [(7, 0), (7, 1), (7, 2)]
+    root = env.reset()
+    root["action"] = torch.full((3, 1), 2.0)
+    with pytest.raises(WorkerError, match="too much"):
+        env.step(root.clone())
+    root = env.reset()
+    serial = SerialEnv(3, PendulumEnv)
+    serial_root = serial.reset(root.clone(), set_state=True)
+    root["action"] = serial_root["action"] = torch.zeros(3, 1)
+    found, expected = env.step(root)["next", "observation"], serial.step(serial_root)["next", "observation"]
+    assert torch.equal(found, expected)
+    env.close()

@@ -360,6 +360,10 @@ class RayCollector:
 
     # ---- control
 
+    def explain(self) -> str:
+        """Describe stages, keys, shapes, devices and casts of actor 0; all actors are alike."""
+        return self._result(self._actors[0].call.remote("explain"), 0)
+
     def reset(self) -> None:
         """Begin the next batch with a reset of all environments, and with new trajectory ids."""
         self._call_all("reset")

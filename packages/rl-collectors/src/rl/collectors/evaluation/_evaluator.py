@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rl.collectors._collector import count_of, make_env
 from rl.collectors.evaluation._episodes import run_episodes
 from rl.collectors.weights._load import load_weights, weights_of
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import RLError, SpecError, WorkerError
 from rl.core.keys import NestedKey
 from rl.core.workers import WorkerGroup
 
@@ -99,7 +99,7 @@ class Evaluator:
         }
         self.policy, self._busy, self._on_result = policy, busy_policy, on_result
         self._metrics, self._prefix = metrics_fn, log_prefix
-        made = partial(_Evaluation, env, policy_factory or partial(_same, copy.deepcopy(policy)), settings)
+        made = partial(_Evaluation, env, policy_factory or partial(_same, _copied(policy)), settings)
         if backend == "process":
             self._side: Any = _Process(made, mp_start_method)
         else:
@@ -280,7 +280,12 @@ class _Process:
         self._answered = False
 
     def ready(self) -> bool:
-        self._answered = self._answered or (self.running and bool(self._workers.wait_any(timeout=0.0)))
+        if self.running and not self._answered:
+            try:
+                self._answered = bool(self._workers.wait_any(timeout=0.0))
+            except WorkerError:
+                self.running = False
+                raise
         return self._answered
 
     def start(self, weights: Any) -> None:
@@ -293,6 +298,16 @@ class _Process:
 
     def close(self) -> None:
         self._workers.close()
+
+
+def _copied(policy: Any) -> Any:
+    try:
+        return copy.deepcopy(policy)
+    except Exception as error:  # whatever an object raises
+        raise SpecError(
+            f"Evaluator works with a copy of the policy, and {type(policy).__name__} cannot be copied ({error}): pass"
+            " policy_factory="
+        ) from error
 
 
 def _same(policy: Any) -> Any:

@@ -13,15 +13,16 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.collectors._collector import count_of
+from rl.collectors._collector import Collector, count_of
 from rl.collectors._profiling import ProfileConfig
 from rl.collectors._trajectories import extend_buffer as write_rows
 from rl.collectors._trajectories import split_trajectories
 from rl.collectors.multi._worker import SLOTS, CollectorWorker
 from rl.collectors.weights._load import matching_weights
 from rl.collectors.weights._shared import SharedWeights
+from rl.core.arguments import check_arguments
 from rl.core.errors import CheckpointError, RLError, SpecError, WorkerError
-from rl.core.keys import NestedKey
+from rl.core.keys import NestedKey, key_str
 from rl.core.workers import SharedLeaves, WorkerGroup
 
 __all__ = ["MultiBase", "check_settings", "makers_of", "policies_of"]
@@ -106,7 +107,10 @@ class MultiBase(ABC):
         self._layout: dict[NestedKey, Any] | None = None
         self._slots: list[dict[NestedKey, Tensor]] = []
         self._lives = [0] * len(self._workers)
-        self._names = self._workers.call(0, "state_of_policy")
+        states = self._workers.call_all("state_of_policy")
+        self._names: dict[str, Tensor] = states[0]
+        for index, state in enumerate(states):
+            matching_weights(self._names, state, f"worker {index}, whose policy has others than worker 0")
         if self._names:
             self._weights.map(self._names)
             self._workers.call_all("map_weights", self._names)
@@ -139,8 +143,8 @@ class MultiBase(ABC):
         """Called when the memory of the last batch may be written again."""
 
     @abstractmethod
-    def _idle(self) -> None:
-        """Wait until no worker collects; batches that were not returned are dropped."""
+    def _idle(self, *, keep: bool = False) -> None:
+        """Wait until no worker collects; batches that were not returned are dropped unless `keep`."""
 
     # ---- collecting
 
@@ -188,12 +192,17 @@ class MultiBase(ABC):
 
     def _begin(self) -> None:
         """Let every worker collect its first batch, and map the memory that fits it."""
-        found = self._workers.call_all("first")
+        found: list[dict[str, Any]] = []
+        while not found:
+            try:
+                found = self._workers.call_all("first")
+            except WorkerError as error:
+                self._renew(error)
         for index, other in enumerate(found[1:], start=1):
             if other != found[0]:
                 raise SpecError(
-                    f"{type(self).__name__}: workers 0 and {index} collect batches of other keys, shapes or dtypes:"
-                    f" {found[0]} and {other}"
+                    f"{type(self).__name__}: the batches of workers 0 and {index} differ, which they may not:"
+                    f" {differences(found[0], other)}. Make environments with equal specs"
                 )
         front = (SLOTS, len(self._workers))
         self._layout = {key: ((*front, *shape), dtype) for key, (shape, dtype) in found[0]["layout"].items()}
@@ -202,12 +211,8 @@ class MultiBase(ABC):
         self._slots = [{key: leaf[slot] for key, leaf in mapped.items()} for slot in range(SLOTS)]
         self._workers.call_all("map", self._layout, 0, 0)
 
-    def _again(self, error: WorkerError, slot: int) -> int:
-        """Replace a worker that has ended, if that was asked for, and let it collect a batch into a slot.
-
-        Returns:
-            Its number.
-        """
+    def _renew(self, error: WorkerError, slot: int = 0) -> None:
+        """Replace a worker that has ended, if that was asked for; its first batch goes into a slot."""
         index = error.worker
         if not (self._restart and error.ended) or index is None:
             raise error
@@ -216,9 +221,8 @@ class MultiBase(ABC):
         self._lives[index] += 1
         if self._names:
             self._workers.call(index, "map_weights", self._names)
-        self._workers.call(index, "first")
-        self._workers.call(index, "map", self._layout, slot, self._lives[index])
-        return index
+        if self._layout is not None:
+            self._workers.call(index, "map", self._layout, slot, self._lives[index])
 
     def _tensordict(self, entries: Mapping[NestedKey, Tensor], size: Sequence[int]) -> TensorDict:
         names: Any = [*[None] * (len(size) - 1), "time"]
@@ -274,9 +278,14 @@ class MultiBase(ABC):
         workers = [*range(self.num_workers)] if wanted.workers is None else list(wanted.workers)
         if not set(workers) <= set(range(self.num_workers)):
             raise SpecError(f"enable_profile got workers {workers}; there are 0 to {self.num_workers - 1}")
-        self._idle()
+        self._idle(keep=True)
         for index in workers:
             self._workers.call(index, "enable_profile", wanted)
+
+    def explain(self) -> str:
+        """Describe stages, keys, shapes, devices and casts of worker 0; all workers are alike."""
+        self._idle(keep=True)
+        return self._workers.call(0, "call", "explain")
 
     def reset(self) -> None:
         """Begin the next batch with a reset of all environments, and with new trajectory ids."""
@@ -295,8 +304,8 @@ class MultiBase(ABC):
         return seed
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the workers' collectors and the number of frames."""
-        self._idle()
+        """Return the states of the workers' collectors and the number of frames, without batches not yet returned."""
+        self._idle(keep=True)
         return {"frames": self._frames, "workers": self._workers.call_all("call", "state_dict")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -326,7 +335,7 @@ class MultiBase(ABC):
     @property
     def stats(self) -> list[dict[str, float]]:
         """The `Collector.stats` of each worker."""
-        self._idle()
+        self._idle(keep=True)
         return self._workers.call_all("attribute", "stats")
 
     def shutdown(self) -> None:
@@ -355,8 +364,22 @@ class MultiBase(ABC):
         )
 
 
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """What differs in the results of two `CollectorWorker.first`."""
+    parts = [f"batch size {tuple(one['batch_size'])} and {tuple(other['batch_size'])}"]
+    parts = parts if one["batch_size"] != other["batch_size"] else []
+    mine, theirs = one["layout"], other["layout"]
+    for key in [*mine, *(key for key in theirs if key not in mine)]:
+        if mine.get(key) != theirs.get(key):
+            shown = [f"{dtype} {list(shape)}" for shape, dtype in (at[key] for at in (mine, theirs) if key in at)]
+            missing = [] if len(shown) > 1 else ["nothing"]
+            parts.append(f"{key_str(key)}: {' and '.join(shown + missing if key in mine else missing + shown)}")
+    return "; ".join(parts[:4]) + ("; ..." if len(parts) > 4 else "")
+
+
 def check_settings(settings: Mapping[str, Any], owner: str) -> None:
-    """Refuse settings of `Collector` that mean nothing for batches of workers."""
+    """Refuse settings that `Collector` does not have, or that mean nothing for batches of workers."""
+    check_arguments(Collector, settings, owner)
     refused = {
         "interruptor": "MultiSyncCollector(preemptive_threshold=...) has one of its own",
         "return_same_td": "a batch is a copy of shared memory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import ceil
 from typing import Any
 
@@ -87,6 +88,7 @@ class MultiSyncCollector(MultiBase):
         settings["interrupted_by"] = self._interruptor
         super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **settings)
         self._turn = 0
+        self._due = {*range(len(self._workers))}  # workers that were not told yet to collect their part
 
     def _share(self, frames: int, workers: int) -> int:
         return ceil(frames / workers)
@@ -119,26 +121,26 @@ class MultiSyncCollector(MultiBase):
         return flat
 
     def _collect(self) -> None:
-        finished, waiting = 0, True
-        for index in range(len(self._workers)):
-            try:
-                self._workers.send(index, COLLECT)
-            except WorkerError as error:
-                self._again(error, self._turn % SLOTS)
-                finished += 1
+        """Let every worker collect its part. After an error the parts that are complete wait for the others."""
+        count, waiting = len(self._workers), True
         while waiting:
             try:
-                while finished < self._threshold * len(self._workers):
-                    answers = self._workers.wait_any(timeout=self._timeout)
-                    finished += len(answers) or len(self._workers)  # too late: `wait` raises
+                for index in sorted(self._due):
+                    self._workers.send(index, COLLECT)
+                    self._due.discard(index)
+                while count - len(self._workers.busy) < self._threshold * count:
+                    if not self._workers.wait_any(timeout=self._timeout):
+                        break  # `wait` raises
                 self._stop_workers(now=True)
                 self._workers.wait()
                 waiting = False
             except WorkerError as error:
-                self._stop_workers(now=False)  # the first batch of a new worker is complete
-                self._again(error, self._turn % SLOTS)
-                finished += 1
+                self._stop_workers(now=False)
+                if error.worker is not None:
+                    self._due.add(error.worker)
+                self._renew(error, self._turn % SLOTS)
         self._stop_workers(now=False)
+        self._due = {*range(count)}
 
     def _stop_workers(self, *, now: bool) -> None:
         if self._interruptor is not None:
@@ -153,5 +155,10 @@ class MultiSyncCollector(MultiBase):
     def _release(self) -> None:
         """Nothing to do: a worker writes when it is told to."""
 
-    def _idle(self) -> None:
-        """Nothing to do: workers collect in `_next` only."""
+    def _idle(self, *, keep: bool = False) -> None:  # noqa: ARG002  # there are no batches
+        """Workers collect in `_next` only."""
+        with suppress(WorkerError):  # in `lost`, if a worker has ended
+            self._workers.wait_any(timeout=0.0)
+        for index, error in self._workers.lost.items():
+            self._due.add(index)
+            self._renew(error, self._turn % SLOTS)

@@ -63,6 +63,7 @@ class CollectorWorker:
         self._first_id = 0
         self._slots: list[dict[NestedKey, Tensor]] = []
         self._taken = 0
+        self._held: TensorDictBase | None = None
         self.commands = (self.collect,)
 
     def collect(self) -> None:
@@ -70,8 +71,9 @@ class CollectorWorker:
         self._write(self._batch())
 
     def first(self) -> dict[NestedKey, Any]:
-        """Collect the first batch, and return its layout; `map` writes it."""
-        self._held = self._batch()
+        """Collect the first batch, and return its layout; `map` writes it. May be called twice."""
+        if self._held is None:
+            self._held = self._batch()
         entries = {key: self._held.get(key) for key in leaf_keys(self._held)}
         if self._shortens:
             entries[STEPS] = torch.tensor(0)
@@ -81,21 +83,19 @@ class CollectorWorker:
         }
 
     def map(self, layout: Mapping[NestedKey, Any], slot: int, life: int) -> None:
-        """Map the memory of the batches, and write the first one.
+        """Map the memory of the batches, and write the one of `first`.
 
         Args:
             layout: with the dimensions of slots and workers in front.
-            slot: of the first batch.
+            slot: of the next batch.
             life: how often this worker was replaced.
         """
         mapped = self._batches.map(layout)
         self._slots = [{key: leaf[slot, self._index] for key, leaf in mapped.items()} for slot in range(SLOTS)]
         self._taken, self._first_id = slot, life * _LIFE
-        ids = self._held.get(TRAJ_IDS, None)
-        if ids is not None:
-            ids.add_(self._first_id)
-        self._write(self._held)
-        del self._held
+        if self._held is not None:
+            self._write(self._held)
+            self._held = None
 
     def _batch(self) -> TensorDictBase:
         if self._targets is not None:
@@ -120,7 +120,7 @@ class CollectorWorker:
     def state_of_policy(self) -> dict[str, Tensor]:
         """Names, shapes and dtypes of the weights; empty without."""
         state = self._policy.state_dict() if isinstance(self._policy, nn.Module) else {}
-        return {name: torch.empty_like(value, device="cpu") for name, value in state.items()}
+        return {name: torch.empty_like(value, device="meta") for name, value in state.items()}
 
     def map_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Map the memory of the weights."""

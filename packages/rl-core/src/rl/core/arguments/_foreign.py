@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from rl.core.errors import ArgumentError
 
-__all__ = ["Needless", "foreign_arguments"]
+__all__ = ["Needless", "check_arguments", "foreign_arguments"]
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -61,6 +61,21 @@ def foreign_arguments(
         return target
 
     return decorate
+
+
+def check_arguments(target: type, given: Mapping[str, Any], owner: str) -> None:
+    """Refuse keyword arguments that the constructor of a class decorated with `foreign_arguments` would refuse.
+
+    Args:
+        target: the class.
+        given: the arguments, which reach it later, for example in another process.
+        owner: names the component that was given them.
+
+    Raises:
+        ArgumentError: as the constructor would raise it.
+    """
+    constructor: Any = target.__init__
+    constructor.answers.keep(dict(given), owner)
 
 
 def _start(self: object) -> None:

@@ -21,11 +21,14 @@ Failure = tuple[str, str, str]
 class WorkerState:
     """Answers of one worker."""
 
-    expected: deque[bool] = field(default_factory=lambda: deque([False]))
-    """For each command without an answer whether a result comes with it; the first answer is that of the start."""
+    expected: deque[bool | None] = field(default_factory=lambda: deque([False]))
+    """For each command without an answer whether a result comes with it, or None for one that is dropped; the
+    first answer is that of the start."""
     results: deque[Any] = field(default_factory=deque)
-    failure: Failure | None = None
-    """An exception that was not raised yet."""
+    failures: deque[Failure] = field(default_factory=deque)
+    """Exceptions that were not raised yet."""
+    end: WorkerError | None = None
+    """The error that its process has ended."""
 
 
 class GroupBase(ABC):
@@ -42,6 +45,7 @@ class GroupBase(ABC):
         self._owner, self._timeout = owner, timeout
         self._workers: list[Any] = []
         self._answered: list[int] = []
+        self._ends: list[int] = []  # workers that have ended, which `wait_any` has not raised yet
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -96,10 +100,31 @@ class GroupBase(ABC):
 
     def call_all(self, method: str, *args: Any) -> list[Any]:
         """Call a method of every worker's handler, all at once, and return the results."""
-        for index in range(len(self)):
-            self.request(index, method, *args)
-        self.wait()
+        return self.call_each(method, [args] * len(self))
+
+    def call_each(self, method: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        """Call a method of every worker's handler, all at once and each with its arguments, and return the results."""
+        try:
+            for index, args in enumerate(arguments):
+                self.request(index, method, *args)
+            self.wait()
+        except WorkerError:
+            for worker in self._workers:  # the results of the others belong to this call
+                worker.results.clear()
+                worker.failures.clear()
+                worker.expected = deque(None if wanted else wanted for wanted in worker.expected)
+            raise
         return [worker.results.popleft() for worker in self._workers]
+
+    @property
+    def lost(self) -> dict[int, WorkerError]:
+        """The workers whose processes have ended, and the error that says so."""
+        return {index: worker.end for index, worker in enumerate(self._workers) if worker.end is not None}
+
+    @property
+    def busy(self) -> list[int]:
+        """The workers that have not answered all that they were sent."""
+        return [index for index, worker in enumerate(self._workers) if worker.expected]
 
     def wait(self, indices: Iterable[int] | None = None) -> None:
         """Wait until workers have answered all that they were sent.
@@ -114,6 +139,8 @@ class GroupBase(ABC):
         wanted = range(len(self)) if indices is None else list(indices)
         limit = None if self._timeout is None else monotonic() + self._timeout
         while any(self._workers[index].expected for index in wanted):
+            if any(self._workers[index].end for index in wanted):
+                break
             if not self._receive(limit):
                 late = ", ".join(str(index) for index in wanted if self._workers[index].expected)
                 raise WorkerTimeoutError(
@@ -135,15 +162,18 @@ class GroupBase(ABC):
             The index of the worker of each answer, in their order.
 
         Raises:
-            WorkerError: if one failed or ended; the answers of the others are for the next call.
+            WorkerError: if one failed; the answers of the others are for the next call. If one ended, once, when there
+                are no answers.
         """
         limit = None if timeout is None else monotonic() + timeout
-        while self._receive(0.0 if len(self._answered) >= count else limit):
+        while self._receive(0.0 if self._ends or len(self._answered) >= count else limit):
             pass
         for index in self._answered:
-            if self._workers[index].failure is not None:  # the other answers are for the next call
+            if self._workers[index].failures:  # the other answers are for the next call
                 self._answered.remove(index)
                 self._raise_failure(index)
+        if self._ends and not self._answered:
+            self._raise_failure(self._ends[0])
         found, self._answered = self._answered, []
         return found
 
@@ -153,15 +183,23 @@ class GroupBase(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take(self, index: int) -> bool:
-        """Record that a worker has answered; whether a result comes with the answer."""
+    def _take(self, index: int, result: Any, failure: Failure | None) -> None:
+        """Record the answer of a worker."""
+        worker = self._workers[index]
+        wanted = worker.expected.popleft()
         self._answered.append(index)
-        return self._workers[index].expected.popleft()
+        if wanted is not None and failure is not None:
+            worker.failures.append(failure)
+        elif wanted:
+            worker.results.append(result)
 
     def _raise_failure(self, index: int) -> None:
         worker = self._workers[index]
-        if worker.failure is not None:
-            (name, text, trace), worker.failure = worker.failure, None
+        if worker.failures:
+            name, text, trace = worker.failures.popleft()
             error = WorkerError(f"{self._owner}: worker {index} raised {name}: {text}\n\n{trace}")
             error.worker = index
             raise error
+        if worker.end is not None:
+            self._ends = [one for one in self._ends if one != index]
+            raise worker.end.with_traceback(None)

@@ -92,7 +92,7 @@ class WorkerGroup(GroupBase):
             raise SpecError(f"{owner}: start method {self._method!r} is not one of {', '.join(methods)}")
         super().__init__(owner, timeout)
         self._daemon, self._threads = daemon, num_threads
-        self._makers = [make if self._method == "fork" else _pickled(make, owner, self._method) for make in makers]
+        self._makers = list(makers) if self._method == "fork" else [_pickled(*one, owner) for one in enumerate(makers)]
         self._numbers: dict[int, int] = {}  # index of the worker by file descriptor
         self._poll = select.poll()
         self._finish = weakref.finalize(self, _stop, self._workers, shutdown_timeout, os.getpid())
@@ -114,6 +114,7 @@ class WorkerGroup(GroupBase):
         old.process.join()
         old.close()
         self._answered = [one for one in self._answered if one != index]
+        self._ends = [one for one in self._ends if one != index]
         self._workers[index] = self._start(index)
         self.wait([index])
 
@@ -147,43 +148,57 @@ class WorkerGroup(GroupBase):
         try:
             os.write(self._workers[index].commands.number, command.to_bytes())
         except OSError:
-            self._ended(index)
+            while self._read(index):  # what it has answered before
+                pass
+            self._note_end(index)
+            self._raise_failure(index)
 
     def _post_message(self, index: int, method: str, args: Sequence[Any]) -> None:
         self._post(index, MESSAGE)
         try:
             self._workers[index].connection.send_bytes(pickle.dumps((method, args)))
         except OSError:
-            self._ended(index)
+            self._note_end(index)
+            self._raise_failure(index)
 
     def _receive(self, limit: float | None) -> bool:
         wait = None if limit is None else max(0.0, limit - monotonic()) * 1e3
         ready = self._poll.poll(wait)
         for number, _ in ready:
             index = self._numbers[number]
-            worker = self._workers[index]
-            byte = os.read(number, 1)
-            if not byte and worker.failure is not None:  # it could not make its handler, and has said why
-                self._forget(index)
+            if self._read(index):
                 continue
-            if not byte:
-                self._ended(index)
-            message = self._take(index)
-            if byte != DONE:
-                worker.failure = pickle.loads(worker.connection.recv_bytes())  # of our own worker
-            elif message:
-                worker.results.append(pickle.loads(worker.connection.recv_bytes()))
+            if not self._workers[index].failures:
+                self._note_end(index)
+            self._forget(index)  # else it could not make its handler, and has said why
         return bool(ready)
+
+    def _read(self, index: int) -> bool:
+        """Record an answer of a worker; False if there are no more."""
+        worker = self._workers[index]
+        byte = os.read(worker.answers.number, 1)
+        if not byte:
+            return False
+        failed, content = byte != DONE, None
+        if failed or worker.expected[0] is not False:
+            try:
+                content = pickle.loads(worker.connection.recv_bytes())  # of our own worker
+            except EOFError:  # it was killed before it had sent it
+                return False
+        self._take(index, content, content if failed else None)
+        return True
 
     def _forget(self, index: int) -> None:
         number = self._workers[index].answers.number
         if self._numbers.pop(number, None) is not None:
             self._poll.unregister(number)
 
-    def _ended(self, index: int) -> None:
-        """Raise for a worker that is no more."""
+    def _note_end(self, index: int) -> None:
+        """Record that a worker is no more."""
         self._forget(index)
         worker = self._workers[index]
+        if worker.end is not None:
+            return
         worker.expected.clear()
         with suppress(AssertionError):
             worker.process.join(1.0)
@@ -194,7 +209,8 @@ class WorkerGroup(GroupBase):
             " this object and make a new one"
         )
         error.worker, error.ended = index, True
-        raise error
+        worker.end = error
+        self._ends.append(index)
 
 
 def _seed_of(index: int) -> int:
@@ -202,17 +218,22 @@ def _seed_of(index: int) -> int:
     return hash((torch.initial_seed(), index)) & ((1 << 62) - 1)
 
 
-def _pickled(make: Callable[[], Any], owner: str, method: str) -> bytes:
+def _pickled(index: int, make: Callable[[], Any], owner: str) -> bytes:
     try:
         return pickle.dumps(make)
-    except Exception as error:
+    except Exception as first:  # noqa: BLE001  # whatever an object raises
+        error, remedy = first, "install cloudpickle"
         with suppress(ImportError):
             import cloudpickle
 
-            return cloudpickle.dumps(make)
+            remedy = "use start method 'fork'"
+            try:
+                return cloudpickle.dumps(make)
+            except Exception as second:  # noqa: BLE001
+                error = second
         raise SpecError(
-            f"{owner}: with start method {method!r} the functions are sent to the workers, and pickle cannot"
-            f" ({error}). Define them at the top level of a module, or install cloudpickle"
+            f"{owner}: what worker {index} is made of, such as its functions and policy, is sent to a new process, and"
+            f" cannot be pickled ({error}). Make open files and locks in the worker, or {remedy}"
         ) from error
 
 

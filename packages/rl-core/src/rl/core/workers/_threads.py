@@ -80,11 +80,7 @@ class ThreadGroup(GroupBase):
             index, result, failure = self._answers.get(timeout=wait)
         except Empty:
             return False
-        worker = self._workers[index]
-        message = self._take(index)
-        worker.failure = failure
-        if message and failure is None:
-            worker.results.append(result)
+        self._take(index, result, failure)
         return True
 
 

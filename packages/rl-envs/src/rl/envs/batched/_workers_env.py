@@ -209,11 +209,7 @@ class WorkersEnv(EnvBase):
         return [None if tensordict is None else tensordict[a:b] for a, b in pairwise(self._starts)]
 
     def _joined(self, method: str, arguments: list[tuple[Any, ...]]) -> TensorDictBase:
-        group = self._idle()
-        for index, args in enumerate(arguments):
-            group.request(index, method, *args)
-        parts = [group.result(index) for index in range(len(arguments))]
-        out: Any = torch.cat(parts)
+        out: Any = torch.cat(self._idle().call_each(method, arguments))
         return out if self.device is None else out.to(self.device)
 
     def set_seed(self, seed: int) -> int:
