@@ -118,6 +118,32 @@ def _objects(value: Any, dims: int) -> list[Any]:
     return rows
 
 
+Plan = dict[str, Any]
+"""Key, dtype and shape of each entry of a batch of some number of rows; of a TensorDict its own plan."""
+
+_PLANS = 16  # numbers of rows
+
+
+def _match(td: TensorDictBase, plan: Plan, cells: Cells) -> bool:
+    for name, value in td.items():
+        expected = plan.get(name)
+        if type(value) is Tensor and type(expected) is tuple:
+            key, dtype, shape = expected
+            if (
+                value.dtype is not dtype
+                or value.is_nested
+                or value.shape != shape
+                or value.layout is not torch.strided
+                or not value.is_cpu
+                or value.requires_grad
+            ):
+                return False
+            cells[key] = value
+        elif type(value) is not TensorDict or type(expected) is not dict or not _match(value, expected, cells):
+            return False
+    return True
+
+
 class Layout:
     """What every row of a storage looks like; fixed by the first batch.
 
@@ -136,6 +162,7 @@ class Layout:
         self.columns = dict(columns)
         self.root = root
         self._objects = [(key, len(column.shape)) for key, column in self.columns.items() if column.dtype is None]
+        self._plans: dict[int, Plan] = {}  # of `match`, by the number of rows
 
     @classmethod
     def of(cls, data: TensorDictBase | Tensor, dims: int = 1) -> Layout:
@@ -169,6 +196,28 @@ class Layout:
             ):
                 self._raise_column(key, column, cell, owner)
         return len(next(iter(cells.values()))) if cells else 0
+
+    def match(self, data: TensorDictBase, count: int) -> Cells | None:
+        """Columns of a batch of `count` rows, if they are ordinary tensors on the CPU that agree with the layout.
+
+        Does the work of `flatten` and `check` in one pass, for the common case; None in all other cases.
+        """
+        plan = self._plans.get(count)
+        if plan is None:
+            if self.root is None or self._objects:
+                return None
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            plan = self._plans[count] = self._plan(self.root, count)
+        cells: Cells = {}
+        return cells if _match(data, plan, cells) and len(cells) == len(self.columns) else None
+
+    def _plan(self, node: Node, count: int) -> Plan:
+        plan: Plan = {name: self._plan(child, count) for name, child in node.children}
+        for name, key in node.columns:
+            column = self.columns[key]
+            plan[name] = (key, column.dtype, torch.Size((count, *column.shape)))
+        return plan
 
     def build(
         self,

@@ -16,7 +16,7 @@ from torch import Tensor
 from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, NestedKey
-from rl.core.profiling import profiled
+from rl.core.profiling import profiled, profiling_enabled
 from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, check_parts, row_index, whole
@@ -155,6 +155,8 @@ class ReplayBuffer:
         self._reuse: Final = None if self._expired is None else getattr(self.writer, "reuse", None)
         tracked: Any = self.writer if getattr(self.writer, "tracks_generations", False) else None
         self._tracked: Final = tracked  # the writer, if it counts the writes of rows
+        ring = isinstance(self.writer, RoundRobinWriter) and isinstance(self.storage, TensorRows)
+        self._ring: Any = self.writer if ring else None  # whose claims are written as runs of rows
         self._attach()
 
     @property
@@ -243,6 +245,8 @@ class ReplayBuffer:
         """
         if torch.compiler.is_compiling():
             return untraced(self._extend)(data)
+        if not profiling_enabled():
+            return self._extend(data)
         with profiled("replay.extend"):
             return self._extend(data)
 
@@ -576,7 +580,8 @@ class ReplayBuffer:
                 self._reuse(self._expired(count))
             index = self.writer.claim(self.storage, count)
             self._flight.wait_gathered()
-            self.storage.set(index, data)  # validates before it writes
+            run = None if self._ring is None else self._ring.run
+            self.storage.set(index if run is None else run, data)  # validates before it writes
             self.writer.extended(index, data)
             self._write_count += count
             self._rows.extended(index, data)

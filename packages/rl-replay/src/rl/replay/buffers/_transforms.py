@@ -72,7 +72,7 @@ class Transforms:
     @property
     def writes(self) -> bool:
         """Whether rows are transformed before they are written."""
-        return any(stage.write is not None for stage in self._stages)
+        return bool(self._stages) and any(stage.write is not None for stage in self._stages)
 
     def write(self, data: Any) -> Any | None:
         """The rows to write, from the last transform to the first; None if there are none.

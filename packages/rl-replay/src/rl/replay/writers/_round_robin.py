@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +44,8 @@ class RoundRobinWriter:
         self._cursor: int | None = None
         self._claimed: int | None = None  # the cursor after the last claim
         self._free: Tensor | None = None  # rows of `reuse`
+        self.run: slice | None = None
+        """The rows of the last claim, if they are adjacent."""
         self.tracks_generations: Final = track_generations
         self._generations = torch.empty(0, dtype=torch.int64, device="cpu")
 
@@ -91,10 +94,12 @@ class RoundRobinWriter:
         start = len(storage) % size if self._cursor is None else self._cursor
         if self._free is not None:
             return self._claim_free(start, count, size)
-        index = torch.arange(start, start + count, device="cpu")
-        if start + count > size:
+        stop = start + count
+        index = torch.from_numpy(np.arange(start, stop))  # takes half of the time of torch.arange
+        if stop > size:
             index.remainder_(size)
-        self._claimed = (start + count) % size
+        self.run = None if stop > size else slice(start, stop)
+        self._claimed = stop % size
         return index
 
     def extended(self, index: Tensor, data: Any) -> None:  # noqa: ARG002  the protocol names them
@@ -180,7 +185,7 @@ class RoundRobinWriter:
     def _claim_free(self, start: int, count: int, size: int) -> Tensor:
         """Free rows, and the next ones of the ring that are not free."""
         assert self._free is not None
-        free, self._free = self._free[:count], None
+        free, self._free, self.run = self._free[:count], None, None
         passed, rest = 0, torch.empty(0, dtype=torch.int64, device="cpu")
         while len(free) + len(rest) < count:
             passed += count - len(free) - len(rest)
