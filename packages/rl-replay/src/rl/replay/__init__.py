@@ -9,14 +9,17 @@ if TYPE_CHECKING:
     from rl.replay._slices.check import check_slices
     from rl.replay.buffers._base import ReplayBuffer
     from rl.replay.buffers._conditional import ConditionalUpdateResult
+    from rl.replay.buffers._ensemble import ReplayBufferEnsemble
     from rl.replay.buffers._hindsight import HERReplayBuffer, HindsightStrategy
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
+    from rl.replay.datasets._offline_to_online import OfflineToOnlineReplayBuffer, prefill_replay_buffer
     from rl.replay.postprocs._multi_step import MultiStep
     from rl.replay.sample_units._base import SampleUnit
     from rl.replay.sample_units._sequence import Sequence
     from rl.replay.sample_units._transition import Transition
     from rl.replay.samplers._consuming import ConsumingSampler
+    from rl.replay.samplers._ensemble import SamplerEnsemble
     from rl.replay.samplers._prioritized import PrioritizedSampler
     from rl.replay.samplers._prioritized_slices import PrioritizedSliceSampler
     from rl.replay.samplers._random import RandomSampler
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from rl.replay.samplers._staleness_aware import StalenessAwareSampler
     from rl.replay.samplers._without_replacement import SamplerWithoutReplacement
     from rl.replay.schedules._linear import LinearScheduler
+    from rl.replay.storages._ensemble import StorageEnsemble
     from rl.replay.storages._list import ListStorage
     from rl.replay.storages._memmap import LazyMemmapStorage
     from rl.replay.storages._tensor import LazyTensorStorage, TensorStorage
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from rl.replay.transforms._policy_age_filter import PolicyAgeFilter
     from rl.replay.transforms._random_crop import RandomCropTensorDict
     from rl.replay.transforms._reward_to_go import Reward2GoTransform
+    from rl.replay.writers._ensemble import WriterEnsemble
     from rl.replay.writers._immutable import ImmutableDatasetWriter
     from rl.replay.writers._max_value import TensorDictMaxValueWriter
     from rl.replay.writers._round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
@@ -50,6 +55,7 @@ __all__ = [
     "ListStorage",
     "MultiStep",
     "MultiStepTransform",
+    "OfflineToOnlineReplayBuffer",
     "PolicyAgeFilter",
     "PrioritizedReplayBuffer",
     "PrioritizedSampler",
@@ -57,22 +63,27 @@ __all__ = [
     "RandomCropTensorDict",
     "RandomSampler",
     "ReplayBuffer",
+    "ReplayBufferEnsemble",
     "Reward2GoTransform",
     "RoundRobinWriter",
     "SampleUnit",
+    "SamplerEnsemble",
     "SamplerWithoutReplacement",
     "Sequence",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
     "StalenessAwareSampler",
+    "StorageEnsemble",
     "TensorDictMaxValueWriter",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",
     "Transition",
+    "WriterEnsemble",
     "__version__",
     "check_slices",
+    "prefill_replay_buffer",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -109,5 +120,10 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.buffers._tensordict": ["TensorDictReplayBuffer"],
         "rl.replay.samplers._staleness_aware": ["StalenessAwareSampler"],
         "rl.replay.samplers._without_replacement": ["SamplerWithoutReplacement"],
+        "rl.replay.storages._ensemble": ["StorageEnsemble"],
+        "rl.replay.samplers._ensemble": ["SamplerEnsemble"],
+        "rl.replay.writers._ensemble": ["WriterEnsemble"],
+        "rl.replay.buffers._ensemble": ["ReplayBufferEnsemble"],
+        "rl.replay.datasets._offline_to_online": ["OfflineToOnlineReplayBuffer", "prefill_replay_buffer"],
     },
 )

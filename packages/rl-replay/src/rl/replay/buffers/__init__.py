@@ -6,6 +6,7 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.buffers._base import ReplayBuffer
+    from rl.replay.buffers._ensemble import ReplayBufferEnsemble
     from rl.replay.buffers._hindsight import HERReplayBuffer, HindsightStrategy
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
@@ -15,6 +16,7 @@ __all__ = [
     "HindsightStrategy",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
+    "ReplayBufferEnsemble",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
 ]
@@ -26,5 +28,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.buffers._hindsight": ["HERReplayBuffer", "HindsightStrategy"],
         "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
         "rl.replay.buffers._tensordict": ["TensorDictReplayBuffer"],
+        "rl.replay.buffers._ensemble": ["ReplayBufferEnsemble"],
     },
 )

@@ -38,9 +38,9 @@ from rl.replay.storages._list import ListStorage
 from rl.replay.storages._rows import TensorRows
 from rl.replay.writers._round_robin import RoundRobinWriter
 
-__all__ = ["ReplayBuffer"]
+__all__ = ["FILE", "ReplayBuffer"]
 
-_FILE = "state.safetensors"
+FILE = "state.safetensors"
 _GENERATION = "index_generation"
 _STATE = ("types", "storage", "sampler", "writer", "transforms", "write_count", "batch_size", "generator", "in_flight")
 
@@ -83,9 +83,10 @@ class ReplayBuffer:
         (100, torch.Size([32, 4]))
     """
 
-    _more: tuple[str, ...] = ()  # fields of the state that a subclass adds
+    _fields_of_state: tuple[str, ...] = _STATE
+    _reads_at_once = False  # of prefetched batches: before the next write
 
-    def __init__(  # noqa: PLR0913  the parts and options of a buffer
+    def __init__(  # noqa: PLR0913, PLR0915  the parts and options of a buffer
         self,
         *,
         storage: Storage | None = None,
@@ -449,16 +450,22 @@ class ReplayBuffer:
             CheckpointError: if `state` is damaged, or of a buffer with other parts. Nothing is changed then.
         """
         with self._lock:
-            fields = self._fields(state)
-            rows, load_rows = self._prepare_rows(fields["storage"])
-            parts: list[tuple[Any, Apply]] = [
-                (part, prepare_load(part, fields[name], rows, self.storage.max_size))
-                for name, part in (("sampler", self._rows), ("writer", self.writer))
-            ]
-            finish = self._prepare_rest(fields, rows)
-            # Parts without `prepare_load` may still refuse: they come first, and are restored if a later one fails.
-            parts.sort(key=lambda part: hasattr(part[0], "prepare_load"))
-            parts.insert(0, (self._transforms, lambda: self._transforms.load_state_dict(fields["transforms"])))
+            self._prepare(state)()
+
+    def _prepare(self, state: Mapping[str, Any]) -> Apply:
+        """Validate a state without applying it; returns the function that applies it."""
+        fields = self._fields(state)
+        rows, load_rows = self._prepare_rows(fields["storage"])
+        parts: list[tuple[Any, Apply]] = [
+            (part, prepare_load(part, fields[name], rows, self.storage.max_size))
+            for name, part in (("sampler", self._rows), ("writer", self.writer))
+        ]
+        finish = self._prepare_rest(fields, rows)
+        # Parts without `prepare_load` may still refuse: they come first, and are restored if a later one fails.
+        parts.sort(key=lambda part: hasattr(part[0], "prepare_load"))
+        parts.insert(0, (self._transforms, lambda: self._transforms.load_state_dict(fields["transforms"])))
+
+        def apply() -> None:
             before = [(part, part.state_dict()) for part, _ in parts if not hasattr(part, "prepare_load")]
             self._flight.wait_gathered()
             try:
@@ -475,6 +482,8 @@ class ReplayBuffer:
             self._attach()
             finish()
 
+        return apply
+
     def dumps(self, path: str | Path) -> None:
         """Write a checkpoint into the folder `path`: one safetensors file, no pickle.
 
@@ -489,7 +498,13 @@ class ReplayBuffer:
                 rows = self.storage.state_in_place()
             else:
                 rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
-            save(Path(path) / _FILE, self._state(rows))
+            save(Path(path) / FILE, self._state(rows))
+
+    def view_state(self) -> dict[str, Any]:
+        """As `state_dict`, but tensors may be views of the stored rows."""
+        with self._lock:
+            rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
+            return self._state(rows)
 
     def loads(self, path: str | Path) -> None:
         """Continue from the checkpoint in the folder `path`.
@@ -497,7 +512,7 @@ class ReplayBuffer:
         Raises:
             CheckpointError: if there is none, it is damaged, or it does not fit this buffer.
         """
-        state = load(Path(path) / _FILE)
+        state = load(Path(path) / FILE)
         with self._lock, reading(type(self).__name__):
             if isinstance(state.get("storage"), dict) and "folder" in state["storage"]:
                 state["storage"] = with_rows(state["storage"], Path(path), self.storage)
@@ -605,15 +620,16 @@ class ReplayBuffer:
         # Sampled in the caller's thread, so that the order of random numbers is reproducible.
         index, info = self._select(size)
         # Another process could overwrite the rows of a shared buffer before a thread reads them.
-        rows = self._read(index, info) if self.shared else None
+        rows = self._read(index, info) if self.shared or self._reads_at_once else None
         self._flight.submit(
-            (lambda: rows) if self.shared else (lambda: self._read(index, info)),
+            (lambda: rows) if self.shared or self._reads_at_once else (lambda: self._read(index, info)),
             lambda rows: self._finish(rows, index, info),
             last=self.sampler.ran_out,
         )
 
-    def _select(self, size: int) -> tuple[Tensor, dict[Any, Any]]:
-        index, info = self._rows.sample(self.storage, size, generator=self.generator)
+    def _select(self, size: int, generator: torch.Generator | None = None) -> tuple[Tensor, dict[Any, Any]]:
+        generator = generator if self.generator is None else self.generator
+        index, info = self._rows.sample(self.storage, size, generator=generator)
         if self._tracked is not None:
             info[_GENERATION] = self._tracked.generations_of(index).to(index.device)
         return index, info
@@ -666,7 +682,7 @@ class ReplayBuffer:
 
     def _fields(self, state: Mapping[str, Any]) -> Fields:
         owner = type(self).__name__
-        fields = Fields(owner, state, (*_STATE, *self._more))
+        fields = Fields(owner, state, self._fields_of_state)
         types = Fields(owner, fields["types"], tuple(self._types()))
         for name, own in self._types().items():
             if types[name] != own:

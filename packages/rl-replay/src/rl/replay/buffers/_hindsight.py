@@ -32,6 +32,7 @@ from rl.replay._slices.table import FROM, TO
 from rl.replay._slices.trajectories import Boundaries, Trajectories, read_columns
 from rl.replay._state import Apply, Fields
 from rl.replay._untraced import untraced
+from rl.replay.buffers._base import ReplayBuffer
 from rl.replay.buffers._collate import collate
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 
@@ -122,7 +123,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         True
     """
 
-    _more = ("trajectories",)
+    _fields_of_state = (*ReplayBuffer._fields_of_state, "trajectories")  # noqa: SLF001  of the base
 
     def __init__(  # noqa: PLR0913  the parts and options of a buffer
         self,
@@ -196,20 +197,21 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         return index
 
     @untraced
-    def _select(self, size: int) -> tuple[Tensor, dict[Any, Any]]:
-        index, info = super()._select(size)
-        info[_GOAL_INDEX] = self._goals(index, info.get(SLICES))
+    def _select(self, size: int, generator: torch.Generator | None = None) -> tuple[Tensor, dict[Any, Any]]:
+        generator = generator if self.generator is None else self.generator
+        index, info = super()._select(size, generator)
+        info[_GOAL_INDEX] = self._goals(index, info.get(SLICES), generator)
         return index, info
 
-    def _goals(self, index: Tensor, slices: Tensor | None) -> Tensor:
+    def _goals(self, index: Tensor, slices: Tensor | None, generator: torch.Generator | None) -> Tensor:
         """Rows whose achieved goals replace the desired ones, int64 in the shape of `index`; -1 to keep a goal."""
         flat = index.reshape(-1)
         if slices is not None:  # one goal for each slice, achieved after its last step
             padded = index.dim() > 1
             slices = torch.full_like(slices, index.shape[1]) if padded else slices
             flat = index[:, -1] if padded else flat[slices.cumsum(0) - 1]
-        device = "cpu" if self.generator is None else self.generator.device
-        random = torch.rand(2, len(flat), dtype=torch.float64, generator=self.generator, device=device).cpu().numpy()
+        device = "cpu" if generator is None else generator.device
+        random = torch.rand(2, len(flat), dtype=torch.float64, generator=generator, device=device).cpu().numpy()
         if self.strategy is HindsightStrategy.RANDOM:
             found = (random[1] * len(self.storage)).astype(np.int64)
         else:

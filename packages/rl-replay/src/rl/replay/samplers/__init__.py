@@ -6,6 +6,7 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.samplers._consuming import ConsumingSampler
+    from rl.replay.samplers._ensemble import SamplerEnsemble
     from rl.replay.samplers._prioritized import PrioritizedSampler
     from rl.replay.samplers._prioritized_slices import PrioritizedSliceSampler
     from rl.replay.samplers._random import RandomSampler
@@ -19,6 +20,7 @@ __all__ = [
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
     "RandomSampler",
+    "SamplerEnsemble",
     "SamplerWithoutReplacement",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
@@ -36,5 +38,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.samplers._slices_without_replacement": ["SliceSamplerWithoutReplacement"],
         "rl.replay.samplers._staleness_aware": ["StalenessAwareSampler"],
         "rl.replay.samplers._without_replacement": ["SamplerWithoutReplacement"],
+        "rl.replay.samplers._ensemble": ["SamplerEnsemble"],
     },
 )

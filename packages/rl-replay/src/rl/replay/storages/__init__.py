@@ -5,11 +5,18 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.replay.storages._ensemble import StorageEnsemble
     from rl.replay.storages._list import ListStorage
     from rl.replay.storages._memmap import LazyMemmapStorage
     from rl.replay.storages._tensor import LazyTensorStorage, TensorStorage
 
-__all__ = ["LazyMemmapStorage", "LazyTensorStorage", "ListStorage", "TensorStorage"]
+__all__ = [
+    "LazyMemmapStorage",
+    "LazyTensorStorage",
+    "ListStorage",
+    "StorageEnsemble",
+    "TensorStorage",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -17,5 +24,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.storages._list": ["ListStorage"],
         "rl.replay.storages._memmap": ["LazyMemmapStorage"],
         "rl.replay.storages._tensor": ["LazyTensorStorage", "TensorStorage"],
+        "rl.replay.storages._ensemble": ["StorageEnsemble"],
     },
 )

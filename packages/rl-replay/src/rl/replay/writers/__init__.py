@@ -5,11 +5,18 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.replay.writers._ensemble import WriterEnsemble
     from rl.replay.writers._immutable import ImmutableDatasetWriter
     from rl.replay.writers._max_value import TensorDictMaxValueWriter
     from rl.replay.writers._round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
 
-__all__ = ["ImmutableDatasetWriter", "RoundRobinWriter", "TensorDictMaxValueWriter", "TensorDictRoundRobinWriter"]
+__all__ = [
+    "ImmutableDatasetWriter",
+    "RoundRobinWriter",
+    "TensorDictMaxValueWriter",
+    "TensorDictRoundRobinWriter",
+    "WriterEnsemble",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -17,5 +24,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.writers._immutable": ["ImmutableDatasetWriter"],
         "rl.replay.writers._max_value": ["TensorDictMaxValueWriter"],
         "rl.replay.writers._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],
+        "rl.replay.writers._ensemble": ["WriterEnsemble"],
     },
 )

@@ -1,0 +1,260 @@
+"""Several replay buffers as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl.core.errors import ContractError
+from rl.core.keys import INDEX
+from rl.core.state import reading, save
+from rl.replay._state import Apply
+from rl.replay.buffers._base import FILE, ReplayBuffer
+from rl.replay.buffers._prefetch import Batch
+from rl.replay.buffers._tensordict import TensorDictReplayBuffer
+from rl.replay.samplers._ensemble import BUFFER_IDS, SamplerEnsemble, merged
+from rl.replay.storages._ensemble import StorageEnsemble, join
+from rl.replay.writers._ensemble import WriterEnsemble
+
+__all__ = ["ReplayBufferEnsemble"]
+
+_PARTS = "parts"
+_STATE = ("types", "members", "transforms", "write_count", "batch_size", "generator", "in_flight")
+
+
+class ReplayBufferEnsemble(ReplayBuffer):
+    """Samples from several buffers: a mixture of data sets, tasks or agents.
+
+    Each member samples its part of a batch with its own sampler and transforms; the parts are joined, one member after
+    the other. Write to a member: ``ensemble[k].extend(batch)``. A member without a generator takes that of the
+    ensemble.
+
+    The info of a sample has ``buffer_ids``, int64 ``[n]``, the member of each row, and ``index``, which counts the
+    places of all members (see `StorageEnsemble`). Both are also entries of samples if every member is a
+    `TensorDictReplayBuffer`.
+
+    Args:
+        buffers: the members.
+        storages: with `samplers` and `writers`, the parts of the members, in place of `buffers`.
+        samplers: a `SamplerEnsemble`; without `p` and the options after it.
+        writers: a `WriterEnsemble`.
+        p: see `SamplerEnsemble`.
+        sample_from_all: see `SamplerEnsemble`.
+        num_buffer_sampled: see `SamplerEnsemble`.
+        batch_size: see `ReplayBuffer`.
+        transform: see `ReplayBuffer`; called on joined batches.
+        collate_fn: joins the list of the members' batches; `torch.cat` if None.
+        prefetch: see `ReplayBuffer`.
+        pin_memory: see `ReplayBuffer`.
+        generator: see `ReplayBuffer`.
+
+    Raises:
+        ContractError: if an argument is out of its range.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rl.replay import LazyTensorStorage, TensorDictReplayBuffer
+        >>> one, two = (TensorDictReplayBuffer(storage=LazyTensorStorage(10)) for _ in range(2))
+        >>> _ = one.extend(TensorDict(x=torch.zeros(5), batch_size=[5]))
+        >>> _ = two.extend(TensorDict(x=torch.ones(8), batch_size=[8]))
+        >>> both = ReplayBufferEnsemble(one, two, sample_from_all=True, batch_size=4)
+        >>> both.sample()["x"].tolist(), len(both)
+        ([0.0, 0.0, 1.0, 1.0], 13)
+    """
+
+    def __init__(  # noqa: PLR0913  the parts and options of a buffer
+        self,
+        *buffers: ReplayBuffer,
+        storages: StorageEnsemble | None = None,
+        samplers: SamplerEnsemble | None = None,
+        writers: WriterEnsemble | None = None,
+        p: Sequence[float] | Tensor | None = None,
+        sample_from_all: bool = False,
+        num_buffer_sampled: int | None = None,
+        batch_size: int | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        owner = type(self).__name__
+        if storages is not None and samplers is not None and writers is not None and not buffers:
+            lengths = {len(storages.storages), len(samplers.samplers), len(writers.writers)}
+            if len(lengths) > 1:
+                raise ContractError(f"{owner}: storages, samplers and writers have different numbers of members")
+            if p is not None or sample_from_all or num_buffer_sampled is not None:
+                raise ContractError(f"{owner}: p and the options after it are arguments of the SamplerEnsemble here")
+            parts = zip(storages.storages, samplers.samplers, writers.writers, strict=True)
+            buffers = tuple(ReplayBuffer(storage=one, sampler=two, writer=three) for one, two, three in parts)
+        elif not buffers or any(part is not None for part in (storages, samplers, writers)):
+            raise ContractError(f"{owner}: give buffers, or storages=, samplers= and writers=, and not both")
+        for buffer in buffers:
+            if not isinstance(buffer, ReplayBuffer) or buffer.prefetch or buffer.shared:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ContractError(
+                    f"{owner}: members are buffers of this process without prefetch, got {buffer!r}; give the ensemble"
+                    " prefetch= instead"
+                )
+        self.buffers: Final = buffers
+        if storages is None or samplers is None or writers is None:
+            storages = StorageEnsemble(*(buffer.storage for buffer in buffers))
+            samplers = SamplerEnsemble(
+                *(buffer.sampler for buffer in buffers),
+                p=p,
+                sample_from_all=sample_from_all,
+                num_buffer_sampled=num_buffer_sampled,
+            )
+            writers = WriterEnsemble(*(buffer.writer for buffer in buffers))
+        self._members: Final = storages
+        self._mixture: Final = samplers
+        self._annotates: Final = all(isinstance(buffer, TensorDictReplayBuffer) for buffer in buffers)
+        super().__init__(
+            storage=storages,
+            sampler=samplers,
+            writer=writers,
+            batch_size=batch_size,
+            transform=transform,
+            collate_fn=join if collate_fn is None else collate_fn,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            generator=generator,
+        )
+
+    _fields_of_state = _STATE
+    _reads_at_once = True  # a write to a member does not wait for the batches of the ensemble
+
+    def __getitem__(self, index: Any) -> Any:
+        """The member `index`, an integer.
+
+        Raises:
+            IndexError: if there is no such member.
+        """
+        if not isinstance(index, int) or not -len(self.buffers) <= index < len(self.buffers):
+            raise IndexError(f"{type(self).__name__} has members 0 to {len(self.buffers) - 1}, got {index!r}")
+        return self.buffers[index]
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        """Refuse: rows are replaced in a member.
+
+        Raises:
+            ContractError: always.
+        """
+        raise ContractError(f"{type(self).__name__}: replace rows of a member, ensemble[0][{index!r}] = rows")
+
+    def empty(self) -> None:
+        """Remove all rows of all members.
+
+        Raises:
+            ContractError: if the writer of a member refuses.
+        """
+        with self._lock:
+            for buffer in self.buffers:
+                buffer.empty()
+            self._flight.clear()
+            self._transforms.empty()
+
+    def update_priority(self, index: Tensor, priority: Tensor) -> None:
+        """Set the priorities ``[n]`` of rows ``[n]``, in the numbering of the ensemble's samples.
+
+        Raises:
+            ContractError: if the sampler of a member has no priorities.
+        """
+        for number, positions, local in self._members.locate(index.reshape(-1)):
+            self.buffers[number].update_priority(local, priority[positions.to(priority.device)])
+
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Update the priorities of members that have some; see `TensorDictReplayBuffer.update_tensordict_priority`.
+
+        Reads ``index`` ``[n]`` and the `priority_key` of each member.
+
+        Raises:
+            ContractError: if an entry is missing, or a member is no `TensorDictReplayBuffer`.
+        """
+        index = data.get(INDEX, None)
+        if index is None or not self._annotates:
+            raise ContractError(
+                f"{type(self).__name__}: expected a sample with 'index' of an ensemble of TensorDictReplayBuffers; use"
+                " update_priority(index, priority) for others"
+            )
+        for number, positions, local in self._members.locate(index):
+            buffer = self.buffers[number]
+            if isinstance(buffer, TensorDictReplayBuffer) and hasattr(buffer.sampler, "check_priority"):
+                buffer.update_tensordict_priority(data[positions].set(INDEX, local))
+
+    def dumps(self, path: str | Path) -> None:
+        """Write a checkpoint of all members into the folder `path`; see `ReplayBuffer.dumps`."""
+        with self._lock:
+            save(Path(path) / FILE, self._state_of([one.view_state() for one in self._saved]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of all members, and of the ensemble."""
+        with self._lock:
+            return self._state_of([one.state_dict() for one in self._saved])
+
+    @property
+    def _saved(self) -> Sequence[ReplayBuffer]:
+        """The members whose rows are part of a state."""
+        return self.buffers
+
+    def _state_of(self, members: list[dict[str, Any]]) -> dict[str, Any]:
+        rest = self._state({})
+        return {**{name: rest[name] for name in _STATE if name != "members"}, "members": members}
+
+    def _prepare(self, state: Mapping[str, Any]) -> Apply:
+        fields = self._fields(state)
+        with reading(type(self).__name__):
+            states = fields.items("members")
+            if len(states) != len(self._saved):
+                fields.fail(f"it has {len(states)} members, the ensemble has {len(self._saved)}")
+        loads = [buffer._prepare(part) for buffer, part in zip(self._saved, states, strict=True)]  # noqa: SLF001  a member
+        finish = self._prepare_rest(fields, None)
+
+        def apply() -> None:
+            self._transforms.load_state_dict(fields["transforms"])
+            for load in loads:
+                load()
+            finish()
+
+        return apply
+
+    def _counts(self, size: int, generator: torch.Generator | None) -> list[int]:
+        """Rows of a batch that each member gives."""
+        return self._mixture.split(size, generator)
+
+    def _select(self, size: int, generator: torch.Generator | None = None) -> tuple[Tensor, dict[Any, Any]]:
+        own = self.generator if self.generator is not None else generator
+        parts: list[tuple[int, Tensor, dict[Any, Any]]] = []
+        for number, count in enumerate(self._counts(size, own)):
+            if count:
+                buffer = self.buffers[number]
+                if not len(buffer):
+                    raise ContractError(
+                        f"{type(self).__name__}: member {number} is empty, and {count} rows of a batch are sampled from"
+                        " it; write rows, or give it the probability 0"
+                    )
+                parts.append((number, *buffer._select(count, own)))  # noqa: SLF001  a member
+        index = torch.cat([index.reshape(-1).cpu() + self._members.offsets[number] for number, index, _ in parts])
+        return index, {_PARTS: parts}
+
+    def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:  # noqa: ARG002  members have their own
+        return [self.buffers[number]._read(rows, known) for number, rows, known in info[_PARTS]]  # noqa: SLF001  a member
+
+    def _finish(self, rows: Any, index: Tensor, info: dict[Any, Any]) -> Batch:
+        batches: list[Any] = []
+        parts: list[tuple[int, Tensor, dict[Any, Any]]] = []
+        for (number, own, known), found in zip(info[_PARTS], rows, strict=True):
+            batch, done = self.buffers[number]._finish(found, own, known)  # noqa: SLF001  a member
+            batches.append(batch)
+            parts.append((number, own, done))
+        index, info = merged(self._members, parts)
+        data = self._collate(batches)
+        if self._annotates and isinstance(data, TensorDictBase) and data.batch_size[:1] == index.shape:
+            for key, value in ((INDEX, index), (BUFFER_IDS, info[BUFFER_IDS])):
+                data.set(key, value.view(-1, *[1] * (data.ndim - 1)).expand(data.batch_size))
+        data = self._transforms.read(data)
+        return data.pin_memory() if self._pin_memory else data, {INDEX: index, **info}

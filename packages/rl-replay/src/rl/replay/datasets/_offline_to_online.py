@@ -1,0 +1,189 @@
+"""A data set and new experience in one buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import ContractError
+from rl.core.interfaces import Storage
+from rl.replay._arguments import whole
+from rl.replay.buffers._base import ReplayBuffer
+from rl.replay.buffers._ensemble import ReplayBufferEnsemble
+from rl.replay.buffers._tensordict import TensorDictReplayBuffer
+from rl.replay.datasets._load import load_dataset
+from rl.replay.storages._tensor import LazyTensorStorage
+
+__all__ = ["OfflineToOnlineReplayBuffer", "prefill_replay_buffer"]
+
+
+@final
+class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
+    """Batches of a data set and of new experience, in a fraction that may be annealed.
+
+    A batch of n rows has ``round(offline_fraction * n)`` rows of the data set and the rest of the online buffer, in
+    this order; all are of the data set while nothing was written. `extend` writes to the online buffer alone. The
+    numbering of ``index`` has the data set first; `extend` returns indices in it.
+
+    `state_dict` and `dumps` have the online buffer and not the data set: construct the buffer with the same one.
+
+    Args:
+        offline_dataset: a buffer, or the id of a data set for `rl.replay.datasets.load_dataset`.
+        online_storage: storage of the new experience; or give `online_capacity`.
+        online_capacity: size of a `LazyTensorStorage` for it.
+        offline_fraction: part of a batch that is taken from the data set, in [0, 1]; may be set.
+        batch_size: see `ReplayBuffer`.
+        transform: see `ReplayBuffer`; called on joined batches.
+        prefetch: see `ReplayBuffer`.
+        pin_memory: see `ReplayBuffer`.
+        generator: see `ReplayBuffer`.
+        dataset_kwargs: further arguments of `load_dataset`.
+
+    Raises:
+        ContractError: if an argument is out of its range, or not exactly one online argument is given.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from rl.replay import LinearScheduler
+        >>> old = TensorDictReplayBuffer(storage=LazyTensorStorage(100))
+        >>> _ = old.extend(TensorDict(x=torch.zeros(100), batch_size=[100]))
+        >>> buffer = OfflineToOnlineReplayBuffer(old, online_capacity=50, offline_fraction=0.75, batch_size=4)
+        >>> _ = buffer.extend(TensorDict(x=torch.ones(10), batch_size=[10]))
+        >>> buffer.sample()["x"].tolist()
+        [0.0, 0.0, 0.0, 1.0]
+        >>> schedule = LinearScheduler(buffer, "offline_fraction", final_value=0.0, num_steps=1000)
+    """
+
+    def __init__(
+        self,
+        offline_dataset: ReplayBuffer | str,
+        *,
+        online_storage: Storage | None = None,
+        online_capacity: int | None = None,
+        offline_fraction: float = 0.5,
+        batch_size: int | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        generator: torch.Generator | None = None,
+        **dataset_kwargs: Any,
+    ) -> None:
+        owner = type(self).__name__
+        if (online_storage is None) == (online_capacity is None):
+            raise ContractError(f"{owner}: give exactly one of online_storage and online_capacity")
+        offline = _opened(owner, offline_dataset, batch_size, dataset_kwargs)
+        self.offline_fraction = offline_fraction
+        self._first_fraction = self.offline_fraction
+        storage = LazyTensorStorage(online_capacity or 1) if online_storage is None else online_storage
+        kind = TensorDictReplayBuffer if isinstance(offline, TensorDictReplayBuffer) else ReplayBuffer
+        super().__init__(
+            offline,
+            kind(storage=storage),
+            batch_size=batch_size,
+            transform=transform,
+            prefetch=prefetch,
+            pin_memory=pin_memory,
+            generator=generator,
+        )
+
+    @property
+    def offline_buffer(self) -> ReplayBuffer:
+        """The data set."""
+        return self.buffers[0]
+
+    @property
+    def online_buffer(self) -> ReplayBuffer:
+        """The new experience."""
+        return self.buffers[1]
+
+    @property
+    def offline_fraction(self) -> float:
+        """Part of a batch that is taken from the data set; may be set."""
+        return self._fraction
+
+    @offline_fraction.setter
+    def offline_fraction(self, value: float) -> None:
+        if isinstance(value, bool) or not 0 <= value <= 1:
+            raise ContractError(f"{type(self).__name__}: offline_fraction is in [0, 1], got {value!r}")
+        self._fraction = float(value)
+
+    @property
+    def write_count(self) -> int:
+        """Number of rows written to the online buffer."""
+        return self.online_buffer.write_count
+
+    def anneal(self, step: int, total_steps: int) -> None:
+        """Set the fraction to the initial one times ``1 - step / total_steps``, at least 0."""
+        if whole(total_steps) is None or step < 0:
+            raise ContractError(
+                f"{type(self).__name__}: step >= 0 and total_steps >= 1 are needed, got {step}, {total_steps}"
+            )
+        self.offline_fraction = self._first_fraction * max(0.0, 1 - step / total_steps)
+
+    def empty(self) -> None:
+        """Remove the rows of the online buffer."""
+        with self._lock:
+            self.online_buffer.empty()
+            self._flight.clear()
+            self._transforms.empty()
+
+    @property
+    def _saved(self) -> Sequence[ReplayBuffer]:
+        return self.buffers[1:]
+
+    def _place(self, data: Any) -> Tensor:
+        index = self.online_buffer.extend(data)
+        return torch.where(index < 0, index, index + self._members.offsets[1])
+
+    def _counts(self, size: int, generator: torch.Generator | None) -> list[int]:  # noqa: ARG002  the split is fixed
+        old = round(self._fraction * size) if len(self.online_buffer) else size
+        return [old, size - old]
+
+
+def prefill_replay_buffer(
+    rb: ReplayBuffer, dataset: ReplayBuffer | str, n_samples: int | None = None, chunk_size: int = 1000
+) -> ReplayBuffer:
+    """Copy the first rows of a data set into a buffer, without transforms of the data set; returns the buffer.
+
+    Args:
+        rb: the buffer that is written.
+        dataset: a buffer, or the id of a data set for `rl.replay.datasets.load_dataset`.
+        n_samples: number of rows; all if None, or if there are fewer.
+        chunk_size: number of rows that are copied at a time.
+
+    Raises:
+        ContractError: if a number is below 1.
+
+    Example:
+        >>> from rl.replay import LazyTensorStorage, TensorStorage
+        >>> data = ReplayBuffer(storage=TensorStorage(torch.arange(500)))
+        >>> len(prefill_replay_buffer(ReplayBuffer(storage=LazyTensorStorage(1000)), data, n_samples=200))
+        200
+    """
+    for name, value in (("n_samples", n_samples), ("chunk_size", chunk_size)):
+        if value is not None and whole(value) is None:
+            raise ContractError(f"prefill_replay_buffer: {name} must be an integer of at least 1, got {value!r}")
+    source = _opened("prefill_replay_buffer", dataset, chunk_size, {})
+    rows = len(source) if n_samples is None else min(n_samples, len(source))
+    for start in range(0, rows, chunk_size):
+        rb.extend(source[start : min(start + chunk_size, rows)])
+    return rb
+
+
+def _opened(owner: str, dataset: Any, batch_size: int | None, options: dict[str, Any]) -> ReplayBuffer:
+    """The buffer of a data set.
+
+    Raises:
+        ContractError: if it is neither a buffer nor an id.
+    """
+    if isinstance(dataset, str):
+        return load_dataset(dataset, batch_size=batch_size or 1, **options)
+    if not isinstance(dataset, ReplayBuffer) or options:
+        raise ContractError(
+            f"{owner}: the data set is a buffer or an id such as 'minari:...', and only an id has further arguments;"
+            f" got {type(dataset).__name__} and {sorted(options)}"
+        )
+    return dataset

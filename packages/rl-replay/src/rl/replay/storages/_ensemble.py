@@ -1,0 +1,166 @@
+"""Several storages as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final, NoReturn, final
+
+import torch
+from torch import Tensor
+
+from rl.core.errors import ContractError
+from rl.core.interfaces import Storage
+from rl.core.state import reading
+from rl.replay._state import Apply, Fields
+
+__all__ = ["StorageEnsemble", "join", "load_all"]
+
+
+@final
+class StorageEnsemble:
+    """Rows of several storages under one index: those of the k-th storage begin at the sum of the sizes before it.
+
+    Read only: write to the members.
+
+    Args:
+        storages: the members, at least one.
+
+    Raises:
+        ContractError: if there is none, or one twice.
+
+    Example:
+        >>> from rl.replay.storages import TensorStorage
+        >>> both = StorageEnsemble(TensorStorage(torch.arange(3)), TensorStorage(torch.arange(10, 12)))
+        >>> len(both), both.offsets, both.get(torch.tensor([4, 0]))
+        (5, (0, 3), tensor([11,  0]))
+    """
+
+    def __init__(self, *storages: Storage) -> None:
+        if not storages or len({id(one) for one in storages}) < len(storages):
+            raise ContractError(f"StorageEnsemble: give one or several different storages, got {len(storages)}")
+        self.storages: Final = storages
+        sizes = [one.max_size for one in storages]
+        self.max_size: Final = sum(sizes)
+        self.offsets: Final = (0, *accumulate(sizes[:-1]))
+        """Index of the first row of each storage."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.storages))
+
+    def count(self, data: Any) -> NoReturn:  # noqa: ARG002  the protocol names it
+        """Refuse.
+
+        Raises:
+            ContractError: always.
+        """
+        self._refuse()
+
+    def locate(self, index: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+        """For each storage with rows in `index` ``[n]``: its number, the positions in `index`, and its own indices."""
+        bounds = torch.tensor(self.offsets, device=index.device)
+        member = torch.bucketize(index, bounds, right=True) - 1
+        found: list[tuple[int, Tensor, Tensor]] = []
+        for number in member.unique().tolist():
+            if number < 0:
+                raise IndexError(f"StorageEnsemble: index {int(index.min())} is negative")
+            positions = (member == number).nonzero().squeeze(-1)
+            found.append((number, positions, index[positions] - self.offsets[number]))
+        return found
+
+    def get(self, index: Tensor | int | slice) -> Any:
+        """The rows under `index`, in its order; a slice counts the indices of all places, also of unwritten rows.
+
+        Raises:
+            IndexError: if an index is outside of what is stored.
+            ContractError: if rows of different storages have different entries.
+        """
+        if isinstance(index, slice):
+            index = torch.arange(*index.indices(self.max_size), device="cpu")
+        if isinstance(index, int):
+            ((number, _, local),) = self.locate(torch.tensor([index], device="cpu"))
+            return self.storages[number].get(int(local))
+        parts = self.locate(index.reshape(-1))
+        rows = join([self.storages[number].get(local) for number, _, local in parts])
+        order = torch.cat([positions for _, positions, _ in parts]).argsort()
+        if isinstance(rows, list):
+            return [rows[position] for position in order.tolist()]
+        rows = rows if len(parts) == 1 else rows[order]
+        return rows.reshape(*index.shape, *rows.shape[1:])
+
+    def set(self, index: Any, data: Any) -> NoReturn:  # noqa: ARG002  the protocol names them
+        """Refuse.
+
+        Raises:
+            ContractError: always.
+        """
+        self._refuse()
+
+    def empty(self) -> None:
+        """Remove the rows of all storages."""
+        for one in self.storages:
+            one.empty()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the storages."""
+        return {"storages": [one.state_dict() for one in self.storages]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the rows of all storages.
+
+        Raises:
+            CheckpointError: if `state` is damaged, or of other storages.
+        """
+        load_all("StorageEnsemble", "storages", self.storages, state)()
+
+    def __repr__(self) -> str:
+        return f"StorageEnsemble({', '.join(map(repr, self.storages))})"
+
+    @staticmethod
+    def _refuse() -> NoReturn:
+        raise ContractError("StorageEnsemble is read only: write to one of its storages, or to the buffer of it")
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """Batches ``[n_k, ...]`` as one ``[sum(n_k), ...]``; lists of rows as one list.
+
+    Raises:
+        ContractError: if they have different entries.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, list) for part in parts):
+        return [row for part in parts for row in part]
+    try:
+        return torch.cat([torch.stack(part) if isinstance(part, list) else part for part in parts])
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        kinds = "; ".join(repr(part).replace("\n", " ")[:150] for part in parts)
+        raise ContractError(
+            f"batches of different buffers cannot be joined: {kinds}. Give each buffer a transform that selects the"
+            " common entries, or give the ensemble a collate_fn"
+        ) from error
+
+
+def load_all(owner: str, name: str, parts: Sequence[Any], state: Any) -> Apply:
+    """Validate the states of `parts` and return what applies them.
+
+    Raises:
+        CheckpointError: if there are others than `parts`, or one is damaged.
+    """
+    with reading(owner):
+        states = Fields(owner, state, (name,)).items(name)
+        if len(states) != len(parts):
+            Fields(owner, state, (name,)).fail(f"it has {len(states)} {name}, this {owner} has {len(parts)}")
+        loads = [
+            one.prepare_load(part) if hasattr(one, "prepare_load") else None
+            for one, part in zip(parts, states, strict=True)
+        ]
+
+    def apply() -> None:
+        for one, part, load in zip(parts, states, loads, strict=True):
+            if load is None:
+                one.load_state_dict(part)
+            else:
+                (load[1] if isinstance(load, tuple) else load)()
+
+    return apply
