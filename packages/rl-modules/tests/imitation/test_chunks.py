@@ -104,7 +104,7 @@ def test_denoising_is_the_formula_of_the_paper():
     torch.manual_seed(0)
     actor = DiffusionActor(ACT, OBS, num_steps=7, num_cells=(8,))
     net, observation = actor.module.score_network, torch.randn(4, OBS)
-    beta = torch.linspace(1e-3, 0.2, 7)
+    beta = torch.linspace(1e-3, 0.1, 7)
     alpha, bar = 1 - beta, (1 - beta).cumprod(0)
     torch.manual_seed(1)
     x = torch.randn(4, ACT)
@@ -124,7 +124,7 @@ def test_few_steps_are_the_formula_of_the_paper():
     torch.manual_seed(0)
     actor = DiffusionActor(ACT, OBS, num_steps=9, sampling_steps=3, num_cells=(8,))
     net, observation = actor.module.score_network, torch.randn(4, OBS)
-    bar = (1 - torch.linspace(1e-3, 0.2, 9)).cumprod(0)
+    bar = (1 - torch.linspace(1e-3, 0.1, 9)).cumprod(0)
     x = torch.zeros(4, ACT)
     for t, then in ((8, bar[4]), (4, bar[0]), (0, torch.tensor(1.0))):
         noise = net(torch.cat((x, observation, torch.full((4, 1), float(t))), -1))
@@ -140,7 +140,7 @@ def test_noise_is_added_to_scaled_actions():
     actor = DiffusionActor(ACT, OBS, spec=spec, chunk_size=CHUNK, num_steps=20)
     action, t = torch.rand(6, CHUNK, ACT, dtype=torch.float64), torch.randint(20, (6,))
     noisy, noise = actor.module.add_noise(action, t)
-    kept = (1 - torch.linspace(1e-3, 0.2, 20)).cumprod(0)[t].unsqueeze(-1)
+    kept = (1 - torch.linspace(1e-3, 0.1, 20)).cumprod(0)[t].unsqueeze(-1)
     scaled = torch.stack((action[..., 0] / 2, action[..., 1] * 2 - 1), -1).float().flatten(1)
     torch.testing.assert_close(noisy, kept.sqrt() * scaled + (1 - kept).sqrt() * noise)
     out = actor(TensorDict(observation=torch.randn(6, OBS), batch_size=[6]))["action"]

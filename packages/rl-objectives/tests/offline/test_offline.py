@@ -234,4 +234,8 @@ def test_discrete_cql_is_its_formula():
     out = loss(data)
     torch.testing.assert_close(out["loss_qvalue"], (taken - target).square().mean())
     torch.testing.assert_close(out["loss_cql"], (values.logsumexp(-1) - taken.squeeze(-1)).mean())
+    weighted = DiscreteCQLLoss(loss.value_network, min_q_weight=3.0)
+    torch.testing.assert_close(weighted(data)["loss_cql"], 3 * out["loss_cql"])
+    with pytest.raises(SpecError, match="min_q_weight=-1"):
+        DiscreteCQLLoss(loss.value_network, min_q_weight=-1)
     assert loss.out_keys[:2] == ["loss_qvalue", "loss_cql"]

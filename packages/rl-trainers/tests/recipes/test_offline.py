@@ -14,12 +14,16 @@ from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import register_dataset
 from rl.trainers import DQNConfig, evaluate, load_checkpoint, train_dqn
 from rl.trainers.cli import dataset
+from rl.trainers.recipes.act._config import ACT
 from rl.trainers.recipes.bc._config import BC
 from rl.trainers.recipes.cql._config import CQL
+from rl.trainers.recipes.diffusion_bc._config import DIFFUSION_BC
+from rl.trainers.recipes.dt._config import DT
+from rl.trainers.recipes.gail._config import GAIL
 from rl.trainers.recipes.iql._config import IQL
 from rl.trainers.recipes.td3_bc._config import TD3_BC
 
-RECIPES = {recipe.name: recipe for recipe in (BC, TD3_BC, IQL, CQL)}
+RECIPES = {recipe.name: recipe for recipe in (BC, TD3_BC, IQL, CQL, DT, DIFFUSION_BC, ACT)}
 
 
 def targets(name, batch_size):
@@ -28,6 +32,9 @@ def targets(name, batch_size):
     action = torch.rand(2048, 2, generator=generator, dtype=torch.float64) * 2 - 1
     if name == "good":
         action = torch.tensor([0.5, -0.5], dtype=torch.float64) + 0.1 * action
+    if name == "two":
+        better = (torch.arange(2048) // 8 % 2 == 0).unsqueeze(-1)
+        action = torch.where(better, torch.tensor([0.5, -0.5]), torch.tensor([-0.9, 0.9])).double()
     reward = 1 - (action - torch.tensor([0.5, -0.5])).abs().mean(-1, keepdim=True)
     over = (torch.arange(2048) % 8 == 7).unsqueeze(-1)
     seen = torch.ones(2048, 2)
@@ -38,7 +45,7 @@ def targets(name, batch_size):
 
 @pytest.fixture(autouse=True)
 def sources():
-    register_dataset("targets", targets)
+    register_dataset("targets", targets, replace=True)
 
 
 def config_of(name, data="random", **changes):
@@ -56,6 +63,16 @@ def config_of(name, data="random", **changes):
         "log_every": 100,
         "loggers": ("csv",),
     }
+    if name in ("dt", "act"):
+        settings |= {"hidden": (), "width": 16}
+    if name == "dt":
+        settings |= {"context": 4, "layers": 1, "target_return": 8.0}
+    if name == "diffusion-bc":
+        settings |= {"diffusion_steps": 20, "sampling_steps": 5}
+    if name == "act":
+        settings |= {"encoder_layers": 1, "decoder_layers": 1, "kl_weight": 1.0}
+    if name in ("diffusion-bc", "act"):
+        settings |= {"chunk_size": 4, "executed": 2}
     if name == "cql":
         settings |= {"min_q_weight": 0.5, "num_random": 4}
     if name == "td3-bc":
@@ -66,12 +83,12 @@ def config_of(name, data="random", **changes):
 
 
 def train(name, config, **options):
-    return RECIPES[name].load_train()(config, display="none", **options)
+    return (RECIPES | {"gail": GAIL})[name].load_train()(config, display="none", **options)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_conforms(name):
-    assert check_recipe(RECIPES[name]).not_exercised == ["training: call `train` in a test of its own"]
+@pytest.mark.parametrize("recipe", [*RECIPES.values(), GAIL], ids=lambda recipe: recipe.name)
+def test_a_recipe_conforms(recipe):
+    assert check_recipe(recipe).not_exercised == ["training: call `train` in a test of its own"]
 
 
 @pytest.mark.parametrize("name", ["td3-bc", "iql", "cql"])
@@ -83,8 +100,98 @@ def test_they_are_better_than_the_policy_of_the_data(name, tmp_path):
     assert math.isclose(float(evaluate(tmp_path / "run", episodes=1).mean()), found, rel_tol=1e-6)
 
 
-def test_cloning_repeats_the_actions_of_the_data(tmp_path):
-    assert train("bc", config_of("bc", "good"), out=tmp_path / "run").eval_return_mean > 7.8
+@pytest.mark.parametrize("name", ["bc", "dt", "diffusion-bc", "act"])
+def test_cloning_repeats_the_actions_of_the_data(name, tmp_path):
+    found = train(name, config_of(name, "good"), out=tmp_path / "run").eval_return_mean
+    assert found > 7.4
+    assert math.isclose(float(evaluate(tmp_path / "run", episodes=1).mean()), found, rel_tol=1e-6)
+
+
+def test_a_decision_transformer_acts_for_the_wanted_return(tmp_path):
+    """Half of the episodes take actions with a reward of 1, the others with -0.4."""
+    for target, expected in ((None, 8.0), (-3.2, -3.2)):  # None: the best return of the data
+        config = config_of("dt", "two", target_return=target)
+        found = train("dt", config, out=tmp_path / str(target)).eval_return_mean
+        assert abs(found - expected) < 1
+
+
+def test_a_stochastic_decision_transformer_imitates(tmp_path):
+    config = config_of("dt", "good", stochastic=True)
+    assert train("dt", config, out=tmp_path / "run").eval_return_mean > 7.2
+
+
+def adversarial(data="good", **changes):
+    settings = {
+        "env": "rl_trainers_test_gym:Doubles-v0",
+        "dataset": f"targets:{data}",
+        "total_frames": 8192,
+        "num_envs": 8,
+        "frames_per_batch": 512,
+        "minibatch_size": 128,
+        "hidden": (32,),
+        "learning_rate": 3e-3,
+        "gamma": 0.5,
+        "discriminator_learning_rate": 1e-3,
+        "eval_every": 8192,
+        "eval_episodes": 1,
+        "final_eval_episodes": 1,
+        "loggers": ("csv",),
+    }
+    return GAIL.config(**{**settings, **changes})
+
+
+def test_gail_takes_the_actions_of_the_expert(tmp_path):
+    assert train("gail", adversarial(), out=tmp_path / "run").eval_return_mean > 6.5  # 5 untrained
+    rows = (tmp_path / "run" / "metrics.csv").read_text()
+    assert "train/imitation_reward" in rows
+
+
+def test_gail_resumes_exactly(tmp_path):
+    config = adversarial(total_frames=2048)
+    whole = train("gail", config, out=tmp_path / "whole")
+    train("gail", config, out=tmp_path / "half", should_stop=lambda frames: frames >= 1024)
+    assert train("gail", config, resume=tmp_path / "half").eval_return_mean == whole.eval_return_mean
+    one, two = (load_checkpoint(tmp_path / run / "checkpoints" / "last.safetensors") for run in ("whole", "half"))
+    for part in ("policy", "discriminator"):
+        for key, value in one[part].items():
+            assert torch.equal(value, two[part][key]), key
+
+
+def guesses(name, batch_size):
+    """Steps of the test environment of guesses: the expert names the picture, others guess."""
+    generator = torch.Generator().manual_seed(0)
+    kind = torch.randint(2, (2048,), generator=generator)
+    action = kind if name == "expert" else torch.randint(2, (2048,), generator=generator)
+    over = (torch.arange(2048) % 8 == 7).unsqueeze(-1)
+    pictures = torch.nn.functional.one_hot(kind, 2).float()
+    reward = (action == kind).float().unsqueeze(-1)
+    entries = {"observation": pictures.roll(-1, 0), "reward": reward, "done": over, "terminated": over}
+    after = TensorDict(entries, batch_size=[2048])
+    rows = TensorDict(observation=pictures, action=action, next=after, batch_size=[2048])
+    return ReplayBuffer(storage=TensorStorage(rows), batch_size=batch_size)
+
+
+@pytest.mark.parametrize("name", ["iql", "cql", "gail"])
+def test_choices_are_learned(name, tmp_path):
+    register_dataset("guesses", guesses, replace=True)
+    if name == "gail":
+        config = adversarial(env="test/guess", dataset="guesses:expert", total_frames=4096)
+    else:
+        weight = {"min_q_weight": 0.1} if name == "cql" else {"temperature": 10.0, "expectile": 0.7}
+        config = RECIPES[name].config(
+            env="test/guess",
+            dataset="guesses:random",
+            total_frames=300,
+            minibatch_size=128,
+            hidden=(32,),
+            learning_rate=1e-2,
+            gamma=0.5,
+            eval_episodes=2,
+            final_eval_episodes=2,
+            loggers=("csv",),
+            **weight,
+        )
+    assert train(name, config, out=tmp_path / "run").eval_return_mean > 7.5  # of 8; 4 by chance
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -107,6 +214,12 @@ def test_what_does_not_fit_is_refused(tmp_path):
     )
     with pytest.raises(SpecError, match=r"bc reads 'action', which bare:x lacks; it has 'observation'"):
         train("bc", config_of("bc", dataset="bare:x"), out=tmp_path / "run")
+    with pytest.raises(SpecError, match="dt trains vectors of bounded floats"):
+        train("dt", config_of("dt", env="test/guess"), out=tmp_path / "run")
+    with pytest.raises(SpecError, match="gail learns from an expert: give --dataset"):
+        train("gail", adversarial(dataset=""), out=tmp_path / "run")
+    with pytest.raises(SpecError, match="with_lagrange out"):
+        train("cql", config_of("cql", env="test/guess", with_lagrange=True), out=tmp_path / "run")
     with pytest.raises(SpecError, match="normalize_observation must be left out"):
         config_of("bc", normalize_observation=True)
 

@@ -157,13 +157,37 @@ def rl_components() -> Iterator[Component]:
         kind="recipe",
         name="iql",
         target="rl.trainers.recipes.iql._config:IQL",
-        summary="Implicit Q-learning from a data set: bounded continuous actions.",
+        summary="Implicit Q-learning from a data set: one choice or bounded continuous actions.",
     )
     yield Component(
         kind="recipe",
         name="cql",
         target="rl.trainers.recipes.cql._config:CQL",
-        summary="Conservative Q-learning from a data set: bounded continuous actions.",
+        summary="Conservative Q-learning from a data set: one choice or bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="dt",
+        target="rl.trainers.recipes.dt._config:DT",
+        summary="Decision transformer from a data set: bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="gail",
+        target="rl.trainers.recipes.gail._config:GAIL",
+        summary="Imitation of a data set in the environment, with PPO: one choice or bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="diffusion-bc",
+        target="rl.trainers.recipes.diffusion_bc._config:DIFFUSION_BC",
+        summary="Diffusion policy from a data set: bounded continuous actions.",
+    )
+    yield Component(
+        kind="recipe",
+        name="act",
+        target="rl.trainers.recipes.act._config:ACT",
+        summary="Action chunks of a transformer, from a data set: bounded continuous actions.",
     )
     yield Component(
         kind="logger",

@@ -74,7 +74,7 @@ class DiffusionActor(TensorDictModule):
         score_network: nn.Module | None = None,
         num_steps: int = 100,
         beta_start: float = 1e-3,
-        beta_end: float = 0.2,
+        beta_end: float = 0.1,
         in_keys: Sequence[NestedKey] | None = None,
         out_keys: Sequence[NestedKey] | None = None,
         *,

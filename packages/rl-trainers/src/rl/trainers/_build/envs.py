@@ -184,7 +184,7 @@ def env_options(config: RunConfig) -> dict[str, Any]:
         "observation_indices": config.observation_indices,
         "env_kwargs": config.env_kwargs,
         "wrapper": config.wrapper,
-        "transform": config.transform,
+        "transform": (*config.transform, *config.own_transforms),
         "normalize_observation": config.normalize_observation,
         "normalize_reward": config.normalize_reward,
         "clip_actions": config.clip_actions,

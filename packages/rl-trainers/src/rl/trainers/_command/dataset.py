@@ -13,7 +13,8 @@ from rl.core import ExplorationType, set_exploration_type
 from rl.core.errors import MissingExtraError, RLError
 from rl.core.keys import key_str, leaf_keys
 from rl.core.mdp import step_mdp
-from rl.core.specs import Bounded, Categorical, OneHot
+from rl.core.recurrent import states_of
+from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.trainers._build.memory import transitions_buffer
 from rl.trainers._evaluate.loading import load_run
 from rl.trainers._rng import preserved_rng, seed_everything
@@ -151,6 +152,12 @@ def _replayed(run: str | Path, config: Any, action_key: Any, *, one_hot: bool) -
 
 def _play(env: Any, policy: Any, frames: int, random: float, seed: int, *, one_hot: bool) -> list[dict[str, Any]]:
     """Whole episodes."""
+    states = states_of(policy)
+    if states:
+        from rl.envs import InitTracker, TensorDictPrimer, TransformedEnv
+
+        first: dict[Any, Any] = {state.name: Unbounded(state.shape, dtype=state.dtype) for state in states}
+        env = TransformedEnv(TransformedEnv(env, InitTracker()), TensorDictPrimer(first))
     done: list[dict[str, Any]] = []
     open_: list[dict[str, list[Any]]] = []
     steps = 0

@@ -83,6 +83,8 @@ class RunConfig:
     multi_agent: ClassVar[bool] = False
     """Whether the environment has groups of agents; `GroupFields` sets it."""
     report_group: ClassVar[str] = ""
+    own_transforms: ClassVar[tuple[str, ...]] = ()
+    """Transforms whose entries the policy of the recipe reads, after those of the user."""
 
     env: str = "CartPole-v1"
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])

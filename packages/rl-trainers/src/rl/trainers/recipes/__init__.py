@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from rl.trainers._config.recipe import Recipe
     from rl.trainers.recipes.a2c._config import A2CConfig
     from rl.trainers.recipes.a2c._train import train_a2c
+    from rl.trainers.recipes.act._config import ACTConfig
+    from rl.trainers.recipes.act._train import train_act
     from rl.trainers.recipes.bc._config import BCConfig
     from rl.trainers.recipes.bc._train import train_bc
     from rl.trainers.recipes.c51._config import C51Config
@@ -18,10 +20,16 @@ if TYPE_CHECKING:
     from rl.trainers.recipes.crossq._train import train_crossq
     from rl.trainers.recipes.ddpg._config import DDPGConfig
     from rl.trainers.recipes.ddpg._train import train_ddpg
+    from rl.trainers.recipes.diffusion_bc._config import DiffusionBCConfig
+    from rl.trainers.recipes.diffusion_bc._train import train_diffusion_bc
     from rl.trainers.recipes.discrete_sac._config import DiscreteSACConfig
     from rl.trainers.recipes.discrete_sac._train import train_discrete_sac
     from rl.trainers.recipes.dqn._config import DQNConfig
     from rl.trainers.recipes.dqn._train import train_dqn
+    from rl.trainers.recipes.dt._config import DTConfig
+    from rl.trainers.recipes.dt._train import train_dt
+    from rl.trainers.recipes.gail._config import GAILConfig
+    from rl.trainers.recipes.gail._train import train_gail
     from rl.trainers.recipes.impala._config import ImpalaConfig
     from rl.trainers.recipes.impala._train import train_impala
     from rl.trainers.recipes.ippo._config import IPPOConfig
@@ -61,13 +69,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "A2CConfig",
+    "ACTConfig",
     "BCConfig",
     "C51Config",
     "CQLConfig",
     "CrossQConfig",
     "DDPGConfig",
     "DQNConfig",
+    "DTConfig",
+    "DiffusionBCConfig",
     "DiscreteSACConfig",
+    "GAILConfig",
     "IPPOConfig",
     "IQLConfig",
     "IQLMAConfig",
@@ -88,13 +100,17 @@ __all__ = [
     "TQCConfig",
     "VDNConfig",
     "train_a2c",
+    "train_act",
     "train_bc",
     "train_c51",
     "train_cql",
     "train_crossq",
     "train_ddpg",
+    "train_diffusion_bc",
     "train_discrete_sac",
     "train_dqn",
+    "train_dt",
+    "train_gail",
     "train_impala",
     "train_ippo",
     "train_iql",
@@ -119,6 +135,14 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.trainers.recipes.bc._config": ["BCConfig"],
+        "rl.trainers.recipes.gail._config": ["GAILConfig"],
+        "rl.trainers.recipes.gail._train": ["train_gail"],
+        "rl.trainers.recipes.act._config": ["ACTConfig"],
+        "rl.trainers.recipes.act._train": ["train_act"],
+        "rl.trainers.recipes.diffusion_bc._config": ["DiffusionBCConfig"],
+        "rl.trainers.recipes.diffusion_bc._train": ["train_diffusion_bc"],
+        "rl.trainers.recipes.dt._config": ["DTConfig"],
+        "rl.trainers.recipes.dt._train": ["train_dt"],
         "rl.trainers.recipes.bc._train": ["train_bc"],
         "rl.trainers.recipes.cql._config": ["CQLConfig"],
         "rl.trainers.recipes.cql._train": ["train_cql"],

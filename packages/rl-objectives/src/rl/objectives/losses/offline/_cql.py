@@ -178,11 +178,12 @@ class DiscreteCQLLoss(DQNLoss):
 
     Kumar et al., "Conservative Q-learning for offline reinforcement learning", 2020, eq. 4.
 
-    Keys are those of `DQNLoss`. Returns ``loss_qvalue`` and ``loss_cql``, to be weighted and added, and the detached
+    Keys are those of `DQNLoss`. Returns ``loss_qvalue`` and ``loss_cql``, to be added, and the detached
     means of ``td_error``, ``pred_value`` and ``target_value``.
 
     Args:
         value_network: writes ``action_value`` ``[*B, n]``.
+        min_q_weight: weight of ``loss_cql``.
         others: those of `DQNLoss`.
 
     Raises:
@@ -196,8 +197,11 @@ class DiscreteCQLLoss(DQNLoss):
         ['loss_qvalue', 'loss_cql']
     """
 
-    def __init__(self, value_network: nn.Module, **others: Any) -> None:
+    def __init__(self, value_network: nn.Module, *, min_q_weight: float = 1.0, **others: Any) -> None:
         super().__init__(value_network, **others)
+        if not (is_number(min_q_weight) and min_q_weight >= 0):
+            raise SpecError(f"DiscreteCQLLoss got min_q_weight={min_q_weight!r}; it is a number of at least 0")
+        self.min_q_weight = min_q_weight
 
     def _derive(self) -> Contract:
         contract = super()._derive()
@@ -224,8 +228,14 @@ class DiscreteCQLLoss(DQNLoss):
         with torch.no_grad():
             target = self._backup(tensordict, entries, mask, self._next_value(entries, after, size))
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
-        gap = (torch.logsumexp(action_value, -1, keepdim=True) - predicted).squeeze(-1)
+        gap = self.min_q_weight * (torch.logsumexp(action_value, -1, keepdim=True) - predicted).squeeze(-1)
         error = (predicted.detach() - target).abs().squeeze(-1)
         found = self._result(tensordict, elements, error, predicted.detach(), target, entries, mask)
         rest = {str(name): value for name, value in found.items() if name != "loss"}
-        return TensorDict({"loss_qvalue": found.get("loss"), "loss_cql": reduce(gap, self.reduction, mask), **rest})
+        return TensorDict(
+            {
+                "loss_qvalue": found.get("loss"),
+                "loss_cql": reduce(gap, self.reduction, mask),
+                **rest,
+            }
+        )

@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict.nn import TensorDictModule
 
 from rl.core.interfaces import Env
 from rl.core.specs import Bounded
-from rl.modules import ProbabilisticActor
 from rl.objectives import BCLoss
-from rl.trainers._build.actions import distribution_of
-from rl.trainers._build.networks import action_of, network, observations_of
+from rl.trainers._build.networks import action_of
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.bc._config import BC, BCConfig
 from rl.trainers.recipes.off_policy._networks import deterministic_actor
+from rl.trainers.recipes.offline._networks import categorical_actor
 from rl.trainers.recipes.offline._train import train_offline
 
 __all__ = ["bc_policy", "train_bc"]
@@ -43,25 +41,7 @@ def bc_policy(config: Any, env: Env) -> Any:
     _, spec = action_of(env)
     if type(spec) is Bounded and spec.dtype in (torch.float32, torch.float64):
         return deterministic_actor(config, env)
-    action = distribution_of(env, config.recipe)
-    net = network(
-        env,
-        out_features=action.width,
-        hidden=config.hidden,
-        activation=config.activation,
-        last_gain=None,
-        layout=config.observation_layout,
-        device=config.device,
-    )
-    params: list[Any] = action.params
-    return ProbabilisticActor(
-        TensorDictModule(net, list(observations_of(env)), params),
-        in_keys=params,
-        out_keys=[action.key],
-        spec=action.spec,
-        distribution_class=action.kind,
-        distribution_kwargs=action.kwargs,
-    )
+    return categorical_actor(config, env)
 
 
 def _loss(config: BCConfig, env: Env, policy: Any) -> BCLoss:

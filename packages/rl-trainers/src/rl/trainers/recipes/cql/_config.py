@@ -13,14 +13,15 @@ __all__ = ["CQL", "CQLConfig"]
 
 @dataclass(frozen=True, kw_only=True)
 class CQLConfig(OfflineConfig):
-    """Conservative Q-learning; bounded continuous actions.
+    """Conservative Q-learning; one choice of several, or bounded continuous actions.
 
     Kumar et al., "Conservative Q-learning for offline reinforcement learning", 2020.
 
     Args:
         min_q_weight: weight of the penalty on values of actions that are not in the data.
-        num_random: actions of each kind that stand for all actions.
-        with_lagrange: learn the weight of the penalty, such that it is lagrange_thresh.
+        num_random: continuous actions of each kind that stand for all actions.
+        with_lagrange: learn the weight of the penalty, such that it is lagrange_thresh; for
+            continuous actions.
         lagrange_thresh: see there, units of return.
 
     Raises:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensordict.nn import TensorDictModule
+
+from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.objectives import CQLLoss
+from rl.core.keys import ACTION_VALUE
+from rl.modules import ProbabilisticActor, QValueActor
+from rl.objectives import CQLLoss, DiscreteCQLLoss
+from rl.trainers._build.actions import single_choice
+from rl.trainers._build.networks import observations_of
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.cql._config import CQL, CQLConfig
-from rl.trainers.recipes.off_policy._networks import bounded_action, critic, gaussian_actor
+from rl.trainers.recipes.off_policy._networks import body, bounded_action, critic, gaussian_actor
+from rl.trainers.recipes.offline._networks import is_choice
 from rl.trainers.recipes.offline._train import train_offline
 
 __all__ = ["cql_policy", "train_cql"]
@@ -36,16 +44,24 @@ def train_cql(config: CQLConfig, **options: Any) -> TrainResult:
     return train_offline(CQL, config, cql_policy, _loss, OUTPUTS, **options)
 
 
-def cql_policy(config: Any, env: Env) -> Any:
-    """The untrained tanh-normal policy.
+def cql_policy(config: Any, env: Env) -> ProbabilisticActor | QValueActor:
+    """The untrained tanh-normal policy, or for one choice the greedy one of action values.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: if the environment's action is neither one choice nor a vector of bounded floats.
     """
+    if is_choice(env):
+        spec = single_choice(env, config.recipe)
+        net = body(config, env, out_features=int(spec.n))
+        return QValueActor(TensorDictModule(net, list(observations_of(env)), [ACTION_VALUE]), spec=spec)
     return gaussian_actor(config, env)
 
 
-def _loss(config: Any, env: Env, policy: Any) -> CQLLoss:
+def _loss(config: Any, env: Env, policy: Any) -> CQLLoss | DiscreteCQLLoss:
+    if is_choice(env):
+        if config.with_lagrange:
+            raise SpecError("cql learns the weight of the penalty for continuous actions only: leave with_lagrange out")
+        return DiscreteCQLLoss(policy, min_q_weight=config.min_q_weight, loss_function="l2", gamma=config.gamma)
     return CQLLoss(
         policy,
         critic(config, env),

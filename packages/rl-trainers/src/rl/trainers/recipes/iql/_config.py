@@ -13,7 +13,7 @@ __all__ = ["IQL", "IQLConfig"]
 
 @dataclass(frozen=True, kw_only=True)
 class IQLConfig(OfflineConfig):
-    """Implicit Q-learning; bounded continuous actions.
+    """Implicit Q-learning; one choice of several, or bounded continuous actions.
 
     Kostrikov et al., "Offline reinforcement learning with implicit Q-learning", 2022.
 

@@ -9,12 +9,15 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from rl.core.interfaces import Env
+from rl.core.keys import ACTION_VALUE
 from rl.modules import IndependentNormal, ProbabilisticActor
-from rl.objectives import IQLLoss
+from rl.objectives import DiscreteIQLLoss, IQLLoss
+from rl.trainers._build.actions import single_choice
 from rl.trainers._build.networks import observations_of
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.iql._config import IQL, IQLConfig
 from rl.trainers.recipes.off_policy._networks import Squashed, body, bounded_action, critic
+from rl.trainers.recipes.offline._networks import categorical_actor, is_choice
 from rl.trainers.recipes.offline._train import train_offline
 
 __all__ = ["iql_policy", "train_iql"]
@@ -54,11 +57,13 @@ class _Normal(nn.Module):
 
 
 def iql_policy(config: Any, env: Env) -> ProbabilisticActor:
-    """The untrained policy: a normal distribution whose mean is within the bounds.
+    """The untrained policy: a normal distribution whose mean is within the bounds, or a categorical one.
 
     Raises:
-        SpecError: if the environment's action is no vector of bounded floats.
+        SpecError: if the environment's action is neither one choice nor a vector of bounded floats.
     """
+    if is_choice(env):
+        return categorical_actor(config, env)
     key, spec = bounded_action(config, env)
     mean = Squashed(body(config, env, out_features=spec.shape[0]), spec.low, spec.high)
     params: list[Any] = ["loc", "scale"]
@@ -72,10 +77,15 @@ def iql_policy(config: Any, env: Env) -> ProbabilisticActor:
 
 
 def _loss(config: Any, env: Env, policy: Any) -> IQLLoss:
-    value = TensorDictModule(body(config, env, out_features=1), list(observations_of(env)), ["state_value"])
-    return IQLLoss(
+    seen: list[Any] = list(observations_of(env))
+    value = TensorDictModule(body(config, env, out_features=1), seen, ["state_value"])
+    kind, qvalue = IQLLoss, None
+    if is_choice(env):
+        net = body(config, env, out_features=int(single_choice(env, config.recipe).n))
+        kind, qvalue = DiscreteIQLLoss, TensorDictModule(net, seen, [ACTION_VALUE])
+    return kind(
         policy,
-        critic(config, env),
+        qvalue or critic(config, env),
         value,
         loss_function="l2",
         temperature=config.temperature,

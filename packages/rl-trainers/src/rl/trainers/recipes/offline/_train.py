@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import key_str, leaf_keys
 from rl.objectives import SoftUpdate, compile_with_warmup
 from rl.replay.datasets import load_dataset
 from rl.trainers._build.networks import described_observations
@@ -19,6 +19,7 @@ from rl.trainers._config.recipe import Recipe
 from rl.trainers._evaluate.evaluator import Evaluator
 from rl.trainers._run.run import Run, TrainResult
 from rl.trainers.recipes.offline._config import OfflineConfig
+from rl.trainers.recipes.offline._windows import check_entries
 
 __all__ = ["train_offline"]
 
@@ -29,6 +30,7 @@ def train_offline(
     make_policy: Callable[[Any, Env], Any],
     make_loss: Callable[[Any, Env, Any], Any],
     outputs: dict[str, str],
+    make_reader: Callable[[Any, Env, Any, Any], Callable[[], TensorDictBase]] | None = None,
     **options: Any,
 ) -> TrainResult:
     """Train a policy on a data set.
@@ -38,7 +40,9 @@ def train_offline(
         config: its settings.
         make_policy: the policy that is trained and evaluated, for settings and environment.
         make_loss: the loss, for settings, environment and policy.
-        outputs: names of the outputs of the loss that are logged, by metric.
+        outputs: names of the outputs of the loss that are logged, by metric; those that it does not have are left out.
+        make_reader: gives what samples a batch, for settings, environment, data set and policy; rows of the data set
+            if None.
         options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
 
     Raises:
@@ -48,12 +52,13 @@ def train_offline(
         raise SpecError(f"{recipe.name} learns from a data set: give --dataset SOURCE:NAME, such as minari:NAME")
     run = Run(recipe, config, **options)
     env = run.make_env(1)
-    policy = make_policy(config, env)
+    policy = make_policy(config, env).eval()  # dropout is for gradient steps alone
     run.note(described_observations(env, config.observation_layout))
     loss = make_loss(config, env, policy)
     data = load_dataset(config.dataset, batch_size=config.minibatch_size)
-    _check_rows(config, data, loss)
-    learn = _Learner(config, loss, data, outputs)
+    read = _rows(config, data, loss) if make_reader is None else make_reader(config, env, data, policy)
+    outputs = {name: key for name, key in outputs.items() if key in loss.out_keys}
+    learn = _Learner(config, loss, read, outputs)
     run.note(f"{len(data)} transitions of {config.dataset}")
     evaluator = Evaluator(run.make_env, policy)
     parts: dict[str, Any] = {"policy": policy, "loss": loss, "optimizer": learn.optimizer}
@@ -66,34 +71,33 @@ def train_offline(
         return run.finish()
 
 
-def _check_rows(config: OfflineConfig, data: Any, loss: Any) -> None:
-    """Raise unless the data set has what the loss reads, in the shapes of the environment."""
-    row = data[0]
-    missing = [key for key in loss.in_keys if row.get(key, None) is None]
-    if missing:
-        there = ", ".join(key_str(key) for key in leaf_keys(row))
-        raise SpecError(
-            f"{config.recipe} reads {', '.join(map(key_str, missing))}, which {config.dataset} lacks; it has {there}"
-        )
+def _rows(config: OfflineConfig, data: Any, loss: Any) -> Callable[[], TensorDictBase]:
+    """Samples rows of a data set, with what the loss reads."""
+    check_entries(config.recipe, config.dataset, data[0], loss.in_keys)
+    keys = [*loss.in_keys, ("next", "terminated")]
+    return lambda: data.sample().select(*keys, strict=False)
 
 
 class _Learner:
     """Gradient steps on samples of a data set."""
 
-    def __init__(self, config: OfflineConfig, loss: Any, data: Any, outputs: dict[str, str]) -> None:
-        self._config, self._data, self._outputs = config, data, outputs
+    def __init__(
+        self, config: OfflineConfig, loss: Any, read: Callable[[], TensorDictBase], outputs: dict[str, str]
+    ) -> None:
+        self._config, self._read, self._outputs = config, read, outputs
+        self._networks = loss
         self._loss: Any = compile_with_warmup(loss) if config.compile else loss
         self._parameters = list(loss.parameters())
         self.optimizer = adam(self._parameters, config.learning_rate, eps=1e-8)
         targets = any(name.startswith("target_") for name, _ in loss.named_children())
         self._target = SoftUpdate(loss, tau=config.target_tau) if targets else None
-        self._keys = [*loss.in_keys, ("next", "terminated")]
 
     def __call__(self, steps: int) -> Callable[[], dict[str, float]]:
         """Take gradient steps; returns what gives their mean figures."""
         seen: list[dict[str, Tensor]] = []
+        self._networks.train()
         for _ in range(steps):
-            batch = self._data.sample().select(*self._keys, strict=False).to(self._config.device)
+            batch = self._read().to(self._config.device)
             out = dict(self._loss(batch).items())
             torch.stack([value for name, value in out.items() if name.startswith("loss")]).sum().backward()
             if self._config.max_grad_norm:
@@ -103,6 +107,7 @@ class _Learner:
             if self._target is not None:
                 self._target.step()
             seen.append({name: value.detach() for name, value in out.items()})
+        self._networks.eval()
         return lambda: {
             name: float(torch.stack([out[key] for out in seen]).mean()) for name, key in self._outputs.items()
         }

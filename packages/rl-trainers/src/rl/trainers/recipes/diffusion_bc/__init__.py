@@ -1,0 +1,19 @@
+"""Diffusion policy."""
+
+from typing import TYPE_CHECKING
+
+from rl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from rl.trainers.recipes.diffusion_bc._config import DiffusionBCConfig
+    from rl.trainers.recipes.diffusion_bc._train import train_diffusion_bc
+
+__all__ = ["DiffusionBCConfig", "train_diffusion_bc"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "rl.trainers.recipes.diffusion_bc._config": ["DiffusionBCConfig"],
+        "rl.trainers.recipes.diffusion_bc._train": ["train_diffusion_bc"],
+    },
+)
