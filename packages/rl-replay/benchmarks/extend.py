@@ -1,7 +1,7 @@
 """Writing 1, 64 and 1,000 rows, and frames, into a replay buffer, against other libraries.
 
-Blocks of 20 calls of each implementation run interleaved in one process. Medians over blocks of the wall time and of the
-thread's CPU time of a call, one thread.
+Blocks of 20 calls of each implementation run interleaved in one process. Medians over blocks of the wall time and of
+the CPU time of the thread for a call, one thread.
 "bare" is `index_copy_` on the same tensors. TorchRL and Stable-Baselines3 take part where they are installed; the
 latter stores NumPy arrays of one observation, action and reward for each environment, here one environment per row.
 

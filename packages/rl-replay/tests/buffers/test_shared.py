@@ -115,15 +115,15 @@ def test_a_second_process_samples_prefetched_batches():
 
 def write_slowly(buffer, started):
     storage = buffer.storage
-    whole = storage._tensors[1][1].index_copy_
+    whole = storage._tensors[1][1]
 
     class Slow:  # the second column; the process is killed while it is written
         device = torch.device("cpu")
 
-        def index_copy_(self, *args):
+        def __setitem__(self, index, values):
             started.set()
             time.sleep(60)
-            whole(*args)
+            whole[index] = values
 
     len(buffer)  # opens the rows
     storage._tensors[1] = (storage._tensors[1][0], Slow())

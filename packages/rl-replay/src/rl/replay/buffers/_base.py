@@ -105,15 +105,8 @@ class ReplayBuffer:
     ) -> None:
         owner = type(self).__name__
         _check_options(owner, batch_size, prefetch, pin_memory=pin_memory)
-        if consume_after_n_samples is not None:
-            if sampler is not None:
-                raise ContractError(
-                    f"{owner}: give sampler or consume_after_n_samples={consume_after_n_samples}, which selects"
-                    f" ConsumingSampler, and not both; got {sampler!r}"
-                )
-            sampler = ConsumingSampler(consume_after_n_samples)
         check_parts(owner, storage=storage, sampler=sampler, writer=writer, transform=transform)
-        self.sampler: Final[Sampler] = RandomSampler() if sampler is None else sampler
+        self.sampler: Final[Sampler] = _sampler_of(owner, sampler, consume_after_n_samples)
         self.sample_unit: Final[SampleUnit] = Transition() if sample_unit is None else sample_unit
         self._rows: Final = with_unit(owner, self.sampler, sample_unit)  # samples the rows of a batch
         self.writer: Final[Writer] = RoundRobinWriter() if writer is None else writer
@@ -122,17 +115,7 @@ class ReplayBuffer:
             unit = self._rows is not self.sampler
             storage = shared_storage(owner, storage, self.sampler, self.writer, unit=unit)
         self.storage: Final[Storage] = storage
-        capacity = getattr(self.sampler, "max_capacity", None)
-        if capacity is not None and capacity < self.storage.max_size:
-            raise ContractError(
-                f"{owner}: its storage has max_size={self.storage.max_size}, its {type(self.sampler).__name__} only "
-                f"max_capacity={capacity}; give both the same"
-            )
-        if prefetch and not getattr(self.sampler, "prefetchable", True):
-            raise ContractError(
-                f"{owner}: prefetched batches may be discarded, and a {type(self.sampler).__name__} would not sample"
-                f" their rows again; leave out prefetch={prefetch}"
-            )
+        _check_sampler(owner, self.sampler, self.storage, prefetch)
         self.batch_size: Final = None if batch_size is None else int(batch_size)
         self.generator: Final = generator
         rows_dims = getattr(self.storage, "ndim", 1)
@@ -733,6 +716,36 @@ class ReplayBuffer:
                 self._flight.land(batch, last=last)
 
         return apply
+
+
+def _sampler_of(owner: str, sampler: Sampler | None, consume_after_n_samples: int | None) -> Sampler:
+    if consume_after_n_samples is None:
+        return RandomSampler() if sampler is None else sampler
+    if sampler is not None:
+        raise ContractError(
+            f"{owner}: give sampler or consume_after_n_samples={consume_after_n_samples}, which selects"
+            f" ConsumingSampler, and not both; got {sampler!r}"
+        )
+    return ConsumingSampler(consume_after_n_samples)
+
+
+def _check_sampler(owner: str, sampler: Any, storage: Storage, prefetch: int | None) -> None:
+    """Check that a sampler suits the other parts.
+
+    Raises:
+        ContractError: if it has priorities of fewer rows than `storage`, or does not allow `prefetch`.
+    """
+    kind, capacity = type(sampler).__name__, getattr(sampler, "max_capacity", None)
+    if capacity is not None and capacity < storage.max_size:
+        raise ContractError(
+            f"{owner}: its storage has max_size={storage.max_size}, its {kind} only max_capacity={capacity}; give both"
+            " the same"
+        )
+    if prefetch and not getattr(sampler, "prefetchable", True):
+        raise ContractError(
+            f"{owner}: prefetched batches may be discarded, and a {kind} would not sample their rows again; leave out"
+            f" prefetch={prefetch}"
+        )
 
 
 def _check_options(owner: str, batch_size: Any, prefetch: Any, *, pin_memory: bool) -> None:

@@ -80,6 +80,9 @@ class FileRows(TensorRows):
         """First row and number of rows that a write may touch, which continue at row 0."""
         if isinstance(index, int):
             return index, 1
+        if isinstance(index, slice) and index.step in (None, 1):
+            first, stop, _ = index.indices(self.max_size)
+            return first, max(stop - first, 0)
         if isinstance(index, Tensor) and index.numel() and index.dtype is not torch.bool:
             first, last, count = int(index.view(-1)[0]), int(index.view(-1)[-1]), index.numel()
             if last == (first + count - 1) % self.max_size:  # those of a ring
