@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 from rl.trainers._config.presets import Preset
@@ -28,13 +28,13 @@ def presets_page(recipes: Iterable[Recipe], *, settings: bool) -> str:
         recipes: whose presets.
         settings: below each, list its settings and their source.
     """
-    lines = [f"{'recipe':<10} {'preset':<26} {'frames':>9}  best return by seed"]
+    lines = [f"{'recipe':<10} {'preset':<30} {'frames':>9}  best return by seed"]
     for recipe in recipes:
         for preset in recipe.load_presets().values():
             frames = preset.settings.get("total_frames", recipe.config.total_frames)
             returns = ", ".join(f"{value:.1f}" for value in preset.returns)
             middle = f" (median {median(preset.returns):.1f})" if len(preset.returns) > 1 else ""
-            lines.append(f"{recipe.name:<10} {preset.name:<26} {frames:>9}  {returns}{middle}")
+            lines.append(f"{recipe.name:<10} {preset.name:<30} {frames:>9}  {returns}{middle}")
             if settings:
                 lines += [f"    {_options(preset)}", f"    source: {preset.source}"]
     return "\n".join(lines) + "\n"
@@ -45,6 +45,8 @@ def _options(preset: Preset) -> str:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"'{{{', '.join(f'{key}: {_value(one)}' for key, one in value.items())}}}'"
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
