@@ -1,12 +1,13 @@
 """Buffers that draw by priority: what users call, states, and batches on their way."""
 
 import inspect
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError, SpecError
+from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError, SlowBackendWarning, SpecError
 from rl.replay import (
     ImmutableDatasetWriter,
     LazyMemmapStorage,
@@ -19,6 +20,7 @@ from rl.replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
+from rl.replay._priority.backend import Backend, find_tree
 
 KINDS = [PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer]
 both = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -199,6 +201,26 @@ def test_a_storage_on_a_device_that_is_not_there(kind, recwarn):
     with pytest.raises(BackendError, match=r"device cuda: (this torch is built without|no) CUDA.*device='cpu'"):
         kind(alpha=0.6, beta=0.4, storage=LazyTensorStorage(100, device="cuda"))
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_priorities_are_on_the_device_of_the_storage_also_without_a_plugin_for_it(kind, monkeypatch):
+    monkeypatch.setattr("rl.core.backends._warned", set())
+    text = "on meta, because no installed plugin offers a faster tree for meta. backend='torch'"
+    with pytest.warns(SlowBackendWarning, match=text):  # the meta device is in the place of a GPU
+        buffer = kind(alpha=0.6, beta=0.4, storage=LazyTensorStorage(100, device="meta"))
+    assert buffer.sampler.device == torch.device("meta")
+    kind(alpha=0.6, beta=0.4, storage=LazyTensorStorage(100, device="meta"))  # a second warning would be an error
+
+
+def test_the_warning_names_the_plugin_of_the_device(monkeypatch):
+    monkeypatch.setattr("rl.core.backends._warned", set())
+    chosen = (SimpleNamespace(why="plain"), Backend("torch", "rl-replay", ""), None)  # what a GPU without plugin gives
+    monkeypatch.setattr("rl.replay._priority.backend.select", lambda *_, **__: chosen)
+    with pytest.warns(
+        SlowBackendWarning, match=r"on cuda:0, .* tree for cuda: pip install rl-prio-cuda\. backend='torch'"
+    ):
+        find_tree("Buffer", "auto", 10, torch.device("cuda:0"), torch.float32)
 
 
 def test_a_refused_batch_changes_no_priority():

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rl.replay.buffers._ensemble import ReplayBufferEnsemble
     from rl.replay.buffers._hindsight import HERReplayBuffer, HindsightStrategy
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
+    from rl.replay.buffers._ray import RayReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
     from rl.replay.datasets._offline_to_online import OfflineToOnlineReplayBuffer, prefill_replay_buffer
     from rl.replay.postprocs._multi_step import MultiStep
@@ -62,6 +63,7 @@ __all__ = [
     "PrioritizedSliceSampler",
     "RandomCropTensorDict",
     "RandomSampler",
+    "RayReplayBuffer",
     "ReplayBuffer",
     "ReplayBufferEnsemble",
     "Reward2GoTransform",
@@ -117,6 +119,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.samplers._slices_without_replacement": ["SliceSamplerWithoutReplacement"],
         "rl.replay.samplers._slices": ["SliceSampler"],
         "rl.replay.storages._tensor": ["LazyTensorStorage", "TensorStorage"],
+        "rl.replay.buffers._ray": ["RayReplayBuffer"],
         "rl.replay.buffers._tensordict": ["TensorDictReplayBuffer"],
         "rl.replay.samplers._staleness_aware": ["StalenessAwareSampler"],
         "rl.replay.samplers._without_replacement": ["SamplerWithoutReplacement"],

@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 
-from rl.core import registry
 from rl.core.backends import AUTO, NATIVE, Accelerator, Backend, missing_native, select, warn_slow
 from rl.core.errors import BackendError, ContractError
 from rl.core.interfaces import PriorityTree
 from rl.replay._priority.prefix_tree import PrefixTree
 
-__all__ = ["Backend", "check_device", "find_tree", "offers_more_than_torch"]
+__all__ = ["Backend", "check_device", "find_tree"]
 
 _HOOK = "rl_priority_tree"
 _TORCH = "torch"
@@ -105,6 +104,11 @@ def find_tree(
         return tree, found
     if device.type != "cpu":
         reason = f"no installed plugin offers a faster tree for {device.type}"
+        install = next((f": {known.install}" for known in _ACCELERATORS.values() if known.device == device.type), "")
+        warn_slow(
+            f"{owner} samples with plain torch on {device}, because {reason}{install}. backend='torch' selects it"
+            " without this warning"
+        )
     else:
         reason = missing_native(owner, _HOOK, install=_INSTALL_NATIVE)
         if reason != "RL_NATIVE=off":
@@ -113,9 +117,3 @@ def find_tree(
                 " it without this warning"
             )
     return tree, Backend(found.name, found.distribution, f"{reason} ({tree.why})")
-
-
-def offers_more_than_torch(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether an accelerator is available for `device`."""
-    found = registry.default().answer(_HOOK, capacity=1, device=device, dtype=dtype)
-    return found is not None and found.plugin.distribution != "rl-replay"

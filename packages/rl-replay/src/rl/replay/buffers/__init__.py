@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from rl.replay.buffers._ensemble import ReplayBufferEnsemble
     from rl.replay.buffers._hindsight import HERReplayBuffer, HindsightStrategy
     from rl.replay.buffers._prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
+    from rl.replay.buffers._ray import RayReplayBuffer
     from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 
 __all__ = [
     "HERReplayBuffer",
     "HindsightStrategy",
     "PrioritizedReplayBuffer",
+    "RayReplayBuffer",
     "ReplayBuffer",
     "ReplayBufferEnsemble",
     "TensorDictPrioritizedReplayBuffer",
@@ -27,6 +29,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.buffers._base": ["ReplayBuffer"],
         "rl.replay.buffers._hindsight": ["HERReplayBuffer", "HindsightStrategy"],
         "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
+        "rl.replay.buffers._ray": ["RayReplayBuffer"],
         "rl.replay.buffers._tensordict": ["TensorDictReplayBuffer"],
         "rl.replay.buffers._ensemble": ["ReplayBufferEnsemble"],
     },

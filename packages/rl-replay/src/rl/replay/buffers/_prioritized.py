@@ -13,7 +13,7 @@ from rl.core.interfaces import Storage, Writer
 from rl.core.keys import TD_ERROR, NestedKey
 from rl.replay import _foreign
 from rl.replay._arguments import check_parts
-from rl.replay._priority.backend import check_device, offers_more_than_torch
+from rl.replay._priority.backend import check_device
 from rl.replay.buffers._base import ReplayBuffer
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 from rl.replay.sample_units._base import SampleUnit
@@ -53,7 +53,7 @@ class _Prioritized(ReplayBuffer):
         check_parts(type(self).__name__, storage=storage, writer=writer, transform=transform)
         storage = ListStorage() if storage is None else storage
         if sampler_device is None and backend == "auto":
-            sampler_device = _device_for(type(self).__name__, storage, dtype)
+            sampler_device = _device_for(type(self).__name__, storage)
         self._priorities: Final = PrioritizedSampler(
             storage.max_size,
             alpha,
@@ -252,9 +252,8 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         super().update_tensordict_priority(data)
 
 
-def _device_for(owner: str, storage: Storage, dtype: torch.dtype) -> torch.device | None:
+def _device_for(owner: str, storage: Storage) -> torch.device | None:
     device = getattr(storage, "device", None)
     if device is None or torch.device(device).type == "cpu":
         return None
-    device = check_device(owner, device)
-    return device if offers_more_than_torch(device, dtype) else None
+    return check_device(owner, device)
