@@ -146,6 +146,8 @@ def test_settings_of_one_agent_are_refused():
         config_of("mappo", normalize_observation=True)
     with pytest.raises(SpecError, match="dueling must be false with vdn"):
         config_of("vdn", dueling=True)
+    with pytest.raises(SpecError, match="n_step must be 1 with maddpg"):
+        config_of("maddpg", n_step=3)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rl.trainers._config.fields import check
 from rl.trainers.recipes.multi_agent._config import GroupFields, multi_agent_recipe
 from rl.trainers.recipes.off_policy._config import DeterministicConfig
 
@@ -39,6 +40,10 @@ class MADDPGConfig(GroupFields, DeterministicConfig):
     learning_rate: float = 3e-4
     eval_every: int = 50_000
     log_every: int = 5_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, {"n_step": (lambda n: n == 1, "1 with maddpg")})
 
 
 MADDPG = multi_agent_recipe(MADDPGConfig)
