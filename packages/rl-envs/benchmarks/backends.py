@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -49,6 +50,13 @@ def ours(env: Any, actions: Iterator[dict[Any, Any]] | None = None) -> Callable[
             root = leaf.reset_leaves(root, root["done"])
 
     return step
+
+
+def ours_without_ends(env: Any) -> Callable[[], None]:
+    """A function that takes the first step of an environment with pure steps, in which no episode ends."""
+    leaf = env.lowered()
+    root = {**leaf.reset_leaves(), "action": env.action_spec.rand()}
+    return lambda: leaf.step_leaves(root)
 
 
 def dm_control(task: str, count: int) -> Case:
@@ -227,7 +235,7 @@ def mujoco_humanoid() -> Case:
     return mujoco_task("Humanoid-v5", HumanoidEnv, 4)
 
 
-def gymnax_cartpole() -> Case:
+def gymnax_cartpole(*, ends: bool = True) -> Case:
     env = GymnaxEnv("CartPole-v1", num_envs=1024, categorical_action_encoding=True)
     import gymnax
     import jax
@@ -246,10 +254,10 @@ def gymnax_cartpole() -> Case:
         state = out[1]
         jax.block_until_ready(out)
 
-    return step, ours(env)
+    return step, ours(env) if ends else ours_without_ends(env)
 
 
-def jumanji_snake() -> Case:
+def jumanji_snake(*, ends: bool = True) -> Case:
     env = JumanjiEnv("Snake-v1", num_envs=64, categorical_action_encoding=True)
     import jax
     import jumanji
@@ -265,11 +273,13 @@ def jumanji_snake() -> Case:
         state, out = advance(state, action)
         jax.block_until_ready(out)
 
-    return step, ours(env)
+    return step, ours(env) if ends else ours_without_ends(env)
 
 
 CASES: dict[str, Callable[[], Case]] = {
+    "gymnax CartPole-v1 x1024, no ends": partial(gymnax_cartpole, ends=False),
     "gymnax CartPole-v1 x1024": gymnax_cartpole,
+    "jumanji Snake-v1 x64, no ends": partial(jumanji_snake, ends=False),
     "jumanji Snake-v1 x64": jumanji_snake,
     "envpool CartPole-v1 x64": envpool_cartpole,
     "envpool HalfCheetah-v5 x16": envpool_cheetah,
@@ -297,16 +307,16 @@ def timed(step: Callable[[], None]) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    print(f"{'case':32s} {'raw us':>9s} {'ours us':>9s} {'ratio':>6s} {'ours - raw us':>14s}")
+    print(f"{'case':44s} {'raw us':>9s} {'ours us':>9s} {'ratio':>6s} {'ours - raw us':>14s}")
     for name, make in CASES.items():
         try:
             raw, fast = make()
         except MissingExtraError as error:
-            print(f"{name:32s} skipped: {error}")
+            print(f"{name:44s} skipped: {error}")
             continue
         pairs = [(timed(raw), timed(fast)) for _ in range(ROUNDS)][1:]
         theirs, own = (statistics.median(column) for column in zip(*pairs, strict=True))
-        print(f"{name:32s} {theirs:9.1f} {own:9.1f} {own / theirs:6.2f} {own - theirs:14.1f}")
+        print(f"{name:44s} {theirs:9.1f} {own:9.1f} {own / theirs:6.2f} {own - theirs:14.1f}")
 
 
 if __name__ == "__main__":

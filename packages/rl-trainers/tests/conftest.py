@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from rl.core.component import Component
 from rl.core.mdp import FLAGS
 from rl.core.registry import default
-from rl.core.specs import Binary, Bounded, Categorical, Composite, Unbounded
+from rl.core.specs import Binary, Bounded, Categorical, Composite, OneHot, Unbounded
 from rl.envs import LeafEnvBase
 
 LENGTH = 8
@@ -141,9 +141,18 @@ class TeamEnv(LeafEnvBase):
     if `strict`.
     """
 
-    def __init__(self, num_envs=4, floats=False, groups=("pair", "single"), leaves=False, shared=False, strict=False):
+    def __init__(
+        self,
+        num_envs=4,
+        floats=False,
+        groups=("pair", "single"),
+        leaves=False,
+        shared=False,
+        strict=False,
+        one_hot=False,
+    ):
         super().__init__(batch_size=(num_envs,))
-        self._shared, self._strict = shared, strict
+        self._shared, self._strict, self._one_hot = shared, strict, one_hot
         self._sizes = {name: 2 if name == "pair" else 1 for name in groups}
         self._floats, self._leaves = floats, leaves
         self._generator = torch.Generator()
@@ -155,6 +164,8 @@ class TeamEnv(LeafEnvBase):
             if strict:
                 seen[name, "action_mask"] = Binary(shape=(n, 2), dtype=torch.bool)
             acts[name, "action"] = Bounded(-1, 1, shape=(n, 1)) if floats else Categorical(2, shape=(n,))
+            if one_hot:
+                acts[name, "action"] = OneHot(2, shape=(n, 2), dtype=torch.int64)
             if leaves:
                 seen[name, "mask"] = Binary(shape=(n,), dtype=torch.bool)
                 for flag in FLAGS:
@@ -191,7 +202,7 @@ class TeamEnv(LeafEnvBase):
         paid = {}
         for name in self._sizes:
             action = root[name, "action"]
-            named = (action[..., 0] > 0).long() if self._floats else action
+            named = (action[..., 0] > 0).long() if self._floats else action.argmax(-1) if self._one_hot else action
             right = (root[name, "observation"].argmax(-1) == named).float()
             if self._leaves:
                 right = right * root[name, "mask"]

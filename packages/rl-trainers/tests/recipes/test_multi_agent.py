@@ -91,6 +91,11 @@ def test_random_actions_are_legal(tmp_path):
     assert train("iql-ma", config, out=tmp_path / "run").eval_return_mean == 8.0
 
 
+def test_one_hot_actions_may_be_masked(tmp_path):
+    config = config_of("mappo", {"strict": True, "one_hot": True})
+    assert train("mappo", config, out=tmp_path / "run").eval_return_mean == 8.0
+
+
 @pytest.mark.parametrize("name", ["mappo", "iql-ma", "maddpg"])
 def test_a_limit_of_steps_ends_agents_with_flags_of_their_own(name, tmp_path):
     config = config_of(name, {"leaves": True}, max_episode_steps=3)

@@ -201,6 +201,9 @@ class HumanoidEnv(_Runner):
         mass = self.model.body_mass.reshape(1, -1, 1)
         return ((mass * self.field("xipos")).sum(1) / mass.sum())[:, :2]
 
+    def _judge(self, before: Array, after: Array, action: Array) -> tuple[Array, Array]:
+        return super()._judge(before, after, action.astype(np.float64))  # Gymnasium's cost is that of MjData.ctrl
+
     def _contact_cost(self) -> Any:
         return np.minimum(self.contact_cost_weight * np.square(self.field("cfrc_ext")).sum((1, 2)), 10.0)
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, leaf_keys
-from rl.modules import MaskedCategorical, ProbabilisticActor, RunningValueNorm
+from rl.core.specs import OneHot
+from rl.modules import MaskedCategorical, MaskedOneHotCategorical, ProbabilisticActor, RunningValueNorm
 from rl.objectives import MAPPOLoss, MultiAgentGAE
 from rl.trainers._build.actions import distribution_for
 from rl.trainers._build.memory import activation_of
@@ -146,7 +147,8 @@ def _actor(config: MAPPOConfig, env: Env, group: Group, recipe: str) -> Probabil
     params = [group.key(name) for name in action.params]
     kind, reads = action.kind, dict(zip(action.params, params, strict=True))
     if group.masks_actions:
-        kind, reads = MaskedCategorical, {**reads, "mask": group.key("action_mask")}
+        kind = MaskedOneHotCategorical if isinstance(group.spec, OneHot) else MaskedCategorical
+        reads = {**reads, "mask": group.key("action_mask")}
     return ProbabilisticActor(
         inputs_of(env, group, net, params, config.device),
         in_keys=reads if group.masks_actions else params,
