@@ -1,5 +1,6 @@
 """The recipes for data sets: they beat the policy of the data, resume exactly, and refuse what does not fit."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -21,6 +22,9 @@ from rl.trainers.recipes.diffusion_bc._config import DIFFUSION_BC
 from rl.trainers.recipes.dt._config import DT
 from rl.trainers.recipes.gail._config import GAIL
 from rl.trainers.recipes.iql._config import IQL
+from rl.trainers.recipes.off_policy._offline import buffer_with_dataset
+from rl.trainers.recipes.sac._config import SAC
+from rl.trainers.recipes.td3._config import TD3
 from rl.trainers.recipes.td3_bc._config import TD3_BC
 
 RECIPES = {recipe.name: recipe for recipe in (BC, TD3_BC, IQL, CQL, DT, DIFFUSION_BC, ACT)}
@@ -46,6 +50,7 @@ def targets(name, batch_size):
 @pytest.fixture(autouse=True)
 def sources():
     register_dataset("targets", targets, replace=True)
+    register_dataset("bare", bare, replace=True)
 
 
 def config_of(name, data="random", **changes):
@@ -206,12 +211,62 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
         assert torch.equal(value, two["policy"][key]), key
 
 
+ONLINE = {
+    "env": "rl_trainers_test_gym:Doubles-v0",
+    "total_frames": 256,
+    "hidden": (32,),
+    "minibatch_size": 64,
+    "gamma": 0.9,
+    "learning_starts": 0,
+    "eval_every": 256,
+    "eval_episodes": 1,
+    "final_eval_episodes": 1,
+    "loggers": ("csv",),
+}
+
+
+@pytest.mark.parametrize(("name", "recipe"), [("cql", SAC), ("td3-bc", TD3)])
+def test_training_goes_on_in_the_environment(name, recipe, tmp_path):
+    train(name, config_of(name), out=tmp_path / "offline")
+    config = recipe.config(**ONLINE, dataset="targets:random", init=str(tmp_path / "offline"))
+    online = recipe.load_train()
+    # without a gradient step that matters, it is the policy of the data set
+    still = replace(config, learning_rate=1e-12, target_tau=1e-9)
+    found = online(still, out=tmp_path / "still", display="none").eval_return_mean
+    assert math.isclose(found, last_return(tmp_path / "offline"), rel_tol=1e-3)
+    whole = online(config, out=tmp_path / "whole", display="none")
+    online(config, out=tmp_path / "half", display="none", should_stop=lambda frames: frames >= 128)
+    resumed = online(config, resume=tmp_path / "half", display="none")
+    assert resumed.eval_return_mean == whole.eval_return_mean
+
+
+def last_return(run):
+    return json.loads((run / "summary.json").read_text())["last/return_mean"]
+
+
+def test_a_data_set_is_part_of_each_minibatch(tmp_path):
+    keys = ["observation", "action", ("next", "reward")]
+    config = SAC.config(**ONLINE, dataset="targets:random", offline_fraction=0.25)
+    buffer, both = buffer_with_dataset(config, keys, [*keys, ("next", "truncated")])
+    assert both == keys
+    new = targets("random", 1)[:8].select(*keys)
+    new["next", "reward"].fill_(-7.0)
+    buffer.extend(new)
+    batch = buffer.sample()
+    assert batch.shape == (64,)
+    assert int((batch["next", "reward"] == -7.0).sum()) == 48
+    with pytest.raises(SpecError, match=r"sac reads 'action'.* which bare:x lacks"):
+        SAC.load_train()(replace(config, dataset="bare:x"), out=tmp_path / "run", display="none")
+    with pytest.raises(SpecError, match="n_step must be 1 with a data set"):
+        replace(config, n_step=3)
+    train("td3-bc", config_of("td3-bc", total_frames=10, eval_every=10), out=tmp_path / "other")
+    with pytest.raises(SpecError, match=r"sac cannot start from .* whose networks are others"):
+        SAC.load_train()(replace(config, init=str(tmp_path / "other")), out=tmp_path / "run", display="none")
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(SpecError, match="iql learns from a data set: give --dataset"):
         train("iql", config_of("iql", dataset=""), out=tmp_path / "run")
-    register_dataset(
-        "bare", lambda name, batch_size: ReplayBuffer(storage=TensorStorage(rows()), batch_size=batch_size)
-    )
     with pytest.raises(SpecError, match=r"bc reads 'action', which bare:x lacks; it has 'observation'"):
         train("bc", config_of("bc", dataset="bare:x"), out=tmp_path / "run")
     with pytest.raises(SpecError, match="dt trains vectors of bounded floats"):
@@ -224,8 +279,9 @@ def test_what_does_not_fit_is_refused(tmp_path):
         config_of("bc", normalize_observation=True)
 
 
-def rows():
-    return TensorDict(observation=torch.ones(4, 2), batch_size=[4])
+def bare(name, batch_size):
+    rows = TensorDict(observation=torch.ones(4, 2), batch_size=[4])
+    return ReplayBuffer(storage=TensorStorage(rows), batch_size=batch_size)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -31,6 +31,10 @@ class OffPolicyConfig(RunConfig):
         hidden: widths of the hidden layers of all networks.
         activation: relu or tanh.
         max_grad_norm: gradients of actor and critics are scaled down to this norm; 0 leaves them.
+        dataset: a data set that minibatches are taken from in addition, SOURCE:NAME; see ``rl dataset``.
+        offline_fraction: part of each minibatch that is taken from it.
+        init: folder of a run whose networks training starts from: of cql or sac for sac, of td3-bc or td3 for td3.
+            Set learning_starts to 0 with it.
 
     Attributes:
         recipe: name of the recipe, which a subclass sets.
@@ -58,6 +62,9 @@ class OffPolicyConfig(RunConfig):
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     max_grad_norm: float = 0.0
+    dataset: str = ""
+    offline_fraction: float = 0.5
+    init: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,8 +92,17 @@ class OffPolicyConfig(RunConfig):
                 "hidden": (lambda sizes: all(n > 0 for n in sizes), "widths above 0"),
                 "activation": one_of("relu", "tanh"),
                 "max_grad_norm": (lambda norm: norm >= 0, "0 or more"),
+                "offline_fraction": in_range(0, 1),
             },
         )
+        if self.dataset:
+            check(
+                self,
+                {
+                    "sampler": (lambda name: name == "random", "random with a data set"),
+                    "n_step": (lambda n: n == 1, "1 with a data set"),
+                },
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

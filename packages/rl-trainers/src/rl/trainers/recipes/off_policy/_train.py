@@ -22,6 +22,7 @@ from rl.trainers._config.recipe import Recipe
 from rl.trainers._evaluate.evaluator import Evaluator
 from rl.trainers._run.run import Run, TrainResult
 from rl.trainers.recipes.off_policy._config import OffPolicyConfig
+from rl.trainers.recipes.off_policy._offline import buffer_with_dataset, take_networks
 
 __all__ = ["train_off_policy"]
 
@@ -60,6 +61,8 @@ def train_off_policy(
     run.note(described_observations(env, config.observation_layout) if describe is None else describe(env, recipe.name))
     loss = make_loss(config, env, policy)
     check_pipeline(env, policy, loss)
+    if config.init and options.get("resume") is None:
+        take_networks(config, policy, loss)
     noise = None if make_noise is None else make_noise(config, env)
     collector = run.make_collector(
         env,
@@ -67,8 +70,9 @@ def train_off_policy(
         frames_per_batch=config.frames_per_batch,
         init_random_frames=config.learning_starts,
     )
-    buffer = _buffer(config)
-    learn = _Learner(config, loss, stored_keys(loss, env), buffer, actor_every, betas)
+    keys = stored_keys(loss, env)
+    buffer, keys = buffer_with_dataset(config, loss.in_keys, keys) if config.dataset else (_buffer(config), keys)
+    learn = _Learner(config, loss, keys, buffer, actor_every, betas)
     parts: dict[str, Any] = {"policy": policy, "loss": loss, "collector": collector, "buffer": buffer, "learner": learn}
     evaluator = Evaluator(run.make_env, policy)
     with collector, run.training(evaluator=evaluator, parts=parts, metrics=METRICS, phases=("collect", "update")):
