@@ -86,7 +86,7 @@ class ReplayBuffer:
     _fields_of_state: tuple[str, ...] = _STATE
     _reads_at_once = False  # of prefetched batches: before the next write
 
-    def __init__(  # noqa: PLR0913, PLR0915  the parts and options of a buffer
+    def __init__(  # noqa: PLR0913  the parts and options of a buffer
         self,
         *,
         storage: Storage | None = None,

@@ -111,7 +111,7 @@ class RoundRobinWriter:
     def rewritten(self, index: Tensor) -> None:
         """Count a write of the rows `index` ``[n]``, all different, which were replaced in place."""
         if self.tracks_generations:
-            self._generations[index.cpu()] += 1
+            self._generations.numpy()[index.cpu().numpy()] += 1
 
     def generations_of(self, index: Tensor | int) -> Tensor:
         """How often each row was overwritten, int64 in the shape of `index`; -1 for rows that were never written.
