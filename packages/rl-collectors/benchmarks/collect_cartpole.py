@@ -1,7 +1,8 @@
 """Frames per second of `Collector` on CartPole-v1, beside a loop written by hand.
 
 Both sides run in one process, one after the other, many times; medians of thread CPU time and of wall time, and the
-median of the ratios. The network is 4-64-64-2 with tanh, the policy its argmax.
+median of the ratios. The network is 4-64-64-2 with tanh, the policy its argmax; with one-hot actions, the default of
+`GymEnv`, and with integers.
 
     python packages/rl-collectors/benchmarks/collect_cartpole.py [--frames 16000] [--repeats 7] [--envs 1 16]
 """
@@ -56,8 +57,10 @@ def by_hand(network: nn.Module, envs: int) -> Callable[[int], None]:
     return run
 
 
-def by_collector(network: nn.Module, envs: int, *, profile: bool = False) -> tuple[Callable[[int], None], Collector]:
-    env = GymEnv("CartPole-v1", categorical_action_encoding=True, **({} if envs == 1 else {"num_envs": envs}))
+def by_collector(
+    network: nn.Module, envs: int, *, integers: bool, profile: bool = False
+) -> tuple[Callable[[int], None], Collector]:
+    env = GymEnv("CartPole-v1", categorical_action_encoding=integers, **({} if envs == 1 else {"num_envs": envs}))
     env.set_seed(0)
     policy = QValueActor(network, in_keys=["observation"], spec=env.action_spec)
     collector = Collector(env, policy, frames_per_batch=STEPS * envs, profile=profile)
@@ -76,21 +79,19 @@ def seconds(run: Callable[[int], None], frames: int) -> tuple[float, float]:
     return time.perf_counter() - wall, time.thread_time() - cpu
 
 
-def compare(envs: int, frames: int, repeats: int) -> None:
+def compare(envs: int, frames: int, repeats: int, *, integers: bool) -> None:
     network = make_network()
     hand = by_hand(network, envs)
-    ours, collector = by_collector(network, envs)
+    ours, collector = by_collector(network, envs, integers=integers)
     frames -= frames % collector.frames_per_batch
     pairs = [(seconds(hand, frames), seconds(ours, frames)) for _ in range(repeats)]
     for name, clock in (("wall", 0), ("thread CPU", 1)):
         left = statistics.median(frames / hand_[clock] for hand_, _ in pairs)
         right = statistics.median(frames / ours_[clock] for _, ours_ in pairs)
         ratio = statistics.median(hand_[clock] / ours_[clock] for hand_, ours_ in pairs)
-        print(
-            f"{envs:3d} envs  {name:10s}  by hand {left:9,.0f}  Collector {right:9,.0f} frames/s  ratio {ratio:.2f}"
-            f"  (path: {collector.path})"
-        )
-    profiled, collector = by_collector(network, envs, profile=True)
+        case = f"{envs:3d} envs  {'integers' if integers else 'one-hot':8s}  {name:10s}"
+        print(f"{case}  by hand {left:9,.0f}  Collector {right:9,.0f} frames/s  ratio {ratio:.2f}  ({collector.path})")
+    profiled, collector = by_collector(network, envs, integers=integers, profile=True)
     before = dict(collector.stats)
     profiled(frames)
     steps = frames / envs
@@ -106,7 +107,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for envs in options.envs:
-        compare(envs, max(options.frames, 2 * STEPS * envs), options.repeats)
+        for integers in (False, True):
+            compare(envs, max(options.frames, 2 * STEPS * envs), options.repeats, integers=integers)
 
 
 if __name__ == "__main__":

@@ -405,6 +405,8 @@ def test_arguments():
             MultiSyncCollector(frames_per_batch=4, **settings)
     with pytest.raises(ArgumentError, match="MultiAsyncCollector got an unexpected keyword argument 'cat_results'"):
         MultiAsyncCollector([CountingEnv], frames_per_batch=4, cat_results=0)
+    with pytest.raises(ArgumentError, match="num_sub_threads=2: use num_threads="):
+        MultiSyncCollector([CountingEnv], frames_per_batch=4, num_sub_threads=2)
     with pytest.raises(ArgumentError, match="did you mean 'max_frames_per_traj'"):
         MultiSyncCollector([CountingEnv], frames_per_batch=4, max_frame_per_traj=0)
     assert issubclass(MultiProcessedWeightUpdater, WeightUpdaterBase)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rl.core.arguments import foreign_arguments
 
-__all__ = ["async_batched", "collector", "ray"]
+__all__ = ["async_batched", "collector", "multi", "ray"]
 
 _PROCESSES = "use MultiCollector(..., sync=): a Collector works in this process"
 _WEIGHTS = "not available yet: use update_policy_weights_() where the policy is another object"
@@ -26,6 +26,17 @@ collector = foreign_arguments(
         "auto_register_policy_transforms": ("needless: recurrent states need no transforms", None),
         "compact_obs": ("not available yet: the next observations are always part of a batch", False),
     }
+)
+
+multi = foreign_arguments(
+    needless={
+        "num_sub_threads": ("use num_threads=", 1),
+        "init_fn": ("do it in the functions that make the environments", None),
+    },
+    replaced={
+        "cat_results": "a batch is that of one worker",
+        "preemptive_threshold": "no worker waits for another",
+    },
 )
 
 _SERVER = "needless: the policy is called in this process"

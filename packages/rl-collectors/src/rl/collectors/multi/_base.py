@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl.collectors import _foreign
 from rl.collectors._collector import Collector, count_of
 from rl.collectors._profiling import ProfileConfig
 from rl.collectors._trajectories import extend_buffer as write_rows
@@ -28,6 +29,7 @@ from rl.core.workers import SharedLeaves, WorkerGroup
 __all__ = ["MultiBase", "check_settings", "makers_of", "policies_of"]
 
 
+@_foreign.multi
 class MultiBase(ABC):
     """Base of collectors with worker processes: workers, weights, and what is done with a batch."""
 
