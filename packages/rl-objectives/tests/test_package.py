@@ -27,6 +27,7 @@ def test_every_component_resolves():
     losses = ["ppo", "ppo-clip", "a2c", "reinforce", "dqn", "ppo-kl", "impala", "rnd", "c51", "qr-dqn"]
     losses += ["ddpg", "td3", "sac", "discrete-sac", "redq", "tqc", "crossq", "mappo", "ippo", "qmixer"]
     losses += ["bc", "td3-bc", "iql", "discrete-iql", "cql", "discrete-cql"]
+    losses += ["dt", "online-dt", "gail", "diffusion-bc", "act"]
     assert sorted(one.name for one in found) == sorted(
         [*losses, "gae", "multi-agent-gae", "td0", "td1", "td-lambda", "vtrace"]
     )
