@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import CheckpointError
-from rl.replay._layout import Cells, Layout, key_of
+from rl.core.keys import NestedKey
+from rl.replay._layout import Cells, Column, key_of
 
 __all__ = ["Apply", "Fields", "load_cells", "prepare_load"]
 
@@ -128,16 +129,18 @@ def prepare_load(part: Any, state: Any, rows: int | None, max_size: int | None) 
     return (lambda: part.load_state_dict(state)) if prepare is None else prepare(state, rows, max_size)
 
 
-def load_cells(fields: Fields, layout: Layout, cells: Any, rows: int, *, meta: bool = False) -> Cells:
-    """Columns ``[rows, ...]`` as `layout` has them, read from pairs of key and column; they may be `meta`.
+def load_cells(
+    fields: Fields, columns: Mapping[NestedKey, Column], cells: Any, rows: int, *, meta: bool = False
+) -> Cells:
+    """The columns ``[rows, ...]``, read from pairs of key and column; they may be `meta`.
 
     Raises:
         CheckpointError: if a column is missing or unknown, or has another number of rows, shape or dtype.
     """
     found: Cells = {key_of(key): part for key, part in cells}
-    if found.keys() != layout.columns.keys() or len(found) != len(cells):
-        fields.fail(f"it has columns {list(found)}, its layout {list(layout.columns)}")
-    for key, column in layout.columns.items():
+    if found.keys() != columns.keys() or len(found) != len(cells):
+        fields.fail(f"it has columns {list(found)}, its layout {list(columns)}")
+    for key, column in columns.items():
         part = found[key]
         if column.dtype is None:
             fits = _is_nested(part, (rows, *column.shape))

@@ -18,6 +18,7 @@ from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._state import Apply, Fields, load_cells
 from rl.replay.storages._dtypes import check_writable
 from rl.replay.storages._gather import flat_rows, row_gather
+from rl.replay.storages._successors import Successors, repeated
 
 __all__ = ["TensorRows"]
 
@@ -43,9 +44,12 @@ class TensorRows:
         self._keys: list[NestedKey] = []  # of the tensors
         self._rows: RowGather = row_gather([])  # of the tensors
         self.on_cpu: Final = self.device is None or self.device.type == "cpu"
+        self._next: Successors | None = None  # of the entries under ``next``, if these are not stored
         self._len = 0
         self._revision = 0
         self._writable = False
+
+    compact = False
 
     def _whole(self, name: str, value: Any) -> int:
         number = whole(value)
@@ -107,6 +111,9 @@ class TensorRows:
             return self._gather(layout, row_numbers(type(self).__name__, index, self._len))
         row = self._row(index)
         cells = {key: cell[row] for key, cell in self._cells.items()}
+        if self._next is not None:
+            found = self._next.read(torch.tensor([row], device=self.device), self._len)
+            cells.update({key: cell[0] for key, cell in found.items()})
         return layout.build(
             {key: cell.clone() if isinstance(cell, Tensor) else cell for key, cell in cells.items()},
             (),
@@ -123,6 +130,13 @@ class TensorRows:
         if index is not None and not self.on_cpu:
             index = self._to_device(index)
         for key in keys:
+            if self._next is not None and key in self._next:
+                rows = torch.arange(self._len, device=self.device) if index is None else index.reshape(-1)
+                if self.on_cpu and len(rows):
+                    self._check_bounds(rows)
+                cell = self._next.read(rows, self._len, [key])[key]
+                found[key] = cell if index is None else cell.view(*index.shape, *cell.shape[1:])
+                continue
             cell = self._cells.get(key)
             if isinstance(cell, Tensor):
                 rows = cell[: self._len]
@@ -144,7 +158,10 @@ class TensorRows:
         if layout is None or self._lists or not self.on_cpu:
             return self.get(index)
         rows = self._rows.runs(self._len, begin, index.numel() // len(begin))
-        return self._build(layout, dict(zip(self._keys, rows, strict=True)), index.shape)
+        cells: Cells = dict(zip(self._keys, rows, strict=True))
+        if self._next is not None:
+            cells.update(self._next.read(index.reshape(-1), self._len))
+        return self._build(layout, cells, index.shape)
 
     def set(self, index: Index, data: TensorDictBase | Tensor) -> None:
         """Write the rows of `data` under `index`. Everything is checked before anything is written.
@@ -175,15 +192,23 @@ class TensorRows:
                 self._allocate(layout)
         if index.dim() != 1:
             index = index.reshape(-1)
-        if not self.on_cpu:
-            index = index.to(self.device)
-            cells = {key: cell.to(self.device) if isinstance(cell, Tensor) else cell for key, cell in cells.items()}
+        index, cells = self._prepared(index, cells)
         for key, tensor in self._tensors:
             tensor.index_copy_(0, index, cells[key])
         if self._lists:
             self._set_objects(index.tolist(), cells)
         self._len = length
         self._revision += 1
+
+    def _prepared(self, index: Tensor, cells: Cells) -> tuple[Tensor, Cells]:
+        """Rows and entries on the device of the storage, of which compact rows are recorded."""
+        if not self.on_cpu:
+            index = index.to(self.device)
+            cells = {key: cell.to(self.device) if isinstance(cell, Tensor) else cell for key, cell in cells.items()}
+        if self._next is not None:
+            index, cells = _last_of_each(index, cells)
+            self._next.write(index, cells, self._len)
+        return index, cells
 
     def _set_objects(self, rows: list[int], cells: Cells) -> None:
         for key, values in self._lists:
@@ -202,6 +227,8 @@ class TensorRows:
         cells, count, _ = self._checked(data)
         if rows.stop - rows.start != count:
             raise ShapeError(f"{type(self).__name__}: {rows.stop - rows.start} indices for {count} rows")
+        if self._next is not None:
+            _, cells = self._prepared(torch.arange(rows.start, rows.stop, device=self.device), cells)
         for key, tensor in self._tensors:
             tensor[rows] = cells[key]
         self._len = max(self._len, rows.stop)
@@ -211,6 +238,8 @@ class TensorRows:
         """Remove all rows; layout and memory stay."""
         self._len = 0
         self._revision += 1
+        if self._next is not None:
+            self._next.clear()
         for _, values in self._lists:
             values[:] = [None] * self.max_size
 
@@ -233,7 +262,10 @@ class TensorRows:
                 part = pack(part, f"{type(self).__name__}: the non-tensor data under {key!r}")
             cells.append([key, part])
         layout = None if self._layout is None else self._layout.state()
-        return {"max_size": self.max_size, "ndim": self.ndim, "len": self._len, "layout": layout, "cells": cells}
+        state = {"max_size": self.max_size, "ndim": self.ndim, "len": self._len, "layout": layout, "cells": cells}
+        if self.compact:
+            state["next"] = None if self._next is None else self._next.state(self._len)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace layout and rows by those of `state`.
@@ -251,16 +283,22 @@ class TensorRows:
         """
         owner = type(self).__name__
         with reading(owner):
-            fields = Fields(owner, state, ("max_size", "ndim", "len", "layout", "cells"))
+            names = ("max_size", "ndim", "len", "layout", "cells")
+            fields = Fields(owner, state, (*names, "next") if self.compact else names)
             fields.match(max_size=self.max_size, ndim=self.ndim)
             length, pairs = fields.integer("len", high=self.max_size), fields.items("cells")
             if fields["layout"] is None:
-                if length or pairs:
+                if length or pairs or (self.compact and fields["next"] is not None):
                     fields.fail(f"it has {length} rows and no layout")
                 return 0, self._load_nothing
             layout = Layout.from_state(fields["layout"])
             pairs = [[key, part if isinstance(part, Tensor) else unpack(part, owner)] for key, part in pairs]
-            cells = load_cells(fields, layout, pairs, length, meta=self._is_meta)
+            once = repeated(layout.columns) if self.compact else {}
+            stored = {key: column for key, column in layout.columns.items() if key not in once.values()}
+            cells = load_cells(fields, stored, pairs, length, meta=self._is_meta)
+            nexts = (
+                Successors.check_state(owner, fields["next"], once, layout.columns, length) if self.compact else None
+            )
 
         def apply() -> None:
             if self._layout is None or self._layout.state() != layout.state():
@@ -270,6 +308,8 @@ class TensorRows:
                 own = self._cells[key]
                 if not (isinstance(own, Tensor) and own.data_ptr() == part.data_ptr()):  # else they are there already
                     own[:length] = part
+            if self._next is not None and nexts is not None:
+                self._next.load(*nexts)
             self._len = length
             self._revision += 1
 
@@ -289,14 +329,19 @@ class TensorRows:
 
     def _forget(self) -> None:
         """Release layout and memory."""
-        self._layout, self._len = None, 0
+        self._layout, self._len, self._next = None, 0, None
         self._hold({})
 
     def _allocate(self, layout: Layout) -> None:
         cells: Cells = {}
+        once = repeated(layout.columns) if self.compact else {}
         for key, column in layout.columns.items():
+            if key in once.values():
+                continue
             cells[key] = [None] * self.max_size if column.dtype is None else self._new_tensor(key, column)
         self._adopt(layout, cells)
+        if self.compact:
+            self._next = Successors(once, {key: cells[key] for key in once}, self.max_size)
 
     def _adopt(self, layout: Layout, cells: Cells) -> None:
         self._hold(cells)
@@ -355,6 +400,11 @@ class TensorRows:
         owner = type(self).__name__
         if not layout.columns:
             raise ContractError(f"{owner}: the first batch has no entries; a row needs at least one key")
+        if self.compact and not repeated(layout.columns):
+            raise ContractError(
+                f"{owner}: compact=True stores entries once that rows have at the root and under 'next', and the first"
+                f" batch has none (it has: {layout}); leave compact out"
+            )
         row = torch.Size(data.shape[1 : self.ndim]).numel()
         if row and self.max_size % row:
             raise ShapeError(
@@ -388,10 +438,13 @@ class TensorRows:
         elif not index.is_cpu:
             index = index.cpu()
         try:
-            return dict(zip(self._keys, self._rows.rows(self._len, index), strict=True))
+            cells: Cells = dict(zip(self._keys, self._rows.rows(self._len, index), strict=True))
         except IndexError:
             self._check_bounds(index)
             raise
+        if self._next is not None:
+            cells.update(self._next.read(index, self._len))
+        return cells
 
     def _to_device(self, index: Tensor) -> Tensor:
         """`index` on the device of the rows; bounds are checked on the CPU only, else the host would wait."""
@@ -430,6 +483,20 @@ def grown(owner: str, index: Tensor, length: int, max_size: int) -> int:
     ) != high + 1 - length:
         raise IndexError(f"{owner}: writing at {high} would leave a gap after row {length - 1}")
     return high + 1
+
+
+def _last_of_each(index: Tensor, cells: Cells) -> tuple[Tensor, Cells]:
+    """Rows that are all different: of a repeated index the last row."""
+    if len(index) == 1 or bool((index[1:] > index[:-1]).all()):
+        return index, cells
+    rows, which = index.unique(return_inverse=True)
+    if len(rows) == len(index):
+        return index, cells
+    position = torch.arange(len(index), device=index.device)
+    last = torch.zeros_like(rows).scatter_reduce(0, which, position, "amax").sort().values
+    numbers: list[int] = last.tolist()
+    kept = {k: cell[last] if isinstance(cell, Tensor) else [cell[i] for i in numbers] for k, cell in cells.items()}
+    return index[last], kept
 
 
 def _raise_without_values(owner: str, key: NestedKey, cell: Tensor) -> NoReturn:

@@ -16,6 +16,7 @@ from rl.replay.storages._file_rows import FileRows
 from rl.replay.storages._packed import Interleaved
 from rl.replay.storages._rows import TensorRows
 from rl.replay.storages._shared import SharedTensorStorage
+from rl.replay.storages._successors import repeated
 
 __all__ = ["LazyTensorStorage", "TensorStorage"]
 
@@ -30,6 +31,9 @@ class LazyTensorStorage(TensorRows):
         device: device of the rows; batches are moved there, samples are on it.
         ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
             steps each; with 2, ``B * T`` elements, numbered row by row.
+        compact: store the entries that rows have at the root and, with the same shape and dtype, under ``next`` once:
+            those under ``next`` are read from the row of the next step, or from a copy where that step is not stored or
+            differs. Samples are the same, bit by bit. Worth it for images.
 
     The first batch fixes keys, shapes and dtypes; a batch that differs is refused before anything is written.
 
@@ -43,6 +47,17 @@ class LazyTensorStorage(TensorRows):
 
     _block: Interleaved | None = None
 
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        device: torch.device | str | None = "cpu",
+        ndim: int = 1,
+        compact: bool = False,
+    ) -> None:
+        super().__init__(max_size, device=device, ndim=ndim)
+        self.compact = compact
+
     def share(self) -> FileRows:
         """A storage of the same arguments whose rows several processes use.
 
@@ -55,6 +70,8 @@ class LazyTensorStorage(TensorRows):
                 f"LazyTensorStorage: rows on {self.device} cannot be shared; leave device out, and move samples with a"
                 " transform"
             )
+        if self.compact:
+            raise ContractError("LazyTensorStorage: compact rows belong to one process; leave compact or shared out")
         if self._len:
             raise ContractError("LazyTensorStorage has rows already; make the shared buffer before the first batch")
         return SharedTensorStorage(self.max_size, ndim=self.ndim)
@@ -70,7 +87,9 @@ class LazyTensorStorage(TensorRows):
     def _new_block(self, layout: Layout) -> Interleaved | None:
         """Memory of the packed entries; None if none is packed."""
         device = torch.get_default_device() if self.device is None else self.device
-        near = Interleaved.worth(layout.columns, self.max_size) if device.type == "cpu" else {}
+        once = repeated(layout.columns) if self.compact else {}
+        columns = {key: col for key, col in layout.columns.items() if key not in once and key not in once.values()}
+        near = Interleaved.worth(columns, self.max_size) if device.type == "cpu" else {}
         try:
             return Interleaved(near, self.max_size) if near else None
         except RuntimeError:
