@@ -78,9 +78,6 @@ class FileRows(TensorRows):
 
     def _range(self, index: Index) -> tuple[int, int]:
         """First row and number of rows that a write may touch, which continue at row 0."""
-        if isinstance(index, slice):  # of adjacent rows
-            start, stop, _ = index.indices(self.max_size)
-            return (start, stop - start) if index.step is None else (0, self.max_size)
         if isinstance(index, int):
             return index, 1
         if isinstance(index, slice) and index.step in (None, 1):
