@@ -14,6 +14,7 @@ from rl.core.testing import check_recipe
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import register_dataset
 from rl.trainers import DQNConfig, evaluate, load_checkpoint, train_dqn
+from rl.trainers._command.dataset import record_dataset
 from rl.trainers.cli import dataset
 from rl.trainers.recipes.act._config import ACT
 from rl.trainers.recipes.bc._config import BC
@@ -330,3 +331,15 @@ def test_a_replay_buffer_is_recorded_step_by_step(size, tmp_path, monkeypatch, c
     train_dqn(replace(config, n_step=3), out=tmp_path / "three", display="none")
     with pytest.raises(RLError, match="no replay buffer of single steps"):
         dataset(["record", str(tmp_path / "three"), "test/three-v0", "--replay"])
+
+
+def test_names_are_checked_before_anything_is_played(tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    for name in ("p/a-v0", "bad name"):  # the run is not even read
+        with pytest.raises(RLError, match="Malformed dataset ID"):
+            record_dataset(tmp_path / "none", name, frames=10, random=0.0, checkpoint="best", seed=0)
+    assert not list((tmp_path / "minari").rglob("data"))
+    (tmp_path / "minari" / "pendulum" / "medium-v0").mkdir(parents=True)
+    with pytest.raises(RLError, match="there is a data set 'pendulum/medium-v0'"):
+        record_dataset(tmp_path / "none", "pendulum/medium-v0", frames=10, random=0.0, checkpoint="best", seed=0)

@@ -59,6 +59,7 @@ def record_dataset(
         MissingExtraError: if Minari is not installed.
     """
     minari = _minari()
+    _check_name(name)
     trained = load_run(run, "last" if replay else checkpoint)
     env: Any = trained.make_env(1 if replay else _CHUNK, seed)
     observation, action, one_hot = _spaces(env, run)
@@ -87,6 +88,19 @@ def record_dataset(
         f"{name}: {steps} steps in {len(episodes)} episodes, mean return {mean:.1f}."
         f" Learn from it with --dataset minari:{name}"
     )
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name before anything is played; Minari leaves a folder behind if it refuses one itself."""
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    try:
+        parse_dataset_id(name)
+    except ValueError as error:
+        raise RLError(f"the data set {name!r} cannot be written: {error}. Write it as in pendulum/medium-v0") from error
+    if Path(get_dataset_path(name)).exists():
+        raise RLError(f"there is a data set {name!r}: take another name or version, or `minari delete {name}`")
 
 
 def _spaces(env: Any, run: str | Path) -> tuple[Any, Any, bool]:
