@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rl.replay.samplers._without_replacement import SamplerWithoutReplacement
     from rl.replay.schedules._linear import LinearScheduler
     from rl.replay.storages._ensemble import StorageEnsemble
+    from rl.replay.storages._lazy_stack import LazyStackStorage
     from rl.replay.storages._list import ListStorage
     from rl.replay.storages._memmap import LazyMemmapStorage
     from rl.replay.storages._tensor import LazyTensorStorage, TensorStorage
@@ -51,6 +52,7 @@ __all__ = [
     "HindsightStrategy",
     "ImmutableDatasetWriter",
     "LazyMemmapStorage",
+    "LazyStackStorage",
     "LazyTensorStorage",
     "LinearScheduler",
     "ListStorage",
@@ -128,5 +130,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.writers._ensemble": ["WriterEnsemble"],
         "rl.replay.buffers._ensemble": ["ReplayBufferEnsemble"],
         "rl.replay.datasets._offline_to_online": ["OfflineToOnlineReplayBuffer", "prefill_replay_buffer"],
+        "rl.replay.storages._lazy_stack": ["LazyStackStorage"],
     },
 )

@@ -6,12 +6,14 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.replay.storages._ensemble import StorageEnsemble
+    from rl.replay.storages._lazy_stack import LazyStackStorage
     from rl.replay.storages._list import ListStorage
     from rl.replay.storages._memmap import LazyMemmapStorage
     from rl.replay.storages._tensor import LazyTensorStorage, TensorStorage
 
 __all__ = [
     "LazyMemmapStorage",
+    "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
     "StorageEnsemble",
@@ -25,5 +27,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.storages._memmap": ["LazyMemmapStorage"],
         "rl.replay.storages._tensor": ["LazyTensorStorage", "TensorStorage"],
         "rl.replay.storages._ensemble": ["StorageEnsemble"],
+        "rl.replay.storages._lazy_stack": ["LazyStackStorage"],
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from tensordict import TensorDictBase
@@ -21,7 +21,6 @@ from rl.replay.storages._rows import grown
 __all__ = ["ListStorage"]
 
 
-@final
 @_foreign.list_storage
 class ListStorage:
     """Rows in a list: TensorDicts, tensors or any object.
