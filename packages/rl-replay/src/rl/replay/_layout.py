@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor, is_tensorclass
 from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest
+from rl.replay._kinds import Kind, Kinds, batch_shape, opened
 
 __all__ = ["Cells", "Column", "Layout", "Node", "flatten", "key_of", "leading"]
 
@@ -43,12 +44,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Node:
-    """A TensorDict in the tree: its batch dimensions behind the row's, their names, and what is in it."""
+    """A node of the tree: its batch dimensions behind the row's, their names, and what is in it.
+
+    `kind` is that of a node that is no TensorDict.
+    """
 
     tail: torch.Size
     names: tuple[str | None, ...] | None
     columns: tuple[tuple[str, NestedKey], ...]
     children: tuple[tuple[str, Node], ...]
+    kind: Kind | None = None
 
     def build(
         self,
@@ -57,17 +62,20 @@ class Node:
         lead: torch.Size,
         device: Any,
         lead_names: Sequence[str | None] | None = None,
-    ) -> TensorDict:
-        """The TensorDict with batch ``[*lead, *tail]`` whose columns are `cells`; `make` is its constructor."""
+    ) -> Any:
+        """The node with batch ``[*lead, *tail]`` whose columns are `cells`; `make` is its constructor."""
         content: dict[str, Any] = {name: cells[key] for name, key in self.columns}
         for name, child in self.children:
             content[name] = child.build(make, cells, lead, device, lead_names)
+        if self.kind is not None and not self.kind.has_batch:
+            return self.kind.close(content)
         names: Any = None
         if not (self.names or self.tail):
             names = None if lead_names is None else [*lead_names]
         elif self.names is not None or lead_names is not None:
             names = [*(lead_names or [None] * len(lead)), *(self.names or [None] * len(self.tail))]
-        return make(content, batch_size=lead + self.tail if self.tail else lead, names=names, device=device)
+        td = make(content, batch_size=lead + self.tail if self.tail else lead, names=names, device=device)
+        return td if self.kind is None else self.kind.close_tensordict(td)
 
 
 def leading(shape: torch.Size, dims: int) -> torch.Size:
@@ -84,23 +92,32 @@ def leading(shape: torch.Size, dims: int) -> torch.Size:
     return shape[:dims]
 
 
-def flatten(data: TensorDictBase | Tensor, dims: int) -> Cells:
+def flatten(data: Any, dims: int, kinds: Kinds | None = None) -> Cells:
     """Columns of a batch whose first `dims` dimensions count rows, merged into one.
 
+    Args:
+        data: TensorDict, tensor, tensorclass or PyTree.
+        dims: number of dimensions that count rows.
+        kinds: filled with the nodes that are no TensorDicts.
+
     Raises:
+        ContractError: if `data` holds something else than tensors.
         ShapeError: if `data` has fewer batch dimensions.
     """
-    leading(data.shape, dims)
+    leading(batch_shape(data, dims), dims)
     if isinstance(data, Tensor):
         return {TENSOR: data.detach().flatten(0, dims - 1)}
     cells: Cells = {}
-    _walk(data, dims, (), cells)
+    _walk(data, dims, (), cells, {} if kinds is None else kinds)
     return cells
 
 
-def _walk(td: TensorDictBase, dims: int, prefix: tuple[str, ...], out: Cells) -> None:
+def _walk(node: Any, dims: int, prefix: tuple[str, ...], out: Cells, kinds: Kinds) -> None:
+    content: Any = node
+    if not isinstance(node, TensorDictBase):
+        kinds[prefix], content = opened(node, prefix)
     value: Any  # an entry may be any collection, not only the kinds that tensordict's types name
-    for name, value in td.items():
+    for name, value in content.items():
         key = (*prefix, name) if prefix else name
         if isinstance(value, Tensor):
             cell = value.detach() if value.requires_grad else value
@@ -108,7 +125,7 @@ def _walk(td: TensorDictBase, dims: int, prefix: tuple[str, ...], out: Cells) ->
         elif is_non_tensor(value):
             out[key] = _objects(value, dims)
         else:
-            _walk(value, dims, (*prefix, name), out)
+            _walk(value, dims, (*prefix, name), out, kinds)
 
 
 def _objects(value: Any, dims: int) -> list[Any]:
@@ -163,9 +180,10 @@ class Layout:
         self.root = root
         self._objects = [(key, len(column.shape)) for key, column in self.columns.items() if column.dtype is None]
         self._plans: dict[int, Plan] = {}  # of `match`, by the number of rows
+        self.kinds: Kinds = {} if root is None else dict(_kinds(root, ()))
 
     @classmethod
-    def of(cls, data: TensorDictBase | Tensor, dims: int = 1) -> Layout:
+    def of(cls, data: Any, dims: int = 1) -> Layout:
         """The layout of a batch whose first `dims` dimensions count rows."""
         if isinstance(data, Tensor):
             return cls({TENSOR: Column(data.shape[dims:], data.dtype)}, None)
@@ -173,16 +191,21 @@ class Layout:
         root = _node(data, dims, (), columns)
         return cls(columns, root)
 
-    def check(self, cells: Cells, owner: str) -> int:
-        """Number of rows in `cells`, having compared them with the layout.
+    def check(self, cells: Cells, owner: str, kinds: Kinds | None = None) -> int:
+        """Number of rows in `cells`, having compared them, and `kinds` unless None, with the layout.
 
         Raises:
-            ContractError: if a key is missing or was not there in the first batch.
+            ContractError: if a key is missing or was not there in the first batch, or a node is of another kind.
             SpecError: if a dtype differs, or one side is a tensor and the other is not.
             ShapeError: if the shape of a row differs.
         """
+        if kinds is not None and kinds.get(()) != self.kinds.get(()) and TENSOR not in cells:
+            self._raise_kind((), kinds, owner)
         if cells.keys() != self.columns.keys():
             self._raise_keys(cells, owner)
+        if kinds is not None and kinds != self.kinds:
+            places = [*self.kinds, *kinds]
+            self._raise_kind(next(at for at in places if kinds.get(at) != self.kinds.get(at)), kinds, owner)
         for key, column in self.columns.items():
             cell = cells[key]
             if column.dtype is None:
@@ -204,7 +227,7 @@ class Layout:
         """
         plan = self._plans.get(count)
         if plan is None:
-            if self.root is None or self._objects:
+            if self.root is None or self._objects or self.kinds:
                 return None
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
@@ -226,7 +249,7 @@ class Layout:
         device: torch.device | None = None,
         names: Sequence[str | None] | None = None,
     ) -> Any:
-        """The TensorDict (or tensor) whose columns are `cells` ``[*lead, ...]``.
+        """The batch whose columns are `cells` ``[*lead, ...]``: a TensorDict, a tensor, or what the first batch was.
 
         Lists of objects become `NonTensorStack`; with an empty `lead` the cell is the object itself. `names` are those
         of the dimensions `lead`.
@@ -243,6 +266,11 @@ class Layout:
         """The layout as plain containers."""
         columns = [[key, list(c.shape), None if c.dtype is None else str(c.dtype)] for key, c in self.columns.items()]
         return {"columns": columns, "root": None if self.root is None else _node_state(self.root)}
+
+    @property
+    def classes(self) -> str:
+        """Names of the classes of nodes, which a state does not tell enough of to make them again; empty if none."""
+        return ", ".join(sorted({kind.name for kind in self.kinds.values() if not kind.plain}))
 
     @classmethod
     def from_state(cls, state: Any) -> Layout:
@@ -272,9 +300,12 @@ class Layout:
     def _raise_keys(self, cells: Cells, owner: str) -> None:
         present, expected = list(cells), list(self.columns)
         if TENSOR in cells or TENSOR in self.columns:
-            kinds = {True: "plain tensors", False: "TensorDicts"}
+            kind = self.kinds.get(())
+            tree = "TensorDicts" if kind is None else f"batches of the kind {kind.short}"
+            kinds = {True: "plain tensors", False: "entries with keys"}
+            holds = kinds[True] if TENSOR in self.columns else tree
             raise SpecError(
-                f"{owner} holds {kinds[TENSOR in self.columns]}, got {kinds[TENSOR in cells]}: the first batch "
+                f"{owner} holds {holds}, got {kinds[TENSOR in cells]}: the first batch "
                 "decides; use another buffer for the other kind"
             )
         missing = [key for key in expected if key not in cells]
@@ -292,6 +323,19 @@ class Layout:
             "Bring the batch to these keys with `select`, `exclude` or `set`, or use a new buffer"
         )
 
+    def _raise_kind(self, place: tuple[str, ...], kinds: Kinds, owner: str) -> NoReturn:
+        expected, got = self.kinds.get(place), kinds.get(place)
+        first = "TensorDict" if expected is None else expected.short
+        name = "TensorDict" if got is None else got.short
+        if self.root is None:
+            first = "tensor"
+        elif first == name:
+            name = f"{name} with other keys or fields"
+        where = f"{key_str(place)} was" if place else "the first batch was"
+        raise ContractError(
+            f"{owner}: {where} a {first}, got a {name}; nothing was written. Convert the batch, or use a new buffer"
+        )
+
     @staticmethod
     def _raise_column(key: NestedKey, column: Column, cell: Any, owner: str) -> None:
         name = key_str(key) if key else "the tensor"
@@ -305,12 +349,14 @@ class Layout:
         raise SpecError(what + remedy)
 
 
-def _node(td: TensorDictBase, dims: int, prefix: tuple[str, ...], found: dict[NestedKey, Column]) -> Node:
+def _node(node: Any, dims: int, prefix: tuple[str, ...], found: dict[NestedKey, Column]) -> Node:
+    kind, content = (None, node) if isinstance(node, TensorDictBase) else opened(node, prefix)
+    has_batch = kind is None or is_tensorclass(node)
     columns: list[tuple[str, NestedKey]] = []
     children: list[tuple[str, Node]] = []
-    tail = torch.Size(td.batch_size[dims:])
+    tail = torch.Size(node.batch_size[dims:] if has_batch else ())
     value: Any  # an entry may be any collection, not only the kinds that tensordict's types name
-    for name, value in td.items():
+    for name, value in content.items():
         key = (*prefix, name) if prefix else name
         if isinstance(value, Tensor):
             found[key] = Column(value.shape[dims:], value.dtype)
@@ -320,8 +366,15 @@ def _node(td: TensorDictBase, dims: int, prefix: tuple[str, ...], found: dict[Ne
             columns.append((name, key))
         else:
             children.append((name, _node(value, dims, (*prefix, name), found)))
-    names: tuple[str | None, ...] = tuple(td.names)[dims:]
-    return Node(tail, names if any(names) else None, tuple(columns), tuple(children))
+    names: tuple[str | None, ...] = tuple(node.names)[dims:] if has_batch else ()
+    return Node(tail, names if any(names) else None, tuple(columns), tuple(children), kind)
+
+
+def _kinds(node: Node, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Kind]]:
+    if node.kind is not None:
+        yield prefix, node.kind
+    for name, child in node.children:
+        yield from _kinds(child, (*prefix, name))
 
 
 def _non_tensor(value: Any, depth: int) -> Any:
@@ -332,7 +385,9 @@ def _non_tensor(value: Any, depth: int) -> Any:
 
 
 def _node_state(node: Node) -> dict[str, Any]:
+    kind = {} if node.kind is None else {"kind": node.kind.state()}
     return {
+        **kind,
         "tail": list(node.tail),
         "names": None if node.names is None else list(node.names),
         "columns": [[name, key] for name, key in node.columns],
@@ -346,6 +401,7 @@ def _node_from_state(state: Mapping[str, Any]) -> Node:
         names=None if state["names"] is None else tuple(state["names"]),
         columns=tuple((name, key_of(key)) for name, key in state["columns"]),
         children=tuple((name, _node_from_state(child)) for name, child in state["children"]),
+        kind=Kind.from_state(state.get("kind")),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Self, cast
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeError
 from rl.core.interfaces import Sampler, Storage, Writer
@@ -20,6 +21,7 @@ from rl.core.profiling import profiled, profiling_enabled
 from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, check_parts, row_index, whole
+from rl.replay._kinds import class_in
 from rl.replay._sharing import SharedLock
 from rl.replay._state import Apply, Fields, prepare_load
 from rl.replay._untraced import untraced
@@ -635,7 +637,7 @@ class ReplayBuffer:
             data = self._postprocess(self._annotate(data, known), info)
         data = self._transforms.read(data)
         if self._pin_memory:
-            data = data.pin_memory()
+            data = tree_map(lambda part: part.pin_memory(), data, is_leaf=lambda part: hasattr(part, "pin_memory"))
         return data, info
 
     def _annotate(self, data: Any, info: dict[Any, Any]) -> Any:  # noqa: ARG002  buffers of TensorDicts use it
@@ -643,6 +645,12 @@ class ReplayBuffer:
 
     def _state(self, storage: dict[str, Any]) -> dict[str, Any]:
         owner = type(self).__name__
+        for (data, _), _ in self._flight.results():
+            if not isinstance(data, (TensorDictBase, Tensor)) and (name := class_in(data)) is not None:
+                raise CheckpointError(
+                    f"{owner}: a prefetched batch is of the class {name}, which a state cannot restore; save after a"
+                    " pass, or without prefetch="
+                )
         in_flight = [
             {"data": pack(data, f"{owner}: a prefetched batch"), "info": pack(info, f"{owner}: its info"), "last": last}
             for (data, info), last in self._flight.results()

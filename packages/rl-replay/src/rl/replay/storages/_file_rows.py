@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError
+from rl.core.errors import CheckpointError, ContractError
 from rl.core.keys import NestedKey
 from rl.replay._arguments import Index
 from rl.replay._layout import Column, Layout
@@ -53,7 +52,7 @@ class FileRows(TensorRows):
         if cleanup:
             weakref.finalize(self, _remove, self._store.files, folder if remove_folder else None, os.getpid())
 
-    def set(self, index: Index, data: TensorDictBase | Tensor) -> None:
+    def set(self, index: Index, data: Any) -> None:
         """Write the rows of `data` under `index`; see `TensorRows.set`.
 
         Raises:
@@ -188,6 +187,11 @@ class FileRows(TensorRows):
                 f"{type(self).__name__}: {[key for key, _ in self._lists]} are no tensors and cannot be shared between"
                 " processes; leave them out"
             )
+        if self._layout is not None and self._layout.classes:
+            raise ContractError(
+                f"{type(self).__name__}: rows of the class {self._layout.classes} cannot be shared between processes;"
+                " use dicts, tuples or TensorDicts"
+            )
 
     def _publish(self) -> None:
         counters = self._store.counters
@@ -195,6 +199,12 @@ class FileRows(TensorRows):
 
     def _reopen(self) -> None:
         layout, cells = self._store.open(self.max_size, self.ndim)
+        if layout.classes:
+            raise CheckpointError(
+                f"{type(self).__name__}: the rows in {self.scratch_dir} are of the class {layout.classes}, which"
+                " files only name. Load a checkpoint of the buffer into a storage in another folder that has one such"
+                " row"
+            )
         self._adopt(layout, dict(cells))
         counters = self._store.counters
         self._len, self._revision, self._layouts = counters[_LENGTH], counters[_REVISION], counters[_LAYOUTS]
@@ -213,7 +223,7 @@ class FileRows(TensorRows):
             self._store.record(layout, self.max_size, self.ndim)
         except BaseException:
             self._store.discard([path for path in self._store.columns() if path not in before])
-            if self._shared and self._lists:
+            if self._shared and self._layout is layout:  # of rows that cannot be shared
                 super()._forget()
             raise
         self._layouts = self._store.counters[_LAYOUTS]

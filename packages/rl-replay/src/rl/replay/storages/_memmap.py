@@ -29,13 +29,16 @@ class LazyMemmapStorage(FileRows):
         existsok: open the rows that an earlier storage of the same arguments left in `scratch_dir`, if there are any.
             Otherwise files of another storage are refused.
 
+    A batch is as in `LazyTensorStorage`. Rows of named tuples, tensorclasses and registered classes cannot be opened
+    again.
+
     The order of rows in a full ring is the writer's state: `ReplayBuffer.dumps` into `scratch_dir` keeps it, without a
     copy of the rows. A row that was being overwritten when a process was killed is replaced by a copy of another row,
     with a warning.
 
     Raises:
         BackendError: if `device` is not the CPU.
-        CheckpointError: with `existsok`, if the files are damaged or of a storage with other arguments.
+        CheckpointError: with `existsok`, if the files are damaged, of a storage with other arguments or of a class.
 
     Example:
         >>> from tensordict import TensorDict

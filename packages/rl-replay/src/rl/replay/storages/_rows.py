@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn, TypeGuard
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
 from rl.core.state import pack, reading, unpack
 from rl.replay._arguments import Index, row_numbers, whole
+from rl.replay._kinds import Kinds, batch_shape, stacked
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._state import Apply, Fields, load_cells
 from rl.replay.storages._dtypes import check_writable
@@ -31,6 +33,9 @@ class TensorRows:
         device: device of the tensors; batches are moved there.
         ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
             steps; with 2 it makes ``B * T`` elements, numbered row by row.
+
+    A batch is a TensorDict, a tensor, a tensorclass, or a PyTree (dict, tuple, named tuple, registered class) of
+    tensors ``[n, ...]``; rows come back as what the first batch was. A list is a list of rows, which are stacked.
     """
 
     def __init__(self, max_size: int, *, device: torch.device | str | None = "cpu", ndim: int = 1) -> None:
@@ -74,17 +79,15 @@ class TensorRows:
         """Number of writes and removals; a slice sampler detects changes of its rows by it."""
         return self._revision
 
-    def count(self, data: TensorDictBase | Tensor) -> int:
+    def count(self, data: Any) -> int:
         """Number of rows in `data`; with ``ndim > 1`` of elements.
 
         Raises:
-            ContractError: if `data` is neither TensorDict nor tensor.
+            ContractError: if `data` holds something else than tensors.
             ShapeError: if it has fewer than `ndim` batch dimensions.
         """
-        self._check_type(data)
-        if self.ndim == 1 and data.shape:
-            return data.shape[0]
-        return torch.Size(leading(data.shape, self.ndim)).numel()
+        shape = self._shape(self._batch(data))
+        return shape[0] if self.ndim == 1 and shape else torch.Size(leading(shape, self.ndim)).numel()
 
     def __getitem__(self, index: Index) -> Any:
         """The same as `get`."""
@@ -163,20 +166,21 @@ class TensorRows:
             cells.update(self._next.read(index.reshape(-1), self._len))
         return self._build(layout, cells, index.shape)
 
-    def set(self, index: Index, data: TensorDictBase | Tensor) -> None:
+    def set(self, index: Index, data: Any) -> None:
         """Write the rows of `data` under `index`. Everything is checked before anything is written.
 
         Rows may be appended only without leaving a gap.
 
         Raises:
-            ContractError: if a key is missing or new.
+            ContractError: if a key is missing or new, or the batch is of another structure than the first.
             SpecError: if a dtype differs from the first batch, or an entry is sparse, on the meta device, or of a dtype
                 that torch cannot write.
             ShapeError: if a shape differs, or there are not as many rows as indices.
             IndexError: if an index is negative, beyond the capacity or would leave a gap.
         """
         if isinstance(index, int):
-            self.set(torch.tensor([index], device="cpu"), data.unsqueeze(0))
+            row = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
+            self.set(torch.tensor([index], device="cpu"), row)
             return
         if self._is_run(index):
             self._set_run(index, data)
@@ -222,7 +226,7 @@ class TensorRows:
         start, stop, _ = index.indices(self.max_size)
         return (start, stop) == (index.start, index.stop) and start <= self._len
 
-    def _set_run(self, rows: slice, data: TensorDictBase | Tensor) -> None:
+    def _set_run(self, rows: slice, data: Any) -> None:
         """Write adjacent rows, which leave no gap; long rows are copied much faster than by index."""
         cells, count, _ = self._checked(data)
         if rows.stop - rows.start != count:
@@ -292,6 +296,7 @@ class TensorRows:
                     fields.fail(f"it has {length} rows and no layout")
                 return 0, self._load_nothing
             layout = Layout.from_state(fields["layout"])
+            self._check_known(layout)
             pairs = [[key, part if isinstance(part, Tensor) else unpack(part, owner)] for key, part in pairs]
             once = repeated(layout.columns) if self.compact else {}
             stored = {key: column for key, column in layout.columns.items() if key not in once.values()}
@@ -372,31 +377,50 @@ class TensorRows:
             if found is not None:
                 return found, count, layout
         owner = type(self).__name__
-        self._check_type(data)
-        cells = flatten(data, self.ndim)
+        data = self._batch(data)
+        shape, kinds = self._shape(data), Kinds()
+        cells = flatten(data, self.ndim, kinds)
         if layout is None:
             _check_nested(owner, cells)
             layout = Layout.of(data, self.ndim)
-            self._check_first(layout, data)
-        count = layout.check(cells, owner)
+            self._check_first(layout, shape)
+        count = layout.check(cells, owner, kinds)
         for key, cell in cells.items():
             if isinstance(cell, Tensor) and (cell.layout is not torch.strided or (cell.is_meta and not self._is_meta)):
                 _raise_without_values(owner, key, cell)
         if count == 0:
-            raise ShapeError(f"{owner}: a batch without rows, batch size {list(data.shape)}")
+            raise ShapeError(f"{owner}: a batch without rows, batch size {list(shape)}")
         if not self._writable:
             check_writable(owner, layout.columns, self.device)
             self._writable = True
         return cells, count, layout
 
-    def _check_type(self, data: Any) -> None:
-        if not isinstance(data, (TensorDictBase, Tensor)):
-            raise ContractError(
-                f"{type(self).__name__} stores TensorDicts and tensors, got {type(data).__name__}; use ListStorage "
-                "for other objects"
+    def _batch(self, data: Any) -> Any:
+        """`data`; a list of rows as a batch."""
+        if not isinstance(data, list):
+            return data
+        with naming(self):
+            return stacked(data)
+
+    def _shape(self, data: Any) -> torch.Size:
+        if isinstance(data, (TensorDictBase, Tensor)):
+            return data.shape
+        with naming(self):
+            return batch_shape(data, self.ndim)
+
+    def _check_known(self, layout: Layout) -> None:
+        """Check that the classes of a layout that is read are known.
+
+        Raises:
+            CheckpointError: if there are any, and the rows that are stored are not of the same layout.
+        """
+        if layout.classes and (self._layout is None or self._layout.state() != layout.state()):
+            raise CheckpointError(
+                f"{type(self).__name__}: these rows are of the class {layout.classes}, which a state only names."
+                " Write one such row into the buffer, with the same shapes and dtypes, and then load it"
             )
 
-    def _check_first(self, layout: Layout, data: TensorDictBase | Tensor) -> None:
+    def _check_first(self, layout: Layout, shape: torch.Size) -> None:
         owner = type(self).__name__
         if not layout.columns:
             raise ContractError(f"{owner}: the first batch has no entries; a row needs at least one key")
@@ -405,7 +429,7 @@ class TensorRows:
                 f"{owner}: compact=True stores entries once that rows have at the root and under 'next', and the first"
                 f" batch has none (it has: {layout}); leave compact out"
             )
-        row = torch.Size(data.shape[1 : self.ndim]).numel()
+        row = torch.Size(shape[1 : self.ndim]).numel()
         if row and self.max_size % row:
             raise ShapeError(
                 f"{owner} of max_size={self.max_size} elements cannot hold whole rows of {row}: choose "
@@ -463,6 +487,15 @@ class TensorRows:
         if not 0 <= row < self._len:
             raise IndexError(f"{type(self).__name__}: index {index} is outside [0, {self._len})")
         return row
+
+
+@contextmanager
+def naming(owner: object) -> Generator[None]:
+    """Name the storage that refuses a batch."""
+    try:
+        yield
+    except (ContractError, ShapeError) as error:
+        raise type(error)(f"{type(owner).__name__}: {error}") from None
 
 
 def grown(owner: str, index: Tensor, length: int, max_size: int) -> int:

@@ -11,10 +11,11 @@ from torch import Tensor
 from rl.core.errors import BackendError, ContractError
 from rl.core.keys import NestedKey
 from rl.replay import _foreign
-from rl.replay._layout import Column, Layout, flatten
+from rl.replay._kinds import batch_shape
+from rl.replay._layout import Cells, Column, Layout, flatten
 from rl.replay.storages._file_rows import FileRows
 from rl.replay.storages._packed import Interleaved
-from rl.replay.storages._rows import TensorRows
+from rl.replay.storages._rows import TensorRows, naming
 from rl.replay.storages._shared import SharedTensorStorage
 from rl.replay.storages._successors import repeated
 
@@ -35,7 +36,11 @@ class LazyTensorStorage(TensorRows):
             those under ``next`` are read from the row of the next step, or from a copy where that step is not stored or
             differs. Samples are the same, bit by bit. Worth it for images.
 
-    The first batch fixes keys, shapes and dtypes; a batch that differs is refused before anything is written.
+    A batch is a TensorDict, a tensor, a tensorclass, or a PyTree (dict, tuple, named tuple, registered class) of
+    tensors ``[n, ...]``; samples are what the first batch was. A list is a list of rows, which are stacked.
+
+    The first batch fixes structure, keys, shapes and dtypes; a batch that differs is refused before anything is
+    written.
 
     Example:
         >>> from tensordict import TensorDict
@@ -124,7 +129,8 @@ class TensorStorage(TensorRows):
     """Rows in existing tensors, such as a dataset; the tensors are not copied.
 
     Args:
-        data: a TensorDict or a tensor, ``[max_size, ...]``; every row counts as written.
+        data: a TensorDict, a tensor, a tensorclass or a PyTree of tensors, ``[max_size, ...]``; every row counts as
+            written.
         ndim: how many leading dimensions count rows; see `LazyTensorStorage`.
 
     Example:
@@ -133,15 +139,23 @@ class TensorStorage(TensorRows):
         tensor([7, 2])
     """
 
-    def __init__(self, data: TensorDictBase | Tensor, *, ndim: int = 1) -> None:
-        if not isinstance(data, (TensorDictBase, Tensor)):
-            raise ContractError(f"TensorStorage takes a TensorDict or a tensor, got {type(data).__name__}")
+    def __init__(self, data: Any, *, ndim: int = 1) -> None:
+        with naming(self):
+            shape = batch_shape(data, ndim)
         cells = flatten(data, ndim)
         layout = Layout.of(data, ndim)
-        count = torch.Size(data.shape[:ndim]).numel()
-        super().__init__(count, device=data.device, ndim=ndim)
-        self._check_first(layout, data)
+        count = torch.Size(shape[:ndim]).numel()
+        super().__init__(count, device=_device(data, cells), ndim=ndim)
+        self._check_first(layout, shape)
         self._adopt(layout, cells)
         self._len = count
-        self.lead: Final = torch.Size(data.shape[:ndim])
+        self.lead: Final = torch.Size(shape[:ndim])
         """The dimensions that count rows."""
+
+
+def _device(data: Any, cells: Cells) -> torch.device | None:
+    """The device of a batch; None if its tensors are on several."""
+    if isinstance(data, (TensorDictBase, Tensor)):
+        return data.device
+    devices = {cell.device for cell in cells.values() if isinstance(cell, Tensor)}
+    return devices.pop() if len(devices) == 1 else None

@@ -1,0 +1,199 @@
+"""Rows that are not TensorDicts: tensorclasses, and dicts, tuples and other PyTrees of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, is_non_tensor, is_tensorclass
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from rl.core.errors import ContractError, ShapeError
+
+__all__ = ["Kind", "Kinds", "batch_shape", "class_in", "opened", "stacked"]
+
+_PLAIN: dict[str, type] = {"dict": dict, "list": list, "tuple": tuple}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a node of a row is, and how it is made of its children.
+
+    Args:
+        name: ``dict``, ``list``, ``tuple``, or module and name of a class.
+        cls: its type; None if it is a class that is known by its name alone.
+        keys: of a dict; their order does not matter.
+        spec: of torch, of another PyTree.
+    """
+
+    name: str
+    cls: type | None
+    keys: tuple[str | int, ...] | None = field(default=None, compare=False)
+    spec: Any = None
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether it is a tensorclass, which has batch dimensions as a TensorDict."""
+        return self.cls is not None and is_tensorclass(self.cls)
+
+    @property
+    def short(self) -> str:
+        """The name without its module."""
+        return self.name.rpartition(":")[2]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the name tells all."""
+        return self.name in _PLAIN
+
+    def close(self, content: Mapping[str, Any]) -> Any:
+        """The node whose children are `content`, by their names.
+
+        Raises:
+            ContractError: if only the name of the class is known.
+        """
+        if self.cls is None:
+            raise ContractError(f"rows are of the class {self.name}, of which only the name is known")
+        if self.keys is not None:
+            return {key: content[str(key)] for key in self.keys}
+        children = [content[str(place)] for place in range(len(content))]
+        return pytree.tree_unflatten(children, self.spec) if self.spec is not None else self.cls(children)
+
+    def close_tensordict(self, td: TensorDictBase) -> Any:
+        """The tensorclass whose fields are the entries of `td`."""
+        make: Any = self.cls
+        return make.from_tensordict(td)
+
+    def state(self) -> list[Any]:
+        """Name and keys, as plain data."""
+        return [self.name, None if self.keys is None else list(self.keys)]
+
+    @classmethod
+    def from_state(cls, state: Any) -> Kind | None:
+        """The kind that `state` was made from; None for that of a TensorDict."""
+        if state is None:
+            return None
+        name, keys = state
+        if (keys is not None) != (name == "dict"):
+            raise ValueError(f"a node {name} with the keys {keys}")
+        return cls(str(name), _PLAIN.get(name), None if keys is None else tuple(keys))
+
+
+Kinds = dict[tuple[str, ...], Kind]
+"""The nodes of a row that are no TensorDicts, by their place."""
+
+
+def opened(value: Any, place: tuple[str, ...]) -> tuple[Kind, dict[str, Any]]:
+    """The kind of a node that is no TensorDict, and its children by name.
+
+    Raises:
+        ContractError: if it is no node, or has children that are no tensors or keys that are neither str nor int.
+    """
+    cls: type = type(value)
+    name = f"{cls.__module__}:{cls.__qualname__}"
+    if is_tensorclass(value):
+        return Kind(name, cls), dict(value.items())
+    if cls is dict:
+        content = {str(key): child for key, child in value.items()}
+        if len(content) < len(value) or not all(type(key) in (str, int) for key in value):
+            raise ContractError(
+                f"a dict{_at(place)} has the keys {list(value)}; keys of stored rows are different strings and integers"
+            )
+        return Kind("dict", dict, tuple(value)), content
+    if cls in (list, tuple):
+        children, kind = value, Kind(cls.__name__, cls)
+    else:
+        children, spec = pytree.tree_flatten(value, is_leaf=lambda node: node is not value)
+        if isinstance(value, TensorDictBase) or is_non_tensor(value) or spec.is_leaf():
+            raise ContractError(
+                f"expected tensors{_at(place)}, got {cls.__name__}: a tensor storage takes tensors, TensorDicts,"
+                " tensorclasses, and dicts, tuples and other PyTrees of these; use ListStorage for other objects"
+            )
+        kind = Kind(name, cls, spec=spec)
+    return kind, {str(number): child for number, child in enumerate(children)}
+
+
+def batch_shape(data: Any, dims: int) -> torch.Size:
+    """The batch dimensions of `data`; of a PyTree the first `dims` of its tensors.
+
+    Raises:
+        ContractError: if `data` holds something else than tensors.
+        ShapeError: if tensors of a PyTree differ in these dimensions, have fewer, or are nested tensors.
+    """
+    if isinstance(data, (TensorDictBase, Tensor)) or is_tensorclass(data):
+        return data.shape
+    if isinstance(data, list):
+        raise ContractError("a list is a list of rows; make a batch of it with torch.stack, or use a tuple")
+    shapes: dict[str, torch.Size] = {}
+    _shapes(data, dims, (), shapes)
+    if not shapes:
+        raise ContractError(f"this {type(data).__name__} has no tensors; a row needs at least one")
+    (first, shape), *others = shapes.items()
+    for place, other in others:
+        if other != shape:
+            raise ShapeError(
+                f"all tensors of a batch need the same {dims} leading dimension(s), the number of rows; got"
+                f" {list(shape)} at {first} and {list(other)} at {place}. Nothing was written"
+            )
+    return shape
+
+
+def _shapes(value: Any, dims: int, place: tuple[str, ...], out: dict[str, torch.Size]) -> None:
+    if isinstance(value, Tensor) and value.is_nested:
+        raise ShapeError(f"a nested tensor{_at(place)}, whose rows differ in shape; pad them to one shape")
+    if isinstance(value, (Tensor, TensorDictBase)) or (is_tensorclass(value) and not is_non_tensor(value)):
+        if value.ndim < dims:
+            raise ShapeError(
+                f"expected at least {dims} leading dimension(s){_at(place)}, got the shape {list(value.shape)}; `add`"
+                " takes a single row, `extend` a batch of rows"
+            )
+        out[".".join(place)] = value.shape[:dims]
+        return
+    for name, child in opened(value, place)[1].items():
+        _shapes(child, dims, (*place, name), out)
+
+
+def stacked(rows: Sequence[Any]) -> Any:
+    """The batch of rows.
+
+    Raises:
+        ContractError: if a row is a list, or holds something else than tensors.
+        ShapeError: if there are none, or they differ.
+    """
+    if not rows:
+        raise ShapeError("a batch without rows, an empty list")
+    if isinstance(rows[0], list):
+        raise ContractError("a row is a list, and a list is a batch of rows; use a tuple")
+    leaves, specs = zip(*(pytree.tree_flatten(row, is_leaf=_is_leaf) for row in rows), strict=True)
+    for row, spec, parts in zip(rows, specs, leaves, strict=True):
+        if spec != specs[0]:
+            raise ShapeError(f"rows of a list differ: {type(rows[0]).__name__} and {type(row).__name__}; {spec}")
+        for part in parts:
+            if not _is_leaf(part):
+                opened(part, ())  # raises
+    try:
+        return pytree.tree_unflatten([torch.stack(parts) for parts in zip(*leaves, strict=True)], specs[0])
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0][:200]
+        raise ShapeError(f"the {len(rows)} rows of a list differ and cannot be stacked ({reason})") from error
+
+
+def class_in(data: Any) -> str | None:
+    """The first class in a batch that is neither dict, list nor tuple; None if there is none."""
+    if isinstance(data, (Tensor, TensorDictBase)) or is_non_tensor(data):
+        return None
+    if type(data) in _PLAIN.values():
+        children = data.values() if isinstance(data, dict) else data
+        return next((name for child in children if (name := class_in(child)) is not None), None)
+    return type(data).__qualname__ if is_tensorclass(data) or not pytree.tree_structure(data).is_leaf() else None
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, (Tensor, TensorDictBase)) or is_tensorclass(value)
+
+
+def _at(place: tuple[str, ...]) -> str:
+    return f" at {'.'.join(place)}" if place else ""
