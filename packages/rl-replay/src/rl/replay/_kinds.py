@@ -24,20 +24,20 @@ class Kind:
 
     Args:
         name: ``dict``, ``list``, ``tuple``, or module and name of a class.
-        cls: its type; None if it is a class that is known by its name alone.
+        node: its type; None if it is a class that is known by its name alone.
         keys: of a dict; their order does not matter.
         spec: of torch, of another PyTree.
     """
 
     name: str
-    cls: type | None
+    node: type | None
     keys: tuple[str | int, ...] | None = field(default=None, compare=False)
     spec: Any = None
 
     @property
     def has_batch(self) -> bool:
         """Whether it is a tensorclass, which has batch dimensions as a TensorDict."""
-        return self.cls is not None and is_tensorclass(self.cls)
+        return self.node is not None and is_tensorclass(self.node)
 
     @property
     def short(self) -> str:
@@ -55,16 +55,16 @@ class Kind:
         Raises:
             ContractError: if only the name of the class is known.
         """
-        if self.cls is None:
+        if self.node is None:
             raise ContractError(f"rows are of the class {self.name}, of which only the name is known")
         if self.keys is not None:
             return {key: content[str(key)] for key in self.keys}
         children = [content[str(place)] for place in range(len(content))]
-        return pytree.tree_unflatten(children, self.spec) if self.spec is not None else self.cls(children)
+        return pytree.tree_unflatten(children, self.spec) if self.spec is not None else self.node(children)
 
     def close_tensordict(self, td: TensorDictBase) -> Any:
         """The tensorclass whose fields are the entries of `td`."""
-        make: Any = self.cls
+        make: Any = self.node
         return make.from_tensordict(td)
 
     def state(self) -> list[Any]:
@@ -92,27 +92,27 @@ def opened(value: Any, place: tuple[str, ...]) -> tuple[Kind, dict[str, Any]]:
     Raises:
         ContractError: if it is no node, or has children that are no tensors or keys that are neither str nor int.
     """
-    cls: type = type(value)
-    name = f"{cls.__module__}:{cls.__qualname__}"
+    own: type = type(value)
+    name = f"{own.__module__}:{own.__qualname__}"
     if is_tensorclass(value):
-        return Kind(name, cls), dict(value.items())
-    if cls is dict:
+        return Kind(name, own), dict(value.items())
+    if own is dict:
         content = {str(key): child for key, child in value.items()}
         if len(content) < len(value) or not all(type(key) in (str, int) for key in value):
             raise ContractError(
                 f"a dict{_at(place)} has the keys {list(value)}; keys of stored rows are different strings and integers"
             )
         return Kind("dict", dict, tuple(value)), content
-    if cls in (list, tuple):
-        children, kind = value, Kind(cls.__name__, cls)
+    if own in (list, tuple):
+        children, kind = value, Kind(own.__name__, own)
     else:
         children, spec = pytree.tree_flatten(value, is_leaf=lambda node: node is not value)
         if isinstance(value, TensorDictBase) or is_non_tensor(value) or spec.is_leaf():
             raise ContractError(
-                f"expected tensors{_at(place)}, got {cls.__name__}: a tensor storage takes tensors, TensorDicts,"
+                f"expected tensors{_at(place)}, got {own.__name__}: a tensor storage takes tensors, TensorDicts,"
                 " tensorclasses, and dicts, tuples and other PyTrees of these; use ListStorage for other objects"
             )
-        kind = Kind(name, cls, spec=spec)
+        kind = Kind(name, own, spec=spec)
     return kind, {str(number): child for number, child in enumerate(children)}
 
 
