@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ROWS = (
     ("storage", "list", "ListStorage", "Rows of any type in a Python list."),
     ("storage", "lazy-stack", "LazyStackStorage", "Rows that differ, in a list; batches are lazy stacks."),
+    ("storage", "compressed-list", "CompressedListStorage", "Rows of equal shape, each compressed, in a list."),
     ("storage", "tensor", "TensorStorage", "Rows in tensors that exist already, such as a dataset."),
     ("storage", "lazy-tensor", "LazyTensorStorage", "Rows in memory that the first batch allocates."),
     ("storage", "lazy-memmap", "LazyMemmapStorage", "Rows in memory-mapped files."),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rl.replay.samplers._staleness_aware import StalenessAwareSampler
     from rl.replay.samplers._without_replacement import SamplerWithoutReplacement
     from rl.replay.schedules._linear import LinearScheduler
+    from rl.replay.storages._compressed_list import CompressedListStorage
     from rl.replay.storages._ensemble import StorageEnsemble
     from rl.replay.storages._lazy_stack import LazyStackStorage
     from rl.replay.storages._list import ListStorage
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BurnInTransform",
+    "CompressedListStorage",
     "ConditionalUpdateResult",
     "ConsumingSampler",
     "HERReplayBuffer",
@@ -131,5 +133,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.buffers._ensemble": ["ReplayBufferEnsemble"],
         "rl.replay.datasets._offline_to_online": ["OfflineToOnlineReplayBuffer", "prefill_replay_buffer"],
         "rl.replay.storages._lazy_stack": ["LazyStackStorage"],
+        "rl.replay.storages._compressed_list": ["CompressedListStorage"],
     },
 )

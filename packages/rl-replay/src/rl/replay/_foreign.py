@@ -6,6 +6,7 @@ from rl.core.arguments import Needless, foreign_arguments
 
 __all__ = [
     "buffer",
+    "compressed_list_storage",
     "fixed_writer",
     "lazy_tensor_storage",
     "list_storage",
@@ -62,6 +63,9 @@ memmap_storage = foreign_arguments(
 )
 list_storage = foreign_arguments(
     needless={"compilable": _COMPILABLE, "device": ("needless: rows stay on the device they come on", None)}
+)
+compressed_list_storage = foreign_arguments(
+    needless={"compilable": _COMPILABLE, "device": ("needless: rows are on the CPU", "cpu", None)}
 )
 tensor_storage = foreign_arguments(
     needless={

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from rl.replay.storages._compressed_list import CompressedListStorage
     from rl.replay.storages._ensemble import StorageEnsemble
     from rl.replay.storages._lazy_stack import LazyStackStorage
     from rl.replay.storages._list import ListStorage
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rl.replay.storages._tensor import LazyTensorStorage, TensorStorage
 
 __all__ = [
+    "CompressedListStorage",
     "LazyMemmapStorage",
     "LazyStackStorage",
     "LazyTensorStorage",
@@ -28,5 +30,6 @@ __getattr__, __dir__ = lazy_exports(
         "rl.replay.storages._tensor": ["LazyTensorStorage", "TensorStorage"],
         "rl.replay.storages._ensemble": ["StorageEnsemble"],
         "rl.replay.storages._lazy_stack": ["LazyStackStorage"],
+        "rl.replay.storages._compressed_list": ["CompressedListStorage"],
     },
 )

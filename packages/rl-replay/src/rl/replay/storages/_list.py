@@ -43,7 +43,7 @@ class ListStorage:
     def __init__(self, max_size: int = 1000, *, ragged: bool = False) -> None:
         size = whole(max_size)
         if size is None:
-            raise ShapeError(f"ListStorage: max_size must be an integer of at least 1, got {max_size!r}")
+            raise ShapeError(f"{type(self).__name__}: max_size must be an integer of at least 1, got {max_size!r}")
         self.max_size: Final = size
         self.ragged: Final = ragged
         self._layout: Layout | None = None
@@ -60,7 +60,7 @@ class ListStorage:
 
     def __repr__(self) -> str:
         kind = type(self._rows[0]).__name__ if self._rows else "nothing yet"
-        return f"ListStorage({len(self)} of {self.max_size} rows of {self._layout or kind})"
+        return f"{type(self).__name__}({len(self)} of {self.max_size} rows of {self._layout or kind})"
 
     def count(self, data: Any) -> int:
         """Number of rows in `data`.
@@ -199,15 +199,14 @@ class ListStorage:
             layout = self._check_row(row, layout)
         return rows, layout
 
-    @staticmethod
-    def _check_type(data: Any) -> None:
+    def _check_type(self, data: Any) -> None:
         if not isinstance(data, (TensorDictBase, Tensor, list, tuple)):
             raise ContractError(
-                f"ListStorage takes a batch of rows (list, TensorDict or tensor), got {type(data).__name__}; "
+                f"{type(self).__name__} takes a batch of rows (list, TensorDict or tensor), got {type(data).__name__}; "
                 "`add` takes a single row"
             )
         if isinstance(data, (TensorDictBase, Tensor)) and not data.shape:
-            raise ShapeError("ListStorage: a batch needs a leading dimension; `add` takes a single row")
+            raise ShapeError(f"{type(self).__name__}: a batch needs a leading dimension; `add` takes a single row")
 
     def _check_row(self, row: Any, layout: Layout | None) -> Layout | None:
         if not isinstance(row, (TensorDictBase, Tensor)):
