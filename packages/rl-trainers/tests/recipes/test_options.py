@@ -35,9 +35,9 @@ CROSSQ = CrossQConfig(**QUICK, env="pendulum", total_frames=192, frames_per_batc
 def stored(config, monkeypatch, tmp_path):
     """The replay buffer after a run, and the batches that were collected."""
     seen, batches = {}, []
-    make, learner = q_learning._transitions, q_learning._Learner
+    make, learner = q_learning.transitions_buffer, q_learning._Learner
     remember = learner.remember
-    monkeypatch.setattr(q_learning, "_transitions", lambda *args: seen.setdefault("buffer", make(*args)))
+    monkeypatch.setattr(q_learning, "transitions_buffer", lambda *args: seen.setdefault("buffer", make(*args)))
     monkeypatch.setattr(learner, "remember", lambda self, batch: (batches.append(batch), remember(self, batch)))
     train_dqn(config, out=tmp_path / str(config.n_step), display="none")
     return seen["buffer"][:], torch.cat(batches, 1)
