@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -220,6 +221,34 @@ class Layout:
                 self._raise_column(key, column, cell, owner)
         return len(next(iter(cells.values()))) if cells else 0
 
+    def fit(self, cells: Cells, kinds: Kinds, count: int, *, missing: bool, extra: bool) -> None:
+        """Bring the entries of a batch of `count` rows to this layout, in place; `check` refuses what does not fit.
+
+        Args:
+            cells: entries of the batch.
+            kinds: its nodes that are no TensorDicts.
+            count: number of rows.
+            missing: add what the batch lacks: NaN for floating-point and complex numbers, 0 or False for others, None
+                for non-tensor data.
+            extra: remove what the layout lacks.
+        """
+        lacks, more = self.columns.keys() - cells.keys(), cells.keys() - self.columns.keys()
+        if len(lacks) == len(self.columns) or any(_overlap(one, two) for one in lacks for two in more):
+            return  # other data, or a tensor where the layout has a node
+        device = next((cell.device for cell in cells.values() if isinstance(cell, Tensor)), None)
+        if missing:
+            for place, kind in self.kinds.items():
+                if not _under(place, cells):
+                    kinds[place] = kind
+        if extra:
+            for key in more:
+                del cells[key]
+            for place in [place for place in kinds if not _under(place, self.columns)]:
+                del kinds[place]
+        if missing:
+            for key in lacks:
+                cells[key] = _filler(self.columns[key], count, device)
+
     def match(self, data: TensorDictBase, count: int) -> Cells | None:
         """Columns of a batch of `count` rows, if they are ordinary tensors on the CPU that agree with the layout.
 
@@ -320,7 +349,8 @@ class Layout:
         raise ContractError(
             f"{owner}: the batch {' and '.join(parts)}{hint}; expected the keys "
             f"{', '.join(map(key_str, expected))}; nothing was written. "
-            "Bring the batch to these keys with `select`, `exclude` or `set`, or use a new buffer"
+            "Bring the batch to these keys with `select`, `exclude` or `set`, or give the storage allow_missing=True or"
+            " allow_extra=True"
         )
 
     def _raise_kind(self, place: tuple[str, ...], kinds: Kinds, owner: str) -> NoReturn:
@@ -368,6 +398,28 @@ def _node(node: Any, dims: int, prefix: tuple[str, ...], found: dict[NestedKey, 
             children.append((name, _node(value, dims, (*prefix, name), found)))
     names: tuple[str | None, ...] = tuple(node.names)[dims:] if has_batch else ()
     return Node(tail, names if any(names) else None, tuple(columns), tuple(children), kind)
+
+
+def _under(place: tuple[str, ...], keys: Iterable[NestedKey]) -> bool:
+    """Whether a key is at this place or below."""
+    return any(as_tuple(key)[: len(place)] == place for key in keys)
+
+
+def _overlap(one: NestedKey, two: NestedKey) -> bool:
+    """Whether one key begins with the other."""
+    return all(a == b for a, b in zip(as_tuple(one), as_tuple(two), strict=False))
+
+
+def _filler(column: Column, count: int, device: torch.device | None) -> Any:
+    """Values of an entry that a batch of `count` rows lacks."""
+    shape, dtype = (count, *column.shape), column.dtype
+    if dtype is None:
+        values: Any = None
+        for size in reversed(shape):
+            values = [values] * size
+        return values
+    value = math.nan if dtype.is_floating_point or dtype.is_complex else 0
+    return torch.full(shape, value, dtype=dtype, device=device)
 
 
 def _kinds(node: Node, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Kind]]:

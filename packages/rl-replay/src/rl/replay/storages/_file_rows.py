@@ -36,12 +36,23 @@ class FileRows(TensorRows):
         cleanup: remove the files with the storage.
         remove_folder: remove the folder, too, if it is empty then.
         existsok: open the rows that are in the folder.
+        allow_missing: see `TensorRows`.
+        allow_extra: see `TensorRows`.
     """
 
     def __init__(
-        self, max_size: int, folder: Path, *, ndim: int, cleanup: bool, remove_folder: bool, existsok: bool = False
+        self,
+        max_size: int,
+        folder: Path,
+        *,
+        ndim: int,
+        cleanup: bool,
+        remove_folder: bool,
+        existsok: bool = False,
+        allow_missing: bool = False,
+        allow_extra: bool = False,
     ) -> None:
-        super().__init__(max_size, device="cpu", ndim=ndim)
+        super().__init__(max_size, device="cpu", ndim=ndim, allow_missing=allow_missing, allow_extra=allow_extra)
         self.scratch_dir: Final = folder
         self._store = RowFiles(folder, type(self).__name__)
         self._cleanup: Final = cleanup

@@ -28,6 +28,8 @@ class LazyMemmapStorage(FileRows):
         ndim: how many leading dimensions of a batch count rows; see `LazyTensorStorage`.
         existsok: open the rows that an earlier storage of the same arguments left in `scratch_dir`, if there are any.
             Otherwise files of another storage are refused.
+        allow_missing: fill entries that a later batch lacks; see `LazyTensorStorage`.
+        allow_extra: drop entries that a later batch has besides those of the first; see `LazyTensorStorage`.
 
     A batch is as in `LazyTensorStorage`. Rows of named tuples, tensorclasses and registered classes cannot be opened
     again.
@@ -60,6 +62,8 @@ class LazyMemmapStorage(FileRows):
         auto_cleanup: bool | None = None,
         ndim: int = 1,
         existsok: bool = False,
+        allow_missing: bool = False,
+        allow_extra: bool = False,
     ) -> None:
         if torch.device(device).type != "cpu":
             raise BackendError(
@@ -74,4 +78,6 @@ class LazyMemmapStorage(FileRows):
             cleanup=temporary if auto_cleanup is None else auto_cleanup,
             remove_folder=temporary,
             existsok=existsok,
+            allow_missing=allow_missing,
+            allow_extra=allow_extra,
         )

@@ -33,15 +33,27 @@ class TensorRows:
         device: device of the tensors; batches are moved there.
         ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
             steps; with 2 it makes ``B * T`` elements, numbered row by row.
+        allow_missing: fill entries that a later batch lacks, see `Layout.fit`.
+        allow_extra: drop entries that the first batch did not have.
 
     A batch is a TensorDict, a tensor, a tensorclass, or a PyTree (dict, tuple, named tuple, registered class) of
     tensors ``[n, ...]``; rows come back as what the first batch was. A list is a list of rows, which are stacked.
     """
 
-    def __init__(self, max_size: int, *, device: torch.device | str | None = "cpu", ndim: int = 1) -> None:
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        device: torch.device | str | None = "cpu",
+        ndim: int = 1,
+        allow_missing: bool = False,
+        allow_extra: bool = False,
+    ) -> None:
         self.max_size: Final = self._whole("max_size", max_size)
         self.ndim: Final = self._whole("ndim", ndim)
         self.device: Final = None if device is None else torch.device(device)
+        self.allow_missing: Final = allow_missing
+        self.allow_extra: Final = allow_extra
         self._layout: Layout | None = None
         self._cells: Cells = {}
         self._tensors: list[tuple[NestedKey, Tensor]] = []
@@ -384,6 +396,9 @@ class TensorRows:
             _check_nested(owner, cells)
             layout = Layout.of(data, self.ndim)
             self._check_first(layout, shape)
+        elif self.allow_missing or self.allow_extra:
+            rows = torch.Size(shape[: self.ndim]).numel()
+            layout.fit(cells, kinds, rows, missing=self.allow_missing, extra=self.allow_extra)
         count = layout.check(cells, owner, kinds)
         for key, cell in cells.items():
             if isinstance(cell, Tensor) and (cell.layout is not torch.strided or (cell.is_meta and not self._is_meta)):

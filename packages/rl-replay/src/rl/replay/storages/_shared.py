@@ -26,15 +26,25 @@ class SharedTensorStorage(FileRows):
     Args:
         max_size: capacity in rows; with ``ndim > 1`` in elements.
         ndim: see `LazyTensorStorage`.
+        allow_missing: see `LazyTensorStorage`.
+        allow_extra: see `LazyTensorStorage`.
     """
 
     saved_as = "LazyTensorStorage"
     """The class whose checkpoints it writes and reads."""
 
-    def __init__(self, max_size: int, *, ndim: int = 1) -> None:
+    def __init__(self, max_size: int, *, ndim: int = 1, allow_missing: bool = False, allow_extra: bool = False) -> None:
         base = _MEMORY if _MEMORY.is_dir() else None
         folder = Path(tempfile.mkdtemp(prefix="rl-replay-", dir=base))
-        super().__init__(max_size, folder, ndim=ndim, cleanup=True, remove_folder=True)
+        super().__init__(
+            max_size,
+            folder,
+            ndim=ndim,
+            cleanup=True,
+            remove_folder=True,
+            allow_missing=allow_missing,
+            allow_extra=allow_extra,
+        )
         self._shared = True
 
     def _new_tensor(self, key: NestedKey, column: Column) -> Tensor:

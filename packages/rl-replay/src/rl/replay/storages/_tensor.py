@@ -35,6 +35,9 @@ class LazyTensorStorage(TensorRows):
         compact: store the entries that rows have at the root and, with the same shape and dtype, under ``next`` once:
             those under ``next`` are read from the row of the next step, or from a copy where that step is not stored or
             differs. Samples are the same, bit by bit. Worth it for images.
+        allow_missing: fill entries that a later batch lacks: with NaN if they are floating-point or complex numbers,
+            else with 0, False or None. Otherwise the batch is refused.
+        allow_extra: drop entries that a later batch has and the first one did not have. Otherwise the batch is refused.
 
     A batch is a TensorDict, a tensor, a tensorclass, or a PyTree (dict, tuple, named tuple, registered class) of
     tensors ``[n, ...]``; samples are what the first batch was. A list is a list of rows, which are stacked.
@@ -59,8 +62,10 @@ class LazyTensorStorage(TensorRows):
         device: torch.device | str | None = "cpu",
         ndim: int = 1,
         compact: bool = False,
+        allow_missing: bool = False,
+        allow_extra: bool = False,
     ) -> None:
-        super().__init__(max_size, device=device, ndim=ndim)
+        super().__init__(max_size, device=device, ndim=ndim, allow_missing=allow_missing, allow_extra=allow_extra)
         self.compact = compact
 
     def share(self) -> FileRows:
@@ -79,7 +84,9 @@ class LazyTensorStorage(TensorRows):
             raise ContractError("LazyTensorStorage: compact rows belong to one process; leave compact or shared out")
         if self._len:
             raise ContractError("LazyTensorStorage has rows already; make the shared buffer before the first batch")
-        return SharedTensorStorage(self.max_size, ndim=self.ndim)
+        return SharedTensorStorage(
+            self.max_size, ndim=self.ndim, allow_missing=self.allow_missing, allow_extra=self.allow_extra
+        )
 
     def _allocate(self, layout: Layout) -> None:
         before, self._block = self._block, self._new_block(layout)
