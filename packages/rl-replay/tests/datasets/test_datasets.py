@@ -166,3 +166,9 @@ def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'rl-replay\[minari\]'"):
         MinariExperienceReplay("test/walk-v0")
+
+
+@pytest.mark.parametrize(("source", "make"), [("a:b", dict), ("", dict), ("mine", 3), ("mine", "module")])
+def test_a_source_that_could_not_be_loaded_is_not_registered(source, make):
+    with pytest.raises(ContractError, match="register_dataset"):
+        register_dataset(source, make)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import RLError
+from rl.core.errors import ContractError, RLError
 from rl.replay.datasets._base import DatasetBuffer
 from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of, source_of
 
@@ -89,6 +89,8 @@ class GenDGRLExperienceReplay(DatasetBuffer):
                 super().__init__(folder, 0, tuple, batch_size=batch_size, **settings)
             else:
                 files = sorted(path.rglob("*.npy")) if path.is_dir() else [path]
+                if not files:
+                    raise ContractError(f"{_OWNER}: {path} has no .npy file; it is no folder of episodes")
                 super().__init__(
                     folder,
                     lambda: sum(len(episode["actions"]) for _, episode in _episodes(path)),

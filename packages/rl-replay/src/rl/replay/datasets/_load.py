@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from rl.core.errors import DuplicateComponentError, UnknownComponentError
+from rl.core.errors import ContractError, DuplicateComponentError, UnknownComponentError
 from rl.core.keys import nearest
 
 __all__ = ["load_dataset", "register_dataset"]
@@ -30,6 +30,7 @@ def register_dataset(source: str, make: Callable[..., Any] | str, *, replace: bo
         replace: whether a source of this name may be replaced.
 
     Raises:
+        ContractError: if `source` is empty or has a colon, or `make` cannot be called.
         DuplicateComponentError: if there is such a source, and `replace` is false.
 
     Example:
@@ -37,6 +38,12 @@ def register_dataset(source: str, make: Callable[..., Any] | str, *, replace: bo
         >>> load_dataset("doctest:walks")
         'the data set walks'
     """
+    if not source or ":" in source:
+        raise ContractError(f"register_dataset: source is what stands before the first colon, got {source!r}")
+    if not (callable(make) or (isinstance(make, str) and ":" in make)):
+        raise ContractError(
+            f"register_dataset: make is a function of the name, or its 'module:attribute', got {make!r}"
+        )
     if source in _SOURCES and not replace:
         raise DuplicateComponentError(
             f"register_dataset: there is a source {source!r} already. Choose another name, or replace=True"
