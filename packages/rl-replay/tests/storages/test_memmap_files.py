@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 
 import pytest
 import torch
@@ -175,3 +176,10 @@ def test_files_stay_when_a_forked_process_drops_the_storage(tmp_path):
     os.waitpid(process, 0)
     assert buffer[:]["x"].tolist() == [0, 1, 2]
     assert (tmp_path / "x.bin").is_file()
+
+
+def test_a_storage_that_is_refused_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ShapeError, match="max_size"):
+        LazyMemmapStorage(0)
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 import weakref
 from collections.abc import Mapping
@@ -31,10 +32,10 @@ class FileRows(TensorRows):
 
     Args:
         max_size: capacity in rows; with ``ndim > 1`` in elements.
-        folder: of the files.
+        folder: of the files; a temporary one, which is removed with the storage, if None.
+        base: where a temporary folder is made; where the system has such ones if None.
         ndim: see `TensorRows`.
         cleanup: remove the files with the storage.
-        remove_folder: remove the folder, too, if it is empty then.
         existsok: open the rows that are in the folder.
         allow_missing: see `TensorRows`.
         allow_extra: see `TensorRows`.
@@ -43,16 +44,18 @@ class FileRows(TensorRows):
     def __init__(
         self,
         max_size: int,
-        folder: Path,
+        folder: Path | None,
         *,
         ndim: int,
         cleanup: bool,
-        remove_folder: bool,
+        base: Path | None = None,
         existsok: bool = False,
         allow_missing: bool = False,
         allow_extra: bool = False,
     ) -> None:
         super().__init__(max_size, device="cpu", ndim=ndim, allow_missing=allow_missing, allow_extra=allow_extra)
+        temporary = folder is None
+        folder = Path(tempfile.mkdtemp(prefix="rl-replay-", dir=base)) if folder is None else folder
         self.scratch_dir: Final = folder
         self._store = RowFiles(folder, type(self).__name__)
         self._cleanup: Final = cleanup
@@ -61,7 +64,7 @@ class FileRows(TensorRows):
         if existsok and self._store.has_layout:
             self._reopen()
         if cleanup:
-            weakref.finalize(self, _remove, self._store.files, folder if remove_folder else None, os.getpid())
+            weakref.finalize(self, _remove, self._store.files, folder if temporary else None, os.getpid())
 
     def set(self, index: Index, data: Any) -> None:
         """Write the rows of `data` under `index`; see `TensorRows.set`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import final
 
@@ -70,13 +69,11 @@ class LazyMemmapStorage(FileRows):
                 f"LazyMemmapStorage: memory-mapped files are on the CPU, not on {device}; move samples with "
                 f"ReplayBuffer(transform=lambda td: td.to('{device}'))"
             )
-        temporary = scratch_dir is None
         super().__init__(
             max_size,
-            Path(tempfile.mkdtemp(prefix="rl-replay-") if scratch_dir is None else scratch_dir),
+            None if scratch_dir is None else Path(scratch_dir),
             ndim=ndim,
-            cleanup=temporary if auto_cleanup is None else auto_cleanup,
-            remove_folder=temporary,
+            cleanup=scratch_dir is None if auto_cleanup is None else auto_cleanup,
             existsok=existsok,
             allow_missing=allow_missing,
             allow_extra=allow_extra,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import final
 
@@ -34,14 +33,12 @@ class SharedTensorStorage(FileRows):
     """The class whose checkpoints it writes and reads."""
 
     def __init__(self, max_size: int, *, ndim: int = 1, allow_missing: bool = False, allow_extra: bool = False) -> None:
-        base = _MEMORY if _MEMORY.is_dir() else None
-        folder = Path(tempfile.mkdtemp(prefix="rl-replay-", dir=base))
         super().__init__(
             max_size,
-            folder,
+            None,
             ndim=ndim,
             cleanup=True,
-            remove_folder=True,
+            base=_MEMORY if _MEMORY.is_dir() else None,
             allow_missing=allow_missing,
             allow_extra=allow_extra,
         )
