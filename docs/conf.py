@@ -4,7 +4,12 @@ project = "rl"
 author = "the rl maintainers"
 copyright = "2026, the rl maintainers"  # noqa: A001  Sphinx wants this name
 extensions = ["myst_parser"]
-exclude_patterns = ["_build", "conftest.py", "results/results.md", "results/offline/results.md"]
+exclude_patterns = [
+    "_build",
+    "conftest.py",
+    "results/results.md",
+    "results/offline/results.md",
+]
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 html_theme = "furo"
