@@ -138,6 +138,23 @@ def test_rows_written_in_any_order():
     bits(plain.get(slice(None)), compact.get(slice(None)))
 
 
+def test_batches_of_changing_order_and_size():
+    generator = torch.Generator().manual_seed(0)
+    plain, compact = (TensorDictReplayBuffer(storage=LazyTensorStorage(60, compact=kind)) for kind in (False, True))
+    groups = [Envs(count, seed=count) for count in (1, 2, 5)]
+    for _ in range(60):
+        which, steps, by_step, at = (int(torch.randint(high, (1,), generator=generator)) for high in (3, 4, 2, 3))
+        batch = groups[which].batch(steps + 1)
+        batch = (batch.transpose(0, 1) if by_step else batch).reshape(-1)
+        with torch.inference_mode(bool(at)):
+            for buffer in (plain, compact):
+                buffer.extend(batch)
+                buffer[-1 - at : len(buffer) - at] = batch[:1]  # an open row is replaced
+        bits(plain[:], compact[:])
+        if at == 1:
+            compact.load_state_dict(compact.state_dict())
+
+
 def filled(seed=0, turns=9):
     storage = LazyTensorStorage(42, ndim=2, compact=True)
     buffer, envs = TensorDictReplayBuffer(storage=storage), Envs(2, seed)

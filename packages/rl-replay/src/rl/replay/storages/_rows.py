@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn, TypeGuard
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -208,27 +209,24 @@ class TensorRows:
                 self._allocate(layout)
         if index.dim() != 1:
             index = index.reshape(-1)
-        index, cells = self._prepared(index, cells)
+        if not self.on_cpu:
+            index, cells = index.to(self.device), self._moved(cells)
+        if self._next is not None:
+            index, cells = _last_of_each(index, cells)
+            self._next.write(index.cpu().numpy(), cells, self._len)
         for key, tensor in self._tensors:
             tensor.index_copy_(0, index, cells[key])
-        if self._lists:
-            self._set_objects(index.tolist(), cells)
+        self._set_objects(index, cells)
         self._len = length
         self._revision += 1
 
-    def _prepared(self, index: Tensor, cells: Cells) -> tuple[Tensor, Cells]:
-        """Rows and entries on the device of the storage, of which compact rows are recorded."""
-        if not self.on_cpu:
-            index = index.to(self.device)
-            cells = {key: cell.to(self.device) if isinstance(cell, Tensor) else cell for key, cell in cells.items()}
-        if self._next is not None:
-            index, cells = _last_of_each(index, cells)
-            self._next.write(index, cells, self._len)
-        return index, cells
+    def _moved(self, cells: Cells) -> Cells:
+        """Entries on the device of the storage."""
+        return {key: cell.to(self.device) if isinstance(cell, Tensor) else cell for key, cell in cells.items()}
 
-    def _set_objects(self, rows: list[int], cells: Cells) -> None:
+    def _set_objects(self, index: Tensor, cells: Cells) -> None:
         for key, values in self._lists:
-            for row, value in zip(rows, cells[key], strict=True):
+            for row, value in zip(index.tolist(), cells[key], strict=True):
                 values[row] = value
 
     def _is_run(self, index: Any) -> TypeGuard[slice]:
@@ -244,7 +242,8 @@ class TensorRows:
         if rows.stop - rows.start != count:
             raise ShapeError(f"{type(self).__name__}: {rows.stop - rows.start} indices for {count} rows")
         if self._next is not None:
-            _, cells = self._prepared(torch.arange(rows.start, rows.stop, device=self.device), cells)
+            cells = cells if self.on_cpu else self._moved(cells)
+            self._next.write(np.arange(rows.start, rows.stop), cells, self._len)
         for key, tensor in self._tensors:
             tensor[rows] = cells[key]
         self._len = max(self._len, rows.stop)
@@ -472,12 +471,9 @@ class TensorRows:
 
     def _gathered(self, index: Tensor) -> Cells:
         """The tensors' rows under `index` ``[n]``."""
-        if not self.on_cpu:
-            index = self._to_device(index)
-        elif not index.is_cpu:
-            index = index.cpu()
+        rows = self._to_device(index) if not self.on_cpu else index.cpu()
         try:
-            cells: Cells = dict(zip(self._keys, self._rows.rows(self._len, index), strict=True))
+            cells: Cells = dict(zip(self._keys, self._rows.rows(self._len, rows), strict=True))
         except IndexError:
             self._check_bounds(index)
             raise

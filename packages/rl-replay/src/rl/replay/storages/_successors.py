@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import Any, Final, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ __all__ = ["Successors", "repeated"]
 _FLAGS = (DONE, TERMINATED, TRUNCATED)
 _INTEGER = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 _FEW = 64  # slots that are allocated first
+_SAMPLE = 64  # integers of a row that are compared first
 
 
 def repeated(columns: Mapping[NestedKey, Column]) -> dict[NestedKey, NestedKey]:
@@ -49,6 +51,9 @@ class Successors:
     may come from any number of environments in any order. Before a row is overwritten, what another row reads from it
     is copied to a slot.
 
+    The first slots are those of the open rows: the last steps of the batch that was written last, whose next steps may
+    be in the next batch. They are one piece of memory, which is copied and compared at once.
+
     Args:
         keys: entries at the root, and theirs under ``next``.
         roots: the entries at the root ``[capacity, ...]``.
@@ -59,79 +64,81 @@ class Successors:
         self.keys: Final = dict(keys)
         self._roots: Final = dict(roots)
         self._device: Final = next(iter(roots.values())).device
-        self._after = torch.full((capacity,), -1, device=self._device)  # row of the next step, or -1 - slot
-        self._before = torch.full((capacity,), -1, device=self._device)  # row that reads this one
+        self._after = np.full(capacity, -1)  # row of the next step, or -1 - slot
+        self._before = np.full(capacity, -1)  # row that reads this one
         self._ends: dict[NestedKey, Tensor] = {key: root[:0].clone() for key, root in self._roots.items()}
-        self._free: list[int] = []
-        self._open = self._after[:0].clone()  # rows with a slot whose next step may be in the next batch
+        self._open = self._after[:0].copy()  # row of each of the first slots, -1 if that row was overwritten
+        self._first = 0  # number of slots for open rows
+        self._free: list[int] = []  # slots that no row has, apart from those
+        self._words: list[Any] = []  # of the slots, see `_words`
         self._gather: RowGather | None = None
-        self._weights: dict[int, Tensor] = {}
 
     def __contains__(self, key: object) -> bool:
         return key in self.keys.values()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_gather": None}  # another process may have another back end
+        return {**self.__dict__, "_gather": None, "_words": None}  # another process may have another back end
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._words = [_words(end) for end in self._ends.values()]
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._after.fill_(-1)
-        self._before.fill_(-1)
-        self._free = list(range(len(next(iter(self._ends.values())))))
+        self._after.fill(-1)
+        self._before.fill(-1)
+        self._free = list(range(self._first, self._slots))
         self._open = self._open[:0]
 
     def read(self, index: Tensor, written: int, keys: Sequence[NestedKey] | None = None) -> Cells:
         """Entries under ``next`` of the rows `index` ``[n]``, of `written` stored ones; those of `keys` if given."""
-        after = self._after.index_select(0, index)
-        rows = after.clamp(min=0)
+        after = self._after[index.cpu().numpy()]
+        rows = self._tensor(after.clip(min=0))
         if keys is None:
             if self._gather is None:
                 self._gather = row_gather(list(self._roots.values()))
             found = dict(zip(self._roots, self._gather.rows(written, rows), strict=True))
         else:
             found = {key: self._roots[key].index_select(0, rows) for key, after in self.keys.items() if after in keys}
-        places = (after < 0).nonzero().squeeze(-1)
+        places = (after < 0).nonzero()[0]
         if len(places):
-            slots = -1 - after[places]
+            slots, where = self._tensor(-1 - after[places]), self._tensor(places)
             for key, cell in found.items():
-                cell.index_copy_(0, places, self._ends[key][slots])
+                cell.index_copy_(0, where, self._ends[key].index_select(0, slots))
         return {self.keys[key]: cell for key, cell in found.items()}
 
-    def write(self, index: Tensor, cells: Cells, written: int) -> None:
+    def write(self, rows: Any, cells: Cells, written: int) -> None:
         """Record the entries under ``next`` of a batch, before its other entries are written.
 
         Args:
-            index: rows that are written, int64 ``[n]``, all different.
+            rows: those that are written, an int64 array ``[n]``, all different.
             cells: the batch, on the device of the rows.
             written: number of rows that were stored before.
         """
-        self._release(index[index < written])
         now = [_words(cells[key]) for key in self.keys]
         after = [_words(cells[key]) for key in self.keys.values()]
-        count = len(index)
-        ends = torch.ones(count, dtype=torch.bool, device=self._device)
-        if count > 1:
+        self._release(rows[rows < written])
+        ends = np.ones(len(rows), dtype=bool)
+        if len(rows) > 1:
             ends[:-1] = ~_equal([part[:-1] for part in after], [part[1:] for part in now])
-        tails = ends.nonzero().squeeze(-1)
-        heads = torch.cat([tails[:1] * 0, tails[:-1] + 1])
-        inside = (~ends).nonzero().squeeze(-1)
-        self._link(index[inside], index[inside + 1])
-        self._before[index[heads]] = -1
+        inside, tails, heads = (~ends).nonzero()[0], rows, rows
+        if len(inside):
+            self._link(rows[inside], rows[inside + 1])
+            begins = np.concatenate([ends[-1:], ends[:-1]])
+            tails, heads, now = rows[ends], rows[begins], [part[begins] for part in now]
         if len(self._open):
-            self._close(index[heads], now if len(heads) == count else [part[heads] for part in now])
-        rows = index[tails]
-        all_end = len(tails) == count
-        self._store(rows, {key: cells[name] if all_end else cells[name][tails] for key, name in self.keys.items()})
-        self._open = rows
+            self._close(heads, now)
+        kept = self._tensor(ends.nonzero()[0]) if len(inside) else None
+        self._reopen(tails, {key: _taken(cells[name], kept) for key, name in self.keys.items()})
 
     def state(self, written: int) -> dict[str, Any]:
         """The successors of `written` rows, as tensors; slots are numbered by their rows."""
-        after = self._after[:written].clone()
-        rows = (after < 0).nonzero().squeeze(-1)
-        slots = -1 - after[rows]
-        after[rows] = -1 - torch.arange(len(rows), device=self._device)
+        after = self._after[:written].copy()
+        rows = (after < 0).nonzero()[0]
+        slots = self._tensor(-1 - after[rows])
+        after[rows] = -1 - np.arange(len(rows))
         ends = [[key, cell[slots]] for key, cell in self._ends.items()]
-        return {"after": after, "ends": ends, "open": self._open.clone()}
+        return {"after": self._tensor(after), "ends": ends, "open": self._tensor(self._open[self._open >= 0])}
 
     @staticmethod
     def check_state(owner: str, state: Any, keys: Mapping[NestedKey, NestedKey], columns: Any, written: int) -> Any:
@@ -167,125 +174,140 @@ class Successors:
         """Apply the parts of a state."""
         self.clear()
         written = len(after)
-        self._after[:written] = after.to(self._device)
-        rows = (self._after[:written] >= 0).nonzero().squeeze(-1)
+        self._after[:written] = after.cpu().numpy()
+        rows = (self._after[:written] >= 0).nonzero()[0]
         self._before[self._after[rows]] = rows
-        self._ends = {key: ends[key].to(self._device).clone() for key in self.keys}
+        self._open = opened.cpu().numpy().copy()
+        self._first = len(self._open)
+        rows = (self._after[:written] < 0).nonzero()[0]
+        rows = np.concatenate([self._open, rows[~np.isin(rows, self._open)]])
+        slots = torch.from_numpy(-1 - self._after[rows])
+        self._ends = {key: ends[key].cpu()[slots].to(self._device) for key in self.keys}
+        self._after[rows] = -1 - np.arange(len(rows))
+        self._words = [_words(end) for end in self._ends.values()]
         self._free = []
-        self._open = opened.to(self._device).clone()
 
-    def _link(self, rows: Tensor, nexts: Tensor) -> None:
+    @property
+    def _slots(self) -> int:
+        return len(next(iter(self._ends.values())))
+
+    def _tensor(self, numbers: Any) -> Tensor:
+        return torch.from_numpy(numbers).to(self._device)
+
+    def _link(self, rows: Any, nexts: Any) -> None:
         self._after[rows] = nexts
         self._before[nexts] = rows
 
-    def _release(self, rows: Tensor) -> None:
+    def _release(self, rows: Any) -> None:
         """Forget the successors of rows that are about to be overwritten."""
-        if not len(rows):
-            return
         after = self._after[rows]
-        self._free += (-1 - after[after < 0]).tolist()
-        self._before[after[after >= 0]] = -1
+        ended = after < 0
+        if ended.any():
+            slots = -1 - after[ended]
+            self._open[slots[slots < self._first]] = -1
+            self._free += slots[slots >= self._first].tolist()
+            after = after[~ended]
+        self._before[after] = -1
         self._after[rows] = -1
         readers = self._before[rows]
-        read = (readers >= 0).nonzero().squeeze(-1)  # by rows that stay
+        read = (readers >= 0).nonzero()[0]  # by rows that stay
         if len(read):
-            self._store(readers[read], {key: root[rows[read]] for key, root in self._roots.items()})
+            overwritten = self._tensor(rows[read])
+            self._keep(readers[read], {key: root[overwritten] for key, root in self._roots.items()})
             self._before[rows] = -1
-        if len(self._open):
-            self._open = self._open[~torch.isin(self._open, rows)]
 
-    def _close(self, heads: Tensor, now: list[Tensor]) -> None:
+    def _close(self, heads: Any, now: list[Any]) -> None:
         """Let the open rows read from `heads`, the rows that begin a run of steps, where these are their next steps."""
-        slots = -1 - self._after[self._open]
-        where = _run_of(slots.tolist())
-        ended = [_words(self._ends[key][slots if where is None else where]) for key in self.keys]
-        found = self._matches(ended, now)
-        known = (found >= 0).nonzero().squeeze(-1)
-        if len(known):
-            self._free += slots[known].tolist()
-            self._link(self._open[known], heads[found[known]])
-
-    def _matches(self, ended: list[Tensor], now: list[Tensor]) -> Tensor:
-        """For each of the `ended` entries the position of an equal one of `now`, each at most once; -1 if none."""
-        count, size = len(ended[0]), len(now[0])
-        found = torch.full((count,), -1, device=self._device)
-        if count == size:  # the usual case: as many environments as before, in the same order
+        count = len(self._open)
+        ended = [words[:count] for words in self._words]
+        if count == len(heads):  # the usual case: as many environments as before, in the same order
             same = _equal(ended, now)
-            found[same] = same.nonzero().squeeze(-1)
-            if count == 1 or bool(same.all()):
-                return found
-        left = (found < 0).nonzero().squeeze(-1)
-        free = torch.ones(size, dtype=torch.bool, device=self._device)
-        free[found[found >= 0]] = False
-        candidates = free.nonzero().squeeze(-1)
-        names = self._hash([part[candidates] for part in now])
-        order = names.argsort()
-        place = torch.searchsorted(names[order], self._hash([part[left] for part in ended])).clamp(max=len(names) - 1)
-        guess = candidates[order[place]]
-        equal = _equal([part[left] for part in ended], [part[guess] for part in now])
-        left, guess = left[equal], guess[equal]
-        first = torch.full((size,), count, device=self._device).scatter_reduce(0, guess, left, "amin")
-        once = first[guess] == left
-        found[left[once]] = guess[once]
-        return found
+            if same.all() and (self._open >= 0).all():
+                self._link(self._open, heads)
+                return
+            found = np.where(same, np.arange(count), -1)
+        else:
+            found = np.full(count, -1)
+        _match(ended, now, found)
+        known = (found >= 0) & (self._open >= 0)
+        self._link(self._open[known], heads[found[known]])
+        left = (~known & (self._open >= 0)).nonzero()[0]
+        if len(left):
+            slots = self._tensor(left)
+            self._keep(self._open[left], {key: end.index_select(0, slots) for key, end in self._ends.items()})
 
-    def _hash(self, parts: list[Tensor]) -> Tensor:
-        """A number for the content of each row, int64 ``[n]``; equal rows have equal numbers."""
-        total = torch.zeros(len(parts[0]), dtype=torch.int64, device=self._device)
-        for part in parts:
-            width = part.shape[1]
-            if width not in self._weights:
-                generator = torch.Generator().manual_seed(width)
-                weights = torch.randint(-(2**62), 2**62, (width,), generator=generator, device="cpu")
-                self._weights[width] = weights.to(self._device)
-            total = total * 31 + (part.long() * self._weights[width]).sum(1)
-        return total
-
-    def _store(self, rows: Tensor, values: Mapping[NestedKey, Tensor]) -> None:
-        """Copy the entries under ``next`` of `rows` into free slots; memory grows by half if there are none."""
-        count = len(rows)
-        missing = count - len(self._free)
-        if missing > 0:
-            have = len(next(iter(self._ends.values())))
-            more = max(missing, have // 2, min(_FEW, len(self._after)))
-            self._ends = {
-                key: torch.cat([cell, cell.new_empty(more, *cell.shape[1:])]) for key, cell in self._ends.items()
-            }
-            self._free += range(have, have + more)
-        taken = self._free[len(self._free) - count :]
-        del self._free[len(self._free) - count :]
-        slots, where = torch.tensor(taken, dtype=torch.int64, device=self._device), _run_of(taken)
+    def _reopen(self, rows: Any, values: Cells) -> None:
+        """Copy the entries under ``next`` of `rows` into the first slots."""
+        more = len(rows) - self._first
+        if more > 0:
+            self._grow(front=more)
+            self._after[self._after < 0] -= more
+            self._free = [slot + more for slot in self._free]
+            self._first += more
         for key, value in values.items():
-            if where is None:
-                self._ends[key].index_copy_(0, slots, value)
-            else:
-                self._ends[key][where] = value  # long rows are copied faster than by index
+            self._ends[key][: len(rows)] = value
+        self._open = rows
+        self._after[rows] = -1 - np.arange(len(rows))
+
+    def _keep(self, rows: Any, values: Mapping[NestedKey, Tensor]) -> None:
+        """Copy the entries under ``next`` of `rows` into slots; memory grows by half if none is free."""
+        more = len(rows) - len(self._free)
+        if more > 0:
+            have = self._slots
+            more = max(more, have // 2, min(_FEW, len(self._after)))
+            self._grow(back=more)
+            self._free += range(have, have + more)
+        slots = np.array(self._free[len(self._free) - len(rows) :])
+        del self._free[len(self._free) - len(rows) :]
+        for key, value in values.items():
+            self._ends[key][self._tensor(slots)] = value
         self._after[rows] = -1 - slots
 
+    @torch.inference_mode(mode=False)  # else they could not be written outside of that mode
+    def _grow(self, front: int = 0, back: int = 0) -> None:
+        for key, end in self._ends.items():
+            parts = [end.new_empty(front, *end.shape[1:]), end, end.new_empty(back, *end.shape[1:])]
+            self._ends[key] = torch.cat(parts)
+        self._words = [_words(end) for end in self._ends.values()]
 
-def _run_of(numbers: list[int]) -> slice | None:
-    """`numbers` as a slice; None if they do not follow each other."""
-    if not numbers or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-        return None
-    return slice(numbers[0], numbers[0] + len(numbers))
+
+def _taken(cell: Tensor, rows: Tensor | None) -> Tensor:
+    return cell if rows is None else cell.index_select(0, rows)
 
 
-def _words(cell: Tensor) -> Tensor:
-    """`cell` ``[n, ...]`` as integers ``[n, w]``, for comparisons of bits."""
-    flat = cell.reshape(len(cell), -1)
+def _words(cell: Tensor) -> Any:
+    """`cell` ``[n, ...]`` as integers ``[n, w]``, to compare bits; an array on the CPU, where NumPy is faster."""
+    flat = cell.resolve_conj().resolve_neg().contiguous().view(cell.shape[0], -1)
     size = gcd(flat.shape[1] * flat.element_size(), 8)
-    if (
-        flat.stride(-1) != 1
-        or (flat.storage_offset() * flat.element_size()) % size
-        or (flat.stride(0) * flat.element_size()) % size
-    ):
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    return flat.view(_INTEGER[size])
+    if flat.storage_offset() * flat.element_size() % size:
+        flat = flat.clone()
+    words = flat.view(_INTEGER[size])
+    return words.numpy() if words.is_cpu else words
 
 
-def _equal(one: Sequence[Tensor], two: Sequence[Tensor]) -> Tensor:
-    """Which rows are equal in all parts, bool ``[n]``."""
-    same = (one[0] == two[0]).all(1)
-    for first, second in zip(one[1:], two[1:], strict=True):
-        same &= (first == second).all(1)
+def _equal(one: Sequence[Any], two: Sequence[Any]) -> Any:
+    """Which rows are equal in all parts, a bool array ``[n]``."""
+    same: Any = True
+    for first, second in zip(one, two, strict=True):
+        part = (first == second).all(1)
+        same &= part.cpu().numpy() if isinstance(part, Tensor) else part
     return same
+
+
+def _match(ended: list[Any], now: list[Any], found: Any) -> None:
+    """Set `found`, where it is -1, to the position of an equal entry of `now`, each at most once."""
+    candidates, left = np.ones(now[0].shape[0], dtype=bool), (found < 0).nonzero()[0]
+    candidates[found[found >= 0]] = False
+    free = candidates.nonzero()[0]
+    places = dict(zip(_samples(now, free), free.tolist(), strict=True))
+    guess = np.array([places.pop(name, -1) for name in _samples(ended, left)])
+    left, guess = left[guess >= 0], guess[guess >= 0]
+    if len(left):
+        same = _equal([part[left] for part in ended], [part[guess] for part in now])
+        found[left[same]] = guess[same]
+
+
+def _samples(parts: list[Any], rows: Any) -> list[bytes]:
+    """Some bytes of each of the `rows`, by which to find rows that may be equal."""
+    few = [torch.as_tensor(part[:, :: 1 + part.shape[1] // _SAMPLE][rows]).cpu().numpy() for part in parts]
+    return [row.tobytes() for row in np.concatenate([part.view(np.uint8) for part in few], 1)]
