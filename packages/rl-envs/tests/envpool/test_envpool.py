@@ -24,9 +24,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered by casting:U
         ("CheetahRun-v1", {"max_episode_steps": 30}),
     ],
 )
-def test_steps_are_those_of_the_pool_without_its_resets_in_between(name, settings):
+def test_a_thousand_steps_are_those_of_the_pool_without_its_resets_in_between(name, settings):
     """EnvPool's own step of a reset takes no action: it is left out, and the rest is the same, element by element."""
-    count, steps = 3, 300 if name == "CartPole-v1" else 120
+    count, steps = 3, 1000
     env = EnvPoolEnv(name, count, categorical_action_encoding=True, **settings)
     env.set_seed(5)
     torch.manual_seed(0)
@@ -65,6 +65,13 @@ def test_steps_are_those_of_the_pool_without_its_resets_in_between(name, setting
 
 def test_conformance():
     check_env(lambda: EnvPoolEnv("CartPole-v1", num_envs=2))
+
+
+def test_a_collector_runs():
+    collectors = pytest.importorskip("rl.collectors")
+    batch = collectors.Collector(EnvPoolEnv("CartPole-v1", 4), frames_per_batch=400).collect()
+    assert batch.shape == (4, 100)
+    assert batch["collector", "traj_ids"].max() > 7
 
 
 def test_partial_resets_leave_the_others_alone_and_seeds_repeat():

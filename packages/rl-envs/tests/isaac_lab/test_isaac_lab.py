@@ -79,7 +79,7 @@ def test_the_last_observation_is_that_of_the_simulator_or_the_one_before(final):
     env, raw = IsaacLabWrapper(Scene(final=final)), Scene(final=final)
     env.set_seed(0)
     root, (seen, _) = env.reset(), raw.reset(seed=0)
-    for _ in range(200):
+    for _ in range(1000):
         action = torch.rand(COUNT, 1)
         before, now = seen["policy"], raw.place + action
         seen, reward, terminated, truncated, _ = raw.step(action)
@@ -116,6 +116,9 @@ def test_conformance_and_transforms():
     check_env(lambda: IsaacLabWrapper(Scene(final=True), from_tiled_camera=True))
     data = TransformedEnv(IsaacLabWrapper(Scene()), StepCounter()).rollout(20, break_when_any_done=False)
     assert data["next", "step_count"].max() <= 5
+    collectors = pytest.importorskip("rl.collectors")
+    batch = collectors.Collector(IsaacLabWrapper(Scene()), frames_per_batch=60).collect()
+    assert batch["collector", "traj_ids"].max() >= 3 * COUNT
 
 
 def test_a_camera_writes_pixels():

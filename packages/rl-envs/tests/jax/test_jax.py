@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +20,6 @@ from rl.envs import (
     MujocoPlaygroundEnv,
     MujocoPlaygroundWrapper,
     TransformedEnv,
-    check_env_specs,
 )
 
 jax = pytest.importorskip("jax")
@@ -30,6 +28,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """Environments that are rebuilt are not compiled twice."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @dataclass
@@ -64,66 +71,147 @@ class Spring:
         return State(place, state.count + 1, place, reward, done)
 
 
-def carried(env, root):
-    """Random keys and states of the simulator, of each element."""
-    count = env.batch_size.numel()
-    floats = jax.numpy.from_dlpack(root["state", "floats"].reshape(count, -1).contiguous())
-    rest = jax.numpy.from_dlpack(root["state", "bytes"].reshape(count, -1).contiguous())
-    keys, _, states = jax.vmap(env._packing.unpack)(floats, rest)
-    return jax.vmap(lambda key: jax.random.split(key)[1])(keys), states
+class Raw:
+    """A simulator's own functions, with states and random keys apart from ours, which begin with the key `seed`.
+
+    New episodes get the parts of a split of the first half of the key, in order; the second half follows when they are
+    used up. An element splits its key once at the start, and once for each step.
+
+    Args:
+        reset: of a key, to the state and the observation.
+        step: of key, state and action, to state, observation, reward, and whether the episode terminates or is cut.
+    """
+
+    def __init__(self, reset, step, count, seed):
+        self.count, self.key = count, jax.random.key(seed)
+
+        def begin(key):
+            mine, first = jax.random.split(key)
+            return mine, *reset(first)
+
+        def advance(key, state, action):
+            mine, now = jax.random.split(key)
+            return mine, *step(now, state, action)
+
+        self._begin, self._advance = jax.jit(jax.vmap(begin)), jax.jit(jax.vmap(advance))
+        self._put = jax.jit(lambda old, new, put, take: jax.tree.map(lambda a, b: a.at[put].set(b[take]), old, new))
+        self._block, self._used = None, count
+        self.keys, self.states, self.seen = self._new()
+
+    def _new(self):
+        self.key, now = jax.random.split(self.key)
+        self._used = 0
+        return self._begin(jax.random.split(now, self.count))
+
+    def reset(self, done):
+        """New episodes where `done` is true."""
+        (rows,) = done.nonzero()
+        if self._block is None or self._used + len(rows) > self.count:
+            self._block = self._new()
+        for row in rows:
+            kept = self.keys, self.states, self.seen
+            self.keys, self.states, self.seen = self._put(kept, self._block, row, self._used)
+            self._used += 1
+
+    def step(self, action):
+        self.keys, self.states, self.seen, reward, terminated, truncated = self._advance(self.keys, self.states, action)
+        terminated, truncated = (np.asarray(flag, bool) for flag in (terminated, truncated))
+        return reward, terminated, truncated & ~terminated
 
 
-def close(tensor, array):
+def same(tensor, array):
     array = np.asarray(array)
     np.testing.assert_allclose(tensor.reshape(array.shape).numpy(), array, rtol=1e-6, atol=1e-6)
 
 
+def compare(env, reset, step, limit=None):
+    """A thousand steps with resets; return how many episodes ended."""
+    count = env.batch_size.numel()
+    raw, age, ends = Raw(reset, step, count, 3), np.zeros(count, int), 0
+    env.set_seed(3)
+    root = env.reset()
+    for _ in range(1000):
+        for key, leaf in zip(env._names, jax.tree.leaves(raw.seen), strict=True):
+            same(root[key], leaf)
+        stepped, root = env.step_and_maybe_reset(env.rand_action(root))
+        action = stepped["action"]
+        reward, terminated, truncated = raw.step(
+            (action.float() if action.is_floating_point() else action.int()).numpy()
+        )
+        age += 1
+        if limit is not None:
+            truncated = truncated | (age >= limit) & ~terminated
+        then, over = stepped["next"], terminated | truncated
+        for key, leaf in zip(env._names, jax.tree.leaves(raw.seen), strict=True):
+            same(then[key], leaf)
+        same(then["reward"], reward)
+        assert then["terminated"].flatten().tolist() == terminated.tolist()
+        assert then["truncated"].flatten().tolist() == truncated.tolist()
+        raw.reset(over)
+        age[over] = 0
+        ends += over.sum()
+    return ends
+
+
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Breakout-MinAtar", "Catch-bsuite"])
-def test_gymnax_steps_are_those_of_the_library(name):
+def test_a_thousand_steps_are_those_of_gymnax(name):
     gymnax = pytest.importorskip("gymnax")
     raw, params = gymnax.make(name)
+
+    def step(key, state, action):
+        seen, state, reward, terminated, _ = raw.step_env(key, state, action, params)
+        return state, seen, reward, terminated, raw.is_truncated(state, params)
+
     env = GymnaxEnv(name, num_envs=4, categorical_action_encoding=True)
-    step = jax.jit(jax.vmap(raw.step_env, in_axes=(0, 0, 0, None)))
-    limit = jax.jit(jax.vmap(raw.is_truncated, in_axes=(0, None)))
-    env.set_seed(0)
-    root, ends = env.reset(), 0
-    for _ in range(250):
-        root = env.rand_action(root)
-        keys, states = carried(env, root)
-        action = root["action"].numpy()
-        seen, states, reward, terminated, _ = step(keys, states, action, params)
-        stepped, root = env.step_and_maybe_reset(root)
-        then = stepped["next"]
-        close(then["observation"], seen)
-        close(then["reward"], reward)
-        assert then["terminated"].flatten().tolist() == np.asarray(terminated, bool).tolist()
-        over = np.asarray(limit(states, params), bool) & ~np.asarray(terminated, bool)
-        assert then["truncated"].flatten().tolist() == over.tolist()
-        ends += int(then["done"].sum())
-    assert ends > 0
+    assert compare(env, lambda key: raw.reset_env(key, params)[::-1], step) >= 16
 
 
 @pytest.mark.parametrize("name", ["Snake-v1", "Game2048-v1", "RubiksCube-v0"])
-def test_jumanji_steps_are_those_of_the_library(name):
+def test_a_thousand_steps_are_those_of_jumanji(name):
     jumanji = pytest.importorskip("jumanji")
     raw = jumanji.make(name)
+
+    def reset(key):
+        state, begun = raw.reset(key)
+        return state, begun.observation
+
+    def step(key, state, action):
+        state, then = raw.step(state, action)
+        ends = then.discount == 0
+        return state, then.observation, then.reward, then.last() & ends, then.last() & ~ends
+
     env = JumanjiEnv(name, num_envs=3, categorical_action_encoding=True)
-    step = jax.jit(jax.vmap(raw.step))
-    root, ends = env.reset(), 0
-    for _ in range(250):
-        root = env.rand_action(root)
-        _, states = carried(env, root)
-        _, then = step(states, root["action"].to(torch.int32).numpy())
-        stepped, root = env.step_and_maybe_reset(root)
-        found = stepped["next"]
-        for key, leaf in zip(env._names, jax.tree_util.tree_leaves(then.observation), strict=True):
-            close(found[key], leaf)
-        close(found["reward"], then.reward)
-        last, ended = np.asarray(then.last()), np.asarray(then.discount == 0)
-        assert found["terminated"].flatten().tolist() == (last & ended).tolist()
-        assert found["truncated"].flatten().tolist() == (last & ~ended).tolist()
-        ends += int(last.sum())
-    assert ends > 0 or name == "RubiksCube-v0"
+    assert compare(env, reset, step) >= 10
+
+
+def of_brax(raw):
+    def reset(key):
+        state = raw.reset(key)
+        return state, state.obs
+
+    def step(key, state, action):
+        state = raw.step(state, action)
+        return state, state.obs, state.reward, state.done > 0, False
+
+    return reset, step
+
+
+@pytest.mark.slow
+def test_a_thousand_steps_are_those_of_brax():
+    brax = pytest.importorskip("brax.envs")
+    settings = {"backend": "generalized"}
+    env = BraxEnv("inverted_pendulum", num_envs=2, max_episode_steps=50, **settings)
+    raw = brax.get_environment("inverted_pendulum", **settings)
+    assert compare(env, *of_brax(raw), limit=50) >= 40
+
+
+@pytest.mark.slow
+def test_a_thousand_steps_are_those_of_mujoco_playground():
+    playground = pytest.importorskip("mujoco_playground")
+    env = MujocoPlaygroundEnv("CartpoleBalance", num_envs=2, max_episode_steps=300)
+    assert MujocoPlaygroundEnv("CartpoleBalance").max_episode_steps == 1000
+    raw = playground.registry.load("CartpoleBalance", config_overrides={"impl": "jax"})
+    assert compare(env, *of_brax(raw), limit=300) >= 6
 
 
 def test_jumanji_masks_and_one_hot_choices():
@@ -134,11 +222,44 @@ def test_jumanji_masks_and_one_hot_choices():
     assert JumanjiEnv("RubiksCube-v0").rollout(3)["action"].shape == (3, 10)  # 6 + 1 + 3
 
 
-@pytest.mark.parametrize("env_name", ["CartPole-v1"])
-def test_conformance(env_name):
+def gymnax_env():
     pytest.importorskip("gymnax")
-    check_env(lambda: GymnaxEnv(env_name, num_envs=2))
-    check_env_specs(BraxWrapper(Spring(), num_envs=2))
+    return GymnaxEnv("CartPole-v1", num_envs=2)
+
+
+def jumanji_env():
+    pytest.importorskip("jumanji")
+    return JumanjiEnv("Snake-v1", num_envs=2)
+
+
+def spring_env():
+    return BraxWrapper(Spring(), num_envs=2, max_episode_steps=15)
+
+
+def brax_env():
+    pytest.importorskip("brax")
+    return BraxEnv("inverted_pendulum", num_envs=2, backend="generalized", max_episode_steps=15)
+
+
+def playground_env():
+    pytest.importorskip("mujoco_playground")
+    return MujocoPlaygroundEnv("CartpoleBalance", num_envs=2, max_episode_steps=15)
+
+
+ALL = [
+    gymnax_env,
+    spring_env,
+    *(pytest.param(make, marks=pytest.mark.slow) for make in (jumanji_env, brax_env, playground_env)),
+]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_conformance_and_a_collector(make):
+    check_env(make, steps=50)
+    collectors = pytest.importorskip("rl.collectors")
+    batch = collectors.Collector(make(), frames_per_batch=200).collect()
+    assert batch.shape == (2, 100)
+    assert batch["next", "done"].any()
 
 
 def test_brax_truncates_and_terminates_and_steps_are_pure():
@@ -187,28 +308,6 @@ def test_gradients_pass_through_steps():
         assert not env.step(first.set("action", action))["next", "reward"].requires_grad
 
 
-@pytest.mark.slow
-def test_brax_and_playground_simulate():
-    pytest.importorskip("brax")
-    env = BraxEnv("inverted_pendulum", num_envs=2, backend="generalized", max_episode_steps=50)
-    raw = env.brax_env
-    step = jax.jit(jax.vmap(raw.step))
-    root = env.reset()
-    for _ in range(60):
-        root = env.rand_action(root)
-        _, states = carried(env, root)
-        then = step(states, root["action"].numpy())
-        stepped, root = env.step_and_maybe_reset(root)
-        close(stepped["next", "observation"], then.obs)
-        close(stepped["next", "reward"], then.reward)
-        assert stepped["next", "terminated"].flatten().tolist() == (np.asarray(then.done) > 0).tolist()
-    pytest.importorskip("mujoco_playground")
-    env = MujocoPlaygroundEnv("CartpoleBalance", num_envs=2)
-    data = env.rollout(5)
-    assert data["observation"].isfinite().all()
-    assert env.max_episode_steps == 1000
-
-
 def test_playground_has_the_interface_of_brax():
     env = MujocoPlaygroundWrapper(Spring(), num_envs=2, max_episode_steps=3)
     assert env.rollout(5)["next", "truncated"][:, -1].all()
@@ -235,13 +334,3 @@ def test_wrong_input_is_refused(monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(MissingExtraError, match=rf'pip install "rl-envs\[{name}\]"'):
             make()
-
-
-def test_a_collector_runs():
-    collectors = pytest.importorskip("rl.collectors")
-    pytest.importorskip("gymnax")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        batch = collectors.Collector(GymnaxEnv("CartPole-v1", num_envs=8), frames_per_batch=400).collect()
-    assert batch.shape == (8, 50)
-    assert batch["next", "done"].any()

@@ -24,7 +24,7 @@ TASKS = {
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_thousand_steps_are_those_of_gymnasium(name):
-    count, steps = 2, 500
+    count, steps = 2, 1000
     env = TASKS[name](count, num_threads=2)
     env.set_seed(7)
     generator = torch.Generator().manual_seed(0)
@@ -53,6 +53,12 @@ def test_a_thousand_steps_are_those_of_gymnasium(name):
 @pytest.mark.parametrize("count", [None, 3])
 def test_conformance(count):
     check_env(lambda: HopperEnv(count))
+
+
+def test_a_collector_runs():
+    collectors = pytest.importorskip("rl.collectors")
+    batch = collectors.Collector(HopperEnv(2), frames_per_batch=200).collect()
+    assert batch["collector", "traj_ids"].max() > 3
 
 
 def test_the_number_of_threads_changes_nothing():

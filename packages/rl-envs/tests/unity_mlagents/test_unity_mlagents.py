@@ -12,7 +12,7 @@ import pytest
 
 from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
 from rl.core.testing import check_env
-from rl.envs import UnityMLAgentsEnv, UnityMLAgentsWrapper
+from rl.envs import SerialEnv, UnityMLAgentsEnv, UnityMLAgentsWrapper
 
 
 class ActionTuple(NamedTuple):
@@ -132,8 +132,40 @@ def test_an_end_of_any_agent_ends_the_scene():
     assert env.unity_env.closed
 
 
-def test_conformance():
-    check_env(lambda: UnityMLAgentsWrapper(Balls(), done_on_any=True))
+def test_a_thousand_steps_are_those_of_the_interface():
+    env, raw = UnityMLAgentsWrapper(Balls(), done_on_any=True), Balls()
+    raw.reset()
+    root, ends = env.reset(), 0
+    for _ in range(1000):
+        env.rand_action(root)
+        before, _ = raw.get_steps("Ball?team=0")
+        assert root["Ball", "observation"].tolist() == before.obs[0].tolist()
+        raw.set_actions("Ball?team=0", ActionTuple(root["Ball", "action"].numpy(), np.zeros((2, 0), np.int32)))
+        stepped, root = env.step_and_maybe_reset(root)
+        raw.step()
+        deciding, over = raw.get_steps("Ball?team=0")
+        cut = dict(zip(over.agent_id.tolist(), over.interrupted.tolist(), strict=True))
+        then = stepped["next", "Ball"]
+        for index, agent in enumerate(before.agent_id.tolist()):
+            found = over if agent in cut else deciding
+            row = found.agent_id.tolist().index(agent)
+            assert then["observation"][index].tolist() == found.obs[0][row].tolist()
+            assert then["reward"][index].item() == found.reward[row] + found.group_reward[row]
+            assert then["terminated"][index].item() == (cut.get(agent) is False)
+        assert stepped["next", "done"].item() == bool(cut)
+        if cut:
+            raw.reset()
+            ends += 1
+    assert ends == 500
+
+
+def test_conformance_and_a_collector():
+    make = lambda: UnityMLAgentsWrapper(Balls(), done_on_any=True)
+    check_env(make)
+    check_env(lambda: SerialEnv(2, make))
+    collectors = pytest.importorskip("rl.collectors")
+    batch = collectors.Collector(SerialEnv(2, make), frames_per_batch=40).collect()
+    assert batch["collector", "traj_ids"].max() == 19
 
 
 def test_scenes_are_started_by_file_or_name():

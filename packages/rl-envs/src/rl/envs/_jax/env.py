@@ -72,6 +72,9 @@ class JaxEnv(LeafEnvBase):
         self.max_episode_steps, self._grad = limit, requires_grad
         self._jax: Any = import_library("jax", needed_by=owner, extra=self._extra, at_least="0.6")
         self._key = self._jax.random.key(int(torch.randint(2**31, ())))
+        self._block: list[Tensor] = []
+        """State and observations of new episodes, of which the first `_used` are used; empty before they are drawn."""
+        self._used = 0
 
     _extra: str = "brax"
     _pullback: Any = None
@@ -161,23 +164,42 @@ class JaxEnv(LeafEnvBase):
     # ---- stepping
 
     def _reset_leaves(self, mask: Tensor | None) -> Leaves:
-        del mask  # the caller ignores the other rows
+        count = self.batch_size.numel()
+        chosen = torch.arange(count) if mask is None else mask.flatten().nonzero().flatten()
+        rows = self._fresh(len(chosen))
+        if mask is not None:
+            whole = [part.new_zeros((count, *part.shape[1:])) for part in rows]
+            for part, fresh in zip(whole, rows, strict=True):
+                part[chosen] = fresh
+            rows = whole
         over = torch.zeros((*self.batch_size, 1), dtype=torch.bool, device=self.device)
-        return {**self._leaves(self._entries, self._fresh()), **{name: over.clone() for name in FLAGS}}
+        return {**self._leaves(self._entries, rows), **{name: over.clone() for name in FLAGS}}
 
-    def _fresh(self) -> list[Tensor]:
-        """State and observations ``[n, ...]`` of new episodes in all elements."""
-        self._key, joined = self._begin(self._key)
-        return self._beginning.split(joined)
+    def _fresh(self, count: int) -> list[Tensor]:
+        """State and observations ``[count, ...]`` of the next new episodes, at most as many as there are elements.
+
+        They are computed in blocks for all elements: a partial reset takes what it needs, and the next one the rest.
+        """
+        if not self._block:
+            self._draw()
+        if self._used + count > self.batch_size.numel():
+            self._key, self._used = self._later, 0
+            self._draw()
+        start, self._used = self._used, self._used + count
+        return [part[start : self._used] for part in self._block]
+
+    def _draw(self) -> None:
+        self._later, joined = self._begin(self._key)
+        self._block = self._beginning.split(joined)
 
     def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
         if not mask.is_cpu or any(name not in current or current[name].requires_grad for name in self._entries):
             return None  # the general path names what is missing, and keeps gradients
         chosen, count, kept = np.flatnonzero(mask.numpy()), self.batch_size.numel(), ~mask
         leaves: Leaves = {name: current[name] & kept for name in FLAGS}
-        for name, fresh in zip(self._entries, self._fresh(), strict=True):
+        for name, fresh in zip(self._entries, self._fresh(len(chosen)), strict=True):
             rows = np.array(current[name].numpy())
-            rows.reshape(count, *fresh.shape[1:])[chosen] = fresh.numpy()[chosen]
+            rows.reshape(count, *fresh.shape[1:])[chosen] = fresh.numpy()
             leaves[name] = torch.from_numpy(rows)
         return leaves
 
@@ -210,16 +232,18 @@ class JaxEnv(LeafEnvBase):
 
     def _set_seed(self, seed: int) -> None:
         self._key = self._jax.random.key(as_integer(seed, f"{type(self).__name__}.set_seed", "seed", 0))
+        self._block, self._used = [], 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the random key of later resets; the rest of the state is in the data."""
+        """Return the random key of new episodes and how many of them are used; the rest of the state is in the data."""
         key = np.array(self._jax.random.key_data(self._key)).astype(np.int64)
-        return {"restorable": True, "key": torch.from_numpy(key)}
+        return {"restorable": True, "key": torch.from_numpy(key), "used": self._used}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Continue from `state`."""
         key = state["key"].numpy().astype(np.uint32)
         self._key = self._jax.random.wrap_key_data(self._jax.numpy.asarray(key))
+        self._block, self._used = [], state["used"]
         return True
 
     def compile(self, **kwargs: Any) -> Any:

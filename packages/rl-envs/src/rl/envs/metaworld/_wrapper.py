@@ -50,7 +50,13 @@ class MetaWorldWrapper(GymWrapper):
 
 
 class _Success(gymnasium.Wrapper):  # pyright: ignore[reportMissingTypeArgument]
-    """``success`` as an array."""
+    """``success`` as an array, and resets that heed their seed."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset; the library ignores a seed here, and has a method for it."""
+        if seed is not None:
+            self.unwrapped.seed(seed)  # pyright: ignore[reportAttributeAccessIssue]
+        return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
         """Step, and write ``success`` of ``info`` as an array."""
@@ -77,7 +83,8 @@ class MetaWorldEnv(MetaWorldWrapper):
     Args:
         env_name: name, such as ``"reach-v3"``.
         num_envs: number of environments, as batch ``[num_envs]``; one without a batch if None.
-        env_kwargs: for ``gymnasium.make("Meta-World/MT1", ...)``.
+        env_kwargs: for ``gymnasium.make("Meta-World/MT1", ...)``; its ``seed`` is that of the set of goals, which is
+            drawn with torch's generator otherwise.
         settings: further arguments of `MetaWorldWrapper`.
 
     Raises:
@@ -97,6 +104,7 @@ class MetaWorldEnv(MetaWorldWrapper):
         given = {"disable_env_checker": True, **(env_kwargs or {})}
         if settings.get("from_pixels"):
             given.setdefault("render_mode", "rgb_array")
-        made = [gymnasium.make("Meta-World/MT1", env_name=env_name, **given) for _ in range(num_envs or 1)]
+        seeds = torch.randint(2**31, (num_envs or 1,)).tolist()  # of the goals
+        made = [gymnasium.make("Meta-World/MT1", env_name=env_name, **{"seed": seed, **given}) for seed in seeds]
         super().__init__(made[0] if num_envs is None else made, **settings)
         self.env_name = env_name
