@@ -213,7 +213,7 @@ def test_other_entries_than_tensors_are_kept(counting_env):
 
 
 def test_lists_of_leaves_survive_a_round_trip_through_tensordicts():
-    from rl.collectors._leaves import leaves_of, tensordict_of
+    from rl.collectors._loops.leaves import leaves_of, tensordict_of
 
     leaves = {"a": torch.ones(2), ("b", "c", "d"): torch.zeros(2, 1), ("b", "e"): torch.ones(2)}
     td = tensordict_of(leaves, [2])

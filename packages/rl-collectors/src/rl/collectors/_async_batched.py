@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Self
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -12,17 +12,17 @@ from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
 from rl.collectors import _foreign
-from rl.collectors._background import Background, Pause
+from rl.collectors._background import BackgroundCollector
+from rl.collectors._collector import VERSION
 from rl.collectors._loops.groups import any_flag
 from rl.collectors._loops.tensordict_policy import opaque_act
-from rl.collectors._pipeline.arguments import check_fit, count_of, make_policy
+from rl.collectors._pipeline.arguments import check_fit, count_of, make_policy, total_of
 from rl.collectors._pipeline.compiled import accelerated
 from rl.collectors._pipeline.placement import Devices, device_of_policy
 from rl.collectors._recurrent_state import Carried, EpisodeStart
-from rl.collectors._whole_trajectories import WholeTrajectories
-from rl.collectors.weights._load import load_weights
+from rl.collectors._trajectories import WholeTrajectories
 from rl.core import set_recurrent_mode
-from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError, WorkerError
+from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError, WorkerError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, IS_INIT, NEXT, TRAJ_IDS, NestedKey, as_tuple, leaf_keys, next_key
 from rl.core.profiling import profiled
@@ -31,11 +31,10 @@ from rl.core.registry import load
 __all__ = ["AsyncBatchedCollector"]
 
 INDEX = "env_index"
-VERSION = "policy_version"
 
 
 @_foreign.async_batched
-class AsyncBatchedCollector:
+class AsyncBatchedCollector(BackgroundCollector):
     """Collector of environments in workers, none of which waits for the slowest one.
 
     Each environment steps in a worker of its own. As soon as `min_batch_size` of them wait for an action, the policy is
@@ -87,9 +86,6 @@ class AsyncBatchedCollector:
         >>> collector.shutdown()
     """
 
-    policy_version = 0
-    """Number of calls of `update_policy_weights_`."""
-
     def __init__(  # noqa: PLR0913  # each is one documented switch of collection
         self,
         create_env_fn: Sequence[Callable[..., Env]] | Any,
@@ -117,7 +113,7 @@ class AsyncBatchedCollector:
         weight_updater: Any = None,
     ) -> None:
         self._frames_wanted = count_of("frames_per_batch", frames_per_batch, 1)
-        self.total_frames = -1 if total_frames == -1 else count_of("total_frames", total_frames, 1)
+        self.total_frames = total_of(total_frames)
         self._random = count_of("init_random_frames", init_random_frames, 0)
         self._least = count_of("min_batch_size", min_batch_size, 1)
         self._most = None if max_batch_size is None else count_of("max_batch_size", max_batch_size, self._least)
@@ -143,12 +139,9 @@ class AsyncBatchedCollector:
         self._ids = torch.arange(env.num_envs * self._elements).reshape(env.batch_size)  # of the running trajectories
         self._failed: list[int] = []  # environments that raised, and begin with a reset
         self._root: TensorDictBase | None = None  # rows that wait for an action
-        self._started = self._closed = False
-        self._stepped = self._frames = 0
+        self._started, self._stepped = False, 0
         self._free_id = self._ids.numel()
-        self._background = Background(self._collect_in_background)
-        if weight_updater is not None:
-            weight_updater.register_collector(self)
+        super().__init__(replay_buffer, weight_updater)
 
     def _check(self, env: Any) -> None:
         self._inner = torch.Size(env.batch_size[1:])
@@ -169,10 +162,6 @@ class AsyncBatchedCollector:
 
     # ---- collecting
 
-    def __iter__(self) -> Iterator[Any]:
-        while self.total_frames < 0 or self._frames < self.total_frames:
-            yield self.collect()
-
     def collect(self) -> Any:
         """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer.
 
@@ -181,10 +170,7 @@ class AsyncBatchedCollector:
             WorkerTimeoutError: if none answers within `timeout`. The next call waits again.
             RLError: after `shutdown`, and while the background thread collects.
         """
-        if not self._background.is_current and self._background.running:
-            raise RLError("this collector collects in the background: call pause() before collect()")
-        if self._closed:
-            raise RLError("this collector was shut down and its environments closed: make a new one")
+        self._check_usable()
         if self._before is not None:
             self._before()
         batch: Any = self._trajectory() if self._finished is not None else self._batch()
@@ -198,10 +184,6 @@ class AsyncBatchedCollector:
             return batch
         self._buffer.extend(batch.reshape(-1))
         return None
-
-    def rollout(self) -> Any:
-        """The same as `collect`."""
-        return self.collect()
 
     def _batch(self) -> TensorDictBase:
         if self._reset_each:
@@ -328,31 +310,11 @@ class AsyncBatchedCollector:
 
     # ---- control
 
-    def start(self) -> None:
-        """Collect into the replay buffer in a background thread, until `pause`, `total_frames` or `shutdown`.
-
-        Raises:
-            SpecError: if there is no replay buffer.
-        """
-        if self._buffer is None:
-            raise SpecError("AsyncBatchedCollector.start collects into a replay buffer: pass replay_buffer=")
-        self._background.start()
-
     def _collect_in_background(self) -> bool:
         if 0 <= self.total_frames <= self._frames:
             return False
         self.collect()
         return self.total_frames < 0 or self._frames < self.total_frames
-
-    def pause(self) -> Pause:
-        """Wait until the background thread has completed its batch; see `Collector.pause`."""
-        running = self._background.running
-        self._background.hold()
-        return Pause(self.start if running else None)
-
-    def is_running(self) -> bool:
-        """Whether the background thread collects."""
-        return self._background.running
 
     def reset(self) -> None:
         """Drop the running episodes, and begin the next batch with a reset of all environments."""
@@ -377,18 +339,6 @@ class AsyncBatchedCollector:
         with self._background.held():
             return self.env.set_seed(seed)
 
-    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
-        """Copy new weights into the policy, in place, and count `policy_version`; see `Collector`."""
-        with self._background.held():
-            if policy_or_weights is not None and policy_or_weights is not self.policy:
-                load_weights(self.policy, policy_or_weights)
-            self.policy_version += 1
-
-    @property
-    def collected_frames(self) -> int:
-        """Number of yielded frames."""
-        return self._frames
-
     def shutdown(self, timeout: float | None = None) -> None:
         """End the background thread and the workers. May be called twice.
 
@@ -401,12 +351,6 @@ class AsyncBatchedCollector:
             self.env.close()
 
     async_shutdown = shutdown
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
 
     def __repr__(self) -> str:
         return (

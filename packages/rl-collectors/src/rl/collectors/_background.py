@@ -1,12 +1,100 @@
-"""Collection in a background thread: `start`, `pause`, `is_running`."""
+"""Collectors that can collect in a background thread: `start`, `pause`, `is_running`."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Condition, Thread, current_thread
+from typing import Any
 
-__all__ = ["Background", "Pause"]
+from rl.collectors._base import CollectorBase
+from rl.collectors.weights._load import load_weights
+from rl.core.errors import RLError, SpecError
+
+__all__ = ["Background", "BackgroundCollector", "Pause"]
+
+
+class BackgroundCollector(CollectorBase):
+    """Base of collectors that call the policy in this process, in the caller's thread or in a background thread."""
+
+    policy: Any
+    policy_version = 0
+    """Number of calls of `update_policy_weights_`."""
+
+    def __init__(self, replay_buffer: Any, weight_updater: Any) -> None:
+        self._background = Background(self._collect_in_background)
+        self._has_buffer = replay_buffer is not None
+        if weight_updater is not None:
+            weight_updater.register_collector(self)
+
+    @abstractmethod
+    def _collect_in_background(self) -> bool:
+        """Collect a batch; whether there are more."""
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if not self._background.is_current and self._background.running:
+            raise RLError("this collector collects in the background: call pause() before collect()")
+
+    def start(self) -> None:
+        """Collect into the replay buffer in a background thread, until `pause`, `total_frames` or `shutdown`.
+
+        An exception in the thread ends it, and is raised by the next call. New weights, `reset`, `state_dict` and the
+        like take effect between two batches.
+
+        Raises:
+            SpecError: if there is no replay buffer.
+            RLError: after `shutdown`.
+
+        Example:
+            >>> from rl.collectors import Collector
+            >>> from rl.core.testing import CountingEnv
+            >>> class Buffer(list):
+            ...     def extend(self, batch):
+            ...         self.append(batch)
+            >>> buffer = Buffer()
+            >>> collector = Collector(CountingEnv, frames_per_batch=4, total_frames=12, replay_buffer=buffer)
+            >>> collector.start()
+            >>> while collector.is_running():
+            ...     pass  # learn, with buffer.sample()
+            >>> collector.async_shutdown()
+            >>> [batch.numel() for batch in buffer]
+            [4, 4, 4]
+        """
+        if not self._has_buffer:
+            raise SpecError(f"{type(self).__name__}.start collects into a replay buffer: pass replay_buffer=")
+        self._check_open()
+        self._background.start()
+
+    def pause(self) -> Pause:
+        """Wait until the background thread has completed its batch, and let it collect no further one.
+
+        Returns:
+            A context manager that calls `start` at its end, if the thread was running: ``with collector.pause(): ...``.
+        """
+        running = self._background.running
+        self._background.hold()
+        return Pause(self.start if running else None)
+
+    def is_running(self) -> bool:
+        """Whether the background thread collects."""
+        return self._background.running
+
+    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
+        """Copy new weights into the policy, in place, and count `policy_version`.
+
+        Args:
+            policy_or_weights: a policy of the same structure, its ``state_dict()``, or its parameters as a
+                TensorDict. None, or the collector's own policy, changes no weights.
+
+        Raises:
+            SpecError: if there is no policy with parameters, or the weights do not fit it. Nothing is written.
+        """
+        with self._background.held():
+            if policy_or_weights is not None and policy_or_weights is not self.policy:
+                load_weights(self.policy, policy_or_weights)
+            self.policy_version += 1
 
 
 class Background:

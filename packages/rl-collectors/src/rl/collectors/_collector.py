@@ -9,7 +9,7 @@ from functools import partial, reduce
 from math import ceil
 from threading import Lock
 from time import perf_counter
-from typing import Any, Self
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -18,22 +18,27 @@ from torch import Tensor
 
 from rl.collectors import _foreign
 from rl.collectors._assemble import Assembler, place
-from rl.collectors._background import Background, Pause
-from rl.collectors._checks import name_of
+from rl.collectors._background import BackgroundCollector
 from rl.collectors._loops.groups import any_flag
 from rl.collectors._loops.runner import Runner
-from rl.collectors._pipeline.arguments import check_fit, check_flags, count_of, make_env, make_policy
+from rl.collectors._pipeline.arguments import (
+    check_fit,
+    check_flags,
+    count_of,
+    make_env,
+    make_policy,
+    name_of,
+    rounding,
+    total_of,
+)
 from rl.collectors._pipeline.compiled import accelerated
 from rl.collectors._pipeline.explain import describe
 from rl.collectors._pipeline.output import Output
 from rl.collectors._pipeline.placement import Devices, device_of_policy, move_env
-from rl.collectors._profile import Clock, Ranges
-from rl.collectors._profiling import BatchProfiler, ProfileConfig
+from rl.collectors._pipeline.state import unpack_state
+from rl.collectors._profiling import BatchProfiler, Clock, ProfileConfig, Ranges
 from rl.collectors._recurrent_state import Carried
-from rl.collectors._state import unpack_state
-from rl.collectors._trajectories import number_trajectories
-from rl.collectors._whole_trajectories import WholeTrajectories
-from rl.collectors.weights._load import load_weights
+from rl.collectors._trajectories import WholeTrajectories, number_trajectories
 from rl.core import set_recurrent_mode
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
@@ -42,14 +47,14 @@ from rl.core.mdp import FLAGS, complete_done, done_levels
 from rl.core.profiling import profiled, profiling_enabled
 from rl.core.state import pack
 
-__all__ = ["VERSION", "Collector", "count_of", "make_env"]
+__all__ = ["VERSION", "Collector"]
 
 VERSION = "policy_version"
 """Key of the number of weight updates."""
 
 
 @_foreign.collector
-class Collector:
+class Collector(BackgroundCollector):
     """Iterable of batches ``[*env.batch_size, T]``, last dimension named ``time``.
 
     Episodes continue from batch to batch. The terminal observation is under ``next``; the following root holds the
@@ -115,14 +120,11 @@ class Collector:
         >>> collector.shutdown()
     """
 
-    _closed = False
-    _frames = _free_id = 0
+    _free_id = 0
     _seconds = 0.0
     _ids: Tensor | None = None
     _profiler: BatchProfiler | None = None
     _named = False
-    policy_version = 0
-    """Number of calls of `update_policy_weights_`."""
 
     def __init__(  # noqa: PLR0913  # each is one documented switch of collection
         self,
@@ -161,9 +163,7 @@ class Collector:
         weight_updater: Any = None,
     ) -> None:
         frames_per_batch = count_of("frames_per_batch", frames_per_batch, 1)
-        self.total_frames = (
-            count_of("total_frames", total_frames, 1, "or -1 for no end, ") if total_frames != -1 else -1
-        )
+        self.total_frames = total_of(total_frames)
         self._random_frames = count_of("init_random_frames", init_random_frames, 0)
         limit = max_frames_per_traj or None
         limit = None if limit in (None, -1) else count_of("max_frames_per_traj", limit, 1)
@@ -215,9 +215,7 @@ class Collector:
         self._runner = self._make_runner(clock=self._clock)
         self._levels = done_levels(leaf_keys(self.env.full_done_spec))
         self._lock = Lock()
-        self._background = Background(self._collect_in_background)
-        if weight_updater is not None:
-            weight_updater.register_collector(self)
+        super().__init__(replay_buffer, weight_updater)
 
     # ------------------------------------------------------------------ collecting
 
@@ -240,10 +238,7 @@ class Collector:
 
     def _gather(self, until: int) -> TensorDictBase | None:
         """The next batch as it is collected; with whole trajectories None if none ended within `until` frames."""
-        if self._closed:
-            raise RLError("this collector was shut down and its environment closed: make a new Collector")
-        if not self._background.is_current and self._background.running:
-            raise RLError("this collector collects in the background: call pause() before collect()")
+        self._check_usable()
         if self._before is not None:
             self._before()
         with self._alone("collect"):
@@ -275,22 +270,15 @@ class Collector:
     @contextmanager
     def _alone(self, what: str) -> Generator[None]:
         with self._background.held():
-            yield from self._locked(what)
-
-    def _locked(self, what: str) -> Generator[None]:
-        if not self._lock.acquire(blocking=False):
-            raise RLError(
-                f"Collector.{what} was called while this collector was in use by another thread, or by its own policy:"
-                " give each thread a Collector and an environment of its own"
-            )
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    def rollout(self) -> Any:
-        """The same as `collect`."""
-        return self.collect()
+            if not self._lock.acquire(blocking=False):
+                raise RLError(
+                    f"Collector.{what} was called while this collector was in use by another thread, or by its own"
+                    " policy: give each thread a Collector and an environment of its own"
+                )
+            try:
+                yield
+            finally:
+                self._lock.release()
 
     def _batch(self) -> TensorDictBase:
         ids, self._ids = self._ids, None  # after an interrupted batch new ids start
@@ -383,50 +371,6 @@ class Collector:
             self._restart()
             return self.env.set_seed(seed)
 
-    def start(self) -> None:
-        """Collect into the replay buffer in a background thread, until `pause`, `total_frames` or `shutdown`.
-
-        An exception in the thread ends it, and is raised by the next call. New weights, `reset`, `state_dict` and the
-        like take effect between two batches.
-
-        Raises:
-            SpecError: if there is no replay buffer.
-            RLError: after `shutdown`.
-
-        Example:
-            >>> from rl.core.testing import CountingEnv
-            >>> class Buffer(list):
-            ...     def extend(self, batch):
-            ...         self.append(batch)
-            >>> buffer = Buffer()
-            >>> collector = Collector(CountingEnv, frames_per_batch=4, total_frames=12, replay_buffer=buffer)
-            >>> collector.start()
-            >>> while collector.is_running():
-            ...     pass  # learn, with buffer.sample()
-            >>> collector.async_shutdown()
-            >>> [batch.numel() for batch in buffer]
-            [4, 4, 4]
-        """
-        if self._output.replay_buffer is None:
-            raise SpecError("Collector.start collects into a replay buffer: pass replay_buffer= to the collector")
-        if self._closed:
-            raise RLError("this collector was shut down and its environment closed: make a new Collector")
-        self._background.start()
-
-    def pause(self) -> Pause:
-        """Wait until the background thread has completed its batch, and let it collect no further one.
-
-        Returns:
-            A context manager that calls `start` at its end, if the thread was running: ``with collector.pause(): ...``.
-        """
-        running = self._background.running
-        self._background.hold()
-        return Pause(self.start if running else None)
-
-    def is_running(self) -> bool:
-        """Whether the background thread collects."""
-        return self._background.running
-
     def async_shutdown(self, timeout: float | None = None) -> None:
         """End the background thread after its batch, and close the environment.
 
@@ -454,27 +398,6 @@ class Collector:
         """End the background thread and close the environment. May be called twice."""
         self.async_shutdown()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-
-    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
-        """Copy new weights into the policy, in place, and count `policy_version`.
-
-        Args:
-            policy_or_weights: a policy of the same structure, its ``state_dict()``, or its parameters as a
-                TensorDict. None, or the collector's own policy, changes no weights.
-
-        Raises:
-            SpecError: if there is no policy with parameters, or the weights do not fit it. Nothing is written.
-        """
-        with self._background.held():
-            if policy_or_weights is not None and policy_or_weights is not self.policy:
-                load_weights(self.policy, policy_or_weights)
-            self.policy_version += 1
-
     def enable_profile(self, *, config: ProfileConfig | None = None, worker_idx: int = 0, **settings: Any) -> None:
         """Record the next batches with `torch.profiler`: ranges ``collect``, ``policy`` and ``env``.
 
@@ -486,9 +409,7 @@ class Collector:
         Raises:
             SpecError: if a setting is out of range, or both are given.
         """
-        if config is not None and settings:
-            raise SpecError(f"enable_profile takes a config or settings, got both: {', '.join(settings)}")
-        self._profiler = BatchProfiler(ProfileConfig(**settings) if config is None else config, worker_idx)
+        self._profiler = BatchProfiler(ProfileConfig.of(config, settings), worker_idx)
         self._call_through(self._profiler)
 
     def disable_profile(self) -> None:
@@ -516,11 +437,6 @@ class Collector:
         return describe(self, self._carried, self._devices, self._output, self._assemble.forms)
 
     # ------------------------------------------------------------------ properties and state
-
-    @property
-    def collected_frames(self) -> int:
-        """Number of collected frames, over all batches."""
-        return self._frames
 
     @property
     def path(self) -> str:
@@ -595,12 +511,7 @@ class Collector:
                 f"frames_per_batch={asked} is no multiple of the {self._elements} environments: each batch has"
                 f" {self.frames_per_batch} frames"
             )
-        if self.total_frames > 0 and self.total_frames % self.frames_per_batch:
-            whole = ceil(self.total_frames / self.frames_per_batch) * self.frames_per_batch
-            said.append(
-                f"total_frames={self.total_frames} is no multiple of the {self.frames_per_batch} frames of a batch:"
-                f" {whole} frames will be collected"
-            )
+        said += rounding(self.total_frames, self.frames_per_batch)
         if said:
             warnings.warn("; ".join(said), stacklevel=3)
 

@@ -1,4 +1,4 @@
-"""Traces of `torch.profiler` of single batches of a collector."""
+"""Seconds spent in parts of a collector, and traces of `torch.profiler` of single batches."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from rl.collectors._profile import Ranges
 from rl.core.errors import SpecError
+from rl.core.profiling import profiled
 
-__all__ = ["BatchProfiler", "ProfileConfig"]
+__all__ = ["BatchProfiler", "Clock", "ProfileConfig", "Ranges"]
 
 _ACTIVITIES = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 
@@ -64,13 +65,60 @@ class ProfileConfig:
         if unknown:
             raise SpecError(f"ProfileConfig got activities {unknown}; they are 'cpu' and 'cuda'")
 
-    def concerns(self, worker: int) -> bool:
-        """Whether a worker is recorded."""
-        return self.workers is None or worker in self.workers
+    @classmethod
+    def of(cls, config: ProfileConfig | None, settings: dict[str, Any]) -> ProfileConfig:
+        """Return the config, or one of the settings that `enable_profile` was given."""
+        if config is not None and settings:
+            raise SpecError(f"enable_profile takes a config or settings, got both: {', '.join(settings)}")
+        return cls(**settings) if config is None else config
 
     def path(self, worker: int) -> Path:
         """File of the trace of a worker."""
         return Path(str(self.save_path).format(worker_idx=worker))
+
+
+class Clock:
+    """Sum of the seconds spent in named calls.
+
+    On a CUDA device these are the seconds of the launches: nothing is synchronized.
+
+    Example:
+        >>> clock = Clock()
+        >>> clock.around("env", lambda x: x + 1)(1)
+        2
+        >>> list(clock.seconds)
+        ['env']
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function`, timed under `name`."""
+        seconds = self.seconds
+        seconds.setdefault(name, 0.0)
+
+        def timed(*arguments: Any) -> Any:
+            start = perf_counter()
+            with profiled(name):
+                result = function(*arguments)
+            seconds[name] += perf_counter() - start
+            return result
+
+        return timed
+
+
+class Ranges:
+    """Named ranges of a trace around calls."""
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function` in a range `name`."""
+
+        def ranged(*arguments: Any) -> Any:
+            with record_function(name):
+                return function(*arguments)
+
+        return ranged
 
 
 class BatchProfiler(Ranges):

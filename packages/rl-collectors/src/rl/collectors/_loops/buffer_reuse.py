@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from rl.collectors._leaves import LeafAct, LeafStep
+from rl.collectors._loops.leaves import LeafAct, LeafStep
 from rl.core.errors import ContractError
 from rl.core.interfaces import Leaves
 from rl.core.keys import NestedKey, key_str, next_key

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rl.collectors._leaves import LeafAct, LeafStep
+from rl.collectors._loops.leaves import LeafAct, LeafStep
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import DONE, NestedKey
 

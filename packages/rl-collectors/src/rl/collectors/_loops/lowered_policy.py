@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rl.collectors._leaves import LeafAct
+from rl.collectors._loops.leaves import LeafAct
 from rl.core.interfaces import Leaves, LoweredModule
 from rl.core.keys import NEXT, NestedKey, unwrap
 

@@ -9,17 +9,17 @@ import torch
 from tensordict import TensorDictBase
 
 from rl.collectors._assemble import CHUNK
-from rl.collectors._checks import StepChecks
-from rl.collectors._leaves import LeafAct, TensorDictAct
 from rl.collectors._loops.buffer_reuse import ActProbe, StepProbe
+from rl.collectors._loops.checks import StepChecks
 from rl.collectors._loops.groups import ENDED, GroupLeaves
 from rl.collectors._loops.leaf import LeafLoop
+from rl.collectors._loops.leaves import LeafAct, TensorDictAct
 from rl.collectors._loops.limit import LimitedEnv, LimitedLeaves
 from rl.collectors._loops.lowered_policy import lowered_policy
 from rl.collectors._loops.tensordict import TensorDictLoop
 from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
 from rl.collectors._pipeline.placement import device_of_env
-from rl.collectors._profile import Clock, Ranges
+from rl.collectors._profiling import Clock, Ranges
 from rl.collectors._recurrent_state import Carried, CarryingEnv, CarryingLeaves
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import DONE, leaf_keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensordict import TensorDictBase
 
-from rl.collectors._leaves import TensorDictAct, TensorDictStep, leaves_of, tensordict_of
+from rl.collectors._loops.leaves import TensorDictAct, TensorDictStep, leaves_of, tensordict_of
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rl.collectors._leaves import LeafAct, TensorDictAct, leaves_of, tensordict_of
+from rl.collectors._loops.leaves import LeafAct, TensorDictAct, leaves_of, tensordict_of
 from rl.core.errors import ContractError
 from rl.core.interfaces import Leaves
 from rl.core.keys import NEXT, unwrap

@@ -13,7 +13,7 @@ from rl.core.errors import SpecError
 from rl.core.interfaces import Env, missing_env_members
 from rl.core.keys import DONE, TRUNCATED, key_str, leaf_keys
 
-__all__ = ["check_fit", "check_flags", "count_of", "make_env", "make_policy"]
+__all__ = ["check_fit", "check_flags", "count_of", "make_env", "make_policy", "name_of", "rounding", "total_of"]
 
 
 def make_env(create_env_fn: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -70,6 +70,21 @@ def count_of(name: str, value: Any, least: int, alternative: str = "") -> int:
     return number
 
 
+def total_of(total_frames: Any) -> int:
+    """`total_frames` as an integer; -1 for no end."""
+    return -1 if total_frames == -1 else count_of("total_frames", total_frames, 1, "or -1 for no end, ")
+
+
+def rounding(total_frames: int, batch: int) -> list[str]:
+    """A warning if `total_frames` is rounded up to whole batches."""
+    whole = -(-total_frames // batch) * batch
+    if total_frames < 0 or whole == total_frames:
+        return []
+    return [
+        f"total_frames={total_frames} is no multiple of the {batch} frames of a batch: {whole} frames will be collected"
+    ]
+
+
 def check_fit(env: Env, carried: Any, policy: Any, init_random_frames: int) -> None:
     """Check that environment and policy write what the other reads.
 
@@ -110,3 +125,8 @@ def check_flags(env: Env, *, set_truncated: bool, limit: int | None) -> None:
                 f"{type(env).__name__}.full_done_spec has {key_str(key)} as {dtype}, expected torch.bool: write"
                 " flags that are true or false"
             )
+
+
+def name_of(thing: object) -> str:
+    """Return the name of a function, or of the class of an object, for messages."""
+    return getattr(thing, "__name__", type(thing).__name__)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rl.collectors._checks import name_of
+from rl.collectors._pipeline.arguments import name_of
 from rl.collectors._pipeline.output import Output
 from rl.collectors._pipeline.placement import Devices
 from rl.core import check_pipeline

@@ -9,8 +9,7 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from rl.collectors._pipeline.arguments import count_of
-from rl.collectors._trajectories import extend_buffer, split_trajectories
-from rl.collectors._whole_trajectories import WholeTrajectories
+from rl.collectors._trajectories import WholeTrajectories, split_trajectories
 from rl.core.errors import SpecError
 
 __all__ = ["Output"]
@@ -18,7 +17,7 @@ __all__ = ["Output"]
 
 @dataclass
 class Output:
-    """The arguments of `Collector` of the same names.
+    """The arguments of collectors of the same names.
 
     Raises:
         SpecError: if two of them exclude each other.
@@ -27,13 +26,13 @@ class Output:
     postproc: Callable[[TensorDictBase], Any] | None
     post_collect_hook: Callable[[Any], Any] | None
     replay_buffer: Any
-    extend_buffer: bool
-    split_trajs: bool | None
-    trajs_per_batch: int | None
-    traj_format: str
-    return_same_td: bool
-    set_truncated: bool
-    ends_early: bool
+    extend_buffer: bool = True
+    split_trajs: bool | None = None
+    trajs_per_batch: int | None = None
+    traj_format: str = "padded"
+    return_same_td: bool = False
+    set_truncated: bool = False
+    ends_early: bool = False
 
     def __post_init__(self) -> None:
         self._same: TensorDictBase | None = None
@@ -70,5 +69,7 @@ class Output:
             self.post_collect_hook(batch)
         if self.replay_buffer is None:
             return batch
-        extend_buffer(self.replay_buffer, batch, by_batch=self.extend_buffer)
+        if not self.extend_buffer and batch.ndim > 1:  # single steps, in the order of time
+            batch = batch.permute(batch.ndim - 1, *range(batch.ndim - 1)).reshape(-1)
+        self.replay_buffer.extend(batch)
         return None

@@ -11,7 +11,7 @@ from typing import Any, Self
 from tensordict.nn import InteractionType
 from torch import Tensor, nn
 
-from rl.collectors._collector import count_of, make_env
+from rl.collectors._pipeline.arguments import count_of, make_env
 from rl.collectors.evaluation._episodes import run_episodes
 from rl.collectors.weights._load import load_weights, weights_of
 from rl.core.errors import RLError, SpecError, WorkerError

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from rl.collectors.multi._base import MultiBase
+from rl.collectors.multi._processes import MultiBase
 from rl.collectors.multi._worker import COLLECT, SLOTS
 from rl.core.errors import WorkerError, WorkerTimeoutError
 

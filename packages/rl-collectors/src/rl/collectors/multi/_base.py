@@ -1,42 +1,37 @@
-"""Base of collectors with worker processes."""
+"""Base of collectors with workers, which are processes or actors of Ray."""
 
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil
-from typing import Any, Self
+from typing import Any
 
-import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors import _foreign
-from rl.collectors._collector import Collector, count_of
-from rl.collectors._profiling import ProfileConfig
-from rl.collectors._trajectories import extend_buffer as write_rows
-from rl.collectors._trajectories import split_trajectories
-from rl.collectors.multi._worker import SLOTS, CollectorWorker
+from rl.collectors._base import CollectorBase
+from rl.collectors._collector import Collector
+from rl.collectors._pipeline.arguments import count_of, rounding, total_of
+from rl.collectors._pipeline.output import Output
 from rl.collectors.weights._load import matching_weights
-from rl.collectors.weights._shared import SharedWeights
 from rl.core.arguments import check_arguments
-from rl.core.errors import CheckpointError, RLError, SpecError, WorkerError
-from rl.core.keys import NestedKey, key_str
-from rl.core.workers import SharedLeaves, WorkerGroup
+from rl.core.errors import CheckpointError, SpecError, WorkerError
 
-__all__ = ["MultiBase", "check_settings", "makers_of", "policies_of"]
+__all__ = ["WorkersBase", "check_cat_results"]
 
 
-@_foreign.multi
-class MultiBase(ABC):
-    """Base of collectors with worker processes: workers, weights, and what is done with a batch."""
+class WorkersBase(CollectorBase):
+    """Base of collectors with workers: their settings, their weights, and what is done with a batch."""
+
+    _kind = "workers"
 
     def __init__(  # noqa: PLR0913  # TorchRL's arguments
         self,
-        create_env_fn: Sequence[Callable[..., Any]] | Callable[..., Any] | None = None,
-        policy: Any = None,
+        create_env_fn: Sequence[Callable[..., Any]] | Callable[..., Any] | None,
+        policy: Any,
         *,
         frames_per_batch: int,
         total_frames: int = -1,
@@ -44,7 +39,6 @@ class MultiBase(ABC):
         num_workers: int | None = None,
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         policy_factory: Callable[[], Any] | Sequence[Callable[[], Any]] | None = None,
-        num_workers_per_collector: int = 1,
         init_random_frames: int = 0,
         postproc: Callable[[TensorDictBase], Any] | None = None,
         split_trajs: bool = False,
@@ -53,80 +47,50 @@ class MultiBase(ABC):
         replay_buffer: Any = None,
         extend_buffer: bool = True,
         restart: bool = False,
-        mp_start_method: str | None = None,
-        num_threads: int = 1,
-        daemon: bool = True,
         timeout: float | None = None,
-        shutdown_timeout: float = 10.0,
-        interrupted_by: Any = None,
         **settings: Any,
     ) -> None:
         owner = type(self).__name__
-        check_settings(settings, owner)
-        makers = makers_of(create_env_fn, env_fns, num_workers, create_env_kwargs, owner)
-        if num_workers_per_collector != 1:
-            raise SpecError(
-                f"{owner}: num_workers_per_collector is {num_workers_per_collector}; a worker has one environment. Let"
-                " the functions return SerialEnv(n, make) for n in each"
-            )
+        _check_settings(settings, owner)
+        makers = _makers_of(create_env_fn, env_fns, num_workers, create_env_kwargs, owner)
         if policy is not None and policy_factory is not None:
             raise SpecError(f"{owner} takes a policy or a policy_factory, got both")
-        self.policy, self._factory = policy, policy_factory
-        self.total_frames = (
-            -1 if total_frames == -1 else count_of("total_frames", total_frames, 1, "or -1 for no end, ")
-        )
-        self._frames, self._closed = 0, False
-        self._postproc, self._split, self._buffer = postproc, split_trajs, replay_buffer
-        self._by_batch, self._timeout = extend_buffer, timeout
-        self._update_each, self._restart = update_at_each_batch, restart
-        if split_trajs and not extend_buffer:
-            raise SpecError(f"{owner}: split_trajs=True and extend_buffer=False would store padding as steps")
-        settings["interruptor"] = interrupted_by
+        self.policy, self._makes_policy = policy, policy_factory is not None
+        self.total_frames = total_of(total_frames)
+        self._output = Output(postproc, None, replay_buffer, extend_buffer=extend_buffer, split_trajs=split_trajs)
+        self._update_each, self._restart, self._timeout = update_at_each_batch, restart, timeout
+        self._lives = [0] * len(makers)  # how often each worker was replaced
+        self._version = 0
         frames = count_of("frames_per_batch", frames_per_batch, 1)
-        settings["frames_per_batch"] = self._share(frames, len(makers))
-        settings["init_random_frames"] = ceil(count_of("init_random_frames", init_random_frames, 0) / len(makers))
-        self._batches, self._weights = SharedLeaves(), SharedWeights(len(makers))
-        policies = policies_of(policy, policy_factory, len(makers), owner)
-        common = (policy_factory is not None, settings, self._batches, self._weights, len(makers))
-        self._workers = WorkerGroup(
-            [partial(CollectorWorker, make, policies[i], *common, i) for i, make in enumerate(makers)],
-            owner=owner,
-            start_method=mp_start_method,
-            daemon=daemon,
-            num_threads=num_threads,
-            timeout=timeout,
-            shutdown_timeout=shutdown_timeout,
-        )
+        shares = {
+            "frames_per_batch": self._share(frames, len(makers)),
+            "init_random_frames": ceil(count_of("init_random_frames", init_random_frames, 0) / len(makers)),
+        }
+        policies = _policies_of(policy, policy_factory, len(makers), owner)
+        self._launch(makers, policies, settings, shares)
         try:
-            self._set_up()
+            self._connect()
         except BaseException:
             self.shutdown()
             raise
         if weight_updater is not None:
             weight_updater.register_collector(self)
 
-    def _set_up(self) -> None:
-        self._layout: dict[NestedKey, Any] | None = None
-        self._slots: list[dict[NestedKey, Tensor]] = []
-        self._lives = [0] * len(self._workers)
-        states = self._workers.call_all("state_of_policy")
+    def _connect(self) -> None:
+        """Read the names of the weights and the size of a batch."""
+        states = self._call_all("state_of_policy")
         self._names: dict[str, Tensor] = states[0]
         for index, state in enumerate(states):
             matching_weights(self._names, state, f"worker {index}, whose policy has others than worker 0")
-        if self._names:
-            self._weights.map(self._names)
-            self._workers.call_all("map_weights", self._names)
-        sizes = self._workers.call_all("attribute", "frames_per_batch")
-        self.frames_per_batch = self._frames_of(sizes)
-        if self.total_frames > 0 and self.total_frames % self.frames_per_batch:
-            whole = ceil(self.total_frames / self.frames_per_batch) * self.frames_per_batch
-            warnings.warn(
-                f"total_frames={self.total_frames} is no multiple of the {self.frames_per_batch} frames of a batch:"
-                f" {whole} frames will be collected",
-                stacklevel=4,
-            )
+        self.frames_per_batch = self._frames_of(self._call_all("attribute", "frames_per_batch"))
+        for said in rounding(self.total_frames, self.frames_per_batch):
+            warnings.warn(said, stacklevel=6)
 
     # ---- written by the subclass
+
+    @abstractmethod
+    def _launch(self, makers: list[Any], policies: list[Any], settings: dict[str, Any], shares: dict[str, int]) -> None:
+        """Start the workers, whose collectors get `settings` and `shares`."""
 
     @abstractmethod
     def _share(self, frames: int, workers: int) -> int:
@@ -140,7 +104,6 @@ class MultiBase(ABC):
     def _next(self) -> TensorDictBase:
         """The next batch, in memory of its own unless it goes to a replay buffer."""
 
-    @abstractmethod
     def _release(self) -> None:
         """Called when the memory of the last batch may be written again."""
 
@@ -148,11 +111,19 @@ class MultiBase(ABC):
     def _idle(self, *, keep: bool = False) -> None:
         """Wait until no worker collects; batches that were not returned are dropped unless `keep`."""
 
-    # ---- collecting
+    @abstractmethod
+    def _call(self, index: int, method: str, *args: Any) -> Any:
+        """Call a method of a worker."""
 
-    def __iter__(self) -> Iterator[Any]:
-        while self.total_frames < 0 or self._frames < self.total_frames:
-            yield self.collect()
+    @abstractmethod
+    def _call_all(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of all workers."""
+
+    @abstractmethod
+    def _publish(self, weights: dict[str, Any]) -> None:
+        """Send weights to the workers, as the version after `_version`."""
+
+    # ---- collecting
 
     def collect(self) -> Any:
         """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer.
@@ -161,25 +132,14 @@ class MultiBase(ABC):
             WorkerError: if a worker fails, has ended, or takes longer than `timeout`.
             RLError: after `shutdown`.
         """
-        if self._closed:
-            raise RLError("this collector was shut down and its environments closed: make a new one")
+        self._check_open()
         if self._update_each:
             self.update_policy_weights_()
-        batch: Any = self._next()
+        batch = self._next()
         self._frames += batch.numel()
-        if self._split:
-            batch = split_trajectories(batch)
-        if self._postproc is not None:
-            batch = self._postproc(batch)
-        if self._buffer is not None:
-            write_rows(self._buffer, batch, by_batch=self._by_batch)
-            batch = None
+        batch = self._output.finish(batch)
         self._release()
         return batch
-
-    def rollout(self) -> Any:
-        """The same as `collect`."""
-        return self.collect()
 
     def start(self) -> None:
         """Not available: the workers collect in the background themselves.
@@ -192,50 +152,15 @@ class MultiBase(ABC):
             " Collector has a background thread"
         )
 
-    def _begin(self) -> None:
-        """Let every worker collect its first batch, and map the memory that fits it."""
-        found: list[dict[str, Any]] = []
-        while not found:
-            try:
-                found = self._workers.call_all("first")
-            except WorkerError as error:
-                self._renew(error)
-        for index, other in enumerate(found[1:], start=1):
-            if other != found[0]:
-                raise SpecError(
-                    f"{type(self).__name__}: the batches of workers 0 and {index} differ, which they may not:"
-                    f" {differences(found[0], other)}. Make environments with equal specs"
-                )
-        front = (SLOTS, len(self._workers))
-        self._layout = {key: ((*front, *shape), dtype) for key, (shape, dtype) in found[0]["layout"].items()}
-        self._size: torch.Size = found[0]["batch_size"]
-        mapped = self._batches.map(self._layout)
-        self._slots = [{key: leaf[slot] for key, leaf in mapped.items()} for slot in range(SLOTS)]
-        self._workers.call_all("map", self._layout, 0, 0)
-
-    def _renew(self, error: WorkerError, slot: int = 0) -> None:
-        """Replace a worker that has ended, if that was asked for; its first batch goes into a slot."""
+    def _count_replacement(self, error: WorkerError) -> int:
+        """Warn about a worker that has ended and is to be replaced, and return its index; raise if it is not to be."""
         index = error.worker
         if not (self._restart and error.ended) or index is None:
             raise error
-        warnings.warn(f"{error.args[0]}. It was replaced, its running episodes are lost", stacklevel=4)
-        self._workers.restart(index)
+        what = str(error).splitlines()[0]
+        warnings.warn(f"{what}. It was replaced, its running episodes are lost", stacklevel=5)
         self._lives[index] += 1
-        if self._names:
-            self._workers.call(index, "map_weights", self._names)
-        if self._layout is not None:
-            self._workers.call(index, "map", self._layout, slot, self._lives[index])
-
-    def _tensordict(self, entries: Mapping[NestedKey, Tensor], size: Sequence[int]) -> TensorDict:
-        names: Any = [*[None] * (len(size) - 1), "time"]
-        leaves: Any = entries
-        return TensorDict(leaves, batch_size=torch.Size(size), names=names)
-
-    def _own(self, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
-        """Memory of the batch's own, unless a replay buffer copies it."""
-        if self._buffer is not None and not self._split:
-            return dict(entries)
-        return {key: leaf.clone() for key, leaf in entries.items()}
+        return index
 
     # ---- weights
 
@@ -255,44 +180,26 @@ class MultiBase(ABC):
                 f"{type(self).__name__}.update_policy_weights_ has no weights to send: give the collector a policy with"
                 " parameters, or pass the weights"
             )
-        self._weights.publish(matching_weights(self._names, source, "the policy of the workers"))
+        weights = matching_weights(self._names, source, f"the policy of the {self._kind}")
+        self._publish(weights)
+        self._version += 1
 
     @property
     def policy_version(self) -> int:
         """Number of weight updates; ``policy_version`` in a batch says with which it was collected."""
-        return self._weights.version if self._names else 0
+        return self._version
 
     # ---- control
-
-    def enable_profile(self, *, config: ProfileConfig | None = None, **settings: Any) -> None:
-        """Record the next batches of some workers with `torch.profiler`, one Chrome trace for each.
-
-        Args:
-            config: what is recorded; `ProfileConfig.workers` are the workers.
-            settings: those of `ProfileConfig`, in the place of `config`.
-
-        Raises:
-            SpecError: if a setting is out of range, both are given, or there is no such worker.
-        """
-        if config is not None and settings:
-            raise SpecError(f"enable_profile takes a config or settings, got both: {', '.join(settings)}")
-        wanted = ProfileConfig(**settings) if config is None else config
-        workers = [*range(self.num_workers)] if wanted.workers is None else list(wanted.workers)
-        if not set(workers) <= set(range(self.num_workers)):
-            raise SpecError(f"enable_profile got workers {workers}; there are 0 to {self.num_workers - 1}")
-        self._idle(keep=True)
-        for index in workers:
-            self._workers.call(index, "enable_profile", wanted)
 
     def explain(self) -> str:
         """Describe stages, keys, shapes, devices and casts of worker 0; all workers are alike."""
         self._idle(keep=True)
-        return self._workers.call(0, "call", "explain")
+        return self._call(0, "call", "explain")
 
     def reset(self) -> None:
         """Begin the next batch with a reset of all environments, and with new trajectory ids."""
         self._idle()
-        self._workers.call_all("call", "reset")
+        self._call_all("call", "reset")
 
     def set_seed(self, seed: int) -> int:
         """Seed the environments, each with the seed that the one before it returned, and begin new episodes.
@@ -301,14 +208,14 @@ class MultiBase(ABC):
             The seed for the next environment.
         """
         self._idle()
-        for index in range(len(self._workers)):
-            seed = self._workers.call(index, "call", "set_seed", seed)
+        for index in range(self.num_workers):
+            seed = self._call(index, "call", "set_seed", seed)
         return seed
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the workers' collectors and the number of frames, without batches not yet returned."""
         self._idle(keep=True)
-        return {"frames": self._frames, "workers": self._workers.call_all("call", "state_dict")}
+        return {"frames": self._frames, "workers": self._call_all("call", "state_dict")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`.
@@ -317,41 +224,23 @@ class MultiBase(ABC):
             CheckpointError: if the number of workers differs.
         """
         parts = state.get("workers", [])
-        if len(parts) != len(self._workers):
-            raise CheckpointError(f"{type(self).__name__} has {len(self._workers)} workers, the state {len(parts)}")
+        if len(parts) != self.num_workers:
+            raise CheckpointError(f"{type(self).__name__} has {self.num_workers} {self._kind}, the state {len(parts)}")
         self._idle()
         for index, part in enumerate(parts):
-            self._workers.call(index, "call", "load_state_dict", part)
+            self._call(index, "call", "load_state_dict", part)
         self._frames = state["frames"]
 
     @property
-    def collected_frames(self) -> int:
-        """Number of collected frames, over all batches."""
-        return self._frames
-
-    @property
     def num_workers(self) -> int:
-        """Number of worker processes."""
+        """Number of workers."""
         return len(self._lives)
 
     @property
     def stats(self) -> list[dict[str, float]]:
         """The `Collector.stats` of each worker."""
         self._idle(keep=True)
-        return self._workers.call_all("attribute", "stats")
-
-    def shutdown(self) -> None:
-        """End the workers, which close their environments. May be called twice."""
-        self._closed = True
-        self._workers.close()
-        self._batches.close()
-        self._weights.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
+        return self._call_all("attribute", "stats")
 
     def __len__(self) -> int:
         """Number of batches of an iteration from the beginning."""
@@ -366,20 +255,13 @@ class MultiBase(ABC):
         )
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """What differs in the results of two `CollectorWorker.first`."""
-    parts = [f"batch size {tuple(one['batch_size'])} and {tuple(other['batch_size'])}"]
-    parts = parts if one["batch_size"] != other["batch_size"] else []
-    mine, theirs = one["layout"], other["layout"]
-    for key in [*mine, *(key for key in theirs if key not in mine)]:
-        if mine.get(key) != theirs.get(key):
-            shown = [f"{dtype} {list(shape)}" for shape, dtype in (at[key] for at in (mine, theirs) if key in at)]
-            missing = [] if len(shown) > 1 else ["nothing"]
-            parts.append(f"{key_str(key)}: {' and '.join(shown + missing if key in mine else missing + shown)}")
-    return "; ".join(parts[:4]) + ("; ..." if len(parts) > 4 else "")
+def check_cat_results(value: Any, owner: str) -> None:
+    """Refuse values of `cat_results` that mean nothing."""
+    if value not in ("stack", 0, -1):
+        raise SpecError(f"{owner}: cat_results is {value!r}; it is 'stack', 0 or -1")
 
 
-def check_settings(settings: Mapping[str, Any], owner: str) -> None:
+def _check_settings(settings: Mapping[str, Any], owner: str) -> None:
     """Refuse settings that `Collector` does not have, or that mean nothing for batches of workers."""
     check_arguments(Collector, settings, owner)
     refused = {
@@ -393,8 +275,8 @@ def check_settings(settings: Mapping[str, Any], owner: str) -> None:
             raise SpecError(f"{owner} has no {name}: {why}")
 
 
-def makers_of(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs: Any, owner: str) -> list[Any]:
-    """A function without arguments for each worker."""
+def _makers_of(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs: Any, owner: str) -> list[Any]:
+    """Return a function without arguments for each worker."""
     given = create_env_fn if env_fns is None else env_fns
     if given is None or (create_env_fn is not None and env_fns is not None):
         raise SpecError(f"{owner} takes a list of functions that make environments, as create_env_fn or as env_fns")
@@ -416,7 +298,7 @@ def makers_of(create_env_fn: Any, env_fns: Any, num_workers: int | None, kwargs:
     return [partial(make, **one) for make, one in zip(makers, several, strict=True)]
 
 
-def policies_of(policy: Any, factory: Any, count: int, owner: str) -> list[Any]:
+def _policies_of(policy: Any, factory: Any, count: int, owner: str) -> list[Any]:
     """The policy or the function that makes it, for each worker."""
     if factory is None:
         return [policy] * count

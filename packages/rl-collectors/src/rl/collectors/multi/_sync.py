@@ -11,8 +11,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors.multi._base import MultiBase
+from rl.collectors.multi._base import check_cat_results
 from rl.collectors.multi._interruptor import Interruptor
+from rl.collectors.multi._processes import MultiBase
 from rl.collectors.multi._worker import COLLECT, SLOTS, STEPS
 from rl.core.errors import SpecError, WorkerError
 from rl.core.keys import NestedKey
@@ -77,8 +78,7 @@ class MultiSyncCollector(MultiBase):
         preemptive_threshold: float | None = None,
         **settings: Any,
     ) -> None:
-        if cat_results not in ("stack", 0, -1):
-            raise SpecError(f"MultiSyncCollector: cat_results is {cat_results!r}; it is 'stack', 0 or -1")
+        check_cat_results(cat_results, "MultiSyncCollector")
         if preemptive_threshold is not None and not 0 < preemptive_threshold <= 1:
             raise SpecError(
                 f"MultiSyncCollector: preemptive_threshold is {preemptive_threshold}, expected one in (0, 1]"
@@ -151,9 +151,6 @@ class MultiSyncCollector(MultiBase):
         super().shutdown()
         if self._interruptor is not None:
             self._interruptor.close()
-
-    def _release(self) -> None:
-        """Nothing to do: a worker writes when it is told to."""
 
     def _idle(self, *, keep: bool = False) -> None:  # noqa: ARG002  # there are no batches
         """Workers collect in `_next` only."""

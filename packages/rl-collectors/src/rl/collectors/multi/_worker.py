@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from rl.collectors.weights._shared import SharedWeights
 from rl.core.keys import TRAJ_IDS, NestedKey, leaf_keys
 from rl.core.workers import SharedLeaves, layout_of
 
-__all__ = ["COLLECT", "SLOTS", "STEPS", "CollectorWorker"]
+__all__ = ["COLLECT", "SLOTS", "STEPS", "CollectorWorker", "WorkerBase"]
 
 COLLECT = 0
 """Number of the command."""
@@ -29,38 +29,75 @@ STEPS = "_steps"
 _LIFE = 1 << 40
 
 
-class CollectorWorker:
-    """A collector in a worker process, whose batches go to shared memory.
+class WorkerBase:
+    """A collector in a worker: a process, or an actor of Ray.
 
     Args:
+        collector_class: makes the collector.
         create_env_fn: makes the environment.
         policy: the policy; a function that makes it if `factory`.
         factory: see `policy`.
-        settings: further arguments of `Collector`.
-        batches: memory of the batches.
-        weights: memory of the weights.
+        settings: further arguments of the collector.
+        index: number of this worker.
         workers: number of all workers.
-        index: number of this one.
+        life: how often this worker was replaced.
     """
 
     def __init__(
         self,
-        create_env_fn: Callable[[], Any],
+        collector_class: Any,
+        create_env_fn: Any,
         policy: Any,
         factory: bool,  # noqa: FBT001  # internal
         settings: Mapping[str, Any],
-        batches: SharedLeaves,
-        weights: SharedWeights,
-        workers: int,
         index: int,
+        workers: int,
+        life: int = 0,
     ) -> None:
         self._policy = policy() if factory else policy
-        self._collector = Collector(create_env_fn, self._policy, **settings)
-        self._index, self._workers, self._shortens = index, workers, settings.get("interruptor") is not None
+        self._collector = collector_class(create_env_fn, self._policy, **settings)
+        self._index, self._workers, self._life = index, workers, life
+        self._version = 0
+
+    def _stamped(self) -> TensorDictBase:
+        """The next batch, with trajectory ids that no other worker has, and the version of the weights."""
+        batch = self._collector.collect()
+        ids = batch.get(TRAJ_IDS, None)
+        if ids is not None:
+            ids.mul_(self._workers).add_(self._index + self._life * _LIFE)
+        return batch.set(VERSION, torch.full(batch.batch_size, self._version, device=batch.device))
+
+    def state_of_policy(self) -> dict[str, Tensor]:
+        """Names, shapes and dtypes of the weights; empty without."""
+        state = self._policy.state_dict() if isinstance(self._policy, nn.Module) else {}
+        return {name: torch.empty_like(value, device="meta") for name, value in state.items()}
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the collector."""
+        return getattr(self._collector, name)(*args, **kwargs)
+
+    def attribute(self, name: str) -> Any:
+        """An attribute of the collector."""
+        return getattr(self._collector, name)
+
+
+class CollectorWorker(WorkerBase):
+    """A collector in a worker process, whose batches go to shared memory.
+
+    Args:
+        batches: memory of the batches.
+        weights: memory of the weights.
+        settings: further arguments of `Collector`.
+        parts: further arguments of `WorkerBase`.
+    """
+
+    def __init__(
+        self, batches: SharedLeaves, weights: SharedWeights, settings: Mapping[str, Any], **parts: Any
+    ) -> None:
+        super().__init__(Collector, settings=settings, **parts)
+        self._shortens = settings.get("interruptor") is not None
         self._batches, self._weights = batches, weights
         self._targets: dict[str, Tensor] | None = None
-        self._version = 0
-        self._first_id = 0
         self._slots: list[dict[NestedKey, Tensor]] = []
         self._taken = 0
         self._held: TensorDictBase | None = None
@@ -92,7 +129,7 @@ class CollectorWorker:
         """
         mapped = self._batches.map(layout)
         self._slots = [{key: leaf[slot, self._index] for key, leaf in mapped.items()} for slot in range(SLOTS)]
-        self._taken, self._first_id = slot, life * _LIFE
+        self._taken, self._life = slot, life
         if self._held is not None:
             self._write(self._held)
             self._held = None
@@ -100,11 +137,7 @@ class CollectorWorker:
     def _batch(self) -> TensorDictBase:
         if self._targets is not None:
             self._version = self._weights.acquire(self._targets, self._index, self._version)
-        batch = self._collector.collect()
-        ids = batch.get(TRAJ_IDS, None)
-        if ids is not None:  # no two workers share one
-            ids.mul_(self._workers).add_(self._index + self._first_id)
-        return batch.set(VERSION, torch.full(batch.batch_size, self._version))
+        return self._stamped()
 
     def _write(self, batch: TensorDictBase) -> None:
         time, steps = batch.ndim - 1, batch.shape[-1]
@@ -117,11 +150,6 @@ class CollectorWorker:
 
     # ---- messages
 
-    def state_of_policy(self) -> dict[str, Tensor]:
-        """Names, shapes and dtypes of the weights; empty without."""
-        state = self._policy.state_dict() if isinstance(self._policy, nn.Module) else {}
-        return {name: torch.empty_like(value, device="meta") for name, value in state.items()}
-
     def map_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Map the memory of the weights."""
         self._weights.map(weights)
@@ -130,14 +158,6 @@ class CollectorWorker:
     def enable_profile(self, config: ProfileConfig) -> None:
         """Record the next batches."""
         self._collector.enable_profile(config=config, worker_idx=self._index)
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the collector."""
-        return getattr(self._collector, name)(*args, **kwargs)
-
-    def attribute(self, name: str) -> Any:
-        """An attribute of the collector."""
-        return getattr(self._collector, name)
 
     def close(self) -> None:
         """Close the environment."""

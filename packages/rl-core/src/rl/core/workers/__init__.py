@@ -7,15 +7,26 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from rl.core.workers._group import WorkerGroup
     from rl.core.workers._memory import SharedLeaves, layout_of
+    from rl.core.workers._ray import import_ray, packed, start_ray, unpacked
     from rl.core.workers._threads import ThreadGroup
 
-__all__ = ["SharedLeaves", "ThreadGroup", "WorkerGroup", "layout_of"]
+__all__ = [
+    "SharedLeaves",
+    "ThreadGroup",
+    "WorkerGroup",
+    "import_ray",
+    "layout_of",
+    "packed",
+    "start_ray",
+    "unpacked",
+]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "rl.core.workers._group": ["WorkerGroup"],
         "rl.core.workers._memory": ["SharedLeaves", "layout_of"],
+        "rl.core.workers._ray": ["import_ray", "packed", "start_ray", "unpacked"],
         "rl.core.workers._threads": ["ThreadGroup"],
     },
 )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from importlib import import_module
+from functools import partial
 from typing import Any, NoReturn, Self
 
-import numpy as np
-import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import ContractError, MissingExtraError, RLError, WorkerError, WorkerTimeoutError
+from rl.core.errors import ContractError, RLError, WorkerError, WorkerTimeoutError
+from rl.core.workers import import_ray, packed, start_ray, unpacked
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 
 __all__ = ["RayReplayBuffer"]
+
+_ray = partial(import_ray, "RayReplayBuffer", "rl-replay[ray]")
 
 
 class RayReplayBuffer:
@@ -41,7 +42,9 @@ class RayReplayBuffer:
         ContractError: if an argument cannot be sent, or the buffer refuses it.
 
     Example:
+        >>> import torch
         >>> from rl.replay import LazyTensorStorage
+        >>> from tensordict import TensorDict
         >>> with RayReplayBuffer(storage=LazyTensorStorage(1000), batch_size=4) as buffer:  # doctest: +SKIP
         ...     _ = buffer.extend(TensorDict(x=torch.arange(10), batch_size=[10]))
         ...     buffer.sample().shape
@@ -75,7 +78,7 @@ class RayReplayBuffer:
         self._owns_actor = True
         try:
             if self._owns_ray:
-                _start(ray, {"log_to_driver": False, **(ray_init_config or {})})
+                start_ray(ray, ray_init_config, "RayReplayBuffer")
             resources = {"num_cpus": 1, **(remote_config or {})}
             self._actor = ray.remote(**resources)(_Actor).remote()
             self._call("make", made)
@@ -196,9 +199,9 @@ class RayReplayBuffer:
         if self._actor is None:
             raise RLError("this RayReplayBuffer was shut down: make a new one")
         ray = _ray()
-        reference = getattr(self._actor, method).remote(*map(_packed, args), **kwargs)
+        reference = getattr(self._actor, method).remote(*map(packed, args), **kwargs)
         try:
-            return _unpacked(ray.get(reference, timeout=self._timeout))
+            return unpacked(ray.get(reference, timeout=self._timeout))
         except ray.exceptions.GetTimeoutError as error:
             raise WorkerTimeoutError(
                 f"RayReplayBuffer: no answer of the actor within {self._timeout} s. Allow more with timeout=, or"
@@ -228,7 +231,7 @@ class _Actor:
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the buffer."""
-        return _packed(getattr(self._buffer, name)(*map(_unpacked, args), **kwargs))
+        return packed(getattr(self._buffer, name)(*map(unpacked, args), **kwargs))
 
     def transform(self, made: bytes, invert: bool) -> None:  # noqa: FBT001  internal
         """Append a transform."""
@@ -245,69 +248,12 @@ class _Actor:
     def following(self) -> Any:
         """The next batch of the pass in a tuple; None at its end."""
         for batch in self._iterator:
-            return _packed((batch,))
+            return packed((batch,))
         return None
 
     def text(self) -> str:
         """The buffer as text."""
         return repr(self._buffer)
-
-
-class _Batch:
-    """A TensorDict as arrays, which the object store shares without a copy."""
-
-    def __init__(self, batch: TensorDictBase) -> None:
-        self.entries = {name: _packed(value) for name, value in batch.items()}
-        self.batch_size, self.names = tuple(batch.batch_size), batch.names
-
-    def tensordict(self) -> TensorDict:
-        """The batch, in memory of its own."""
-        entries: Any = {name: _unpacked(value) for name, value in self.entries.items()}
-        names: Any = self.names if any(self.names) else None
-        return TensorDict(entries, batch_size=self.batch_size, names=names)
-
-
-class _Array:
-    """A tensor as an array, or as itself if NumPy does not have its dtype."""
-
-    def __init__(self, value: Tensor) -> None:
-        value = value.detach().cpu()
-        try:
-            self.value: Any = value.numpy()
-        except (TypeError, RuntimeError):
-            self.value = value
-
-    def tensor(self) -> Tensor:
-        """The tensor, in memory of its own."""
-        return torch.tensor(self.value) if isinstance(self.value, (np.ndarray, np.generic)) else self.value
-
-
-def _packed(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return _Array(value)
-    if type(value) is TensorDict:  # others, such as lazy stacks, are pickled
-        return _Batch(value)
-    if isinstance(value, tuple):
-        return tuple(map(_packed, value))
-    if isinstance(value, list):
-        return [_packed(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _packed(item) for key, item in value.items()}
-    return value
-
-
-def _unpacked(value: Any) -> Any:
-    if isinstance(value, _Array):
-        return value.tensor()
-    if isinstance(value, _Batch):
-        return value.tensordict()
-    if isinstance(value, tuple):
-        return tuple(map(_unpacked, value))
-    if isinstance(value, list):
-        return [_unpacked(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _unpacked(item) for key, item in value.items()}
-    return value
 
 
 def _attached(actor: Any, timeout: float | None) -> RayReplayBuffer:
@@ -316,22 +262,3 @@ def _attached(actor: Any, timeout: float | None) -> RayReplayBuffer:
     buffer._actor, buffer._timeout = actor, timeout  # noqa: SLF001  a constructor
     buffer._owns_actor = buffer._owns_ray = False  # noqa: SLF001  a constructor
     return buffer
-
-
-def _ray() -> Any:
-    try:
-        return import_module("ray")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            'RayReplayBuffer needs Ray, which is not installed: pip install "rl-replay[ray]"'
-        ) from error
-
-
-def _start(ray: Any, config: Mapping[str, Any]) -> None:
-    try:
-        ray.init(**config)
-    except ConnectionError as error:
-        raise RLError(
-            f"RayReplayBuffer finds no Ray cluster at {config.get('address')!r} ({str(error).splitlines()[0]}): start"
-            " one with `ray start --head`, or leave the address out to start Ray here"
-        ) from error

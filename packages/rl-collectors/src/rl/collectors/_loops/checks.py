@@ -10,13 +10,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.collectors._leaves import LeafAct, LeafStep, TensorDictAct, TensorDictStep, leaves_of
+from rl.collectors._loops.leaves import LeafAct, LeafStep, TensorDictAct, TensorDictStep, leaves_of
+from rl.collectors._pipeline.arguments import name_of
 from rl.core.contract import Contract, Key, missing_key_message
 from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NEXT, NestedKey, key_str, leaf_keys, next_key, unwrap
 
-__all__ = ["StepChecks", "name_of"]
+__all__ = ["StepChecks"]
 
 
 class StepChecks:
@@ -194,8 +195,3 @@ def _shape_hint(value: Tensor, spec: Any) -> str:
 
 def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def name_of(thing: object) -> str:
-    """Return the name of a function, or of the class of an object, for messages."""
-    return getattr(thing, "__name__", type(thing).__name__)
