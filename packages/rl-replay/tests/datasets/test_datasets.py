@@ -136,7 +136,7 @@ def test_a_folder_is_prepared_once_and_only_as_a_whole(tmp_path):
     mapped.delete()
     assert not (tmp_path / "mapped").exists()
     for stated in (11, 13):
-        other = tmp_path / str(stated)
+        other = tmp_path / "new" / "source" / str(stated)
         with pytest.raises(ContractError, match=f"the source states {stated} rows"):
             DatasetBuffer(other, stated, episodes)
         assert [path.name for path in tmp_path.iterdir()] == ["deep"]

@@ -86,6 +86,16 @@ def test_other_entries_shapes_and_weights():
     assert buffer.sample(3)["x"].tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize("data", [{"policy_version": torch.arange(6)}, [{"policy_version": torch.tensor(2)}] * 6])
+def test_rows_that_are_no_tensordicts(data):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(6), sampler=StalenessAwareSampler(), batch_size=3)
+    buffer.extend(data)
+    assert buffer.sample()["policy_version"].shape == (3,)
+    pairs = TensorDict({"policy_version": torch.arange(6).view(3, 2)}, [3, 2])
+    buffer = make(StalenessAwareSampler(), LazyTensorStorage(6, ndim=2))
+    assert len(buffer.extend(pairs)) == len(buffer.sample(6)) == 6
+
+
 def test_states():
     one, two = (make(StalenessAwareSampler(max_staleness=3), batch_size=5) for _ in range(2))
     one.extend(rows(torch.arange(20)))
@@ -108,9 +118,16 @@ def test_refusals():
     with pytest.raises(ContractError, match="staleness is 7 to 9, consumer_version=9 and max_staleness=1"):
         buffer.sample(2)
     bare = make(StalenessAwareSampler())
-    bare.extend(TensorDict({"x": torch.arange(3)}, [3]))
+    for wrong in (rows([0, 1, 2]).exclude("policy_version"), rows([[0, 1], [2, 3]]), rows([0, 1j])):
+        with pytest.raises(ContractError, match=r"one version of the policy for each row under 'policy_version', and"):
+            bare.extend(wrong)
+        with pytest.raises(ContractError, match=r"one version of the policy for each row under 'policy_version', and"):
+            bare.extend(list(wrong))
+    assert len(bare) == bare.write_count == 0
+    storage = LazyTensorStorage(4)
+    storage.set(torch.arange(3), TensorDict({"x": torch.arange(3)}, [3]))  # past the buffer
     with pytest.raises(ContractError, match=r"under 'policy_version', and the 3 rows do not have it"):
-        bare.sample(2)
+        make(StalenessAwareSampler(), storage).sample(2)
     for wrong in (lambda s: s.float() - 2, lambda s: 1 / s.float(), lambda s: s.float()[:1]):
         odd = make(StalenessAwareSampler(staleness_weight_fn=wrong))
         odd.extend(rows([0, 0, 0]))

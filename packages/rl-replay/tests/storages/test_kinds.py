@@ -12,6 +12,7 @@ from rl.core.errors import CheckpointError, ContractError, RLError, ShapeError
 from rl.replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
+    ListStorage,
     RandomSampler,
     ReplayBuffer,
     SamplerWithoutReplacement,
@@ -170,6 +171,24 @@ def test_compact_rows_may_be_dicts():
     buffer = ReplayBuffer(storage=storage)
     buffer.extend(batch(5))
     assert_same(buffer[:], batch(5))
+
+
+def test_tensorclasses_in_a_list():
+    storage = ListStorage(9)
+    buffer = ReplayBuffer(storage=storage, batch_size=4)
+    first = a_tensorclass(4)
+    buffer.extend(first)
+    buffer.add(a_tensorclass(1, start=4)[0])
+    buffer.extend(list(a_tensorclass(3, start=5)))
+    first.a.zero_()  # rows are copies
+    assert isinstance(buffer.sample(), Step)
+    assert buffer[:].a.tolist() == list(range(8))
+    assert buffer[2].inner.z.tolist() == [2.5] * 3
+    assert storage.columns(["a"], torch.tensor([3, 1]))["a"].tolist() == [3, 1]
+    with pytest.raises(ContractError, match="was a Step, got a TensorDict"):
+        buffer.extend(first.to_tensordict())
+    with pytest.raises(CheckpointError, match="Step"):
+        buffer.state_dict()
 
 
 WRONG = {

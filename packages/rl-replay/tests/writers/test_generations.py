@@ -191,6 +191,16 @@ def test_what_cannot_be_updated():
         (ContractError, "both version_key and version", {"patch": {"x": torch.zeros(2).long()}, "version": 1}),
         (ContractError, "'v' is the version", {"patch": {"v": torch.zeros(2, 1)}, "version": 1, "version_key": "v"}),
         (ShapeError, "the version 'h' has shape", {"patch": {"x": update["index"]}, "version": 1, "version_key": "h"}),
+        (
+            IndexError,
+            r"index 8 is outside \[0, 8\)",
+            {"patch": {"h": torch.zeros(2, 2)}, "index": torch.tensor([0, 8])},
+        ),
+        (
+            IndexError,
+            r"index -1 is outside \[0, 8\)",
+            {"patch": {"x": update["index"]}, "index": torch.tensor([-1, 0])},
+        ),
         (ShapeError, "2 indices and 1 generations", {"patch": {"x": update["index"]}, "generation": torch.zeros(1)}),
     ):
         with pytest.raises(error, match=text):

@@ -101,6 +101,18 @@ def test_a_refused_batch_changes_no_rank():
     assert sorted(made[:]["score"].tolist()) == [1.5, 2.0]
 
 
+@pytest.mark.parametrize("storage", [LazyTensorStorage, ListStorage])
+def test_replaced_rows_are_ranked_again(storage):
+    made = TensorDictReplayBuffer(storage=storage(3), writer=TensorDictMaxValueWriter("score"))
+    made.extend(rows([1.0, 2, 3]))
+    assert made[:]["score"].tolist() == [3, 2, 1]
+    made[2] = rows([9.0])[0]
+    assert made.extend(rows([4.0])).tolist() == [1]  # in the place of the 2
+    made[[0, 1]] = rows([torch.nan, 0.0])
+    assert made.state_dict()["writer"]["values"].tolist() == [-torch.inf, 0, 9]
+    assert made.extend(rows([-1.0, 5.0])).tolist() == [-1, 0]
+
+
 def test_bad_input():
     check_writer(TensorDictMaxValueWriter)
     with pytest.raises(ContractError, match="sum"):

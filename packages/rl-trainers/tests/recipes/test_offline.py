@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import MissingExtraError, RLError, SpecError
 from rl.core.testing import check_recipe
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import register_dataset
@@ -336,10 +337,20 @@ def test_a_replay_buffer_is_recorded_step_by_step(size, tmp_path, monkeypatch, c
 def test_names_are_checked_before_anything_is_played(tmp_path, monkeypatch):
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    for name in ("p/a-v0", "bad name"):  # the run is not even read
-        with pytest.raises(RLError, match="Malformed dataset ID"):
+    with pytest.raises(RLError, match="none is not a run folder"):
+        record_dataset(tmp_path / "none", "bad name", frames=10, random=0.0, checkpoint="best", seed=0)
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "config.yaml").touch()  # more than that is not read
+    for name in ("p/a-v0", "bad name", "bad", "a/bad"):
+        with pytest.raises(RLError, match=f"the data set '{name}' cannot be written.*pendulum/medium-v0"):
             record_dataset(tmp_path / "none", name, frames=10, random=0.0, checkpoint="best", seed=0)
     assert not list((tmp_path / "minari").rglob("data"))
     (tmp_path / "minari" / "pendulum" / "medium-v0").mkdir(parents=True)
     with pytest.raises(RLError, match="there is a data set 'pendulum/medium-v0'"):
         record_dataset(tmp_path / "none", "pendulum/medium-v0", frames=10, random=0.0, checkpoint="best", seed=0)
+
+
+def test_without_minari_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(MissingExtraError, match=r"rl-replay\[minari\].*SOURCE:NAME"):
+        dataset(["info", "pendulum/medium-v0"])

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from rl.core.errors import ContractError, ShapeError
 
-__all__ = ["Kind", "Kinds", "batch_shape", "class_in", "opened", "stacked"]
+__all__ = ["Kind", "Kinds", "batch_shape", "class_in", "is_batched", "opened", "stacked"]
 
 _PLAIN: dict[str, type] = {"dict": dict, "list": list, "tuple": tuple}
 
@@ -116,6 +116,11 @@ def opened(value: Any, place: tuple[str, ...]) -> tuple[Kind, dict[str, Any]]:
     return kind, {str(number): child for number, child in enumerate(children)}
 
 
+def is_batched(value: Any) -> bool:
+    """Whether `value` is a TensorDict, a tensor or a tensorclass, which has batch dimensions itself."""
+    return isinstance(value, (Tensor, TensorDictBase)) or (is_tensorclass(value) and not is_non_tensor(value))
+
+
 def batch_shape(data: Any, dims: int) -> torch.Size:
     """The batch dimensions of `data`; of a PyTree the first `dims` of its tensors.
 
@@ -144,7 +149,7 @@ def batch_shape(data: Any, dims: int) -> torch.Size:
 def _shapes(value: Any, dims: int, place: tuple[str, ...], out: dict[str, torch.Size]) -> None:
     if isinstance(value, Tensor) and value.is_nested:
         raise ShapeError(f"a nested tensor{_at(place)}, whose rows differ in shape; pad them to one shape")
-    if isinstance(value, (Tensor, TensorDictBase)) or (is_tensorclass(value) and not is_non_tensor(value)):
+    if is_batched(value):
         if value.ndim < dims:
             raise ShapeError(
                 f"expected at least {dims} leading dimension(s){_at(place)}, got the shape {list(value.shape)}; `add`"

@@ -310,8 +310,8 @@ class ReplayBuffer:
                 self._admit(data)
             self._flight.wait_gathered()
             self.storage.set(rows, data)
-            if self._tracked is not None:
-                self._tracked.rewritten(rows)
+            if (rewritten := getattr(self.writer, "rewritten", None)) is not None:
+                rewritten(rows)
             self._rows.extended(rows, data)
 
     def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> Self:
@@ -392,6 +392,7 @@ class ReplayBuffer:
         Raises:
             ContractError: if the writer does not count generations, a row lacks an entry, or only one of `version_key`
                 and `version` is given.
+            IndexError: if an index is outside of the storage.
             SpecError: if a dtype differs.
             ShapeError: if a shape differs. In each case nothing is written.
         """
@@ -404,6 +405,8 @@ class ReplayBuffer:
         index, generation = (torch.as_tensor(part, device="cpu").long().reshape(-1) for part in (index, generation))
         if len(index) != len(generation):
             raise ShapeError(f"{owner}: {len(index)} indices and {len(generation)} generations")
+        if len(outside := index[(index < 0) | (index >= self.storage.max_size)]):
+            raise IndexError(f"{owner}: index {int(outside[0])} is outside [0, {self.storage.max_size})")
         update = Patch(owner, patch, index, version_key, version)
         with self._lock:
             if len(self.storage):

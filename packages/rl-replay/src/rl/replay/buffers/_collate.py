@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
-from torch import Tensor
 
 from rl.core.errors import ShapeError
+from rl.replay._kinds import is_batched
 
 __all__ = ["collate"]
 
 
 def collate(rows: Any) -> Any:
-    """Stack a list of TensorDicts or tensors ``[...]`` to ``[n, ...]``; anything else is returned as it is.
+    """Stack a list of TensorDicts, tensorclasses or tensors ``[...]`` to ``[n, ...]``, and return anything else.
 
     Raises:
         ShapeError: if the rows cannot be stacked.
@@ -25,7 +24,7 @@ def collate(rows: Any) -> Any:
     """
     if not isinstance(rows, list) or not rows:
         return rows
-    if not all(isinstance(row, (TensorDictBase, Tensor)) for row in rows):
+    if not all(is_batched(row) for row in rows):
         return rows
     try:
         return torch.stack(rows)

@@ -10,7 +10,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +68,20 @@ def fingerprint(files: Iterable[Path], *options: object) -> str:
 
 
 @contextmanager
+def made(folder: Path) -> Generator[None]:
+    """Make a folder; after an error, folders that were made and are empty are removed."""
+    new = [part for part in (folder, *folder.parents) if not part.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for part in new:
+                part.rmdir()
+        raise
+
+
+@contextmanager
 def source_of(
     owner: str, dataset_id: str, folder: Path, download: Download, get: Callable[[Path], Path]
 ) -> Generator[Path | None]:
@@ -94,8 +108,7 @@ def source_of(
             " of the data, or download=True"
         )
     else:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".download-") as temporary:
+        with made(folder.parent), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".download-") as temporary:
             yield get(Path(temporary))
 
 
@@ -150,18 +163,18 @@ if sys.platform == "win32":  # pragma: no cover
     @contextmanager
     def locked(folder: Path) -> Generator[None]:
         """Nothing: folders cannot be locked there; prepare a data set in one process."""
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
+        with made(folder):
+            yield
 else:
     import fcntl
 
     @contextmanager
     def locked(folder: Path) -> Generator[None]:
         """Wait until no other process prepares data sets in this folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        handle: Any = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+        with made(folder):
+            handle: Any = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(handle)

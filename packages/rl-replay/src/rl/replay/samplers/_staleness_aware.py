@@ -7,6 +7,7 @@ from math import nextafter
 from typing import Any, Final, final
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError, SpecError
@@ -15,6 +16,8 @@ from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.state import reading
 from rl.replay._arguments import check_rows, raise_no_priority
 from rl.replay._distinct import distinct
+from rl.replay._kinds import batch_shape, stacked
+from rl.replay._layout import flatten, leading
 from rl.replay._slices.trajectories import read_columns
 from rl.replay._state import Apply, Fields
 
@@ -63,6 +66,7 @@ class StalenessAwareSampler:
         self.version_key: Final = unwrap(version_key)
         self._weight = _decay if staleness_weight_fn is None else staleness_weight_fn
         self._consumer_version, self._max_staleness = 0, -1
+        self._dims = 1  # of a batch, which count rows
         self._writes = 0  # that were reported
         self._versions: tuple[Any, Tensor] | None = None  # of the rows, and of which writes
         self._weights: tuple[Tensor, Tensor, Tensor] | None = None  # see `_weights_of`
@@ -121,6 +125,24 @@ class StalenessAwareSampler:
                 first = (arrival.cpu() / rate).topk(batch_size - len(index), largest=False).indices
                 index = torch.cat((index, first))
         return index, {"staleness": staleness[index]}
+
+    def attach(self, storage: Storage) -> None:
+        """Sample rows of `storage`; called by the buffer that owns both."""
+        self._dims = getattr(storage, "ndim", 1)
+
+    def admit(self, data: Any) -> None:
+        """Check a batch before it is written.
+
+        Raises:
+            ContractError: if it has not one version for each row.
+        """
+        if isinstance(data, list) and all(isinstance(row, TensorDictBase) for row in data):
+            for row in data:  # which may differ in shape
+                self._check(row.get(self.version_key, None), row.batch_size[: self._dims - 1].numel())
+        else:
+            batch = stacked(data) if isinstance(data, list) else data
+            count = leading(batch_shape(batch, self._dims), self._dims).numel()
+            self._check(flatten(batch, self._dims).get(self.version_key), count)
 
     def extended(self, index: Tensor, data: Any) -> None:  # noqa: ARG002  the protocol names them
         """Read the versions again before the next sample."""
@@ -207,14 +229,19 @@ class StalenessAwareSampler:
 
     def _read(self, storage: Storage, rows: int) -> Tensor:
         versions = read_columns(storage, [self.version_key], None).get(self.version_key)
-        if versions is None or versions.numel() != rows or versions.is_complex():
-            found = "do not have it" if versions is None else f"have {versions.dtype} {list(versions.shape)} there"
+        self._check(versions, rows)
+        assert versions is not None
+        return versions.reshape(-1).to("cpu", torch.int64)
+
+    def _check(self, versions: Any, rows: int) -> None:
+        if not isinstance(versions, Tensor) or versions.numel() != rows or versions.is_complex():
+            tensor = isinstance(versions, Tensor)
+            found = f"have {versions.dtype} {list(versions.shape)} there" if tensor else "do not have it"
             raise ContractError(
                 "StalenessAwareSampler: reads one version of the policy for each row under"
                 f" {key_str(self.version_key)}, and the {rows} rows {found}; append the transform PolicyVersion to the"
                 " environment, or name another entry with version_key="
             )
-        return versions.reshape(-1).to("cpu", torch.int64)
 
 
 def _integer(name: str, value: Any) -> int:

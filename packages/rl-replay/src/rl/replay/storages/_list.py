@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError
@@ -14,6 +13,7 @@ from rl.core.keys import NestedKey
 from rl.core.state import pack, reading, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, row_numbers, whole
+from rl.replay._kinds import Kinds, is_batched
 from rl.replay._layout import Layout, flatten
 from rl.replay._state import Apply, Fields
 from rl.replay.storages._rows import grown
@@ -23,14 +23,14 @@ __all__ = ["ListStorage"]
 
 @_foreign.list_storage
 class ListStorage:
-    """Rows in a list: TensorDicts, tensors or any object.
+    """Rows in a list: TensorDicts, tensorclasses, tensors or any object.
 
     Args:
         max_size: capacity in rows.
         ragged: rows may differ in keys, shapes and dtypes. Otherwise the first row fixes them, and a row that
             differs is refused before anything is written.
 
-    A batch is a TensorDict or a tensor ``[n, ...]``, which is cut into n rows, or a list of n rows. `get`
+    A batch is a TensorDict, tensorclass or tensor ``[n, ...]``, which is cut into n rows, or a list of n rows. `get`
     returns a list for a tensor or a slice; the buffer's `collate_fn` makes a batch of it.
 
     Example:
@@ -66,7 +66,7 @@ class ListStorage:
         """Number of rows in `data`.
 
         Raises:
-            ContractError: if `data` is neither list, TensorDict nor tensor.
+            ContractError: if `data` is neither list, TensorDict, tensorclass nor tensor.
             ShapeError: if it has no leading dimension.
         """
         self._check_type(data)
@@ -132,7 +132,7 @@ class ListStorage:
         shape = (len(rows),) if index is None else tuple(index.shape)
         found: dict[NestedKey, Tensor] = {}
         for key in keys:
-            cells = [row.get(key, None) if isinstance(row, TensorDictBase) else None for row in rows]
+            cells = [row.get(key, None) if is_batched(row) and not isinstance(row, Tensor) else None for row in rows]
             tensors = [cell for cell in cells if isinstance(cell, Tensor)]
             if tensors and len(tensors) == len(rows):
                 found[key] = torch.stack(tensors).reshape(*shape, *tensors[0].shape)
@@ -176,7 +176,7 @@ class ListStorage:
             if len(rows) > self.max_size or (layout is not None and self.ragged):
                 fields.fail(f"it has {len(rows)} rows of {layout}")
             for row in [] if self.ragged else rows:
-                if isinstance(row, (TensorDictBase, Tensor)) != (layout is not None):
+                if is_batched(row) != (layout is not None):
                     fields.fail(f"a row is a {type(row).__name__}, and its layout is {layout}")
                 if layout is not None:
                     layout.check(flatten(row.unsqueeze(0), 1), owner)
@@ -189,7 +189,7 @@ class ListStorage:
 
     def _checked(self, data: Any) -> tuple[list[Any], Layout | None]:
         self._check_type(data)
-        rows: list[Any] = list(data.unbind(0)) if isinstance(data, (TensorDictBase, Tensor)) else list(data)
+        rows: list[Any] = list(data.unbind(0)) if is_batched(data) else list(data)
         if not rows:
             raise ShapeError("ListStorage: a batch without rows")
         layout = self._layout
@@ -200,16 +200,18 @@ class ListStorage:
         return rows, layout
 
     def _check_type(self, data: Any) -> None:
-        if not isinstance(data, (TensorDictBase, Tensor, list, tuple)):
+        if isinstance(data, (list, tuple)):
+            return
+        if not is_batched(data):
             raise ContractError(
-                f"{type(self).__name__} takes a batch of rows (list, TensorDict or tensor), got {type(data).__name__}; "
-                "`add` takes a single row"
+                f"{type(self).__name__} takes a batch of rows (list, TensorDict, tensorclass or tensor), got"
+                f" {type(data).__name__}; `add` takes a single row"
             )
-        if isinstance(data, (TensorDictBase, Tensor)) and not data.shape:
+        if not data.shape:
             raise ShapeError(f"{type(self).__name__}: a batch needs a leading dimension; `add` takes a single row")
 
     def _check_row(self, row: Any, layout: Layout | None) -> Layout | None:
-        if not isinstance(row, (TensorDictBase, Tensor)):
+        if not is_batched(row):
             if layout is not None:
                 raise ContractError(
                     f"ListStorage holds TensorDicts or tensors, got {type(row).__name__}; use ListStorage("
@@ -221,13 +223,11 @@ class ListStorage:
                 f"ListStorage holds objects such as {type(self._rows[0]).__name__}, got {type(row).__name__}; "
                 "use ListStorage(ragged=True) for rows that differ"
             )
-        batch = row.unsqueeze(0)
+        batch, kinds = row.unsqueeze(0), Kinds()
         layout = layout or Layout.of(batch)
-        layout.check(flatten(batch, 1), "ListStorage")
+        layout.check(flatten(batch, 1, kinds), "ListStorage", kinds)
         return layout
 
 
 def _copy(row: Any) -> Any:
-    if isinstance(row, TensorDictBase):
-        return row.detach().clone()
-    return row.detach().clone() if isinstance(row, Tensor) else row
+    return row.detach().clone() if is_batched(row) else row

@@ -59,23 +59,31 @@ class TensorDictMaxValueWriter:
             )
         self.rank_key: Final[NestedKey] = (NEXT, REWARD) if rank_key is None else unwrap(rank_key)
         self.reduction: Final = reduction
+        self._storage: Storage | None = None
         self._ranked: list[tuple[float, int]] = []  # heap of value and row; the smallest value first
         self._removed: list[tuple[float, int]] = []  # of the rows that the selected ones replace
         self._added: list[tuple[float, int]] = []  # value and row of the selected ones
 
     def attach(self, storage: Storage) -> None:
-        """Rank the rows that `storage` has; called by the buffer that owns both.
+        """Rank the rows that `storage` has, NaN below all others; called by the buffer that owns both.
 
         Raises:
             ContractError: if rows lack the entry.
         """
-        rows = len(storage)
+        self._storage, rows = storage, len(storage)
         if rows and len(self._ranked) != rows:
             found = read_columns(storage, [self.rank_key], None).get(self.rank_key)
             if found is None:
                 raise ContractError(f"TensorDictMaxValueWriter: stored rows have no {key_str(self.rank_key)}")
-            self._ranked = list(zip(self._values(found).tolist(), range(rows), strict=True))
+            values = self._values(found)
+            self._ranked = list(zip(values.masked_fill(values.isnan(), -torch.inf).tolist(), range(rows), strict=True))
             heapq.heapify(self._ranked)
+
+    def rewritten(self, index: Tensor) -> None:  # noqa: ARG002  the protocol names it
+        """Rank all rows again, of which some were replaced in place."""
+        self.empty()
+        if self._storage is not None:
+            self.attach(self._storage)
 
     def select(self, storage: Storage, data: Any) -> Tensor:
         """Positions in a batch of the rows to write, int64 ``[m]``; `claim` returns their indices.

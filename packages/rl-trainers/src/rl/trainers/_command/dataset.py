@@ -31,7 +31,8 @@ def _minari() -> Any:
         import minari
     except ImportError as error:
         raise MissingExtraError(
-            f"data sets need {error.name}, which is not installed: pip install 'rl-replay[minari]'"
+            f"data sets of Minari need {error.name}, which is not installed: pip install 'rl-replay[minari]'."
+            " Data sets of other libraries are named SOURCE:NAME"
         ) from error
     return minari
 
@@ -59,6 +60,7 @@ def record_dataset(
         MissingExtraError: if Minari is not installed.
     """
     minari = _minari()
+    RunFolder.open(run)
     _check_name(name)
     trained = load_run(run, "last" if replay else checkpoint)
     env: Any = trained.make_env(1 if replay else _CHUNK, seed)
@@ -97,7 +99,7 @@ def _check_name(name: str) -> None:
 
     try:
         parse_dataset_id(name)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # the former for a name without a version
         raise RLError(f"the data set {name!r} cannot be written: {error}. Write it as in pendulum/medium-v0") from error
     if Path(get_dataset_path(name)).exists():
         raise RLError(f"there is a data set {name!r}: take another name or version, or `minari delete {name}`")
@@ -226,10 +228,14 @@ def described_dataset(name: str) -> str:
 
     Raises:
         RLError: if there is no such data set.
+        MissingExtraError: if the library that reads it is not installed.
     """
     from rl.replay.datasets import load_dataset
 
-    data = load_dataset(name if ":" in name else f"minari:{name}").data
+    if ":" not in name:
+        _minari()
+        name = f"minari:{name}"
+    data = load_dataset(name).data
     lines = [f"{len(data)} steps"]
     if "episode" in data.keys():
         starts = torch.cat([torch.tensor([0]), 1 + (data["episode"].diff() != 0).nonzero().flatten()])
