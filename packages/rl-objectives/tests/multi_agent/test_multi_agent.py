@@ -176,18 +176,28 @@ def test_permuted_agents_have_the_same_losses_with_shared_parameters():
         torch.testing.assert_close(found, loss(td)[name], msg=name)
 
 
-def garbled(td, mask, kept=()):
-    """The batch with other observations, and NaN in other entries but `kept`, at agents that do not act."""
+def garbled(td):
+    """The batch with NaN, and integers out of range, at agents that do not act."""
     td = td.clone()
-    for part in (td["agents"], td["next", "agents"]):
+    now, later = td["agents", "mask"], td["next", "agents", "mask"]
+    for part, observed in ((td["agents"], now), (td["next", "agents"], later)):
         for name, entry in list(part.items()):
-            if name == "mask" or name in kept:
-                continue
-            inside = mask.reshape(*mask.shape, *[1] * (entry.ndim - 2))
-            wrong = torch.nan if entry.is_floating_point() else -7
-            other = torch.randn_like(entry) if name == "observation" else torch.full_like(entry, wrong)
-            part[name] = entry.where(inside, other)
+            mask = observed if name == "observation" else now
+            inside = mask.reshape(*mask.shape, *[1] * (entry.ndim - mask.ndim))
+            if name != "mask":
+                part[name] = entry.where(inside, torch.nan if entry.is_floating_point() else -7)
     return td
+
+
+class Central(nn.Module):
+    """An output for each agent, of the inputs of all."""
+
+    def __init__(self, width, out=1):
+        super().__init__()
+        self.net, self.out = nn.Linear(width * N, out * N), out
+
+    def forward(self, x):
+        return self.net(x.flatten(-2)).unflatten(-1, (N, self.out))
 
 
 def q_network():
@@ -201,41 +211,152 @@ def q_team():
     return loss
 
 
+class SeenTeam(nn.Module):
+    """A mixer that reads the observations of all agents."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(OBS * N, N)
+
+    def forward(self, values, seen):
+        return (values * self.net(seen.flatten(-2)).unsqueeze(-1)).sum(-2)
+
+
+def q_seen():
+    keys = [("agents", "chosen_action_value"), ("agents", "observation")]
+    loss = QMixerLoss(q_network(), TensorDictModule(SeenTeam(), keys, ["chosen_action_value"]))
+    loss.set_keys(reward=("agents", "reward"))
+    return loss
+
+
 def q_agents():
     loss = DQNLoss(q_network())
     loss.set_keys(**{name: ("agents", name) for name in ("action_value", "action", "reward", "chosen_action_value")})
     return loss
 
 
-@pytest.mark.parametrize("name", ["mappo", "ddpg", "sac", "dqn", "qmix"])
+def masked_batch(policy, size=(B,)):
+    td = batch(size=size, policy=policy)
+    mask = torch.rand(*size, N) < 0.6
+    mask[0], mask[1] = True, False
+    td["agents", "mask"], td["next", "agents", "mask"] = mask, torch.rand(*size, N) < 0.6
+    td["next", "terminated"] = td["next", "done"].clone()
+    return td
+
+
+@pytest.mark.parametrize("name", ["mappo", "ddpg", "sac", "dqn", "qmix", "qmix of observations"])
 def test_agents_that_do_not_act_change_nothing(name):
     policy = actor()
-    nets = nn.Linear(OBS, 2 * ACT), nn.Linear(OBS + ACT, 1)
+    nets = nn.Linear(OBS, 2 * ACT), Central(OBS + ACT)
     loss = {
-        "mappo": lambda: MAPPOLoss(policy, critic()),
+        "mappo": lambda: MAPPOLoss(policy, critic(net=Central(OBS))),
         "ddpg": lambda: off_policy(DDPGLoss, "agents", nets),
         "sac": lambda: off_policy(SACLoss, "agents", nets),
         "dqn": q_agents,
         "qmix": q_team,
+        "qmix of observations": q_seen,
     }[name]()
-    td = batch(policy=policy)
-    mask = torch.rand(B, N) < 0.6
-    mask[0], mask[1] = True, False
-    td["agents", "mask"] = td["next", "agents", "mask"] = mask
+    td = masked_batch(policy)
     for entry in ("advantage", "value_target"):
         td["agents", entry] = torch.randn(B, N, 1)
-    if name in ("dqn", "qmix"):
+    if name not in ("mappo", "ddpg", "sac"):
         td["agents", "action"] = torch.randint(ACT, (B, N))
     outs, grads = [], []
-    for data in (td.clone(), garbled(td, mask, kept=("action",) if name in ("ddpg", "sac") else ())):
+    for data in (td.clone(), garbled(td)):
         torch.manual_seed(0)
         loss.zero_grad()
         out = loss(data)
         sum(v for k, v in out.items() if k.startswith("loss")).backward()
         outs.append(out)
         grads.append({key: p.grad.clone() for key, p in loss.named_parameters() if p.grad is not None})
+        assert all(value.isfinite().all() for value in [*out.values(), *grads[-1].values()])
     torch.testing.assert_close(dict(outs[0].items()), dict(outs[1].items()))
     torch.testing.assert_close(*grads)
+
+
+def test_a_centralized_critic_reads_no_action_of_an_agent_that_does_not_act():
+    """What the critic learns with, zeros, is also what it sees in the actor's loss and in the target."""
+    seen = []
+
+    class Watching(nn.Linear):
+        def forward(self, x):
+            seen.append(x[..., OBS:].detach())
+            return super().forward(x)
+
+    net = nn.Sequential(nn.Linear(OBS, ACT), nn.Sigmoid())
+    policy = TensorDictModule(net, [("agents", "observation")], [("agents", "action")])
+    loss = DDPGLoss(policy, q_critic(net=Watching(OBS + ACT, 1)))
+    loss.set_keys(**{name: ("agents", name) for name in ("action", "state_action_value", "reward")})
+    td = masked_batch(None)
+    loss(td)
+    now, later = td["agents", "mask"], td["next", "agents", "mask"]
+    assert len(seen) == 3  # action of the batch, of the target, of the actor
+    for action in seen:
+        acts = (action != 0).any(-1)
+        assert acts.equal(now) or acts.equal(later)
+
+
+@pytest.mark.parametrize("options", [{}, {"average_gae": True}, {"shifted": True}])
+def test_agents_that_do_not_act_change_no_advantage(options):
+    td = masked_batch(None, (4, 6))
+    for name in ("observation", "mask"):  # as collected: the next entries are those of the following step
+        td["next", "agents", name][:, :-1] = td["agents", name][:, 1:]
+    estimate = MultiAgentGAE(value_network=critic(net=Central(OBS)), **options)
+    clean, other = estimate(td.clone()), estimate(garbled(td))
+    assert other["agents", "advantage"].isfinite().all()
+    for name in ("advantage", "value_target", "state_value"):
+        torch.testing.assert_close(clean["agents", name], other["agents", name])
+
+
+def test_gae_passes_over_steps_in_which_an_agent_does_not_act():
+    gamma, lmbda = 0.9, 0.8
+    value = critic()
+    td = batch(size=(1, 7))
+    td["next", "done"][:], td["next", "terminated"][:] = False, False
+    td["next", "agents", "observation"][:, :-1] = td["agents", "observation"][:, 1:]
+    mask = torch.tensor([True, False, True, False, False, True, False]).reshape(1, 7, 1).expand(1, 7, N)
+    after = torch.cat([mask[:, 1:], torch.ones(1, 1, N, dtype=torch.bool)], 1)
+    td["agents", "mask"], td["next", "agents", "mask"] = mask, after
+    out = MultiAgentGAE(gamma=gamma, lmbda=lmbda, value_network=value)(td.clone())
+    seen = torch.cat([td["agents", "observation"][0], td["next", "agents", "observation"][:, -1]])
+    values, reward = value.module(seen).squeeze(-1).detach(), td["next", "agents", "reward"][0, ..., 0]
+    acts = [0, 2, 5, 7]  # the last is after the batch
+    expected, following = torch.zeros(N), {}
+    for start, end in reversed(list(zip(acts, acts[1:], strict=False))):
+        discount = gamma ** (end - start)
+        delta = reward[start] + discount * values[end] - values[start]
+        expected = delta + (gamma * lmbda) ** (end - start) * expected
+        following[start] = expected
+    for step, advantage in following.items():
+        torch.testing.assert_close(out["agents", "advantage"][0, step, :, 0], advantage)
+
+
+@pytest.mark.parametrize("flags", ["root", "agents"])
+def test_the_observation_at_a_truncation_counts(flags):
+    """An environment that cuts the episode has no agent that acts next; the next value is that of the last state."""
+    td = batch()
+    done = torch.rand(B, 1) < 0.5
+    done[0], done[1] = True, False
+    over = done & (torch.rand(B, 1) < 0.3)
+    over[0] = False
+    td["next", "done"], td["next", "terminated"] = done, over
+    keys = {}
+    if flags == "agents":
+        td["next", "agents", "done"] = done.unsqueeze(1).expand(B, N, 1).clone()
+        td["next", "agents", "terminated"] = over.unsqueeze(1).expand(B, N, 1).clone()
+        keys = {"done": ("agents", "done"), "terminated": ("agents", "terminated")}
+    for make in (q_seen, lambda: MultiAgentGAE(value_network=critic(net=Central(OBS)))):
+        part, plain = make(), td.clone()
+        part.set_keys(**keys)
+        plain["agents", "action"] = torch.randint(ACT, (B, N))
+        masked = plain.clone()
+        masked["agents", "mask"] = torch.ones(B, N, dtype=torch.bool)
+        masked["next", "agents", "mask"] = ~done.expand(B, N)
+        if isinstance(part, MultiAgentGAE):
+            found, expected = (part(one.unsqueeze(1))["agents", "value_target"] for one in (masked, plain))
+        else:
+            found, expected = (part(one)["loss"] for one in (masked, plain))
+        torch.testing.assert_close(found, expected)
 
 
 def test_the_mask_of_agents_has_their_shape():

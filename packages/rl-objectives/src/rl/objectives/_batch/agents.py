@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.contract import Key
 from rl.core.errors import ShapeError
-from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
+from rl.core.keys import DONE, NEXT, TERMINATED, NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.objectives._batch.mask import fitted, mask_key, without_padding
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "mask_keys",
     "per_agent",
     "priority_of",
+    "reached",
     "weights_of",
     "without_idle",
 ]
@@ -86,23 +87,69 @@ def acting(td: TensorDictBase, keys: Mapping[str, Any], steps: Tensor | None, ow
     return mask if steps is None else mask & fitted(steps, mask)
 
 
-def without_idle(
-    entries: Mapping[NestedKey, Tensor], keys: Sequence[NestedKey | list[NestedKey]], mask: Tensor
-) -> dict[NestedKey, Tensor]:
-    """The entries of agents under `keys`, also under ``next``, with the first acting one in place of those that do not.
+def reached(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor) -> Tensor:
+    """The agents whose next observation counts, ``[*B, n_agents]``; `now` if the batch has no flags under ``next``.
+
+    They act next, or acted until the episode was truncated: the value of its last state is then part of the return.
 
     Args:
-        entries: of a batch.
-        keys: which; a list of keys, and entries without a dimension of agents, are left out.
-        mask: of the agents that act, ``[*B, n_agents]``.
+        td: the batch ``[*B]``.
+        keys: of the loss.
+        now: the agents that act.
+    """
+    name = agent_mask_key(keys)
+    later: Tensor | None = None if name is None else td.get(next_key(name), None)
+    if later is None:
+        return now
+
+    def flag(key: NestedKey) -> Tensor | None:
+        found: Tensor | None = td.get(next_key(key), None)
+        return found if found is None else found.bool().squeeze(-1) if found.ndim > now.ndim else found.bool()
+
+    terminated = flag(keys.get("terminated", TERMINATED))
+    ends = [end for end in map(flag, {keys["done"], DONE}) if end is not None]
+    if terminated is None:
+        return later
+    for end in ends:
+        later = later | (now & end & ~terminated)
+    return later
+
+
+def without_idle(
+    entries: Mapping[NestedKey, Tensor],
+    group: tuple[str, ...],
+    masks: tuple[Tensor, Tensor],
+    outcome: Collection[NestedKey],
+    sampled: Collection[NestedKey] = (),
+) -> dict[NestedKey, Tensor]:
+    """The entries of a group, with 0 in place of those of agents that do not act: a centralized network reads all.
+
+    Flags and entries under `sampled` get those of the first agent that acts: they are legal, as 0 may not be.
+
+    Args:
+        entries: of a batch; those without a dimension of agents are left out.
+        group: the group.
+        masks: of the agents that act, ``[*B, n_agents]``, and of those that do after the step.
+        outcome: entries under ``next`` that belong to agents that act before the step, as the reward.
+        sampled: see above.
 
     Example:
-        >>> without_idle({("next", "r"): torch.tensor([[1.0, torch.nan]])}, ["r"], torch.tensor([[True, False]]))
-        {('next', 'r'): tensor([[1., 1.]])}
+        >>> mask = torch.tensor([[True, False]])
+        >>> without_idle({("a", "x"): torch.tensor([[1.0, torch.nan]])}, ("a",), (mask, mask), ())
+        {('a', 'x'): tensor([[1., 0.]])}
     """
-    names = [name for key in keys if not isinstance(key, list) for name in (key, next_key(key))]
-    found = [name for name in names if name in entries and entries[name].shape[: mask.ndim] == mask.shape]
-    return dict(zip(found, without_padding([entries[name] for name in found], mask), strict=True))
+    out: dict[NestedKey, Tensor] = {}
+    for key, entry in entries.items():
+        path, (mask, later) = as_tuple(key), masks
+        if path[0] == NEXT:
+            path, mask = path[1:], mask if key in outcome else later
+        if (path[: len(group)] != group and key not in outcome) or entry.shape[: mask.ndim] != mask.shape:
+            continue
+        if key in sampled or entry.dtype is torch.bool:
+            (out[key],) = without_padding([entry], mask)
+        else:
+            out[key] = entry.masked_fill(~fitted(mask, entry), 0)
+    return out
 
 
 def per_agent(like: Tensor, entries: Sequence[Tensor]) -> list[Tensor]:

@@ -158,6 +158,10 @@ class ValueEstimatorBase(KeyedModule):
         """`estimate`, bound to further entries of the batch."""
         return self.estimate
 
+    def without_idle(self, tensordict: TensorDictBase, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:  # noqa: ARG002 - for groups of agents
+        """The entries that are read as others, where agents do not act; none without agents."""
+        return {}
+
     def find_time(self, td: TensorDictBase, done: Tensor) -> int:
         """Which batch dimension is time.
 
@@ -190,6 +194,7 @@ class ValueEstimatorBase(KeyedModule):
         raw_done = leaves[names.index(next_key(keys["done"]))]  # padding after a step that is not done raises
         ended = tensordict.get(next_key(keys["terminated"]), None)
         done, terminated = end_flags(tensordict, raw_done, ended, keys, mask, type(self).__name__)
+        entries |= self.without_idle(tensordict, entries)
         reward = entries[next_key(keys["reward"])]
         dim = self.find_time(tensordict, done)
         if self._states:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.core.errors import SpecError
-from rl.core.keys import as_tuple
+from rl.core.keys import NestedKey, as_tuple, next_key
 from rl.objectives import _foreign
-from rl.objectives._batch.agents import acting, group_of, in_group, per_agent
+from rl.objectives._batch.agents import acting, group_of, in_group, per_agent, reached, without_idle
+from rl.objectives._batch.mask import fitted
 from rl.objectives.estimators._gae import GAE
+from rl.objectives.functional._recurrence import linear_recurrence
 
 __all__ = ["MultiAgentGAE"]
 
@@ -66,17 +69,53 @@ class MultiAgentGAE(GAE):
 
     def counted(self, tensordict: TensorDictBase) -> Tensor | None:
         """The agents that act in valid steps, ``[*B, T, n_agents]``, if the batch has ``(group, "mask")``."""
-        group = {"action": self._keys["advantage"]}  # beside the mask, as an action
-        return acting(tensordict, group, super().counted(tensordict), type(self).__name__)
+        return acting(tensordict, self._in_group, super().counted(tensordict), type(self).__name__)
+
+    @property
+    def _in_group(self) -> dict[str, Any]:
+        """The keys, with one next to the mask."""
+        return {**self._keys, "action": self._keys["advantage"]}
+
+    def _acting(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor] | None:
+        """The agents that act, and those whose next observation counts; None if the batch has no flags of them."""
+        now = acting(tensordict, self._in_group, None, type(self).__name__)
+        return None if now is None else (now, reached(tensordict, self._in_group, now))
+
+    def without_idle(self, tensordict: TensorDictBase, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
+        masks, keys = self._acting(tensordict), self._keys
+        if masks is None:
+            return {}
+        reward = next_key(keys["reward"])
+        flags = {next_key(keys[name]) for name in ("done", "terminated")}
+        rest = {key: value for key, value in entries.items() if key not in flags and (key == reward or not self._states)}
+        return without_idle(rest, group_of(keys["advantage"]), masks, {reward})
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
         """`estimate`, with what the agents share repeated for each."""
-        estimate = super().formula(tensordict)
+        estimate, masks = super().formula(tensordict), self._acting(tensordict)
 
         def of_agents(value: Tensor, next_value: Tensor, *outcome: Any) -> tuple[Tensor, Tensor]:
             if self.value_norm is not None:
                 value, next_value = (self.value_norm.denormalize(one) for one in (value, next_value))
             reward, done, terminated = per_agent(value, outcome[:3])
+            if masks is not None:
+                value, next_value = self._passed_over(value, next_value, (reward, done, terminated), masks, outcome[3])
             return estimate(value, next_value, reward, done, terminated, outcome[3])
 
         return of_agents
+
+    def _passed_over(
+        self, value: Tensor, next_value: Tensor, outcome: Sequence[Tensor], masks: tuple[Tensor, Tensor], time_dim: int
+    ) -> tuple[Tensor, Tensor]:
+        """Values with that of an agent's next act, discounted, where it does not act: such a step changes nothing."""
+        reward, done, terminated = outcome
+        now, later = (fitted(mask, value) for mask in masks)
+        open_ended = ~(later | done)  # the agent does not act next, and the episode continues
+        after = next_value.where(later & ~terminated, 0)
+        added = value.where(now, reward + self.gamma * after)
+        kept = (self.gamma * (open_ended & ~now)).expand(value.shape).to(value.dtype)
+        passed = linear_recurrence(added, kept, time_dim)
+        steps = value.shape[time_dim]
+        last = torch.zeros_like(passed.narrow(time_dim, 0, 1))
+        following = torch.cat([passed.narrow(time_dim, 1, steps - 1), last], time_dim)
+        return passed, following.where(open_ended, after)

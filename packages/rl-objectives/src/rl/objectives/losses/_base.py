@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from rl.core.contract import Contract
 from rl.core.errors import ArgumentError, SpecError
-from rl.core.keys import NestedKey, as_tuple, nearest
+from rl.core.keys import NestedKey, as_tuple, nearest, next_key
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import check_sequences
-from rl.objectives._batch.agents import acting, without_idle
-from rl.objectives._batch.mask import MASK, valid_steps, without_padding
+from rl.objectives._batch.agents import acting, agent_mask_key, group_of, reached, without_idle
+from rl.objectives._batch.mask import MASK, fitted, valid_steps, without_padding
 from rl.objectives._networks.keyed_module import KeyedModule
 from rl.objectives.estimators._base import ValueEstimatorBase
 from rl.objectives.estimators._kinds import ValueEstimators, estimator_class
@@ -49,7 +49,7 @@ class LossModule(KeyedModule):
     default_keys: ClassVar[dict[str, NestedKey]] = {"done": "done", "mask": MASK}
     default_value_estimator: ClassVar[ValueEstimators] = ValueEstimators.TD0
     network_inputs: ClassVar[tuple[str, ...]] = ()
-    """Names of the keys that networks read too, as critics read actions: of groups, `read` leaves them as they are."""
+    """Names of the keys that networks read too, as critics read actions."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         # torch.compile limits the number of graphs of a code object: each class has one of its own for calls.
@@ -127,7 +127,7 @@ class LossModule(KeyedModule):
 
         For a group of agents with ``(group, "mask")`` the mask is ``[*B, n_agents]``, and true for those that act.
         Optional entries are included if the batch has them. Padding is replaced by the first valid step, so that NaN
-        there reaches no gradient. So are, for agents that do not act, the entries of `set_keys` that no network reads.
+        there reaches no gradient. Of agents that do not act networks read 0, unless they are recurrent.
         The order of steps is checked for recurrent networks.
 
         Args:
@@ -153,9 +153,22 @@ class LossModule(KeyedModule):
             found = dict(zip(found, without_padding([*found.values()], steps), strict=True))
         mask = acting(tensordict, self._keys, steps, owner)
         if mask is not None and mask is not steps:
-            kept = ("done", "terminated", *self.network_inputs)
-            found |= without_idle(found, [key for name, key in self._keys.items() if name not in kept], mask)
+            found |= self._without_idle(tensordict, found, mask, steps)
         return found, mask
+
+    def _without_idle(self, td: TensorDictBase, found: Entries, mask: Tensor, steps: Tensor | None) -> Entries:
+        """The entries of agents, as others where these do not act, and both masks; recurrent inputs as collected."""
+        flags = [self._keys[name] for name in ("done", "terminated") if name in self._keys]
+        others = [key for name, key in self._keys.items() if key not in flags and not isinstance(key, list)]
+        read = [self._keys[name] for name in self.network_inputs]
+        own = {name for key in others if key not in read for name in (key, next_key(key))}
+        name = agent_mask_key(self._keys)
+        left = {part for key in (*flags, name) if key is not None for part in (key, next_key(key))}
+        rest = {key: value for key, value in found.items() if key not in left and (key in own or not self._states)}
+        later = reached(td, self._keys, mask)
+        later = later if steps is None else later & fitted(steps, later)
+        out = without_idle(rest, group_of(self._keys["action"]), (mask, later), own, own)
+        return out if name is None else {**out, name: mask, next_key(name): later}
 
     def set_keys(self, **names: Any) -> None:
         super().set_keys(**names)

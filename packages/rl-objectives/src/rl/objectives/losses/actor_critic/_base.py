@@ -15,13 +15,14 @@ from torch.distributions import Distribution
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key
-from rl.objectives._batch.agents import mask_keys, per_agent, priority_of, weights_of
+from rl.objectives._batch.agents import agent_mask_key, mask_keys, per_agent, priority_of, weights_of
 from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     DISCOUNT,
     MASK,
     STEPS,
     discount_key,
+    fitted,
     mean_of,
     scalar,
     steps_key,
@@ -258,11 +259,17 @@ class OffPolicyLoss(LossModule):
 
     def _batch(self, tensordict: TensorDictBase) -> Batch:
         entries, mask = self.read(tensordict)
-        after: Entries = {key: entries[next_key(key)] for key in self._inputs}
+        name = agent_mask_key(self._keys)
+        known = self._inputs if name is None or next_key(name) not in entries else [*self._inputs, name]
+        after: Entries = {key: entries[next_key(key)] for key in known}
         return Batch(tensordict, entries, after, mask, tensordict.batch_size)
 
     def _values(self, call: Any, entries: Entries, action: Any, size: torch.Size) -> Tensor:
-        """Values of actions by critic, ``[n, *B, 1]``."""
+        """Values of actions by critic, ``[n, *B, 1]``; of agents that do not act the critics read 0."""
+        name = agent_mask_key(self._keys)
+        mask = None if name is None else entries.get(name)
+        if mask is not None:
+            action = action.masked_fill(~fitted(mask, action), 0)
         (value,) = call({**entries, **self._acted(action)}, size)
         return value if isinstance(self._critics(), Ensemble) else value.unsqueeze(0)
 

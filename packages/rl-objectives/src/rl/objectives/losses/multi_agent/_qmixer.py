@@ -37,8 +37,8 @@ class QMixerLoss(DQNLoss):
     ``("next", "reward")`` ``[*B, 1]``, ``("next", "done")`` and, if there, ``("next", "terminated")``. A reward of each
     agent, ``set_keys(reward=(group, "reward"))``, is averaged; of flags of each agent, ``done=(group, "done")`` and
     ``terminated=(group, "terminated")``, the last to end ends the team, and those that terminated have no next value.
-    Where the batch has ``(group, "mask")`` (bool ``[*B, n_agents]``), values and rewards of agents that do not act are
-    0. Returns scalars: ``loss``, and detached means of ``td_error`` (absolute), ``pred_value`` and ``target_value``.
+    Where the batch has ``(group, "mask")`` (bool ``[*B, n_agents]``), values, rewards and observations of agents that
+    do not act are 0. Returns scalars: ``loss``, and detached means of ``td_error`` (absolute), ``pred_value`` and ``target_value``.
     Writes ``td_error`` ``[*B]`` into the batch.
 
     Args:
@@ -144,7 +144,7 @@ class QMixerLoss(DQNLoss):
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
         name = agent_mask_key(keys)
-        now, later = (None, None) if name is None else (tensordict.get(k, None) for k in (name, next_key(name)))
+        now, later = (None, None) if name is None else (entries.get(name), entries.get(next_key(name)))
         steps = mask if mask is None or mask.ndim == len(size) else mask.any(-1)
         later = self._of_team(entries, now, later, len(size))
         action_value, after = self._now(entries, size)
