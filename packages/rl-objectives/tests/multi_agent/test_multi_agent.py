@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from itertools import pairwise
 
 import pytest
 import torch
@@ -322,7 +323,7 @@ def test_gae_passes_over_steps_in_which_an_agent_does_not_act():
     values, reward = value.module(seen).squeeze(-1).detach(), td["next", "agents", "reward"][0, ..., 0]
     acts = [0, 2, 5, 7]  # the last is after the batch
     expected, following = torch.zeros(N), {}
-    for start, end in reversed(list(zip(acts, acts[1:], strict=False))):
+    for start, end in reversed(list(pairwise(acts))):
         discount = gamma ** (end - start)
         delta = reward[start] + discount * values[end] - values[start]
         expected = delta + (gamma * lmbda) ** (end - start) * expected

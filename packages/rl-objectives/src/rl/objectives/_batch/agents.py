@@ -107,12 +107,10 @@ def reached(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor) -> Tensor:
         return found if found is None else found.bool().squeeze(-1) if found.ndim > now.ndim else found.bool()
 
     terminated = flag(keys.get("terminated", TERMINATED))
-    ends = [end for end in map(flag, {keys["done"], DONE}) if end is not None]
     if terminated is None:
         return later
-    for end in ends:
-        later = later | (now & end & ~terminated)
-    return later
+    ends = [end for end in map(flag, {keys["done"], DONE}) if end is not None]
+    return torch.stack([later, *[now & end & ~terminated for end in ends]]).any(0)
 
 
 def without_idle(

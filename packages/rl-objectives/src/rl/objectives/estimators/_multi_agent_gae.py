@@ -31,8 +31,12 @@ class MultiAgentGAE(GAE):
     If the value network writes ``(group, "state_value")``, it reads ``("next", group, "reward")`` and writes
     ``advantage``, ``value_target`` and ``state_value`` of the group; done flags are those of the root. Otherwise keys
     are those of `GAE`. `set_keys` names others: ``reward="reward"`` for a shared reward, ``done=(group, "done")`` and
-    ``terminated=(group, "terminated")`` where agents leave before the episode ends. With `average_gae`, agents that do
-    not act (``(group, "mask")``, bool ``[*B, T, n_agents]``) are left out of mean and deviation.
+    ``terminated=(group, "terminated")`` where agents leave before the episode ends.
+
+    Where the batch has ``(group, "mask")`` (bool ``[*B, T, n_agents]``) agents that do not act change nothing: the
+    network reads 0 in place of their observations, unless it is recurrent, their reward is 0, and advantages pass
+    over such steps: the next value of an agent is that of its next act, discounted. With `average_gae` they are left
+    out of mean and deviation.
 
     Args:
         gamma: discount, in [0, 1].
@@ -87,7 +91,9 @@ class MultiAgentGAE(GAE):
             return {}
         reward = next_key(keys["reward"])
         flags = {next_key(keys[name]) for name in ("done", "terminated")}
-        rest = {key: value for key, value in entries.items() if key not in flags and (key == reward or not self._states)}
+        rest = {
+            key: value for key, value in entries.items() if key not in flags and (key == reward or not self._states)
+        }
         return without_idle(rest, group_of(keys["advantage"]), masks, {reward})
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:

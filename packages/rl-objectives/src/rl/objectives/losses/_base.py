@@ -159,9 +159,9 @@ class LossModule(KeyedModule):
     def _without_idle(self, td: TensorDictBase, found: Entries, mask: Tensor, steps: Tensor | None) -> Entries:
         """The entries of agents, as others where these do not act, and both masks; recurrent inputs as collected."""
         flags = [self._keys[name] for name in ("done", "terminated") if name in self._keys]
-        others = [key for name, key in self._keys.items() if key not in flags and not isinstance(key, list)]
+        others = [key for key in self._keys.values() if key not in flags and not isinstance(key, list)]
         read = [self._keys[name] for name in self.network_inputs]
-        own = {name for key in others if key not in read for name in (key, next_key(key))}
+        own = {part for key in others if key not in read for part in (key, next_key(key))}
         name = agent_mask_key(self._keys)
         left = {part for key in (*flags, name) if key is not None for part in (key, next_key(key))}
         rest = {key: value for key, value in found.items() if key not in left and (key in own or not self._states)}

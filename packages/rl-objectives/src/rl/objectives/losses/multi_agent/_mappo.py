@@ -33,7 +33,8 @@ class MAPPOLoss(ClipPPOLoss):
     ``("next", group, "reward")`` and so on; done flags are those of the root. `set_keys` names others:
     ``reward="reward"`` for a shared reward, ``done=(group, "done")`` and ``terminated=(group, "terminated")`` where
     agents leave before the episode ends. Where the batch has ``(group, "mask")`` (bool ``[*B, n_agents]``), agents that
-    do not act count for nothing. Without ``advantage`` in the batch it is estimated with `MultiAgentGAE`.
+    do not act change nothing: networks read 0 in place of their observations, unless they are recurrent. Without
+    ``advantage`` in the batch it is estimated with `MultiAgentGAE`.
 
     Args:
         actor_network: policy with a distribution; gives log-probabilities ``[*B, n_agents]``.

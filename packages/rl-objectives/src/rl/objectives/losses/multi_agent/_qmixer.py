@@ -38,8 +38,8 @@ class QMixerLoss(DQNLoss):
     agent, ``set_keys(reward=(group, "reward"))``, is averaged; of flags of each agent, ``done=(group, "done")`` and
     ``terminated=(group, "terminated")``, the last to end ends the team, and those that terminated have no next value.
     Where the batch has ``(group, "mask")`` (bool ``[*B, n_agents]``), values, rewards and observations of agents that
-    do not act are 0. Returns scalars: ``loss``, and detached means of ``td_error`` (absolute), ``pred_value`` and ``target_value``.
-    Writes ``td_error`` ``[*B]`` into the batch.
+    do not act are 0. Returns scalars: ``loss``, and detached means of ``td_error`` (absolute), ``pred_value`` and
+    ``target_value``. Writes ``td_error`` ``[*B]`` into the batch.
 
     Args:
         local_value_network: writes ``(group, "action_value")`` ``[*B, n_agents, n]``; if it also writes
