@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import gymnasium
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
 from rl.core.testing import check_env
-from rl.envs import IsaacLabWrapper, StepCounter, TransformedEnv
+from rl.envs import IsaacLabEnv, IsaacLabWrapper, StepCounter, TransformedEnv, isaac_lab_env
 
 COUNT = 3
 
@@ -123,7 +124,7 @@ def test_conformance_and_transforms():
 
 def test_a_camera_writes_pixels():
     env = IsaacLabWrapper(Scene(), from_tiled_camera=True)
-    assert env.rollout(2)["pixels"].shape == (COUNT, 2, 4, 4, 3)
+    assert env.rollout(2, break_when_any_done=False)["pixels"].shape == (COUNT, 2, 4, 4, 3)
     with pytest.raises(SpecError, match="no tiled camera 'top' with images 'rgb'"):
         IsaacLabWrapper(Scene(), from_tiled_camera=True, tiled_camera_name="top")
 
@@ -135,8 +136,102 @@ def test_discrete_actions_are_one_hot_or_integers():
         def step(self, action):
             return super().step(action[:, None])
 
-    assert IsaacLabWrapper(Choices()).rollout(2)["action"].shape == (COUNT, 2, 2)
-    assert IsaacLabWrapper(Choices(), categorical_action_encoding=True).rollout(2)["action"].shape == (COUNT, 2)
+    assert IsaacLabWrapper(Choices()).rollout(1)["action"].shape == (COUNT, 1, 2)
+    assert IsaacLabWrapper(Choices(), categorical_action_encoding=True).rollout(1)["action"].shape == (COUNT, 1)
+
+
+LIBRARY = {
+    "isaaclab/__init__.py": "",
+    "isaaclab/app.py": """
+started = []
+
+class AppLauncher:
+    def __init__(self, **options):
+        import sys
+        assert not started and "isaaclab_tasks" not in sys.modules
+        started.append(options)
+""",
+    "isaaclab_tasks/__init__.py": """
+import gymnasium
+gymnasium.register("Isaac-Sum-v0", entry_point="isaaclab_tasks.sums:Sums", disable_env_checker=True)
+""",
+    "isaaclab_tasks/utils.py": """
+from types import SimpleNamespace
+
+def parse_env_cfg(task_name, device="cuda:0", num_envs=None):
+    return SimpleNamespace(device=device, num_envs=num_envs or 4, compute_final_obs=False)
+""",
+    "isaaclab_tasks/sums.py": """
+import gymnasium, numpy, torch
+
+class Sums(gymnasium.Env):
+    single_action_space = gymnasium.spaces.Box(-numpy.inf, numpy.inf, (1,), numpy.float32)
+    existing = 0
+
+    def __init__(self, cfg):
+        assert not Sums.existing
+        Sums.existing, self.cfg, self.num_envs, self.device = 1, cfg, cfg.num_envs, cfg.device
+
+    def reset(self, seed=None, env_ids=None, options=None):
+        if env_ids is None:
+            self.total, self.count = torch.zeros(self.num_envs, 1), torch.zeros(self.num_envs, dtype=torch.long)
+        else:
+            self.total[env_ids], self.count[env_ids] = 0.0, 0
+        return {"policy": self.total.clone()}, {}
+
+    def step(self, action):
+        self.total, self.count = self.total + action.clip(-1, 1), self.count + 1
+        reward, truncated = -self.total[:, 0].abs(), self.count == 5
+        final = {"final_obs": {"policy": self.total.clone()}} if self.cfg.compute_final_obs else {}
+        seen, _ = self.reset(env_ids=truncated.nonzero().flatten())
+        return seen, reward, torch.zeros_like(truncated), truncated, final
+
+    def close(self):
+        Sums.existing = 0
+""",
+}
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A library with the documented way to start."""
+    for name, text in LIBRARY.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(IsaacLabEnv, "_app", None)
+    yield
+    gymnasium.registry.pop("Isaac-Sum-v0", None)
+    for name in [name for name in sys.modules if name.startswith("isaaclab")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("library")
+def test_tasks_are_started_by_id_the_second_one_in_a_process_of_its_own():
+    env = isaac_lab_env("Isaac-Sum-v0", num_envs=3, device="cpu")
+    assert isinstance(env, IsaacLabEnv)
+    data = env.rollout(7, break_when_any_done=False)
+    assert data["next", "truncated"][:, 4].all()
+    assert torch.equal(data["next", "policy"][:, 4], data["policy"][:, 4] + data["action"][:, 4].clip(-1, 1))
+    assert sys.modules["isaaclab.app"].started == [{"headless": True, "enable_cameras": False, "device": "cpu"}]
+    with pytest.raises(RLError, match="one environment in a process, and one is open"):
+        IsaacLabEnv("Isaac-Sum-v0")
+    second = isaac_lab_env("Isaac-Sum-v0", num_envs=2, device="cpu")
+    assert second.rollout(5)["next", "truncated"][:, -1].all()
+    second.close()
+    env.close()
+    with pytest.raises(UnknownComponentError, match="Did you mean 'Isaac-Sum-v0'"):
+        IsaacLabEnv("Isaac-Sun-v0", device="cpu")
+    again = IsaacLabEnv("Isaac-Sum-v0", device="cpu")  # the application runs already
+    assert again.batch_size == (4,)
+    again.close()
+
+
+def test_a_missing_library_is_named_with_its_guide(monkeypatch):
+    monkeypatch.setattr(IsaacLabEnv, "_app", None)
+    monkeypatch.setitem(sys.modules, "isaaclab", None)
+    with pytest.raises(MissingExtraError, match=r"needs isaaclab.*install it with Isaac Sim"):
+        isaac_lab_env("Isaac-Cartpole-v0")
 
 
 def test_other_objects_are_refused():

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rl.envs.gym._spaces import register_gym_spec_conversion
     from rl.envs.gym._wrapper import GymEnv, GymWrapper
     from rl.envs.gymnax._wrapper import GymnaxEnv, GymnaxWrapper
+    from rl.envs.isaac_lab._env import IsaacLabEnv, isaac_lab_env
     from rl.envs.isaac_lab._wrapper import IsaacLabWrapper
     from rl.envs.jumanji._wrapper import JumanjiEnv, JumanjiWrapper
     from rl.envs.metaworld._wrapper import MetaWorldEnv, MetaWorldWrapper
@@ -159,6 +160,7 @@ __all__ = [
     "HopperEnv",
     "HumanoidEnv",
     "InitTracker",
+    "IsaacLabEnv",
     "IsaacLabWrapper",
     "JumanjiEnv",
     "JumanjiWrapper",
@@ -232,6 +234,7 @@ __all__ = [
     "check_env",
     "check_env_specs",
     "check_marl_grouping",
+    "isaac_lab_env",
     "register_gym_env",
     "register_gym_spec_conversion",
     "step_mdp",
@@ -259,6 +262,7 @@ __getattr__, __dir__ = lazy_exports(
         "rl.envs.chess._chess": ["ChessEnv"],
         "rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"],
         "rl.envs.envpool._wrapper": ["EnvPoolEnv", "MultiThreadedEnv"],
+        "rl.envs.isaac_lab._env": ["IsaacLabEnv", "isaac_lab_env"],
         "rl.envs.isaac_lab._wrapper": ["IsaacLabWrapper"],
         "rl.envs.unity_mlagents._wrapper": ["UnityMLAgentsEnv", "UnityMLAgentsWrapper"],
         "rl.envs.metaworld._wrapper": ["MetaWorldEnv", "MetaWorldWrapper"],

@@ -16,7 +16,8 @@ def import_library(
     module: str,
     *,
     needed_by: str,
-    extra: str,
+    extra: str = "",
+    remedy: str = "",
     distribution: str | None = None,
     at_least: str | None = None,
     below: str | None = None,
@@ -27,6 +28,7 @@ def import_library(
         module: full name of the module.
         needed_by: class that the message names.
         extra: extra of rl-envs that installs the library.
+        remedy: what to do instead of installing the extra.
         distribution: name on the package index; the first part of `module` if None.
         at_least: oldest version that is supported; any if None.
         below: first version that is not supported; none if None.
@@ -40,7 +42,7 @@ def import_library(
         rl.core.errors.MissingExtraError: SomeEnv needs no_such_simulator, which is not installed: ...
     """
     name = distribution or module.partition(".")[0]
-    remedy = f'pip install "rl-envs[{extra}]"'
+    remedy = remedy or f'pip install "rl-envs[{extra}]"'
     try:
         library = import_module(module)
         found = version(name) if at_least or below else ""

@@ -110,6 +110,9 @@ def rl_components() -> Iterator[Component]:
     ):
         yield Component("env", name, f"rl.envs:{target}", summary=summary, extra=name)
     yield Component(
+        "env", "isaac-lab", "rl.envs:isaac_lab_env", summary="A task of Isaac Lab, by its id.", extra="isaac-lab"
+    )
+    yield Component(
         "env", "unity-mlagents", "rl.envs:UnityMLAgentsEnv", summary="A scene of Unity.", extra="unity-mlagents"
     )
     yield Component("env", "chess", "rl.envs:ChessEnv", summary="Chess, with masks of legal moves.", extra="chess")
