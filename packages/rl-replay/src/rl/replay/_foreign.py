@@ -8,6 +8,7 @@ __all__ = [
     "buffer",
     "compressed_list_storage",
     "fixed_writer",
+    "hindsight_buffer",
     "lazy_tensor_storage",
     "list_storage",
     "memmap_storage",
@@ -31,12 +32,19 @@ _BUFFER: dict[str, Needless] = {
     "transport_options": (_ONE_PROCESS, None),
     "use_ray_service": (_ONE_PROCESS, False),
 }
-buffer = foreign_arguments(
+_SAMPLED_BUFFER: dict[str, Needless] = {
+    **_BUFFER,
+    "transform_factory": ("use transform=", None),
+    "checkpointer": ("needless: dumps and loads write one safetensors file", None),
+    "compilable": _COMPILABLE,
+}
+buffer = foreign_arguments(needless=_SAMPLED_BUFFER)
+hindsight_buffer = foreign_arguments(
     needless={
-        **_BUFFER,
-        "transform_factory": ("use transform=", None),
-        "checkpointer": ("needless: dumps and loads write JSON and raw tensors", None),
-        "compilable": _COMPILABLE,
+        **_SAMPLED_BUFFER,
+        "shared": (_ONE_PROCESS, None, False),
+        "sample_unit": ("use TensorDictReplayBuffer(sample_unit=...)", None),
+        "consume_after_n_samples": ("use sampler=ConsumingSampler(n)", None),
     }
 )
 prioritized_buffer = foreign_arguments(
@@ -45,6 +53,7 @@ prioritized_buffer = foreign_arguments(
         "shared": ("not available yet: priorities belong to one process", None, False),
         "sync": ("not available yet: priorities are always updated at once", True),
         "sampler": ("use ReplayBuffer(sampler=...)", None),
+        "consume_after_n_samples": ("use ReplayBuffer(consume_after_n_samples=...)", None),
     }
 )
 lazy_tensor_storage = foreign_arguments(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Final, final
+from typing import Any, Final, Unpack, final
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl.core.contract import Key, missing_key_message
 from rl.core.errors import ContractError, ShapeError
-from rl.core.interfaces import Sampler, Storage, Writer
+from rl.core.interfaces import Sampler
 from rl.core.keys import (
     DONE,
     REWARD,
@@ -34,6 +34,7 @@ from rl.replay._state import Apply, Fields
 from rl.replay._untraced import untraced
 from rl.replay.buffers._base import ReplayBuffer
 from rl.replay.buffers._collate import collate
+from rl.replay.buffers._options import BufferOptions
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 
 __all__ = ["HERReplayBuffer", "HindsightStrategy"]
@@ -56,7 +57,7 @@ class HindsightStrategy(StrEnum):
 
 
 @final
-@_foreign.buffer
+@_foreign.hindsight_buffer
 class HERReplayBuffer(TensorDictReplayBuffer):
     """Buffer of goal-conditioned transitions that replaces goals when it samples (hindsight experience replay).
 
@@ -88,16 +89,9 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         end_key: see `SliceSampler`.
         traj_key: see `SliceSampler`.
         priority_key: see `TensorDictReplayBuffer`.
-        storage: see `ReplayBuffer`.
         sampler: see `ReplayBuffer`.
-        writer: see `ReplayBuffer`.
-        batch_size: see `ReplayBuffer`.
-        transform: see `ReplayBuffer`; called after goals are replaced.
-        collate_fn: see `ReplayBuffer`.
-        prefetch: see `ReplayBuffer`; `reward_fn` is then called in other threads.
-        pin_memory: see `ReplayBuffer`.
-        generator: see `ReplayBuffer`.
-        dim_extend: see `ReplayBuffer`.
+        options: arguments of `ReplayBuffer`, except for `sample_unit`, `consume_after_n_samples` and `shared`.
+            `transform` is called after goals are replaced; with `prefetch`, `reward_fn` is called in other threads.
 
     Raises:
         ContractError: if an argument is out of its range.
@@ -125,7 +119,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
 
     _fields_of_state = (*ReplayBuffer._fields_of_state, "trajectories")  # noqa: SLF001  of the base
 
-    def __init__(  # noqa: PLR0913  the parts and options of a buffer
+    def __init__(
         self,
         reward_fn: Callable[[Tensor, Tensor], Any],
         *,
@@ -137,16 +131,8 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         end_key: NestedKey | None = None,
         traj_key: NestedKey | None = None,
         priority_key: NestedKey = TD_ERROR,
-        storage: Storage | None = None,
         sampler: Sampler | None = None,
-        writer: Writer | None = None,
-        batch_size: int | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
-        prefetch: int | None = None,
-        pin_memory: bool = False,
-        generator: torch.Generator | None = None,
-        dim_extend: int | None = None,
+        **options: Unpack[BufferOptions],
     ) -> None:
         owner = type(self).__name__
         if not callable(reward_fn):
@@ -164,19 +150,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         self._goal_keys: Final = achieved_goal_key, desired_goal_key
         self._reward: Final = next_key(reward_key)
         self._trajectories: Final = Trajectories(owner, Boundaries(owner, end_key, traj_key))
-        super().__init__(
-            priority_key=priority_key,
-            storage=storage,
-            sampler=sampler,
-            writer=writer,
-            batch_size=batch_size,
-            transform=transform,
-            collate_fn=collate_fn,
-            prefetch=prefetch,
-            pin_memory=pin_memory,
-            generator=generator,
-            dim_extend=dim_extend,
-        )
+        super().__init__(priority_key=priority_key, sampler=sampler, **options)
         self._trajectories.attach(self.storage)
 
     def empty(self) -> None:

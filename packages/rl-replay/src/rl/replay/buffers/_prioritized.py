@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final, Unpack, final
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.interfaces import Storage, Writer
-from rl.core.keys import TD_ERROR, NestedKey
+from rl.core.interfaces import Storage
 from rl.replay import _foreign
 from rl.replay._arguments import check_parts
 from rl.replay._priority.backend import check_device
 from rl.replay.buffers._base import ReplayBuffer
+from rl.replay.buffers._options import OwnSamplerOptions
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
-from rl.replay.sample_units._base import SampleUnit
 from rl.replay.samplers._prioritized import PrioritizedSampler
 from rl.replay.storages._list import ListStorage
 
@@ -26,7 +24,7 @@ __all__ = ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"]
 class _Prioritized(ReplayBuffer):
     """Base of both prioritized buffers."""
 
-    def __init__(  # noqa: PLR0913  arguments of buffer and sampler
+    def __init__(
         self,
         *,
         alpha: float,
@@ -39,19 +37,11 @@ class _Prioritized(ReplayBuffer):
         sampler_device: torch.device | str | None = None,
         compilable: bool = False,
         stratified: bool = False,
-        storage: Storage | None = None,
-        sample_unit: SampleUnit | None = None,
-        writer: Writer | None = None,
-        batch_size: int | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
-        prefetch: int | None = None,
-        pin_memory: bool = False,
-        generator: torch.Generator | None = None,
-        dim_extend: int | None = None,
+        **options: Unpack[OwnSamplerOptions],
     ) -> None:
+        storage, writer, transform = (options.get(name) for name in ("storage", "writer", "transform"))
         check_parts(type(self).__name__, storage=storage, writer=writer, transform=transform)
-        storage = ListStorage() if storage is None else storage
+        options["storage"] = storage = ListStorage() if storage is None else storage
         if sampler_device is None and backend == "auto":
             sampler_device = _device_for(type(self).__name__, storage)
         self._priorities: Final = PrioritizedSampler(
@@ -67,19 +57,7 @@ class _Prioritized(ReplayBuffer):
             compilable=compilable,
             stratified=stratified,
         )
-        super().__init__(
-            storage=storage,
-            sampler=self._priorities,
-            sample_unit=sample_unit,
-            writer=writer,
-            batch_size=batch_size,
-            transform=transform,
-            collate_fn=collate_fn,
-            prefetch=prefetch,
-            pin_memory=pin_memory,
-            generator=generator,
-            dim_extend=dim_extend,
-        )
+        super().__init__(sampler=self._priorities, **options)  # pyright: ignore[reportCallIssue]  priority_key is of one class
 
     @property
     def alpha(self) -> float:
@@ -126,17 +104,8 @@ class PrioritizedReplayBuffer(_Prioritized):
             else the CPU.
         compilable: see `PrioritizedSampler`.
         stratified: see `PrioritizedSampler`.
-        storage: see `ReplayBuffer`.
-        sample_unit: see `ReplayBuffer`.
-        writer: see `ReplayBuffer`.
-        batch_size: see `ReplayBuffer`.
-        transform: see `ReplayBuffer`.
-        collate_fn: see `ReplayBuffer`.
-        prefetch: see `ReplayBuffer`. An update of priorities affects batches from the `prefetch`-th after it
-            on.
-        pin_memory: see `ReplayBuffer`.
-        generator: see `ReplayBuffer`.
-        dim_extend: see `ReplayBuffer`.
+        options: arguments of `ReplayBuffer`, except for `sampler`, `consume_after_n_samples` and `shared`. With
+            `prefetch`, an update of priorities affects batches from the `prefetch`-th after it on.
 
     Example:
         >>> from tensordict import TensorDict
@@ -156,28 +125,9 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` with a `PrioritizedSampler`: samples hold ``index`` and ``priority_weight``.
 
     Args:
-        alpha: see `PrioritizedSampler`.
-        beta: see `PrioritizedSampler`.
         priority_key: where raw priorities are read: in batches that are written, if they have it, and by
             `update_tensordict_priority`.
-        eps: see `PrioritizedSampler`.
-        dtype: see `PrioritizedSampler`.
-        reduction: see `PrioritizedSampler`.
-        max_priority_within_buffer: see `PrioritizedSampler`.
-        backend: see `PrioritizedSampler`.
-        sampler_device: see `PrioritizedSampler`.
-        compilable: see `PrioritizedSampler`.
-        stratified: see `PrioritizedSampler`.
-        storage: see `ReplayBuffer`.
-        sample_unit: see `ReplayBuffer`.
-        writer: see `ReplayBuffer`.
-        batch_size: see `ReplayBuffer`.
-        transform: see `ReplayBuffer`.
-        collate_fn: see `ReplayBuffer`.
-        prefetch: see `ReplayBuffer`.
-        pin_memory: see `ReplayBuffer`.
-        generator: see `ReplayBuffer`.
-        dim_extend: see `ReplayBuffer`.
+        options: arguments of `PrioritizedReplayBuffer`.
 
     Example:
         >>> from tensordict import TensorDict
@@ -192,55 +142,6 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         >>> sorted(sample.keys())
         ['index', 'obs', 'priority_weight', 'td_error']
     """
-
-    def __init__(  # noqa: PLR0913  all of them by name, so that editors and `help` know them
-        self,
-        *,
-        alpha: float,
-        beta: float,
-        priority_key: NestedKey = TD_ERROR,
-        eps: float = 1e-8,
-        dtype: torch.dtype = torch.float32,
-        reduction: str = "max",
-        max_priority_within_buffer: bool = False,
-        backend: str = "auto",
-        sampler_device: torch.device | str | None = None,
-        compilable: bool = False,
-        stratified: bool = False,
-        storage: Storage | None = None,
-        sample_unit: SampleUnit | None = None,
-        writer: Writer | None = None,
-        batch_size: int | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
-        prefetch: int | None = None,
-        pin_memory: bool = False,
-        generator: torch.Generator | None = None,
-        dim_extend: int | None = None,
-    ) -> None:
-        super().__init__(
-            alpha=alpha,
-            beta=beta,
-            eps=eps,
-            dtype=dtype,
-            reduction=reduction,
-            max_priority_within_buffer=max_priority_within_buffer,
-            backend=backend,
-            sampler_device=sampler_device,
-            compilable=compilable,
-            stratified=stratified,
-            storage=storage,
-            sample_unit=sample_unit,
-            writer=writer,
-            batch_size=batch_size,
-            transform=transform,
-            collate_fn=collate_fn,
-            prefetch=prefetch,
-            pin_memory=pin_memory,
-            generator=generator,
-            dim_extend=dim_extend,
-        )
-        self.priority_key = priority_key
 
     # Defined here too: the comparison of released APIs does not follow base classes.
     def extend(self, data: Any) -> Tensor:

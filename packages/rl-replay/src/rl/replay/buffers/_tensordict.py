@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError
-from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
 from rl.replay import _foreign
 from rl.replay.buffers._base import ReplayBuffer
-from rl.replay.sample_units._base import SampleUnit
+from rl.replay.buffers._options import SampledOptions
 from rl.replay.sample_units._sequence import Sequence
 
 __all__ = ["TensorDictReplayBuffer"]
@@ -27,19 +25,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
     Args:
         priority_key: entry of raw priorities ``[n, ...]``; read from written batches that have it and by
             `update_tensordict_priority`, if the sampler has priorities.
-        storage: see `ReplayBuffer`.
-        sampler: see `ReplayBuffer`.
-        sample_unit: see `ReplayBuffer`.
-        writer: see `ReplayBuffer`.
-        batch_size: see `ReplayBuffer`.
-        transform: see `ReplayBuffer`.
-        collate_fn: see `ReplayBuffer`.
-        prefetch: see `ReplayBuffer`.
-        pin_memory: see `ReplayBuffer`.
-        generator: see `ReplayBuffer`.
-        dim_extend: see `ReplayBuffer`.
-        consume_after_n_samples: see `ReplayBuffer`.
-        shared: see `ReplayBuffer`.
+        options: arguments of `ReplayBuffer`.
 
     Writes ``index``, int64 ``[*B]``, and every tensor of the sampler's
     info, such as ``priority_weight``. Values of a row are repeated over the dimensions of the row, so that all
@@ -56,39 +42,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         True
     """
 
-    def __init__(  # noqa: PLR0913  those of a buffer
-        self,
-        *,
-        priority_key: NestedKey = TD_ERROR,
-        storage: Storage | None = None,
-        sampler: Sampler | None = None,
-        sample_unit: SampleUnit | None = None,
-        writer: Writer | None = None,
-        batch_size: int | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
-        prefetch: int | None = None,
-        pin_memory: bool = False,
-        generator: torch.Generator | None = None,
-        dim_extend: int | None = None,
-        consume_after_n_samples: int | None = None,
-        shared: bool = False,
-    ) -> None:
-        super().__init__(
-            storage=storage,
-            sampler=sampler,
-            sample_unit=sample_unit,
-            writer=writer,
-            batch_size=batch_size,
-            transform=transform,
-            collate_fn=collate_fn,
-            prefetch=prefetch,
-            pin_memory=pin_memory,
-            generator=generator,
-            dim_extend=dim_extend,
-            consume_after_n_samples=consume_after_n_samples,
-            shared=shared,
-        )
+    def __init__(self, *, priority_key: NestedKey = TD_ERROR, **options: Unpack[SampledOptions]) -> None:
+        super().__init__(**options)
         self.priority_key = priority_key
         self._check_priority: Final = getattr(self.sampler, "check_priority", None)
 
