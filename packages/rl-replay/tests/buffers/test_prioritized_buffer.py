@@ -171,8 +171,8 @@ def test_unknown_arguments_are_refused(recwarn):
     with pytest.raises(TypeError, match=r"PrioritizedReplayBuffer.* unexpected keyword argument 'priority_key'"):
         PrioritizedReplayBuffer(alpha=0.6, beta=0.4, priority_key="td_error", backend="torch")
     for kind in KINDS:
-        with pytest.raises(TypeError, match=f"{kind.__name__}.* unexpected keyword argument 'apha'"):
-            kind(apha=0.6, beta=0.4)
+        with pytest.raises(TypeError, match=f"{kind.__name__}.* unexpected keyword argument 'epsilon'"):
+            kind(alpha=0.6, beta=0.4, epsilon=0.1, backend="torch")
 
 
 def test_entries_that_samples_write_are_refused_in_batches():

@@ -12,7 +12,7 @@ from rl.core.errors import CheckpointError
 from rl.core.keys import NestedKey
 from rl.replay._layout import Cells, Column, key_of
 
-__all__ = ["Apply", "Fields", "load_cells", "prepare_load"]
+__all__ = ["Apply", "Fields", "Stateful", "load_cells", "prepare_load"]
 
 Apply = Callable[[], None]
 """Applies a validated state; fails only if memory or a file for the rows cannot be made."""
@@ -117,6 +117,36 @@ class Fields:
         if value.numel() and not (low <= int(value.min()) and int(value.max()) < high):
             self.fail(f"{name} must be in [{low}, {high}), got values from {int(value.min())} to {int(value.max())}")
         return value
+
+
+class Stateful:
+    """Base of samplers and writers, whose states are validated before they are applied; one without a state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` continues from, as tensors and plain containers; empty without a state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`.
+
+        Raises:
+            CheckpointError: if `state` is damaged, or of an object with other arguments. Nothing is changed then.
+        """
+        self.prepare_load(state)()
+
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002  subclasses use them
+        """Validate a state without applying it; returns the function that applies it.
+
+        Args:
+            state: of `state_dict`.
+            rows: number of rows that the storage will have; not known if None.
+            max_size: of the storage; not known if None.
+
+        Raises:
+            CheckpointError: see `load_state_dict`.
+        """
+        Fields(type(self).__name__, state, ())
+        return lambda: None
 
 
 def prepare_load(part: Any, state: Any, rows: int | None, max_size: int | None) -> Apply:

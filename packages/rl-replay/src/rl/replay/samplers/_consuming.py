@@ -12,16 +12,17 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.state import reading
-from rl.replay._arguments import check_rows, raise_no_priority, whole
+from rl.replay._arguments import check_rows, whole
 from rl.replay._distinct import distinct
 from rl.replay._index_set import IndexSet, Longs
 from rl.replay._state import Apply, Fields
+from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["ConsumingSampler"]
 
 
 @final
-class ConsumingSampler:
+class ConsumingSampler(SamplerBase):
     """Uniform sampler that samples each row a given number of times, until it is overwritten.
 
     A batch has different rows, and fewer if fewer are left. A buffer with this sampler has the length of the rows that
@@ -99,17 +100,6 @@ class ConsumingSampler:
         """Rows that were just written may be sampled."""
         self._renew(index.reshape(-1).cpu().numpy())
 
-    def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
-        """Raise: there are no priorities.
-
-        Raises:
-            ContractError: always.
-        """
-        raise_no_priority("ConsumingSampler")
-
-    def restart(self) -> None:
-        """Do nothing: consumed rows stay consumed."""
-
     def empty(self) -> None:
         """Forget all rows."""
         self.ran_out = False
@@ -127,21 +117,8 @@ class ConsumingSampler:
             "ran_out": self.ran_out,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of a sampler with other arguments. Nothing is changed then.
-        """
-        self.prepare_load(state)()
-
     def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; returns the function that applies it.
-
-        Args:
-            state: of `state_dict`.
-            rows: number of rows that the storage will have; not known if None.
-            max_size: of the storage; not known if None.
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: see `load_state_dict`.

@@ -11,6 +11,8 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Sampler, Storage
 from rl.replay._arguments import whole
+from rl.replay._state import Apply
+from rl.replay.samplers._base import SamplerBase
 from rl.replay.storages._ensemble import StorageEnsemble, load_all
 
 __all__ = ["BUFFER_IDS", "SamplerEnsemble"]
@@ -19,7 +21,7 @@ BUFFER_IDS = "buffer_ids"
 
 
 @final
-class SamplerEnsemble:
+class SamplerEnsemble(SamplerBase):
     """Selects which members of an ensemble give how many rows of a batch; the k-th sampler samples the k-th storage.
 
     Without options each row comes from a member selected with probability `p`. The info of a sample has
@@ -44,8 +46,6 @@ class SamplerEnsemble:
         >>> bool((index >= 100).all()), info["buffer_ids"].tolist()
         (True, [1, 1, 1, 1])
     """
-
-    ran_out = False
 
     def __init__(
         self,
@@ -137,9 +137,6 @@ class SamplerEnsemble:
             if (attach := getattr(sampler, "attach", None)) is not None:
                 attach(one)
 
-    def extended(self, index: Tensor, data: Any) -> None:
-        """Do nothing: the members are written, not the ensemble."""
-
     def update_priority(self, index: Tensor, priority: Tensor) -> None:
         """Set the priorities ``[n]`` of rows ``[n]``.
 
@@ -165,13 +162,13 @@ class SamplerEnsemble:
         """The states of the samplers."""
         return {"samplers": [one.state_dict() for one in self.samplers]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`.
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: if `state` is damaged, or of other samplers.
         """
-        load_all("SamplerEnsemble", "samplers", self.samplers, state)()
+        return load_all("SamplerEnsemble", "samplers", self.samplers, state)
 
     def __repr__(self) -> str:
         return f"SamplerEnsemble({', '.join(map(repr, self.samplers))}, p={[round(p, 4) for p in self.p.tolist()]})"

@@ -27,6 +27,7 @@ from rl.replay._priority.arguments import (
 from rl.replay._priority.backend import Backend, check_device, find_tree
 from rl.replay._priority.checks import write_in_order
 from rl.replay._state import Apply, Fields
+from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["PrioritizedSampler"]
 
@@ -36,7 +37,7 @@ _disabled: list[Callable[..., Any]] = []  # `_draw` with `torch.compiler.disable
 
 
 @final
-class PrioritizedSampler:
+class PrioritizedSampler(SamplerBase):
     """Prioritized sampler with replacement.
 
     Row i has the probability ``P(i) = p_i / sum(p)`` with ``p_i = (|raw_i| + eps) ** alpha``, eq. 1 of Schaul et al.
@@ -76,8 +77,6 @@ class PrioritizedSampler:
         >>> sorted(set(zip(index.tolist(), info["priority_weight"].tolist())))
         [(1, 1.0), (2, 0.25)]
     """
-
-    ran_out = False
 
     def __init__(  # noqa: PLR0913  the arguments that users know, and where it computes
         self,
@@ -281,9 +280,6 @@ class PrioritizedSampler:
         if self._check is not None:
             self._check()
 
-    def restart(self) -> None:
-        """Do nothing: there are no passes."""
-
     def empty(self) -> None:
         """Remove all priorities; new rows get 1.0."""
         self._truncate(0)
@@ -305,21 +301,8 @@ class PrioritizedSampler:
             "largest": self._largest.clone(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or the arguments differ. Nothing is changed then.
-        """
-        self.prepare_load(state)()
-
     def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; returns the function that applies it.
-
-        Args:
-            state: of `state_dict`.
-            rows: number of rows that the storage will have; not known if None.
-            max_size: of the storage; not known if None.
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: see `load_state_dict`.

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from rl.core.interfaces import Storage
-from rl.replay._arguments import check_replacement, check_rows, raise_no_priority
-from rl.replay._state import Apply, Fields
+from rl.replay._arguments import check_replacement, check_rows
+from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["RandomSampler"]
 
 
 @final
-class RandomSampler:
+class RandomSampler(SamplerBase):
     """Every stored row with the same probability, independently for each place in the batch.
 
     Args:
@@ -31,8 +30,6 @@ class RandomSampler:
         >>> index.shape, bool((index < 5).all()), info
         (torch.Size([100]), True, {})
     """
-
-    ran_out = False
 
     def __init__(self, *, replacement: bool = True) -> None:
         check_replacement("RandomSampler", "SamplerWithoutReplacement", replacement=replacement)
@@ -50,52 +47,5 @@ class RandomSampler:
             return torch.randint(rows, (batch_size,), device="cpu"), {}
         return torch.randint(rows, (batch_size,), generator=generator, device=generator.device), {}
 
-    def extended(self, index: Tensor, data: Any) -> None:
-        """Nothing to note: all rows are equal."""
-
-    def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
-        """Refuse: there are no priorities.
-
-        Raises:
-            ContractError: always.
-        """
-        raise_no_priority("RandomSampler")
-
-    def restart(self) -> None:
-        """Nothing to do: there are no passes."""
-
-    def empty(self) -> None:
-        """Nothing to forget."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Empty: the random state is the generator's."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Accept an empty state.
-
-        Raises:
-            CheckpointError: if it has entries.
-        """
-        self.prepare_load(state)
-
-    def prepare_load(
-        self,
-        state: Mapping[str, Any],
-        rows: int | None = None,  # noqa: ARG002  other samplers use them
-        max_size: int | None = None,  # noqa: ARG002  other samplers use them
-    ) -> Apply:
-        """Validate a state; there is nothing to apply. See `SamplerWithoutReplacement.prepare_load`.
-
-        Raises:
-            CheckpointError: if it has entries.
-        """
-        Fields(type(self).__name__, state, ())
-        return _nothing
-
     def __repr__(self) -> str:
         return "RandomSampler()"
-
-
-def _nothing() -> None:
-    pass

@@ -14,18 +14,19 @@ from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Storage
 from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.state import reading
-from rl.replay._arguments import check_rows, raise_no_priority
+from rl.replay._arguments import check_rows
 from rl.replay._distinct import distinct
 from rl.replay._kinds import batch_shape, stacked
 from rl.replay._layout import flatten, leading
 from rl.replay._slices.trajectories import read_columns
 from rl.replay._state import Apply, Fields
+from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["StalenessAwareSampler"]
 
 
 @final
-class StalenessAwareSampler:
+class StalenessAwareSampler(SamplerBase):
     """Sampler with weights that decay with the age of the policy that took a step.
 
     The staleness of a row is `consumer_version`, which the training loop sets, minus the stored version of the policy,
@@ -54,8 +55,6 @@ class StalenessAwareSampler:
         >>> buffer.sample()["staleness"].sort().values.tolist()
         [0, 0, 1, 1]
     """
-
-    ran_out = False
 
     def __init__(
         self,
@@ -148,17 +147,6 @@ class StalenessAwareSampler:
         """Read the versions again before the next sample."""
         self._writes += 1
 
-    def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
-        """Raise: there are no priorities.
-
-        Raises:
-            ContractError: always.
-        """
-        raise_no_priority("StalenessAwareSampler")
-
-    def restart(self) -> None:
-        """Do nothing: there are no passes."""
-
     def empty(self) -> None:
         """Forget the versions of rows; `consumer_version` stays."""
         self._versions = self._weights = None
@@ -167,21 +155,8 @@ class StalenessAwareSampler:
         """`consumer_version` and `max_staleness`."""
         return {"consumer_version": self._consumer_version, "max_staleness": self._max_staleness}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged. Nothing is changed then.
-        """
-        self.prepare_load(state)()
-
-    def prepare_load(
-        self,
-        state: Mapping[str, Any],
-        rows: int | None = None,  # noqa: ARG002  other samplers use them
-        max_size: int | None = None,  # noqa: ARG002  other samplers use them
-    ) -> Apply:
-        """Validate a state without applying it; returns the function that applies it.
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: see `load_state_dict`.

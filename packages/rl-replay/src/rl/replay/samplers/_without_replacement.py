@@ -11,14 +11,15 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.state import reading
-from rl.replay._arguments import check_rows, raise_no_priority
+from rl.replay._arguments import check_rows
 from rl.replay._state import Apply, Fields
+from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["SamplerWithoutReplacement"]
 
 
 @final
-class SamplerWithoutReplacement:
+class SamplerWithoutReplacement(SamplerBase):
     """Passes over the storage; in each pass every row is drawn exactly once.
 
     Args:
@@ -39,7 +40,6 @@ class SamplerWithoutReplacement:
     def __init__(self, *, drop_last: bool = False, shuffle: bool = True) -> None:
         self.drop_last: Final = drop_last
         self.shuffle: Final = shuffle
-        self.ran_out = False
         self._order: Tensor | None = None
         self._position = 0
 
@@ -75,14 +75,6 @@ class SamplerWithoutReplacement:
         """Begin a new pass."""
         self.restart()
 
-    def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
-        """Refuse: there are no priorities.
-
-        Raises:
-            ContractError: always.
-        """
-        raise_no_priority("SamplerWithoutReplacement")
-
     def restart(self) -> None:
         """Begin a new pass with the next draw."""
         self._order, self._position, self.ran_out = None, 0, False
@@ -101,21 +93,8 @@ class SamplerWithoutReplacement:
             "ran_out": self.ran_out,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the pass of `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of a sampler with other arguments. Nothing is changed then.
-        """
-        self.prepare_load(state)()
-
     def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; returns the function that applies it.
-
-        Args:
-            state: of `state_dict`.
-            rows: number of rows that the storage will have; not known if None.
-            max_size: of the storage; not known if None.
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: see `load_state_dict`.

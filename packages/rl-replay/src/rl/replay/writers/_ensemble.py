@@ -9,13 +9,14 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage, Writer
+from rl.replay._state import Apply, Stateful
 from rl.replay.storages._ensemble import load_all
 
 __all__ = ["WriterEnsemble"]
 
 
 @final
-class WriterEnsemble:
+class WriterEnsemble(Stateful):
     """The writers of the members of an ensemble, which is read only itself: write to a member.
 
     Args:
@@ -48,13 +49,13 @@ class WriterEnsemble:
         """The states of the writers."""
         return {"writers": [one.state_dict() for one in self.writers]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`.
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: if `state` is damaged, or of other writers.
         """
-        load_all("WriterEnsemble", "writers", self.writers, state)()
+        return load_all("WriterEnsemble", "writers", self.writers, state)
 
     def __repr__(self) -> str:
         return f"WriterEnsemble({', '.join(map(repr, self.writers))})"

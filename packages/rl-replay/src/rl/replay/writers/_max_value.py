@@ -17,7 +17,7 @@ from rl.core.keys import NEXT, REWARD, NestedKey, key_str, leaf_keys, unwrap
 from rl.core.state import reading
 from rl.replay import _foreign
 from rl.replay._slices.trajectories import read_columns
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Apply, Fields, Stateful
 
 __all__ = ["TensorDictMaxValueWriter"]
 
@@ -26,7 +26,7 @@ _REDUCTIONS = ("max", "min", "mean", "median", "sum")
 
 @final
 @_foreign.fixed_writer
-class TensorDictMaxValueWriter:
+class TensorDictMaxValueWriter(Stateful):
     """Keeps the rows with the largest value of an entry: a full storage replaces its smallest by a larger new one.
 
     `extend` returns -1 as the index of a row that is not written. Of equal values the stored row stays. Rows of whole
@@ -153,16 +153,8 @@ class TensorDictMaxValueWriter:
             "values": torch.tensor([value for value, _ in ranked], dtype=torch.float64, device="cpu"),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the values of `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged. Nothing is changed then.
-        """
-        self.prepare_load(state)()
-
     def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:  # noqa: ARG002
-        """Validate a state without applying it; see `RoundRobinWriter.prepare_load`.
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: if `state` is damaged, or of a writer for another storage.

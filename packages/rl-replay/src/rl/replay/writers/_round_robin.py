@@ -12,14 +12,14 @@ from torch import Tensor
 from rl.core.errors import ContractError, ShapeError
 from rl.core.interfaces import Storage
 from rl.replay import _foreign
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Apply, Fields, Stateful
 
 __all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
 
 
 @final
 @_foreign.writer
-class RoundRobinWriter:
+class RoundRobinWriter(Stateful):
     """Writer that fills the storage in order and, when it is full, overwrites the oldest rows.
 
     Writing into a storage that already holds rows starts after them.
@@ -139,21 +139,8 @@ class RoundRobinWriter:
         generations = {"generations": self._generations.clone()} if self.tracks_generations else {}
         return {"cursor": self._cursor, **generations}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the cursor of `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged. Nothing is changed then.
-        """
-        self.prepare_load(state)()
-
     def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; returns the function that applies it.
-
-        Args:
-            state: of `state_dict`.
-            rows: number of rows that the storage will have; not known if None.
-            max_size: of the storage; not known if None.
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: if `state` is damaged, or of a writer for another storage.
