@@ -31,8 +31,8 @@ def streams(size, batches):
     """Stored steps of each environment in the order of time, as pairs of row and end flag."""
     stored, clock = {}, 0
     for number, done in enumerate(batches):
-        for lane, flags in enumerate(done.tolist()):
-            for step, end in enumerate(flags):
+        for step, flags in enumerate(done.T.tolist()):
+            for lane, end in enumerate(flags):
                 stored[clock % size] = (lane, number, step, end)
                 clock += 1
     lanes = {lane for lane, *_ in stored.values()}

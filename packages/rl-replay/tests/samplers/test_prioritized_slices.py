@@ -19,10 +19,10 @@ class Model:
 
     def write(self, done):
         lanes, steps = done.shape
-        for lane in range(lanes):
-            for step in range(steps):
-                order = self.clock // lanes * lanes + step  # of one lane, increasing with time
-                self.rows[(self.clock + lane * steps + step) % self.size] = [
+        for step in range(steps):
+            for lane in range(lanes):
+                order = self.clock + step * lanes
+                self.rows[(order + lane) % self.size] = [
                     lane,
                     order,
                     bool(done[lane, step]),

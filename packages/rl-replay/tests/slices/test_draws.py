@@ -38,18 +38,17 @@ class NaiveRing:
 
     def __init__(self, size):
         self.size, self.clock = size, 0
-        self.rows = {}  # place -> (lane, end, name, shape of the batch, number of the batch, when)
+        self.rows = {}  # place -> (lane, end, name, lanes and steps of the batch, number of the batch, when)
         self.batch = 0
 
-    def write(self, ends, names, flat):
+    def write(self, ends, names=None):
         """Lists ``[lanes][steps]`` of flags, and of names or None."""
         lanes, steps = len(ends), len(ends[0])
-        for lane in range(lanes):
-            for step in range(steps):
+        for step in range(steps):
+            for lane in range(lanes):
                 place = self.clock % self.size
                 name = None if names is None else names[lane][step]
-                shape = "flat" if flat else (lanes, steps)
-                self.rows[place] = (lane, bool(ends[lane][step]), name, shape, self.batch, step)
+                self.rows[place] = (lane, bool(ends[lane][step]), name, (lanes, steps), self.batch, step)
                 self.clock += 1
         self.batch += 1
 
@@ -66,7 +65,7 @@ class NaiveRing:
                     before is not None
                     and not before[3][1]
                     and before[3][2] == row[2]
-                    and before[3][3] == row[3]
+                    and before[3][3][0] == row[3][0]
                     and ((before[0] == batch and before[1] == step - 1) or self.adjoin(before, batch, step))
                 )
                 if goes_on:
@@ -79,8 +78,7 @@ class NaiveRing:
     @staticmethod
     def adjoin(before, batch, step):
         """Whether `step` of `batch` is the one behind the last one of the batch before."""
-        last = before[3][3] == "flat" or before[1] == before[3][3][1] - 1
-        return batch == before[0] + 1 and step == 0 and last
+        return batch == before[0] + 1 and step == 0 and before[1] == before[3][3][1] - 1
 
 
 def windows(trajectories, length, strict=True, span=(0, 0)):
@@ -104,6 +102,7 @@ class Scene:
     def __init__(self, data):
         self.data = data
         self.lanes = data.draw(st.sampled_from([0, 0, 1, 2, 3]), "lanes")  # 0: rows along one dimension
+        self.changes = bool(self.lanes) and data.draw(st.booleans(), "lanes change")
         self.size = data.draw(st.sampled_from([12, 24, 36]), "size")
         self.named = data.draw(st.booleans(), "named")
         self.length = length = data.draw(st.integers(1, 5), "length")
@@ -124,12 +123,14 @@ class Scene:
 
     def extend(self):
         steps = self.data.draw(st.sampled_from([1, 2, 3] if self.lanes else [1, 1, 2, 5, 9, self.size]), "steps")
+        if self.changes:
+            self.lanes = self.data.draw(st.integers(1, 4), "lanes")
         shape = (max(self.lanes, 1), steps)
         count = shape[0] * shape[1]
         done = self.flags(count)
         names = torch.arange(self.written, self.written + count) // 7 if self.named else None
         ids = None if names is None else names.view(shape).tolist()
-        self.model.write(done.view(shape).tolist(), ids, flat=not self.lanes)
+        self.model.write(done.view(shape).tolist(), ids)
         rows = batch(done, self.written, names)
         if count == 1 and not self.lanes:
             self.buffer.add(rows[0])
@@ -212,7 +213,7 @@ def test_slices_are_drawn_as_often_as_said(strict, span):
     )
     buffer.extend(batch(done))
     ring = NaiveRing(40)
-    ring.write([done], None, flat=True)
+    ring.write([done])
     probabilities = windows(ring.trajectories(), 4, strict, span)
     counts: dict[tuple, int] = {}
     draws = 40_000
@@ -233,7 +234,7 @@ def test_a_ring_that_was_overwritten_is_drawn_from_as_often_as_said(lanes):
     for start in range(0, 300, 5 * lanes):
         done = torch.rand(lanes, 5) < 0.2
         buffer.extend(batch(done, start))
-        ring.write(done.tolist(), None, flat=False)
+        ring.write(done.tolist())
         buffer.sample(400)
     counts: dict[tuple, int] = {}
     for _ in range(400):

@@ -3,7 +3,6 @@
 import copy
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack
@@ -19,7 +18,6 @@ from rl.replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl.replay._slices.sampler import place_slices, rows_of_runs, rows_of_slices
 from rl.replay.storages import _rows as _tensor
 from rl.replay.storages._gather import TorchRowGather
 
@@ -80,28 +78,6 @@ def test_all_entries_of_a_sample_are_of_one_row(arguments):
         assert sample["none"].shape == (*x.shape, 0)
 
 
-def test_rows_of_slices_match_a_naive_loop():
-    generator = torch.Generator().manual_seed(1)
-    oldest, have = torch.tensor([0, 93, 250, 42]), torch.tensor([20, 9, 8, 39])
-    endless = torch.full_like(oldest, 1 << 60)
-    lines = torch.stack((oldest, torch.zeros_like(oldest), have, endless, endless), 1)
-    chosen = torch.randint(4, (500,), generator=generator)
-    u = torch.rand(500, dtype=torch.float64, generator=generator)
-    oldest, have, lines = oldest[chosen], have[chosen], lines[chosen].numpy()
-    begins = [(o + int(x * (h - 7))) for o, h, x in zip(oldest.tolist(), have.tolist(), u.tolist(), strict=True)]
-    expected = torch.tensor([[(begin + step) % 100 for step in range(8)] for begin in begins])
-    first, steps = place_slices(lines, u.numpy(), 8, (0, 0))
-    assert (steps == 8).all()
-    assert (rows_of_slices(lines, first, steps, 8, 100).reshape(-1, 8) == expected.numpy()).all()
-    rows, runs = rows_of_runs(torch.tensor(begins), 8, 100)
-    assert runs is None  # some slices wrap around the end
-    assert (rows.view(-1, 8) == expected).all()
-    inside = expected[:, 0] <= 92
-    rows, runs = rows_of_runs(torch.tensor(begins)[inside], 8, 100)
-    assert runs.equal(expected[inside, 0])
-    assert (rows.view(-1, 8) == expected[inside]).all()
-
-
 @pytest.mark.parametrize("sampler", [SliceSampler, SliceSamplerWithoutReplacement])
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_seed_gives_the_same_slices_with_every_row_gather(monkeypatch, sampler, prefetch):
@@ -155,13 +131,6 @@ def test_index_has_the_shape_of_a_row():
     sample = make(TensorStorage(data)).sample()
     assert sample["index"].shape == (80, 1)
     assert (sample["index"] == sample["x"]).all()
-
-
-def test_the_largest_random_number_stays_inside_the_trajectory():
-    have = np.array([7, 64, 1 << 40, (1 << 40) + 1])
-    lines = np.stack([0 * have, 0 * have, have, 0 * have + (1 << 60), 0 * have + (1 << 60)], 1)
-    first, _ = place_slices(lines, np.full(4, 1 - 2.0**-53), 5, (0, 0))
-    assert (first + 4 == have - 1).all()
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])

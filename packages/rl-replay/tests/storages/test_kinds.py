@@ -155,8 +155,9 @@ def test_an_existing_batch_is_a_storage(make):
 def test_two_leading_dimensions_count_elements():
     buffer = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2))
     x = torch.arange(6).view(2, 3)
-    assert buffer.extend((x, {"y": x.double().unsqueeze(-1)})).tolist() == [0, 1, 2, 3, 4, 5]
-    assert_same(buffer[:], (torch.arange(6), {"y": torch.arange(6).double().unsqueeze(-1)}))
+    index = buffer.extend((x, {"y": x.double().unsqueeze(-1)}))
+    assert index.tolist() == [0, 2, 4, 1, 3, 5]
+    assert_same(buffer[index], (torch.arange(6), {"y": torch.arange(6).double().unsqueeze(-1)}))
     with pytest.raises(ShapeError, match=r"at least 2 leading dimension\(s\) at 1.y, got the shape \[2\]"):
         buffer.extend((x, {"y": torch.zeros(2)}))
     assert len(buffer) == 6

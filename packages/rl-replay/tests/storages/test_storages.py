@@ -162,12 +162,16 @@ def test_nested_batch_sizes_and_names_of_dimensions_are_kept():
 def test_a_storage_of_two_dimensions_counts_elements(make):
     batch = TensorDict({"x": torch.arange(12).view(3, 4), "s": NonTensorStack.from_list([list("abcd")] * 3)}, [3, 4])
     buffer = TensorDictReplayBuffer(storage=make(16, ndim=2))
-    assert buffer.extend(batch).tolist() == list(range(12))
+    index = buffer.extend(batch)
+    assert index.view(3, 4).T.flatten().tolist() == list(range(12))  # the environments lie side by side
+    assert (buffer[index]["x"] == batch["x"].flatten()).all()
     assert len(buffer) == 12
-    assert buffer.extend(batch[:2]).tolist() == [12, 13, 14, 15, 0, 1, 2, 3]
+    index = buffer.extend(batch[:2])
+    assert index.tolist() == [12, 14, 0, 2, 13, 15, 1, 3]
+    assert (buffer[index]["x"] == batch["x"][:2].flatten()).all()
     sample = buffer.sample(7)
     assert sample.batch_size == (7,)
-    assert sample.get("s").tolist() == ["abcd"[i % 4] for i in sample["index"].tolist()]
+    assert sample.get("s").tolist() == ["abcd"[i % 4] for i in sample["x"].tolist()]
     assert buffer.add(batch[0]).tolist() == [4, 5, 6, 7]
 
 

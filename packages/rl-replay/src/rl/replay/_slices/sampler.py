@@ -21,12 +21,12 @@ from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
 from rl.replay._arguments import check_rows, raise_no_priority, whole
 from rl.replay._index_set import IndexSet, Longs
-from rl.replay._slices.table import BASE, FROM, ROW, STRIDE, TO, SegmentTable
+from rl.replay._slices.table import TrajectoryTable, each_step
 from rl.replay._slices.trajectories import Boundaries, Trajectories
 from rl.replay._state import Apply
 from rl.replay._untraced import untraced
 
-__all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices", "rows_of_runs", "rows_of_slices", "rows_of_steps"]
+__all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices"]
 
 MASK: NestedKey = ("collector", "mask")
 SLICES = "slices"
@@ -160,11 +160,9 @@ class SlicesBase:
     def rows_by_trajectory(self, storage: Storage) -> tuple[Tensor, Tensor]:
         """All stored rows, one trajectory after the other, int64 ``[n]``, and which are the last of theirs, bool."""
         table = self._trajectories.of(storage)
-        lines = table.lines[table.lines[:, TO] > table.lines[:, FROM]]
-        steps = lines[:, TO] - lines[:, FROM]
-        is_last = torch.zeros(int(steps.sum()), dtype=torch.bool, device="cpu")
-        is_last[torch.from_numpy(steps.cumsum() - 1)] = True
-        return torch.from_numpy(rows_of_slices(lines, lines[:, FROM], steps, 0, table.capacity)), is_last
+        numbers, step = each_step(0 * table.steps, table.steps)
+        is_last = step == table.steps[numbers] - 1
+        return torch.from_numpy(table.rows_of(numbers, step)), torch.from_numpy(is_last)
 
     def _split(self, storage: Storage, batch_size: int) -> tuple[int, int]:
         """Number of slices, and steps of each.
@@ -198,7 +196,7 @@ class SlicesBase:
             )
         return left, right
 
-    def _candidates(self, storage: Storage, length: int) -> tuple[SegmentTable, IndexSet]:
+    def _candidates(self, storage: Storage, length: int) -> tuple[TrajectoryTable, IndexSet]:
         """The table, and the lines of the trajectories that slices of `length` may be sampled from.
 
         Raises:
@@ -207,17 +205,16 @@ class SlicesBase:
         table = self._trajectories.of(storage)
         candidates = table.at_least(length if self._strict else 1)
         if not len(candidates):
-            lengths = table.lengths()
             raise ContractError(
-                f"{self._owner}: none of the {lengths.size} stored trajectories has {length} steps, the longest has"
-                f" {int(lengths.max()) if lengths.size else 0}; sample shorter slices, or use strict_length=False"
+                f"{self._owner}: none of the {len(table)} stored trajectories has {length} steps, the longest has"
+                f" {int(table.steps.max(initial=0))}; sample shorter slices, or use strict_length=False"
             )
         return table, candidates
 
     def _rows(
         self,
-        table: SegmentTable,
-        lines: IndexSet | Longs,
+        table: TrajectoryTable,
+        numbers: IndexSet | Longs,
         count: int,
         length: int,
         generator: torch.Generator | None,
@@ -226,51 +223,45 @@ class SlicesBase:
 
         Args:
             table: of the trajectories.
-            lines: the set from which each slice gets a line at random, or one line for each slice, int64 ``[count]``.
+            numbers: the set from which each slice gets a trajectory, or one trajectory for each, int64 ``[count]``.
             count: number of slices.
             length: of a slice.
             generator: source of randomness.
         """
         device = "cpu" if generator is None else generator.device
-        numbers = 1 if isinstance(lines, np.ndarray) else 2
-        random = torch.rand(numbers, count, dtype=torch.float64, generator=generator, device=device)
-        if not random.is_cpu:
-            random = random.cpu()
-        u: NDArray[np.float64] = random.numpy()
-        chosen = lines if isinstance(lines, np.ndarray) else lines.members.take((u[1] * len(lines)).astype(np.int64))
-        line = table.lines.take(chosen, 0)
-        first, steps = place_slices(line, u[0], length, self._span(length))
-        return self._rows_from(table, line, first, steps, length)
+        random = torch.rand(
+            2 if isinstance(numbers, IndexSet) else 1, count, dtype=torch.float64, generator=generator, device=device
+        )
+        u: NDArray[np.float64] = random.cpu().numpy()
+        if isinstance(numbers, IndexSet):
+            numbers = numbers.members[(u[1] * len(numbers)).astype(np.int64)]
+        first, steps = place_slices(table.steps[numbers], u[0], length, self._span(length))
+        return self._rows_from(table, numbers, first, steps, length)
 
     def _rows_from(
-        self, table: SegmentTable, line: Longs, first: Longs, steps: Longs, length: int
+        self, table: TrajectoryTable, numbers: Longs, first: Longs, steps: Longs, length: int
     ) -> tuple[Tensor, dict[Any, Any]]:
         """Rows of slices of at most `length` steps, and the info of the sample.
 
         Args:
             table: of the trajectories.
-            line: of the trajectory of each slice, int64 ``[n, 5]``.
+            numbers: trajectory of each slice, int64 ``[n]``.
             first: step of its trajectory at which each slice begins, int64 ``[n]``.
             steps: number of steps of each slice, int64 ``[n]``.
-            length: of the longest slice.
+            length: of a slice, with `pad_output`.
         """
-        count = len(line)
-        if table.plain and (steps == steps[0]).all() and (steps[0] == length or not self._pad):
-            begin = torch.from_numpy(line[:, BASE] + first)
-            rows, runs = rows_of_runs(begin, int(steps[0]), table.capacity)
-            return self._with_info(rows, count, int(steps[0]), None, runs)
-        rows = torch.from_numpy(rows_of_slices(line, first, steps, length, table.capacity, pad=self._pad))
-        return self._with_info(rows, count, length, steps, None)
-
-    def _with_info(
-        self, rows: Tensor, count: int, length: int, steps: Longs | None, runs: Tensor | None
-    ) -> tuple[Tensor, dict[Any, Any]]:
-        info: dict[Any, Any] = {
-            SLICES: torch.full((count,), length, device="cpu") if steps is None else torch.from_numpy(steps)
-        }
-        if runs is not None:
-            info[RUNS] = runs
-        return rows.view(count, length) if self._pad else rows, info
+        info: dict[Any, Any] = {SLICES: torch.from_numpy(steps)}
+        length = length if self._pad else int(steps.max())
+        ahead = np.arange(length)
+        if int(steps.min()) < length:
+            given = ahead < steps[:, None]
+            rows = table.rows_of(numbers, first[:, None] + np.minimum(ahead, steps[:, None] - 1))
+            return torch.from_numpy(rows if self._pad else rows[given]), info
+        rows = table.rows_of(numbers, first[:, None] + ahead)
+        begin = rows[:, 0]
+        if table.are_runs(numbers) and int(begin.max()) + length <= table.capacity:
+            info[RUNS] = torch.from_numpy(begin.copy())
+        return torch.from_numpy(rows if self._pad else rows.reshape(-1)), info
 
     @untraced
     def postprocess(self, data: Any, info: dict[Any, Any]) -> Any:
@@ -350,7 +341,7 @@ def _span_pair(owner: str, span: Any) -> tuple[bool | int, bool | int]:
     return pair[0], pair[1]
 
 
-def place_slices(lines: Longs, u: NDArray[np.float64], length: int, span: Span) -> tuple[Longs, Longs]:
+def place_slices(have: Longs, u: NDArray[np.float64], length: int, span: Span) -> tuple[Longs, Longs]:
     """First step of each slice, and how many steps it has; both int64 ``[n]``.
 
     A slice begins with equal probability at each step of its trajectory from which `length` steps are left. With a
@@ -358,87 +349,25 @@ def place_slices(lines: Longs, u: NDArray[np.float64], length: int, span: Span) 
     trajectory is taken as a whole.
 
     Args:
-        lines: of the trajectories, one for each slice; int64 ``[n, 5]``, see `rl.replay._slices.table`.
+        have: steps of the trajectory of each slice, int64 ``[n]``.
         u: uniform in [0, 1), float64 ``[n]``; multiples of 2^-53, so that no product is rounded up.
         length: of a slice.
         span: how far a slice may reach beyond its trajectory.
 
     Example:
-        >>> line = np.array([[0, 3, 10, 1 << 60, 1 << 60]])  # steps 3 to 9
-        >>> place_slices(line, np.array([0.99]), 4, (0, 0)), place_slices(line, np.array([0.99]), 4, (0, 2))
-        ((array([6]), array([4])), (array([8]), array([2])))
+        >>> place_slices(np.array([7]), np.array([0.99]), 4, (0, 0)), place_slices(
+        ...     np.array([7]), np.array([0.99]), 4, (0, 2)
+        ... )
+        ((array([3]), array([4])), (array([5]), array([2])))
     """
-    start = lines[:, FROM]
-    have = lines[:, TO] - start
     steps = np.minimum(have, length)
     if span == (0, 0):
-        return start + (u * (have - steps + 1)).astype(np.int64), steps
+        return (u * (have - steps + 1)).astype(np.int64), steps
     before, after = np.minimum(steps - 1, span[0]), np.minimum(steps - 1, span[1])
     begin = (u * (have - steps + before + after + 1)).astype(np.int64) - before
     end = np.minimum(begin + steps, have)
     begin = np.maximum(begin, 0)
-    return start + begin, end - begin
-
-
-def rows_of_runs(begin: Tensor, length: int, capacity: int) -> tuple[Tensor, Tensor | None]:
-    """Rows of slices of equal length, one slice after the other, int64 ``[n * length]``.
-
-    Also returns the first row of each slice, or None if a slice wraps around the end of the ring.
-
-    Args:
-        begin: global step of the first row of each slice, int64 ``[n]``; becomes the row itself.
-        length: of a slice.
-        capacity: rows of the ring.
-
-    Example:
-        >>> rows_of_runs(torch.tensor([104]), 3, 100), rows_of_runs(torch.tensor([98]), 3, 100)
-        ((tensor([4, 5, 6]), tensor([4])), (tensor([98, 99,  0]), None))
-    """
-    begin %= capacity
-    rows = (begin.unsqueeze(1) + _arange(length)).view(-1)
-    return (rows, begin) if max(begin.tolist()) + length <= capacity else (rows.remainder_(capacity), None)
-
-
-def rows_of_steps(lines: Longs, steps: Longs, capacity: int) -> Longs:
-    """Rows ``[n, k]`` of `steps` ``[n, k]`` of the trajectories `lines` ``[n, 5]`` in a ring of `capacity` rows."""
-    base, row, stride = lines[:, (BASE, ROW, STRIDE)].T[:, :, None]
-    batch, inside = np.divmod(steps, row)
-    return (base + batch * stride + inside) % capacity
-
-
-def rows_of_slices(lines: Longs, first: Longs, steps: Longs, length: int, capacity: int, *, pad: bool = False) -> Longs:
-    """Rows of slices of any trajectories, one slice after the other, int64 ``[sum(steps)]``.
-
-    Args:
-        lines: of the trajectories, int64 ``[n, 5]``.
-        first: first step of each slice, int64 ``[n]``.
-        steps: number of steps of each slice, int64 ``[n]``.
-        length: of the longest slice.
-        capacity: rows of the ring.
-        pad: repeat the last row of shorter slices, int64 ``[n * length]``.
-
-    Example:
-        >>> two = np.array([2])
-        >>> rows_of_slices(np.array([[98, 0, 10, 1 << 60, 1 << 60]]), np.array([1]), two, 4, 100)
-        array([99,  0])
-        >>> line = np.array([[2, 0, 4, 2, 8]])  # an environment that writes two steps of each batch of eight rows
-        >>> rows_of_slices(line, np.array([0]), np.array([4]), 4, 100)
-        array([ 2,  3, 10, 11])
-    """
-    if pad:
-        times: Any = length
-        ahead = np.minimum(np.arange(length), (steps - 1)[:, None]).reshape(-1)
-    else:
-        times = steps
-        ahead = np.arange(steps.sum()) - (steps.cumsum() - steps).repeat(steps)
-    step = first.repeat(times) + ahead
-    row, stride = lines[:, ROW], lines[:, STRIDE]
-    if (lines[:, ROW:] == lines[0, ROW:]).all():
-        row, stride = row[0], stride[0]  # division by one number takes a sixth of the time
-    else:
-        row, stride = row.repeat(times), stride.repeat(times)
-    batch, inside = np.divmod(step, row)
-    return (lines[:, BASE].repeat(times) + batch * stride + inside) % capacity
+    return begin, end - begin
 
 
 def _flag(data: TensorDictBase, key: NestedKey) -> Tensor | None:
@@ -488,8 +417,3 @@ def _edges(
     first, last = torch.zeros(2, int(ends[-1]), dtype=torch.bool, device="cpu")
     first[0], first[ends[:-1]], last[ends - 1] = True, True, True
     return first.to(device), last.to(device), None
-
-
-@lru_cache(maxsize=8)
-def _arange(length: int) -> Tensor:
-    return torch.arange(length, device="cpu")

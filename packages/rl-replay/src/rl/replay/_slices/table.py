@@ -2,66 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl.replay._index_set import IndexSet, Longs
+from rl.replay._index_set import IndexSet, Longs, distinct
 from rl.replay._state import Fields
 
-__all__ = ["BASE", "ENDLESS", "FROM", "ROW", "STRIDE", "TO", "SegmentTable"]
-
-BASE, FROM, TO, ROW, STRIDE = range(5)
-"""Columns of a line. Step u, ``FROM <= u < TO``, has the global step ``BASE + u // ROW * STRIDE + u % ROW``.
-
-In flat batches ``FROM`` is 0, and ``BASE`` is the global step of the oldest stored step.
-"""
-
-ENDLESS: Final = 1 << 60
-"""``ROW`` and ``STRIDE`` of flat batches, which have one environment."""
+__all__ = ["TrajectoryTable", "each_step"]
 
 _SETS = 4  # slice lengths with a cached set of lines
-_FEW = 16  # up to this many lines a Python loop is faster than NumPy
+_STATE = ("version", "clock", "sections", "lines", "free", "open", "last_id", "sets")
 Flags = NDArray[np.bool_]
 
 
-_STATE = ("version", "clock", "plain", "cuts", "lines", "free", "open", "last_id", "shapes", "sets")
+class TrajectoryTable:
+    """Trajectories in a ring of rows, by number: first step, number of steps, distance of its steps.
 
-
-class SegmentTable:
-    """Trajectories in a ring of rows, a line of five integers each.
-
-    The global step g counts rows in the order of writing; row ``g % capacity`` holds it. A batch ``[envs, steps]``
-    is written one environment after the other, and continues the trajectories of the batch before if that had the same
-    shape. A trajectory is a run of steps of one environment; the oldest steps are overwritten first.
+    The global step g counts rows in the order of writing; row ``g % capacity`` holds it. A batch ``[envs, steps]`` is
+    written step by step, so that the environments lie side by side: what one writes has the global steps g,
+    ``g + envs``, ``g + 2 * envs``, ... A trajectory is a run of steps of one environment; the oldest steps are
+    overwritten first. A flat batch has one environment.
 
     Args:
         capacity: rows of the ring.
+
+    Example:
+        >>> table = TrajectoryTable(8)
+        >>> table.write(np.zeros((2, 3), bool), None)  # two environments, three steps
+        >>> table.steps[:2].tolist(), table.rows_of(np.array([0, 1]), np.array([[0, 1, 2]])).tolist()
+        ([3, 3], [[0, 2, 4], [1, 3, 5]])
+        >>> table.write(np.zeros((2, 2), bool), None)  # overwrites a step of each
+        >>> table.steps[:2].tolist(), table.rows_of(np.array([0, 1]), np.array([[0, 1, 2, 3]])).tolist()
+        ([4, 4], [[2, 4, 6, 0], [3, 5, 7, 1]])
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity: Final = capacity
-        self.version = 0  # increases when line numbers change
+        self.version = 0  # increases when numbers change
         self.clear()
 
-    def clear(self) -> None:
-        """Remove all trajectories."""
+    def clear(self, clock: int = 0) -> None:
+        """Remove all trajectories; the next row has the global step `clock`."""
         self.version += 1
-        self._line = np.zeros(self.capacity, np.int32)  # of the step in each row, plus one; 0 if none
-        self._lines = np.zeros((16, 5), np.int64)
+        self.clock = clock
+        self.sections: list[tuple[int, int]] = []
+        """First global step, and environments, of parts that no trajectory crosses."""
+        self._line = np.zeros(self.capacity, np.int32)  # trajectory of each row, plus one; 0 if none
         self._used = 0
+        self._hold(np.zeros((3, 16), np.int64))
         self._free: list[int] = []
         self._sets: dict[int, IndexSet] = {}
-        self.clock = 0  # global step of the next row
-        self.plain = True  # all batches were flat
-        self.cuts: list[int] = []  # global steps that begin a trajectory whatever the flags
-        self._shapes: list[tuple[int, int, int]] = []  # of batches: first global step, environments, steps
-        self._open: Longs = np.full(1, -1, np.int64)  # line that the next step of each environment continues
+        self._open: Longs = np.zeros(0, np.int64)  # what the next step of each environment continues, or -1
         self._last_id: NDArray[Any] | None = None
+        self.changed: Longs = self._open
+        """Trajectories whose steps the last write changed, some of them repeated."""
 
     def __len__(self) -> int:
         return self._used - len(self._free)
@@ -72,91 +69,107 @@ class SegmentTable:
         return min(self.clock, self.capacity)
 
     @property
-    def lines(self) -> Longs:
-        """All lines, int64 ``[n, 5]``; unused ones have no steps."""
-        return self._lines
-
-    def lengths(self) -> Longs:
-        """Number of steps of each trajectory, int64 ``[n]``."""
-        lengths = self._lines[: self._used, TO] - self._lines[: self._used, FROM]
-        return lengths[lengths > 0]
+    def steps(self) -> Longs:
+        """Number of steps of each trajectory, int64 ``[n]``; 0 for unused numbers."""
+        return self._steps[: self._used]
 
     def at_least(self, steps: int) -> IndexSet:
-        """Lines of trajectories with at least `steps` steps; the first call for a length reads the whole table."""
+        """Trajectories with at least `steps` steps; the first call for a length reads the whole table."""
         found = self._sets.pop(steps, None)
         if found is None:
-            found = IndexSet(steps)
-            lengths = self._lines[: self._used, TO] - self._lines[: self._used, FROM]
-            found.replace(np.flatnonzero(lengths >= steps))
+            found = IndexSet(np.flatnonzero(self.steps >= steps))
             while len(self._sets) >= _SETS:
                 del self._sets[next(iter(self._sets))]
         self._sets[steps] = found  # in order of use
         return found
 
-    def by_time(self, lines: Longs) -> Longs:
-        """`lines` in the order in which their oldest steps were written."""
-        return lines[np.argsort(self._oldest(lines))]
+    def by_time(self, numbers: Longs) -> Longs:
+        """Trajectories `numbers` in the order in which their oldest steps were written."""
+        return numbers[np.argsort(self._first[numbers])]
 
-    def line_of(self, rows: Longs) -> Longs:
-        """Line of each of `rows`, int64 ``[n]``; -1 for rows that are not stored."""
-        return self._line[rows].astype(np.int64) - 1
+    def rows_of(self, numbers: Longs, steps: Longs) -> Longs:
+        """Rows of `steps` ``[n]`` or ``[n, k]`` of the trajectories `numbers` ``[n]``, int64."""
+        first, stride = self._first[numbers] % self.capacity, self._stride[numbers]
+        if steps.ndim > 1:
+            first, stride = first[:, None], stride[:, None]
+        rows = first + stride * steps
+        rows -= self.capacity * (rows >= self.capacity)  # a trajectory is no longer than the ring
+        return rows
+
+    def are_runs(self, numbers: Longs) -> bool:
+        """Whether steps of all trajectories `numbers` are in adjacent rows."""
+        return bool((self._stride[numbers] == 1).all())
 
     def locate(self, rows: Longs) -> tuple[Longs, Longs]:
-        """Line of each of the stored `rows`, and its step there, both int64 ``[n]``."""
-        line = self.line_of(rows)
-        base, _, _, row, stride = self._lines[line].T
-        ahead = self.clock - 1 - (self.clock - 1 - rows) % self.capacity - base
-        return line, ahead // stride * row + ahead % stride
+        """Trajectory of each of the stored `rows`, and its step there, both int64 ``[n]``."""
+        numbers = self._line[rows].astype(np.int64) - 1
+        return numbers, (rows - self._first[numbers]) % self.capacity // self._stride[numbers]
 
-    def cut(self) -> None:
-        """End all trajectories before the next batch."""
-        self._open.fill(-1)
-        self.cuts.append(self.clock)
+    def cut(self, envs: int | None = None) -> None:
+        """End all trajectories before the next batch, which has `envs` environments; as many as before if None."""
+        envs = (self.sections[-1][1] if self.sections else 1) if envs is None else envs
+        if self.sections and self.sections[-1][0] == self.clock:
+            del self.sections[-1]
+        self.sections.append((self.clock, envs))
+        self._open, self._last_id = np.full(envs, -1, np.int64), None
 
-    def follow(self, number: int) -> None:
-        """Set the global step of the next row; only before the first write."""
-        self.clock = number
-
-    def write(self, ends: Flags, ids: NDArray[Any] | None, *, flat: bool) -> None:
+    def write(self, ends: Flags, ids: NDArray[Any] | None) -> None:
         """Append rows after the last one.
 
         Args:
-            ends: last step of a trajectory, bool ``[envs, steps]``.
+            ends: last step of a trajectory, bool ``[envs, steps]``, at most `capacity`.
             ids: trajectory ids, same shape; a trajectory begins where they change. None without ids.
-            flat: the batch has one dimension of rows; then there is one environment.
         """
         envs, steps = ends.shape
-        self._drop(ends.size)
-        going = self._continues(envs, ENDLESS if flat else steps, ids)
-        if flat:
-            self._write_flat(ends[0], None if ids is None else ids[0], going=bool(going[0]))
-            return
+        shortened = self._trim(ends.size)
+        if not self.sections or self.sections[-1][1] != envs:
+            self.cut(envs)
         begins = np.empty((envs, steps), np.bool_)
-        begins[:, 0] = True
-        begins[:, 1:] = ends[:, :-1] if ids is None else ends[:, :-1] | (ids[:, 1:] != ids[:, :-1])
-        at = np.flatnonzero(begins)
-        env, step = at // steps, at % steps
-        lengths = np.diff(at, append=ends.size)
-        old = going[env] & (step == 0)
-        line = np.empty(at.size, np.int64)
-        line[old] = self._open[env[old]]
-        self._lines[line[old], TO] += lengths[old]
-        new = ~old
-        line[new] = self._take(int(new.sum()))
-        self._fill(line[new], env[new] * steps + self.clock, lengths[new], (step[new], steps, ends.size))
-        self._label(line.repeat(lengths), ends.size)
-        self._open = np.where(ends[:, -1], -1, line[begins.sum(1).cumsum() - 1])
+        begins[:, 0] = self._open < 0
+        begins[:, 1:] = ends[:, :-1]
+        if ids is not None:
+            begins[:, 1:] |= ids[:, 1:] != ids[:, :-1]
+            if self._last_id is not None:
+                begins[:, 0] |= ids[:, 0] != self._last_id
+        if begins.any():
+            fresh = begins.copy()
+            begins[:, 0] = True
+            at = begins.ravel().nonzero()[0]
+            new = fresh.ravel()[at]
+            env, step = np.divmod(at, steps)
+            numbers = self._open[env]
+            numbers[new] = taken = self._take(int(new.sum()))
+            self._first[taken] = self.clock + (step * envs + env)[new]
+            self._stride[taken] = envs
+            lengths = np.append(at[1:], ends.size) - at
+            each = numbers.repeat(lengths).reshape(envs, steps).T
+        else:  # the common case: every environment goes on
+            numbers, lengths = self._open, steps
+            each = np.empty((steps, envs), np.int64)
+            each[:] = numbers
+        self._steps[numbers] += lengths
+        self._line[self._places(ends.size)] = each.ravel() + 1
+        self._open = each[-1].copy()
+        self._open[ends[:, -1]] = -1
         self._last_id = None if ids is None else ids[:, -1].copy()
         self.clock += ends.size
-        self._sort(line)
+        self.changed = np.concatenate((shortened, numbers))
+        for least, kept in self._sets.items():
+            kept.update(self.changed, self._steps[self.changed] >= least)
 
-    def batches(self) -> Iterator[tuple[int, int, int]]:
-        """First global step, environments and steps of each batch ``[envs, steps]`` with stored rows, oldest first."""
-        oldest = self.clock - self.rows
-        for (start, envs, steps), (stop, _, _) in pairwise([*self._shapes, (self.clock, 0, 0)]):
-            size = envs * steps
-            begin = start + max(oldest - start, 0) // size * size
-            yield from ((number, envs, steps) for number in range(begin, stop, size))
+    def replace(self, lines: Longs, clock: int) -> None:
+        """Replace all trajectories; the next batch continues none of them.
+
+        Args:
+            lines: global step of the first step, number of steps, and their distance, of each trajectory; int64
+                ``[3, n]``. Each row of the ring is a step of one of them.
+            clock: global step of the next row.
+        """
+        self.clear(clock)
+        self._used = lines.shape[1]
+        self._hold(lines)
+        numbers, step = each_step(0 * self.steps, self.steps)
+        self._line[self.rows_of(numbers, step)] = numbers + 1
 
     def state(self) -> dict[str, Any]:
         """Copy of the table as tensors and plain containers."""
@@ -164,233 +177,108 @@ class SegmentTable:
         return {
             "version": self.version,
             "clock": self.clock,
-            "plain": self.plain,
-            "cuts": list(self.cuts),
-            "lines": torch.from_numpy(self._lines[: self._used].copy()),
+            "sections": [number for section in self.sections for number in section],
+            "lines": torch.from_numpy(self._lines[:, : self._used].copy()),
             "free": torch.tensor(self._free, dtype=torch.int64, device="cpu"),
             "open": torch.from_numpy(self._open.copy()),
             "last_id": None if last is None else torch.from_numpy(last.copy()),
-            "shapes": [list(shape) for shape in self._shapes],
-            "sets": [[kept.least, torch.from_numpy(kept.members[: len(kept)].copy())] for kept in self._sets.values()],
+            "sets": [[least, torch.from_numpy(kept.members.copy())] for least, kept in self._sets.items()],
         }
 
     @classmethod
-    def from_state(cls, owner: str, capacity: int, state: Any) -> SegmentTable:
+    def from_state(cls, owner: str, capacity: int, state: Any) -> TrajectoryTable:
         """The table of a `state`.
 
         Raises:
-            CheckpointError: if `state` is damaged: every row of the ring must be one step of one line.
+            CheckpointError: if `state` is damaged: every row of the ring must be one step of one trajectory.
         """
         fields = Fields(owner, state, _STATE)
         table = cls(capacity)
-        table.version, table.clock = fields.integer("version"), fields.integer("clock")
-        table.plain, table.cuts = fields.flag("plain"), fields.integers("cuts", low=0, high=table.clock)
         lines = fields.tensor("lines", torch.int64, 2).numpy().copy()
-        used = table._used = len(lines)
-        if table.plain:  # states of version 0.2.0 count steps from the first one of a trajectory, even if overwritten
-            lines[:, BASE] += lines[:, FROM]
-            lines[:, TO] -= lines[:, FROM]
-            lines[:, FROM] = 0
-        table._reserve(used)
-        table._lines[:used] = lines
-        lengths = lines[:, TO] - lines[:, FROM]
-        alive = np.flatnonzero(lengths)
-        free = fields.indices("free", high=used).numpy()
-        if not np.array_equal(np.sort(free), np.flatnonzero(lengths == 0)):
-            fields.fail("free lines and those without steps differ")
-        table._free = free.tolist()
-        steps = _steps_of(lines[alive], table.rows)
-        if table.plain and (lines[:, ROW:] != ENDLESS).any():
-            fields.fail("a line of batches without environments has their number of steps")
-        if steps is None or not np.array_equal(np.sort(steps), np.arange(table.clock - table.rows, table.clock)):
-            fields.fail(f"its lines are not the steps of {table.rows} rows")
+        first, steps, stride = lines
+        clock, used = fields.integer("clock"), len(steps)
+        last, rows = first + (steps - 1) * stride, min(clock, capacity)
+        free, alive = fields.indices("free", high=used).numpy(), steps > 0
+        stored = (steps >= 0) & (~alive | ((stride > 0) & (first >= clock - rows) & (last < clock)))
+        if stored.all() and steps.sum() == rows:
+            table.replace(lines, clock)
+        if np.count_nonzero(table._line) < rows or not np.array_equal(np.sort(free), np.flatnonzero(~alive)):
+            fields.fail(f"its lines are not the steps of {rows} rows")
+        table.version, table._free = fields.integer("version"), free.tolist()
+        sections = fields.integers("sections", low=0, high=max(clock, capacity))
+        table.sections = list(zip(sections[::2], sections[1::2], strict=True))
         table._open = fields.indices("open", low=-1, high=used).numpy().copy()
-        if not np.isin(table._open[table._open >= 0], alive).all():
-            fields.fail("an open line has no steps")
+        envs = table.sections[-1][1] if table.sections else 0
+        if 0 in sections[1::2] or len(table._open) != envs or not alive[table._open[table._open >= 0]].all():
+            fields.fail("an open line has no steps, or there is not one for each environment")
         if fields["last_id"] is not None:
             table._last_id = fields.tensor("last_id", None, 1).numpy().copy()
-            if len(table._last_id) != len(table._open):
+            if len(table._last_id) != envs:
                 fields.fail("last_id and open differ in length")
-        table._shapes = [_shape_of(shape, table.clock) for shape in fields.items("shapes")]
-        for pair in fields.items("sets"):
-            kept = Fields(owner, dict(zip(("least", "members"), pair, strict=True)), ("least", "members"))
-            least, members = kept.integer("least", low=1), kept.indices("members", high=used).numpy()
-            if least in table._sets or not np.array_equal(np.sort(members), np.flatnonzero(lengths >= least)):
+        for least, kept in fields.items("sets"):
+            members = Fields(owner, {"sets": kept}, ("sets",)).indices("sets", high=used).numpy().copy()
+            if (
+                type(least) is not int
+                or least in table._sets
+                or not np.array_equal(np.sort(members), np.flatnonzero(steps >= max(least, 1)))
+            ):
                 fields.fail(f"the set of lines with {least} steps has other members")
-            table._sets[least] = IndexSet(least)
-            table._sets[least].replace(members)
-        table._line[steps % capacity] = alive.repeat(lengths[alive]) + 1
+            table._sets[least] = IndexSet(members)
         return table
 
-    def _continues(self, envs: int, steps: int, ids: NDArray[Any] | None) -> Flags:
-        """Which environments continue the trajectory of the batch before, bool ``[envs]``."""
-        if steps == ENDLESS:
-            envs_before = (1, ENDLESS)
-        else:
-            self.plain = False
-            while len(self._shapes) > 1 and self._shapes[1][0] <= self.clock - self.capacity:
-                del self._shapes[0]
-            envs_before = self._shapes[-1][1:] if self._shapes else (0, 0)
-            if envs_before != (envs, steps):
-                self._shapes.append((self.clock, envs, steps))
-        if envs_before != (envs, steps):
-            return np.zeros(envs, np.bool_)
-        going = self._open >= 0
-        return going if ids is None or self._last_id is None else going & (self._last_id == ids[:, 0])
-
-    def _drop(self, count: int) -> None:
-        """Remove the steps that the next `count` rows overwrite; each is the oldest one of its line by then."""
+    def _trim(self, count: int) -> Longs:
+        """Remove the steps that the next `count` rows overwrite; returns the trajectories that they are of."""
         limit = self.clock + count - self.capacity
         if limit <= 0:
-            return
+            return self._open[:0]
+        labels = self._line[self._places(count)]
+        envs = self.sections[0][1] if self.sections else 1
+        if count > envs:  # a row is mostly of the same trajectory as the environment's row before
+            others = labels[envs:][labels[envs:] != labels[:-envs]]
+            labels = np.concatenate((labels[:envs], others))
+        numbers = distinct(labels[labels > 0].astype(np.int64) - 1)
+        first, steps, stride = self._first[numbers], self._steps[numbers], self._stride[numbers]
+        gone = np.minimum((limit - first + stride - 1) // stride, steps)
+        self._first[numbers] = first + gone * stride
+        self._steps[numbers] = steps = steps - gone
+        if not steps.all():
+            self._free += numbers[steps == 0].tolist()
+            self._open[self._steps[self._open] == 0] = -1
+        while len(self.sections) > 1 and self.sections[1][0] <= limit:
+            del self.sections[0]
+        return numbers
+
+    def _places(self, count: int) -> slice | Longs:
+        """The next `count` rows."""
         begin = self.clock % self.capacity
-        lines = self._line[begin : begin + count]
-        if begin + count > self.capacity:
-            lines = np.concatenate((lines, self._line[: begin + count - self.capacity]))
-        lines = lines[(lines != np.append(lines[1:], 0)) & (lines > 0)].astype(np.int64) - 1  # once for adjacent rows
-        if lines.size <= _FEW:
-            for line in dict.fromkeys(lines.tolist()):
-                self._shorten(line, limit)
-            return
-        if self.plain:  # in the order of writing: all but the last one are removed entirely
-            gone, last = lines[:-1], int(lines[-1])
-            self._lines[gone, FROM] = self._lines[gone, TO]
-            for kept in self._sets.values():
-                kept.discard(gone)
-            self._free += gone.tolist()
-            self._shorten(last, limit)
-            return
-        lines = np.unique(lines)
-        base, _, to, row, stride = self._lines[lines].T
-        past = limit - base
-        self._lines[lines, FROM] = start = np.minimum(past // stride * row + np.minimum(past % stride, row), to)
-        gone = lines[start >= to]
-        self._sort(lines)
-        if gone.size:
-            self._open[np.isin(self._open, gone)] = -1
-            self._free += gone.tolist()
+        if begin + count <= self.capacity:
+            return slice(begin, begin + count)
+        return np.arange(begin, begin + count) % self.capacity
 
-    def _shorten(self, line: int, limit: int) -> None:
-        """Remove the steps of one line before global step `limit`."""
-        base, _, to, row, stride = self._lines[line].tolist()
-        past = limit - base
-        start = min(past // stride * row + min(past % stride, row), to)
-        if self.plain:
-            self._lines[line, BASE], self._lines[line, TO] = base + start, to - start
-        else:
-            self._lines[line, FROM] = start
-        for kept in self._sets.values():
-            kept.update_one(line, inside=to - start >= kept.least)
-        if start >= to:
-            self._open[self._open == line] = -1
-            self._free.append(line)
-
-    def _write_flat(self, ends: Flags, ids: NDArray[Any] | None, *, going: bool) -> None:
-        """Write a flat batch."""
-        count = ends.size
-        begins = ends[:-1] if ids is None else ends[:-1] | (ids[1:] != ids[:-1])
-        begin = begins.nonzero()[0] + 1  # trajectories end before these steps
-        line = self._lengthen(0, int(begin[0]) if begin.size else count, going=going)
-        if not begin.size:
-            self._label(line, count)
-        else:
-            bounds = [*begin.tolist(), count]
-            if begin.size < _FEW:
-                lines: Any = [self._lengthen(*pair, going=False) for pair in pairwise(bounds)]
-            else:
-                lines = self._append(begin, count)
-            self._label(np.repeat([line, *lines], np.diff(bounds, prepend=0)), count)
-            line = int(lines[-1])
-        self._open[0] = -1 if ends[-1] else line
-        self._last_id = None if ids is None else ids[-1:].copy()
-        self.clock += count
-
-    def _lengthen(self, begin: int, end: int, *, going: bool) -> int:
-        """Add rows `begin` to `end` of a flat batch to the open line, or to a new one; returns the line."""
-        if going:
-            line = int(self._open[0])
-            _, start, to, _, _ = self._lines[line].tolist()
-            self._lines[line, TO] = to + end
-            steps = to + end - start
-        else:
-            line = self._free.pop() if self._free else int(self._take(1)[0])
-            self._lines[line] = (self.clock + begin, 0, end - begin, ENDLESS, ENDLESS)
-            steps = end - begin
-        for kept in self._sets.values():
-            kept.update_one(line, inside=steps >= kept.least)
-        return line
-
-    def _append(self, begins: Longs, count: int) -> Longs:
-        """New lines of a flat batch, one from each of `begins`, the last one up to `count`."""
-        lines, lengths = self._take(begins.size), np.diff(begins, append=count)
-        self._fill(lines, begins + self.clock, lengths, (0, ENDLESS, ENDLESS))
-        for kept in self._sets.values():
-            kept.update(lines, lengths >= kept.least)
-        return lines
-
-    def _label(self, lines: Longs | int, count: int) -> None:
-        """Record the lines of the next `count` rows, one for all or int64 ``[count]``."""
-        begin = self.clock % self.capacity
-        fits = self.capacity - begin
-        if count <= fits:
-            self._line[begin : begin + count] = lines + 1
-        else:
-            labels = np.broadcast_to(lines + 1, count)
-            self._line[begin:], self._line[: count - fits] = labels[:fits], labels[fits:]
-
-    def _oldest(self, lines: Longs) -> Longs:
-        """Global steps of the oldest steps of `lines`."""
-        base, start, _, row, stride = self._lines[lines].T
-        return base + start // row * stride + start % row
-
-    def _fill(self, lines: Longs, base: Longs, lengths: Longs, row: tuple[Longs | int, int, int]) -> None:
-        start, steps, stride = row
-        self._lines[lines, BASE] = base
-        self._lines[lines, FROM] = start
-        self._lines[lines, TO] = start + lengths
-        self._lines[lines, ROW] = steps
-        self._lines[lines, STRIDE] = stride
-
-    def _sort(self, lines: Longs) -> None:
-        """Update the cached sets for `lines`, all different."""
-        if self._sets:
-            lengths = self._lines[lines, TO] - self._lines[lines, FROM]
-            for kept in self._sets.values():
-                kept.update(lines, lengths >= kept.least)
+    def _hold(self, lines: Longs) -> None:
+        self._lines = lines
+        self._first, self._steps, self._stride = lines
 
     def _take(self, count: int) -> Longs:
-        """Reserve `count` unused lines."""
-        again = min(count, len(self._free))
-        old = self._free[len(self._free) - again :]
-        del self._free[len(self._free) - again :]
-        fresh = count - again
-        self._reserve(self._used + fresh)
+        """Reserve `count` unused numbers."""
+        again = len(self._free) - min(count, len(self._free))
+        old, self._free = self._free[again:], self._free[:again]
+        fresh = count - len(old)
+        if self._used + fresh > len(self._steps):
+            grown = np.zeros((3, 2 * (self._used + fresh)), np.int64)
+            grown[:, : self._used] = self._lines[:, : self._used]
+            self._hold(grown)
         self._used += fresh
         return np.concatenate([np.array(old, np.int64), np.arange(self._used - fresh, self._used)])
 
-    def _reserve(self, size: int) -> None:
-        if size > len(self._lines):
-            grown = np.zeros((2 * size, 5), np.int64)
-            grown[: len(self._lines)] = self._lines
-            self._lines = grown
 
+def each_step(low: Longs, high: Longs) -> tuple[Longs, Longs]:
+    """All steps from `low` ``[n]`` to before `high` ``[n]``, one range after the other, and the range of each.
 
-def _steps_of(lines: Longs, rows: int) -> Longs | None:
-    """Global step of each step of `lines`, int64 ``[rows]``; None if there are more or fewer, or a column is wrong."""
-    base, start, to, row, stride = lines.T
-    lengths = to - start
-    if lines.size and (min(start.min(), lengths.min(), row.min() - 1) < 0 or (stride < row).any()):
-        return None
-    if lengths.max(initial=0) > rows or lengths.sum() != rows:
-        return None
-    first = start - lengths.cumsum() + lengths
-    steps = np.repeat(first, lengths) + np.arange(lengths.sum())
-    row, stride = row.repeat(lengths), stride.repeat(lengths)
-    return base.repeat(lengths) + steps // row * stride + steps % row
-
-
-def _shape_of(shape: Any, clock: int) -> tuple[int, int, int]:
-    start, envs, steps = shape
-    if any(type(number) is not int for number in shape) or not 0 <= start <= clock or min(envs, steps) < 1:
-        raise ValueError(f"no shape of batches: {shape}")
-    return start, envs, steps
+    Example:
+        >>> [found.tolist() for found in each_step(np.array([5, 0]), np.array([7, 3]))]
+        [[0, 0, 1, 1, 1], [5, 6, 0, 1, 2]]
+    """
+    counts = high - low
+    which = np.arange(len(counts)).repeat(counts)
+    return which, np.arange(len(which)) - (counts.cumsum() - counts - low)[which]

@@ -16,7 +16,8 @@ from rl.core.errors import CheckpointError, ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, TERMINATED, TRAJ_IDS, TRUNCATED, NestedKey, as_tuple, key_str, next_key, unwrap
 from rl.core.state import reading
-from rl.replay._slices.table import SegmentTable
+from rl.replay._index_set import Longs
+from rl.replay._slices.table import TrajectoryTable
 from rl.replay._state import Apply, Fields
 
 __all__ = ["Boundaries", "Trajectories", "Unbounded", "read_columns"]
@@ -186,7 +187,7 @@ def _keys_of(source: Any) -> str:
 
 
 class Trajectories:
-    """Keeper of a `SegmentTable` that follows the writes to a storage.
+    """Keeper of a `TrajectoryTable` that follows the writes to a storage.
 
     Appending rows takes time proportional to their number. Other changes (rows that were there before, or were
     written past the buffer) change its length or `revision`; the table is then rebuilt from the stored flags, in one
@@ -202,7 +203,7 @@ class Trajectories:
         self._boundaries: Final = boundaries
         self._storage: Storage | None = None
         self._bound = False  # the storage was attached by a buffer
-        self._table: SegmentTable | None = None
+        self._table: TrajectoryTable | None = None
         self._waiting: list[tuple[Tensor, Any]] = []  # rows written before a storage was attached
         self._admitted: tuple[Any, Marks] | None = None
         self._forget()
@@ -225,11 +226,11 @@ class Trajectories:
             self.of(storage)
 
     @property
-    def current(self) -> SegmentTable | None:
+    def current(self) -> TrajectoryTable | None:
         """The table, if it has the rows of the last write."""
         return None if self._stale else self._table
 
-    def of(self, storage: Storage) -> SegmentTable:
+    def of(self, storage: Storage) -> TrajectoryTable:
         """The table of `storage`; rebuilt if rows were written past the buffer."""
         if storage is not self._storage:
             self._adopt(storage)
@@ -250,25 +251,25 @@ class Trajectories:
 
     def extended(self, index: Tensor, data: Any) -> None:
         """Add the rows `index`, which were written with `data`, to the table."""
-        if self._table is None or self._storage is None:
+        admitted, self._admitted = self._admitted, None
+        table = self._table
+        if table is None or self._storage is None:
             self._waiting.append((index, data))
             return
-        if self._admitted is not None and self._admitted[0] is data:
-            ends, ids = self._admitted[1]
-        else:
-            ends, ids = self._boundaries.of_batch(data, self._lead(data, len(index)))
-        self._admitted = None
+        lead = self._lead(data, len(index))
+        if admitted is None or admitted[0] is not data:
+            admitted = (data, self._boundaries.of_batch(data, lead))
+        ends, ids = admitted[1]
         if self._expected is None:
             self._expected = getattr(self._storage, "revision", None)
         elif isinstance(self._expected, int):
             self._expected += 1
-        table = self._table
-        if self._stale or not _follows(table, index):
-            self._stale, self._cursor = True, (int(index[-1]) + 1) % table.capacity
-            return
-        lead = self._lead(data, len(index))
         steps = lead[-1]
-        table.write(ends.reshape(-1, steps), None if ids is None else ids.reshape(-1, steps), flat=len(lead) == 1)
+        rows = index.cpu().numpy().reshape(-1, steps).T.ravel()  # as they follow each other in the ring
+        if self._stale or len(rows) > table.capacity or (rows != _ring(table.clock, len(rows), table.capacity)).any():
+            self._stale, self._cursor = True, (int(rows[-1]) + 1) % table.capacity
+            return
+        table.write(ends.reshape(-1, steps), None if ids is None else ids.reshape(-1, steps))
 
     def patched(self, keys: Sequence[NestedKey]) -> None:
         """Keep the table after a write of entries that it does not depend on."""
@@ -291,8 +292,6 @@ class Trajectories:
         table = self._table
         return {
             "capacity": None if table is None else table.capacity,
-            "stale": self._stale,
-            "cursor": self._cursor,
             "table": None if table is None else table.state(),
         }
 
@@ -308,8 +307,7 @@ class Trajectories:
             CheckpointError: if `state` is damaged, or of a storage with another size.
         """
         with reading(self._owner):
-            fields = Fields(self._owner, state, ("capacity", "stale", "cursor", "table"))
-            stale, table, cursor = fields.flag("stale"), None, None
+            fields, table = Fields(self._owner, state, ("capacity", "table")), None
             if max_size is None and self._table is not None:
                 max_size = self._table.capacity
             if fields["capacity"] is not None:
@@ -318,25 +316,20 @@ class Trajectories:
                     raise CheckpointError(
                         f"{self._owner} samples from {max_size} rows at most, the state is of a storage of {capacity}"
                     )
-                table = SegmentTable.from_state(self._owner, capacity, fields["table"])
-                if fields["cursor"] is not None:
-                    cursor = fields.integer("cursor", high=capacity - 1)
-            if (table is None and (fields["table"] is not None or fields["cursor"] is not None)) or (
-                rows and (stale or table is None or table.rows != rows)
-            ):
+                table = TrajectoryTable.from_state(self._owner, capacity, fields["table"])
+            if rows and (table is None or table.rows != rows):
                 fields.fail(f"its table of trajectories is not that of a storage with {rows} rows")
 
         def apply() -> None:
             self.empty()
             if table is not None:
                 self._table = table
-            self._stale, self._cursor = stale, cursor
 
         return apply
 
     def _forget(self) -> None:
         self._stale = False
-        self._cursor: int | None = None  # where the next row goes, after a write out of order
+        self._cursor = 0  # where the next row goes, after a write out of order
         self._expected: Any = None  # revision of the storage if every write was reported; None if unknown
 
     def _adopt(self, storage: Storage) -> None:
@@ -349,7 +342,7 @@ class Trajectories:
             raise ContractError(f"{self._owner} belongs to another buffer: use one sampler for each buffer")
         table = self._table
         if table is None or self._storage is not None or table.capacity != storage.max_size:
-            self._table = SegmentTable(storage.max_size)
+            self._table = TrajectoryTable(storage.max_size)
             self._forget()
         self._storage = storage
         waiting, self._waiting = self._waiting, []
@@ -365,68 +358,67 @@ class Trajectories:
             return (len(data) if count is None else count,)
         return tuple(shape[:dims])
 
-    def _rebuild(self, table: SegmentTable, storage: Storage) -> None:
+    def _rebuild(self, table: TrajectoryTable, storage: Storage) -> None:
         """Rebuild the table from the stored flags and ids."""
-        rows, size = len(storage), table.capacity
-        marks = self._boundaries.of_storage(storage)
+        ends, ids = self._boundaries.of_storage(storage)
+        rows, size, lead = len(storage), table.capacity, getattr(storage, "lead", ())
         known = not self._stale and table.rows == rows
-        begin, end, batches, cuts = table.clock - rows, table.clock, list(table.batches()), set(table.cuts)
-        if known and table.plain:
-            table.clear()
-            table.follow(begin)
-            for start, stop in pairwise([begin, *sorted(cut for cut in cuts if begin < cut < end), end]):
-                if start != begin:
-                    table.cut()
-                _write(table, marks, np.arange(start, stop) % size)
-        elif known and batches and batches[0][0] <= begin:
-            table.clear()
-            table.follow(batches[0][0])
-            for number, lanes, steps in batches:
-                if number in cuts:
-                    table.cut()
-                _write(table, marks, np.arange(number, number + lanes * steps) % size, steps)
-        else:
-            self._read_as_dataset(table, storage, marks, end % size if known else self._cursor or 0)
-            if not self._stale:
-                table.cut()  # the next rows may not continue the last trajectory
+        clock, sections = (table.clock, table.sections) if known else (self._cursor, [])
+        if not (sections and sections[0][0] <= clock - rows):  # in an unknown order: that of the indices
+            cursor = clock % size if rows == size else 0
+            clock = cursor + rows
+            sections = [(cursor, 1), (size, 1)] if cursor else [(0, 1)]
+            if len(lead) > 1 and not self._stale and rows == torch.Size(lead).numel():
+                sections = [(begin, 1) for begin in range(0, rows, lead[-1])]
+            elif getattr(storage, "ndim", 1) > 1:
+                if ids is None:
+                    self._raise_unknown()
+                order = _ring(cursor, rows, size)
+                table.replace(_lines_by_id(ends[order], ids[order], cursor), clock)
+                sections = []
+        oldest = clock - rows
+        for (start, envs), (stop, _) in pairwise([*sections, (clock, 0)]):
+            begin = start + max(oldest - start, 0) // envs * envs
+            if start == sections[0][0]:
+                table.clear(begin)
+            table.cut(envs)
+            for low, high in ((begin, begin + envs), (begin + envs, stop)):  # some of the first may be overwritten
+                if low < high <= stop:
+                    part = _ring(low, high - low, size).reshape(-1, envs).T
+                    table.write(ends[part], None if ids is None else ids[part])
+        if not known and not self._stale:
+            table.cut()  # the next rows may not continue the last trajectory
 
-    def _read_as_dataset(self, table: SegmentTable, storage: Storage, marks: Marks, cursor: int) -> None:
-        """Rebuild the table of rows in an unknown order of writing.
-
-        Rows are taken in the order of their indices; a trajectory ends at the last row and before `cursor`.
-        """
-        rows, lead, dims = len(storage), getattr(storage, "lead", ()), getattr(storage, "ndim", 1)
-        table.clear()
-        if len(lead) > 1 and not self._stale and rows == torch.Size(lead).numel():
-            _write(table, marks, np.arange(rows), lead[-1])
-        elif dims > 1 and marks[1] is None:
-            ids = "".join(f", or store trajectory ids under {key_str(key)}" for key in self._boundaries.ids[:1])
-            raise ContractError(
-                f"{self._owner}: rows of a storage with ndim={dims} were written past the buffer, so that it is unknown"
-                f" which environment each belongs to: write with buffer.extend{ids}"
-            )
-        elif rows == table.capacity and cursor:
-            table.follow(cursor)
-            _write(table, marks, np.arange(cursor, rows))
-            table.cut()
-            _write(table, marks, np.arange(cursor))
-        else:
-            _write(table, marks, np.arange(rows))
+    def _raise_unknown(self) -> NoReturn:
+        ids = "".join(f", or store trajectory ids under {key_str(key)}" for key in self._boundaries.ids[:1])
+        raise ContractError(
+            f"{self._owner}: rows of a storage with ndim=2 were written past the buffer, so that it is unknown which"
+            f" environment each belongs to: write with buffer.extend{ids}"
+        )
 
 
-def _write(table: SegmentTable, marks: Marks, rows: Any, steps: int | None = None) -> None:
-    ends, ids = marks
-    shape = (-1, len(rows) if steps is None else steps)
-    table.write(ends[rows].reshape(shape), None if ids is None else ids[rows].reshape(shape), flat=steps is None)
+def _ring(clock: int, count: int, capacity: int) -> Longs:
+    """Rows of `count` global steps from `clock` on, int64 ``[count]``."""
+    begin = clock % capacity
+    rows = np.arange(begin, begin + count)
+    if begin + count > capacity:
+        rows %= capacity
+    return rows
 
 
-def _follows(table: SegmentTable, index: Tensor) -> bool:
-    """Whether the rows `index` continue the ring after the last written row."""
-    size, count, places = table.capacity, index.numel(), index.cpu().numpy()
-    begin = table.clock % size
-    if count > size or places[0] != begin:
-        return False
-    expected = np.arange(begin, begin + count)
-    if begin + count > size:  # the rest is at the start of the ring
-        expected %= size
-    return places.astype(np.int64, copy=False).tobytes() == expected.tobytes()
+def _lines_by_id(ends: NDArray[np.bool_], ids: NDArray[Any], clock: int) -> Longs:
+    """Trajectories, see `TrajectoryTable.replace`, of rows of unknown environments: the next step has the same id.
+
+    Args:
+        ends: last step of a trajectory, bool ``[n]``.
+        ids: trajectory ids ``[n]``.
+        clock: global step of the first row.
+    """
+    order = np.argsort(ids, kind="stable")
+    ahead = np.diff(order)
+    over = ends[order[:-1]] | (ids[order[1:]] != ids[order[:-1]])
+    over[1:] |= ~over[:-1] & (ahead[1:] != ahead[:-1])  # another number of environments from here on
+    at = np.append(0, over.nonzero()[0] + 1)
+    steps = np.diff(at, append=len(order))
+    stride = np.where(steps > 1, np.append(ahead, 1)[at], 1)
+    return np.stack([clock + order[at], steps, stride])

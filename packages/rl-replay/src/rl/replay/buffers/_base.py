@@ -143,6 +143,8 @@ class ReplayBuffer:
         self._tracked: Final = tracked  # the writer, if it counts the writes of rows
         ring = isinstance(self.writer, RoundRobinWriter) and isinstance(self.storage, TensorRows)
         self._ring: Any = self.writer if ring else None  # whose claims are written as runs of rows
+        lanes = rows_dims > 1 and isinstance(self.storage, TensorRows)
+        self._lanes: Any = self.storage if lanes else None  # which has the environments of a batch side by side
         self._attach()
 
     @property
@@ -584,7 +586,12 @@ class ReplayBuffer:
             index = self.writer.claim(self.storage, count)
             self._flight.wait_gathered()
             run = None if self._ring is None else self._ring.run
-            self.storage.set(index if run is None else run, data)  # validates before it writes
+            rows = index if run is None else run
+            if self._lanes is None:
+                self.storage.set(rows, data)  # validates before it writes
+            else:
+                self._lanes.set(rows, data, by_step=True)
+                index = self._lanes.by_batch(index, data)
             self.writer.extended(index, data)
             self._write_count += count
             self._rows.extended(index, data)

@@ -27,8 +27,7 @@ from rl.core.keys import (
     next_key,
 )
 from rl.replay import _foreign
-from rl.replay._slices.sampler import SLICES, rows_of_slices
-from rl.replay._slices.table import FROM, TO
+from rl.replay._slices.sampler import SLICES
 from rl.replay._slices.trajectories import Boundaries, Trajectories, read_columns
 from rl.replay._state import Apply, Fields
 from rl.replay._untraced import untraced
@@ -191,14 +190,13 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         else:
             table = self._trajectories.of(self.storage)
             number, step = table.locate(flat.cpu().numpy())
-            lines = table.lines.take(number, 0)
-            begin, end = lines[:, FROM], lines[:, TO]
+            begin, end = 0, table.steps[number]
             if self.strategy is HindsightStrategy.FUTURE:
                 begin = step
             elif self.strategy is HindsightStrategy.FINAL:
                 begin = end - 1
             step = begin + (random[1] * (end - begin)).astype(np.int64)
-            found = rows_of_slices(lines, step, np.ones_like(step), 1, table.capacity)
+            found = table.rows_of(number, step)
         goals = torch.from_numpy(np.where(random[0] < self.her_ratio, found, -1))
         if slices is not None:
             goals = goals.repeat_interleave(slices)

@@ -13,8 +13,6 @@ from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, NestedKey, next_key, unwrap
 from rl.replay._arguments import whole
-from rl.replay._slices.sampler import rows_of_steps
-from rl.replay._slices.table import FROM, TO
 from rl.replay._slices.trajectories import Boundaries, Trajectories, Unbounded
 from rl.replay._state import Apply
 from rl.replay._untraced import untraced
@@ -116,15 +114,14 @@ class Sequence(SampleUnit):
         """Rows int64 ``[n * window]``; tensors ``[n, ...]`` of `info` are repeated for the rows of their window."""
         table = self._trajectories.of(storage)
         number, anchor = table.locate(index.cpu().numpy())
-        lines = table.lines.take(number, 0)
-        start, end = lines[:, FROM], lines[:, TO]
+        last = table.steps[number] - 1
         place = anchor
         if self.episode_boundary == "stop":
-            missing = self.dilation * (self.length + self.bootstrap - 1) - (end - 1 - anchor)
-            place = anchor - np.minimum(np.maximum(missing, 0), anchor - start)
+            missing = self.dilation * (self.length + self.bootstrap - 1) - (last - anchor)
+            place = anchor - np.minimum(np.maximum(missing, 0), anchor)
         window = np.arange(-self.burn_in, self.length + self.bootstrap)
         wanted = place[:, None] + self.dilation * window
-        steps = np.maximum(np.minimum(wanted, end[:, None] - 1), start[:, None])
+        steps = np.maximum(np.minimum(wanted, last[:, None]), 0)
         count, size = wanted.shape
         number_of = torch.arange(count, device=index.device)
         step = torch.arange(size, device=index.device)
@@ -138,7 +135,7 @@ class Sequence(SampleUnit):
         expanded["learning_mask"] = learning.repeat(count)
         expanded["validity_mask"] = torch.from_numpy((wanted == steps).reshape(-1)).to(index.device)
         expanded["anchor_index"] = index.repeat_interleave(size)
-        rows = torch.from_numpy(rows_of_steps(lines, steps, table.capacity).reshape(-1))
+        rows = torch.from_numpy(table.rows_of(number, steps).reshape(-1))
         return rows.to(index.device), expanded
 
     def attach(self, storage: Storage) -> None:

@@ -64,7 +64,7 @@ class ConsumingSampler(SamplerBase):
 
     def expired(self, count: int) -> Tensor:
         """Up to `count` consumed rows, int64, for a writer to overwrite."""
-        return torch.from_numpy(self._consumed.members[: min(count, len(self._consumed))].copy())
+        return torch.from_numpy(self._consumed.members[:count].copy())
 
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
@@ -91,8 +91,9 @@ class ConsumingSampler(SamplerBase):
         index = self._left.members[places]
         self._counts[index] += 1
         used = index[self._counts[index] >= self.max_sample_count]
-        self._left.discard(used)
-        self._consumed.update(used, np.ones(len(used), np.bool_))
+        over = np.ones(len(used), np.bool_)
+        self._left.update(used, ~over)
+        self._consumed.update(used, over)
         self.ran_out = not len(self._left)
         return torch.from_numpy(index), {}
 
@@ -104,7 +105,7 @@ class ConsumingSampler(SamplerBase):
         """Forget all rows."""
         self.ran_out = False
         self._counts: Longs = np.zeros(0, np.int64)  # samples of each row
-        self._left, self._consumed = IndexSet(), IndexSet()
+        self._left, self._consumed = (IndexSet(np.zeros(0, np.int64)) for _ in range(2))
         self._rows = 0  # the first ones, which are in one of both sets
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,7 +114,7 @@ class ConsumingSampler(SamplerBase):
         return {
             "max_sample_count": self.max_sample_count,
             "counts": torch.from_numpy(self._counts[: self._rows].copy()),
-            **{name: torch.from_numpy(rows.members[: len(rows)].copy()) for name, rows in sets.items()},
+            **{name: torch.from_numpy(rows.members.copy()) for name, rows in sets.items()},
             "ran_out": self.ran_out,
         }
 
@@ -136,8 +137,7 @@ class ConsumingSampler(SamplerBase):
                 members = fields.indices(name, high=len(counts)).numpy().copy()
                 if not np.array_equal(np.sort(members), np.flatnonzero(of)):
                     fields.fail(f"the rows of {name} are not those that counts says")
-                sets.append(IndexSet())
-                sets[-1].replace(members)
+                sets.append(IndexSet(members))
             ran_out = fields.flag("ran_out")
 
         def apply() -> None:
@@ -171,6 +171,7 @@ class ConsumingSampler(SamplerBase):
             grown[: len(self._counts)] = self._counts
             self._counts = grown
         self._counts[rows] = 0
-        self._consumed.discard(rows)
-        self._left.update(rows, np.ones(len(rows), np.bool_))
+        fresh = np.ones(len(rows), np.bool_)
+        self._consumed.update(rows, ~fresh)
+        self._left.update(rows, fresh)
         self.ran_out = False

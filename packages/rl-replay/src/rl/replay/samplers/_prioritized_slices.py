@@ -16,8 +16,8 @@ from rl.core.state import reading
 from rl.replay import _foreign
 from rl.replay._index_set import Longs
 from rl.replay._priority.backend import Backend
-from rl.replay._slices.sampler import SlicesBase, rows_of_slices
-from rl.replay._slices.table import FROM, TO, SegmentTable
+from rl.replay._slices.sampler import SlicesBase
+from rl.replay._slices.table import TrajectoryTable, each_step
 from rl.replay._state import Apply, Fields
 from rl.replay._untraced import untraced
 from rl.replay.samplers._prioritized import PrioritizedSampler
@@ -182,10 +182,9 @@ class PrioritizedSliceSampler(SlicesBase):
         if self._of != [length, table.version]:
             self._exclude_all(storage, table, length)
         begin, weights = self._priorities.sample(storage, count, generator=generator)
-        number, first = table.locate(begin.cpu().numpy())
-        line = table.lines.take(number, 0)
-        steps = np.minimum(line[:, TO] - first, length)
-        rows, info = self._rows_from(table, line, first, steps, length)
+        numbers, first = table.locate(begin.cpu().numpy())
+        steps = np.minimum(table.steps[numbers] - first, length)
+        rows, info = self._rows_from(table, numbers, first, steps, length)
         weight = weights[PRIORITY_WEIGHT]
         if self._pad:
             info[PRIORITY_WEIGHT] = weight.unsqueeze(1).expand(rows.shape).clone()
@@ -195,18 +194,14 @@ class PrioritizedSliceSampler(SlicesBase):
 
     def extended(self, index: Tensor, data: Any) -> None:
         """Add rows that were just written to the table of trajectories, with the priority of new rows."""
-        table = self._trajectories.current
-        rows = index.reshape(-1).cpu().numpy()
-        built = table is not None and self._of[1:] == [table.version]
-        before = table.line_of(rows) if table is not None and built else None
         super().extended(index, data)
         self._priorities.extended(index, None)
-        if table is None or before is None or self._trajectories.current is not table:
+        table = self._trajectories.current
+        if table is None or self._of[1:] != [table.version]:
             self._of = []
             return
-        lines, added = np.unique(table.line_of(rows), return_counts=True)
-        others = np.setdiff1d(before[before >= 0], lines)  # which lost steps
-        self._update(table, np.append(lines, others), np.append(added, 0 * others))
+        appended, added = np.unique(table.locate(index.reshape(-1).cpu().numpy())[0], return_counts=True)
+        self._update(table, np.append(appended, table.changed), np.append(added, 0 * table.changed))
 
     def update_priority(self, index: Any, priority: Any) -> None:
         """Set raw priorities, usually TD errors, of any stored rows; see `PrioritizedSampler.update_priority`.
@@ -223,7 +218,7 @@ class PrioritizedSliceSampler(SlicesBase):
             return
         rows = torch.as_tensor(index, device="cpu").reshape(-1).numpy()
         number, step = table.locate(rows)
-        self._priorities.exclude(torch.from_numpy(rows[step >= self._bounds(table.lines[number])]))
+        self._priorities.exclude(torch.from_numpy(rows[step >= self._bounds(table.steps[number])]))
 
     def update_priorities(self, index: Any, priority: Any) -> None:
         """Alias of `update_priority`."""
@@ -277,31 +272,23 @@ class PrioritizedSliceSampler(SlicesBase):
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self._priorities})"
 
-    def _bounds(self, lines: Longs) -> Longs:
-        """The step of each of `lines` ``[n, 5]`` from which on no slice begins, int64 ``[n]``."""
-        length, start = self._of[0], lines[:, FROM]
-        after = self._span(length)[1]
-        have = lines[:, TO] - start
+    def _bounds(self, have: Longs) -> Longs:
+        """The step from which on no slice begins, of trajectories of `have` steps; both int64 ``[n]``."""
+        length, after = self._of[0], self._span(self._of[0])[1]
         short = 0 if self._strict else 1 + np.minimum(have - 1, after)
-        return start + np.where(have >= length, have - length + 1 + after, np.minimum(short, have))
+        return np.where(have >= length, have - length + 1 + after, np.minimum(short, have))
 
-    def _exclude_all(self, storage: Storage, table: SegmentTable, length: int) -> None:
+    def _exclude_all(self, storage: Storage, table: TrajectoryTable, length: int) -> None:
         """Include the rows that can begin a slice of `length`, and exclude all others, in one pass."""
         self._priorities.attach(storage)  # rows that were written past the buffer
         self._of = [length, table.version]
-        lines = np.flatnonzero(table.lines[:, TO] > table.lines[:, FROM])
-        self._update(table, lines, np.full(len(lines), len(storage)))
+        numbers = np.flatnonzero(table.steps)
+        self._update(table, numbers, np.full(len(numbers), len(storage)))
 
-    def _update(self, table: SegmentTable, numbers: Longs, added: Longs) -> None:
-        """Include and exclude rows near the ends of the lines `numbers`, to which `added` steps were appended."""
-        lines = table.lines[numbers]
-        start, end, bound = lines[:, FROM], lines[:, TO], self._bounds(lines)
-        begin = np.maximum(start, end - added - self._of[0])
-        for low, high, change in (
-            (np.minimum(begin, bound), bound, self._priorities.include),
-            (np.maximum(begin, bound), end, self._priorities.exclude),
-        ):
-            some = high > low
-            if some.any():
-                steps = (high - low)[some]
-                change(torch.from_numpy(rows_of_slices(lines[some], low[some], steps, 0, table.capacity)))
+    def _update(self, table: TrajectoryTable, numbers: Longs, added: Longs) -> None:
+        """Include and exclude rows near the ends of trajectories `numbers`, to which `added` steps were appended."""
+        end = table.steps[numbers]
+        which, step = each_step(np.maximum(0, end - added - self._of[0]), end)
+        rows, begins = table.rows_of(numbers[which], step), step < self._bounds(end)[which]
+        self._priorities.include(torch.from_numpy(rows[begins]))
+        self._priorities.exclude(torch.from_numpy(rows[~begins]))

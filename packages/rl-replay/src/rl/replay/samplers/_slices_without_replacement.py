@@ -16,7 +16,7 @@ from rl.core.state import reading
 from rl.replay import _foreign
 from rl.replay._index_set import Longs
 from rl.replay._slices.sampler import SlicesBase
-from rl.replay._slices.table import FROM, TO, SegmentTable
+from rl.replay._slices.table import TrajectoryTable
 from rl.replay._state import Apply, Fields
 from rl.replay._untraced import untraced
 
@@ -92,7 +92,7 @@ class SliceSamplerWithoutReplacement(SlicesBase):
                     f"SliceSamplerWithoutReplacement: drop_last leaves nothing of {len(candidates)} trajectories in"
                     f" batches of {count} slices; use a smaller batch or drop_last=False"
                 )
-            order = self._new_order(table, candidates.members[: len(candidates)], generator)
+            order = self._new_order(table, candidates.members, generator)
             self._position, self._of = 0, [length, table.version]
         lines = order[self._position : self._position + count]
         self._position += len(lines)
@@ -147,10 +147,9 @@ class SliceSamplerWithoutReplacement(SlicesBase):
             order, count = None, 0
             if fields["order"] is not None:
                 lines = fields["trajectories"]["table"]["lines"]
-                order = fields.indices("order", high=len(lines)).numpy().copy()
+                order = fields.indices("order", high=lines.shape[1]).numpy().copy()
                 count = len(order)
-                short = lines[order, TO] - lines[order, FROM] < 1
-                if ran_out or len(of) != 2 or short.any() or np.unique(order).size < count:
+                if ran_out or len(of) != 2 or (lines[1, order] < 1).any() or np.unique(order).size < count:
                     fields.fail("the order of its pass repeats or lacks a trajectory, or the pass has ended")
             position = fields.integer("position", high=None if order is None else count - 1)
 
@@ -166,7 +165,7 @@ class SliceSamplerWithoutReplacement(SlicesBase):
     def _left(self, order: Longs) -> int:
         return len(order) - self._position
 
-    def _new_order(self, table: SegmentTable, able: Longs, generator: torch.Generator | None) -> Longs:
+    def _new_order(self, table: TrajectoryTable, able: Longs, generator: torch.Generator | None) -> Longs:
         if not self.shuffle:
             return table.by_time(able)
         if generator is None:

@@ -66,7 +66,7 @@ class FileRows(TensorRows):
         if cleanup:
             weakref.finalize(self, _remove, self._store.files, folder if temporary else None, os.getpid())
 
-    def set(self, index: Index, data: Any) -> None:
+    def set(self, index: Index, data: Any, *, by_step: bool = False) -> None:
         """Write the rows of `data` under `index`; see `TensorRows.set`.
 
         Raises:
@@ -76,13 +76,13 @@ class FileRows(TensorRows):
             IndexError: see `TensorRows.set`.
         """
         if self._layout is None:
-            super().set(index, data)
+            super().set(index, data, by_step=by_step)
         else:
             first, count = self._range(index)
             counters = self._store.counters
             counters[_FIRST], counters[_COUNT] = first, count
             try:
-                super().set(index, data)
+                super().set(index, data, by_step=by_step)
             except Exception:  # of a check, before anything is written
                 counters[_COUNT] = 0
                 raise

@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn, TypeGuard
 
-import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -179,10 +178,23 @@ class TensorRows:
             cells.update(self._next.read(index.reshape(-1), self._len))
         return self._build(layout, cells, index.shape)
 
-    def set(self, index: Index, data: Any) -> None:
+    def by_batch(self, index: Tensor, data: Any) -> Tensor:
+        """Rows `index` ``[n]`` that a batch takes step by step, in the order of the flattened batch.
+
+        Example:
+            >>> from rl.replay.storages import LazyTensorStorage
+            >>> LazyTensorStorage(12, ndim=2).by_batch(torch.arange(6), torch.zeros(2, 3))
+            tensor([0, 2, 4, 1, 3, 5])
+        """
+        lead = leading(self._shape(self._batch(data)), self.ndim)
+        return index.view(lead[-1], -1).t().reshape(-1) if len(lead) > 1 else index
+
+    def set(self, index: Index, data: Any, *, by_step: bool = False) -> None:
         """Write the rows of `data` under `index`. Everything is checked before anything is written.
 
-        Rows may be appended only without leaving a gap.
+        Rows may be appended only without leaving a gap. A batch ``[envs, steps]``, with ``ndim=2``, is flattened: all
+        steps of one environment, then those of the next. With `by_step`, `index` has the rows of the first step of all
+        environments, then those of the next step.
 
         Raises:
             ContractError: if a key is missing or new, or the batch is of another structure than the first.
@@ -196,7 +208,7 @@ class TensorRows:
             self.set(torch.tensor([index], device="cpu"), row)
             return
         if self._is_run(index):
-            self._set_run(index, data)
+            self._set_run(index, data, by_step=by_step)
             return
         if not isinstance(index, Tensor) or index.dtype is torch.bool:
             index = row_numbers(type(self).__name__, index, self.max_size)
@@ -207,8 +219,7 @@ class TensorRows:
         if self._layout is None:
             with torch.inference_mode(mode=False):  # else nothing could be written outside of that mode
                 self._allocate(layout)
-        if index.dim() != 1:
-            index = index.reshape(-1)
+        index = self.by_batch(index, data) if by_step else index.reshape(-1)
         if not self.on_cpu:
             index, cells = index.to(self.device), self._moved(cells)
         if self._next is not None:
@@ -236,16 +247,23 @@ class TensorRows:
         start, stop, _ = index.indices(self.max_size)
         return (start, stop) == (index.start, index.stop) and start <= self._len
 
-    def _set_run(self, rows: slice, data: Any) -> None:
+    def _set_run(self, rows: slice, data: Any, *, by_step: bool) -> None:
         """Write adjacent rows, which leave no gap; long rows are copied much faster than by index."""
         cells, count, _ = self._checked(data)
         if rows.stop - rows.start != count:
             raise ShapeError(f"{type(self).__name__}: {rows.stop - rows.start} indices for {count} rows")
         if self._next is not None:
+            index = torch.arange(rows.start, rows.stop, device="cpu")
+            index = self.by_batch(index, data) if by_step else index
             cells = cells if self.on_cpu else self._moved(cells)
-            self._next.write(np.arange(rows.start, rows.stop), cells, self._len)
-        for key, tensor in self._tensors:
-            tensor[rows] = cells[key]
+            self._next.write(index.numpy(), cells, self._len)
+        steps = leading(self._shape(self._batch(data)), self.ndim)[-1] if by_step else 1
+        if steps in (1, count):
+            for key, tensor in self._tensors:
+                tensor[rows] = cells[key]
+        else:
+            for key, tensor in self._tensors:
+                _copy_by_step(tensor, rows.start, cells[key], steps)
         self._len = max(self._len, rows.stop)
         self._revision += 1
 
@@ -527,6 +545,13 @@ def grown(owner: str, index: Tensor, length: int, max_size: int) -> int:
     ) != high + 1 - length:
         raise IndexError(f"{owner}: writing at {high} would leave a gap after row {length - 1}")
     return high + 1
+
+
+def _copy_by_step(tensor: Tensor, start: int, cell: Tensor, steps: int) -> None:
+    """Copy `cell`, all steps of one environment after those of another, so that environments lie side by side."""
+    shape, (row, *inner) = (len(cell) // steps, steps, *tensor.shape[1:]), tensor.stride()
+    place = tensor.as_strided(shape, (row, row * shape[0], *inner), tensor.storage_offset() + start * row)
+    place.copy_(cell.view(shape))
 
 
 def _last_of_each(index: Tensor, cells: Cells) -> tuple[Tensor, Cells]:
