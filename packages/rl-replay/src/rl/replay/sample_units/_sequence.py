@@ -14,7 +14,7 @@ from rl.core.interfaces import Storage
 from rl.core.keys import DONE, NestedKey, next_key, unwrap
 from rl.replay._arguments import whole
 from rl.replay._slices.trajectories import Boundaries, Trajectories, Unbounded
-from rl.replay._state import Apply
+from rl.replay._state import Apply, Stateful
 from rl.replay._untraced import untraced
 from rl.replay.sample_units._base import SampleUnit
 
@@ -24,7 +24,7 @@ _DONE: NestedKey = next_key(DONE)
 
 
 @final
-class Sequence(SampleUnit):
+class Sequence(Stateful, SampleUnit):
     """Window of ``burn_in + length + bootstrap`` rows of one trajectory around each anchor.
 
     With the anchor at step t, the window has the steps t - burn_in, ..., t + length + bootstrap - 1, in units of
@@ -170,16 +170,8 @@ class Sequence(SampleUnit):
         """The table of trajectories."""
         return self._trajectories.state()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or of a storage of another size. Nothing is changed then.
-        """
-        self.prepare_load(state)()
-
     def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; returns the function that applies it. See `SliceSampler.prepare_load`.
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: see `load_state_dict`.

@@ -1,20 +1,21 @@
-"""Base of the storages whose rows are in files, which several processes may map."""
+"""Storages whose rows are in files, which several processes may map."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import warnings
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ContractError
+from rl.core.errors import BackendError, CheckpointError, ContractError
 from rl.core.keys import NestedKey
 from rl.replay._arguments import Index
 from rl.replay._layout import Column, Layout
@@ -22,8 +23,9 @@ from rl.replay._state import Apply
 from rl.replay.storages._row_files import RowFiles
 from rl.replay.storages._rows import TensorRows
 
-__all__ = ["FileRows"]
+__all__ = ["FileRows", "SharedTensorStorage"]
 
+_MEMORY = Path("/dev/shm")  # the file system in memory of Linux
 _LENGTH, _REVISION, _LAYOUTS, _FIRST, _COUNT = range(5)  # of the counters, see `RowFiles`
 
 
@@ -264,6 +266,44 @@ class FileRows(TensorRows):
         super().__setstate__(state)
         if self._shared:
             self._store = RowFiles(self.scratch_dir, type(self).__name__)
+
+
+@final
+class SharedTensorStorage(FileRows):
+    """Rows in files of a file system in memory, or in the temporary folder where there is none.
+
+    Args:
+        max_size: capacity in rows; with ``ndim > 1`` in elements.
+        ndim: see `LazyTensorStorage`.
+        allow_missing: see `LazyTensorStorage`.
+        allow_extra: see `LazyTensorStorage`.
+    """
+
+    saved_as = "LazyTensorStorage"
+    """The class whose checkpoints it writes and reads."""
+
+    def __init__(self, max_size: int, *, ndim: int = 1, allow_missing: bool = False, allow_extra: bool = False) -> None:
+        super().__init__(
+            max_size,
+            None,
+            ndim=ndim,
+            cleanup=True,
+            base=_MEMORY if _MEMORY.is_dir() else None,
+            allow_missing=allow_missing,
+            allow_extra=allow_extra,
+        )
+        self._shared = True
+
+    def _new_tensor(self, key: NestedKey, column: Column) -> Tensor:
+        assert column.dtype is not None
+        size = self.max_size * column.shape.numel() * column.dtype.itemsize
+        free = shutil.disk_usage(self.scratch_dir).free  # writing beyond it would end the process
+        if size > free:
+            raise BackendError(
+                f"LazyTensorStorage, shared: {size} bytes for {key!r} exceed the {free} bytes of {_MEMORY}. Choose a"
+                " smaller max_size, or LazyMemmapStorage"
+            )
+        return super()._new_tensor(key, column)
 
 
 def with_rows(state: Mapping[str, Any], folder: Path, storage: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final, NoReturn, TypeGuard
 
 import torch
@@ -18,11 +19,12 @@ from rl.replay._arguments import Index, row_numbers, whole
 from rl.replay._kinds import Kinds, batch_shape, stacked
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._state import Apply, Fields, load_cells
-from rl.replay.storages._dtypes import check_writable
 from rl.replay.storages._gather import flat_rows, row_gather
 from rl.replay.storages._successors import Successors, repeated
 
 __all__ = ["TensorRows"]
+
+_INSTEAD = {"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64}
 
 
 class TensorRows:
@@ -98,7 +100,7 @@ class TensorRows:
             ContractError: if `data` holds something else than tensors.
             ShapeError: if it has fewer than `ndim` batch dimensions.
         """
-        shape = self._shape(self._batch(data))
+        shape = data.batch_size if type(data) is TensorDict else self._shape(self._batch(data))
         return shape[0] if self.ndim == 1 and shape else torch.Size(leading(shape, self.ndim)).numel()
 
     def __getitem__(self, index: Index) -> Any:
@@ -400,8 +402,8 @@ class TensorRows:
 
     def _checked(self, data: Any) -> tuple[Cells, int, Layout]:
         layout = self._layout
-        if layout is not None and self._writable and self.ndim == 1 and type(data) is TensorDict and data.shape:
-            count = data.shape[0]
+        if layout is not None and self._writable and self.ndim == 1 and type(data) is TensorDict and data.batch_size:
+            count = data.batch_size[0]
             found = layout.match(data, count) if count else None
             if found is not None:
                 return found, count, layout
@@ -423,7 +425,7 @@ class TensorRows:
         if count == 0:
             raise ShapeError(f"{owner}: a batch without rows, batch size {list(shape)}")
         if not self._writable:
-            check_writable(owner, layout.columns, self.device)
+            _check_writable(owner, layout.columns, self.device)
             self._writable = True
         return cells, count, layout
 
@@ -586,3 +588,34 @@ def _check_nested(owner: str, cells: Cells) -> None:
                 f"{owner}: {key_str(key) if key else 'the tensor'} is a nested tensor, whose rows differ in shape;"
                 " nothing was written. Use ListStorage(n, ragged=True), or pad them to one shape"
             )
+
+
+@cache
+def _writes(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether `index_copy_` supports `dtype`, which depends on device and torch version."""
+    try:
+        row = torch.empty(1, dtype=dtype, device=device)
+        row.index_copy_(0, torch.zeros(1, dtype=torch.int64, device=device), row.clone())
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+def _check_writable(owner: str, columns: Mapping[NestedKey, Column], device: torch.device | None) -> None:
+    """Check that `index_copy_` supports the dtype of each column.
+
+    Raises:
+        SpecError: naming the entry and a dtype to convert it to.
+    """
+    device = torch.get_default_device() if device is None else device
+    for key, column in columns.items():
+        dtype = column.dtype
+        if dtype is None or _writes(dtype, device):
+            continue
+        name = str(dtype).removeprefix("torch.")
+        instead = _INSTEAD.get(name, torch.float16 if name.startswith("float") else torch.int16)
+        raise SpecError(
+            f"{owner}: {key_str(key) if key else 'the tensor'} is {name}, which torch cannot write by index on"
+            f" {device.type}; nothing was written. Convert it with `.to({instead})` before, or use ListStorage, which"
+            " keeps rows as they are"
+        )

@@ -13,10 +13,9 @@ from rl.core.keys import NestedKey
 from rl.replay import _foreign
 from rl.replay._kinds import batch_shape
 from rl.replay._layout import Cells, Column, Layout, flatten
-from rl.replay.storages._file_rows import FileRows
+from rl.replay.storages._file_rows import FileRows, SharedTensorStorage
 from rl.replay.storages._packed import Interleaved
 from rl.replay.storages._rows import TensorRows, naming
-from rl.replay.storages._shared import SharedTensorStorage
 from rl.replay.storages._successors import repeated
 
 __all__ = ["LazyTensorStorage", "TensorStorage"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, final
 
 import torch
 from tensordict import TensorDictBase
 
 from rl.core.errors import CheckpointError, ShapeError
-from rl.core.keys import NestedKey
 from rl.core.state import pack, unpack
 from rl.replay._layout import Layout, flatten
 from rl.replay._multi_step import MultiStepBase
@@ -65,20 +64,7 @@ class MultiStepTransform(MultiStepBase):
         (tensor([1.5000, 1.5000, 1.0000, 1.5000]), tensor([2, 3, 3, 5]), tensor([0.2500, 0.2500, 0.5000, 0.2500]))
     """
 
-    def __init__(
-        self,
-        n_steps: int,
-        gamma: float,
-        *,
-        reward_keys: Iterable[NestedKey] | None = None,
-        done_key: NestedKey | None = None,
-        done_keys: Iterable[NestedKey] | None = None,
-        mask_key: NestedKey | None = None,
-    ) -> None:
-        super().__init__(
-            n_steps, gamma, reward_keys=reward_keys, done_key=done_key, done_keys=done_keys, mask_key=mask_key
-        )
-        self._held: TensorDictBase | None = None
+    _held: TensorDictBase | None = None
 
     @property
     def held(self) -> int:
