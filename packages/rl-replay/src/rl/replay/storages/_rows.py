@@ -34,7 +34,7 @@ class TensorRows:
         max_size: capacity in rows; with ``ndim > 1`` in elements.
         device: device of the tensors; batches are moved there.
         ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
-            steps; with 2 it makes ``B * T`` elements, numbered row by row.
+            steps; with 2 it makes ``B * T`` elements, which a buffer keeps in the order of steps.
         allow_missing: fill entries that a later batch lacks, see `Layout.fit`.
         allow_extra: drop entries that the first batch did not have.
 

@@ -30,7 +30,7 @@ class LazyTensorStorage(TensorRows):
         max_size: capacity in rows; with ``ndim > 1`` in elements (a multiple of the row length).
         device: device of the rows; batches are moved there, samples are on it.
         ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
-            steps each; with 2, ``B * T`` elements, numbered row by row.
+            steps each; with 2, ``B * T`` elements, which a buffer keeps in the order of steps.
         compact: store the entries that rows have at the root and, with the same shape and dtype, under ``next`` once:
             those under ``next`` are read from the row of the next step, or from a copy where that step is not stored or
             differs. Samples are the same, bit by bit. Worth it for images.
