@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from tensordict.nn import TensorDictModule, TensorDictSequential
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.specs import Bounded
-from rl.modules import AdditiveGaussianModule, OrnsteinUhlenbeckProcessModule
+from rl.core.keys import key_str
 from rl.objectives import DDPGLoss
 from rl.trainers._build.networks import described
 from rl.trainers._build.team import GroupLosses
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.maddpg._config import MADDPG, MADDPGConfig
 from rl.trainers.recipes.multi_agent._networks import Group, described_groups, groups_of, inputs_of, layers_of
-from rl.trainers.recipes.off_policy._networks import Squashed
+from rl.trainers.recipes.off_policy._networks import Squashed, is_bounded, noise_of
 from rl.trainers.recipes.off_policy._train import train_off_policy
 
 __all__ = ["maddpg_policy", "train_maddpg"]
@@ -40,12 +38,11 @@ def _groups(config: MADDPGConfig, env: Env) -> list[Group]:
     """The groups, whose actions are bounded floats."""
     groups = groups_of(env, config.recipe)
     for group in groups:
-        spec = group.spec
-        finite = type(spec) is Bounded and bool((spec.low.isfinite() & spec.high.isfinite()).all())
-        if not finite or len(spec.shape) != 2 or spec.dtype not in (torch.float32, torch.float64):
+        if not is_bounded(group.spec, 2):  # agents and vector
             raise SpecError(
-                f"maddpg trains vectors of bounded floats; {group.action} of {type(env).__name__} is {described(spec)}:"
-                " train discrete actions with mappo or qmix, or for mpe2 set --env-kwargs '{continuous_actions: true}'"
+                f"maddpg trains vectors of bounded floats; {key_str(group.action)} of {type(env).__name__} is"
+                f" {described(group.spec)}: train discrete actions with mappo or qmix, or for mpe2 set"
+                " --env-kwargs '{continuous_actions: true}'"
             )
     return groups
 
@@ -66,17 +63,7 @@ def maddpg_policy(config: MADDPGConfig, env: Env) -> TensorDictSequential:
 
 
 def _noise(config: MADDPGConfig, env: Env) -> TensorDictSequential:
-    noises: list[Any] = []
-    for group in _groups(config, env):
-        spec, key = group.spec, group.action
-        sigma = config.exploration_noise * float((spec.high - spec.low).max() / 2)
-        if config.noise == "ou":
-            noises.append(OrnsteinUhlenbeckProcessModule(spec, eps_end=1.0, sigma=sigma, action_key=key))
-        else:
-            noises.append(
-                AdditiveGaussianModule(spec, sigma_init=sigma, sigma_end=sigma, annealing_num_steps=1, action_key=key)
-            )
-    return TensorDictSequential(*noises).to(config.device)
+    return TensorDictSequential(*[noise_of(config, one.action, one.spec) for one in _groups(config, env)])
 
 
 def _loss(config: MADDPGConfig, env: Env, policy: TensorDictSequential) -> GroupLosses:

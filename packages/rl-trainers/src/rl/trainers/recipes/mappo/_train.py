@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictSequential
 from torch import Tensor, nn
 
+from rl.core.contract import Contract
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, leaf_keys
 from rl.core.specs import OneHot
@@ -62,9 +63,7 @@ class _Estimates:
         return batch
 
 
-def _joined(contracts: list[Any]) -> Any:
-    from rl.core.contract import Contract
-
+def _joined(contracts: list[Any]) -> Contract:
     reads = {key.name: key for one in contracts for key in one.reads}
     return Contract(tuple(reads.values()), tuple(key for one in contracts for key in one.writes))
 

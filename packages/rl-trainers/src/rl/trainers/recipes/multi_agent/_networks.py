@@ -18,7 +18,7 @@ from rl.core.specs import Categorical
 from rl.modules import MultiAgentMLP, orthogonal_init
 from rl.trainers._build.networks import ACTIVATIONS
 
-__all__ = ["Group", "described_groups", "groups_of", "inputs_of", "layers_of"]
+__all__ = ["Group", "described_groups", "groups_of", "inputs_of", "joined", "layers_of"]
 
 _NO_INPUT = ("action_mask", "mask", "info")
 
@@ -134,6 +134,15 @@ def described_groups(env: Env, recipe: str) -> str:
     return "; ".join(parts)
 
 
+def joined(entries: Sequence[Tensor], dims: Sequence[int]) -> Tensor:
+    """Entries as one vector of float32, ``[*B, width]``; `dims` are the dimensions of each without ``[*B]``."""
+    flat = [
+        entry.unsqueeze(-1) if own == 0 else entry.flatten(-own) if own > 1 else entry
+        for entry, own in zip(entries, dims, strict=True)
+    ]
+    return (flat[0] if len(flat) == 1 else torch.cat(flat, -1)).float()
+
+
 class _Joined(nn.Module):
     """Entries ``[*B, n_agents, ...]`` as one vector of float32 for each agent, before a network.
 
@@ -147,11 +156,7 @@ class _Joined(nn.Module):
         self.net, self.dims = net, list(dims)
 
     def forward(self, *entries: Tensor) -> Any:
-        flat = [
-            one.unsqueeze(-1) if dims == 0 else one.flatten(-dims) if dims > 1 else one
-            for one, dims in zip(entries, self.dims, strict=True)
-        ]
-        return self.net((flat[0] if len(flat) == 1 else torch.cat(flat, -1)).float())
+        return self.net(joined(entries, self.dims))
 
 
 def layers_of(

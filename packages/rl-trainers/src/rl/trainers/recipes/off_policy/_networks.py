@@ -16,7 +16,17 @@ from rl.modules import AdditiveGaussianModule, OrnsteinUhlenbeckProcessModule, P
 from rl.trainers._build.networks import action_of, described, network, observations_of
 from rl.trainers.recipes.off_policy._config import DeterministicConfig, OffPolicyConfig
 
-__all__ = ["Squashed", "body", "bounded_action", "critic", "deterministic_actor", "exploration_noise", "gaussian_actor"]
+__all__ = [
+    "Squashed",
+    "body",
+    "bounded_action",
+    "critic",
+    "deterministic_actor",
+    "exploration_noise",
+    "gaussian_actor",
+    "is_bounded",
+    "noise_of",
+]
 
 #: limits of the logarithm of a standard deviation
 LEAST, MOST = -20.0, 2.0
@@ -29,13 +39,18 @@ def bounded_action(config: OffPolicyConfig, env: Env) -> tuple[NestedKey, Any]:
         SpecError: if it is no vector of bounded floats.
     """
     key, spec = action_of(env)
-    floats = type(spec) is Bounded and spec.dtype in (torch.float32, torch.float64)
-    if not floats or len(spec.shape) != 1 or not bool((spec.low.isfinite() & spec.high.isfinite()).all()):
+    if not is_bounded(spec, 1):
         raise SpecError(
             f"{config.recipe} trains vectors of bounded floats; {key_str(key)} of {type(env).__name__} is"
             f" {described(spec)}: train discrete actions with discrete-sac, dqn or ppo, or set bounds with --transform"
         )
     return key, spec
+
+
+def is_bounded(spec: Any, dims: int) -> bool:
+    """Whether actions are floats within finite bounds, with `dims` dimensions."""
+    floats = type(spec) is Bounded and spec.dtype in (torch.float32, torch.float64) and len(spec.shape) == dims
+    return floats and bool((spec.low.isfinite() & spec.high.isfinite()).all())
 
 
 class _Gaussian(nn.Module):
@@ -113,7 +128,11 @@ def deterministic_actor(config: OffPolicyConfig, env: Env) -> TensorDictModule:
 
 def exploration_noise(config: DeterministicConfig, env: Env) -> TensorDictModuleBase:
     """Noise on the actions of the training policy."""
-    key, spec = bounded_action(config, env)
+    return noise_of(config, *bounded_action(config, env))
+
+
+def noise_of(config: DeterministicConfig, key: NestedKey, spec: Any) -> TensorDictModuleBase:
+    """Noise on the action under `key`, of floats within the bounds of `spec`."""
     sigma = config.exploration_noise * float((spec.high - spec.low).max() / 2)
     if config.noise == "ou":
         module = OrnsteinUhlenbeckProcessModule(spec, eps_end=1.0, sigma=sigma, action_key=key)

@@ -6,20 +6,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import leaf_keys
+from rl.core.keys import key_str, leaf_keys
 from rl.core.specs import Categorical, OneHot
 from rl.modules import EGreedyModule, QMixer, QValueModule
 from rl.objectives import QMixerLoss
 from rl.trainers._build.networks import described
 from rl.trainers._build.team import GroupLosses
 from rl.trainers._run.run import TrainResult
-from rl.trainers.recipes.multi_agent._networks import Group, described_groups, groups_of, inputs_of, layers_of
+from rl.trainers.recipes.multi_agent._networks import Group, described_groups, groups_of, inputs_of, joined, layers_of
 from rl.trainers.recipes.q_learning._train import train_q_learning
 from rl.trainers.recipes.qmix._config import QMIX, QMIXConfig, TeamQConfig
 
@@ -96,8 +95,9 @@ def _greedy(config: TeamQConfig, env: Env, group: Group) -> TensorDictSequential
     spec = group.spec[0]
     if not isinstance(spec, (Categorical, OneHot)):
         raise SpecError(
-            f"{config.recipe} trains discrete actions; {group.action} of {type(env).__name__} is {described(spec)}:"
-            " train it with mappo or maddpg, or for VMAS and MPE2 set --env-kwargs '{continuous_actions: false}'"
+            f"{config.recipe} trains discrete actions; {key_str(group.action)} of {type(env).__name__} is"
+            f" {described(spec)}: train it with mappo or maddpg, or for VMAS and MPE2 set"
+            " --env-kwargs '{continuous_actions: false}'"
         )
     net = layers_of(config, group, int(spec.n), centralized=False, activation=config.activation, gain=None)
     values = inputs_of(env, group, net, [group.key("action_value")], config.device)
@@ -118,8 +118,7 @@ class _Mixed(nn.Module):
         self.mixer, self.dims = mixer, dims
 
     def forward(self, values: Tensor, *parts: Tensor) -> Tensor:
-        flat = [part.flatten(-dims).float() for part, dims in zip(parts, self.dims, strict=True)]
-        return self.mixer(values, torch.cat(flat, -1)) if flat else self.mixer(values)
+        return self.mixer(values, joined(parts, self.dims)) if parts else self.mixer(values)
 
 
 def team_loss(
