@@ -14,7 +14,7 @@ from rl.core.specs import Bounded, Categorical, OneHot, Unbounded
 from rl.trainers import DQNConfig, PPOConfig, evaluate, load_policy, make_env, train_dqn, train_ppo
 from rl.trainers._evaluate.loading import load_run
 from rl.trainers.recipes.dqn._train import dqn_policy, q_loss
-from rl.trainers.recipes.ppo._train import ppo_networks
+from rl.trainers.recipes.on_policy._networks import on_policy_networks
 
 QUICK = {"env": "test/recall", "num_envs": 8, "eval_every": 2048, "loggers": ("csv",), "recurrent_size": 16}
 PPO = PPOConfig(
@@ -133,7 +133,7 @@ def test_settings_that_do_not_fit_sequences_are_named(config, settings, message)
 )
 def test_memory_stands_before_every_kind_of_head(kind, action, observation):
     env = FakeEnv(action, observation)
-    actor, critic = ppo_networks(PPOConfig(policy=kind, recurrent_size=8), env)
+    actor, critic = on_policy_networks(PPOConfig(policy=kind, recurrent_size=8), env, "ppo")
     td = TensorDict(observation=env.observation_spec["observation"].rand(), batch_size=[3])
     for state in (*states_of(actor), *states_of(critic)):
         td[state.name] = state.start((3,))

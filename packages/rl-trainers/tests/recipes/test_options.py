@@ -20,7 +20,7 @@ from rl.trainers import (
     train_ppo,
 )
 from rl.trainers._build.envs import env_options
-from rl.trainers.recipes.ppo._train import ppo_networks
+from rl.trainers.recipes.on_policy._networks import on_policy_networks
 from rl.trainers.recipes.q_learning import _train as q_learning
 
 QUICK = {"eval_every": 10**6, "eval_episodes": 1, "final_eval_episodes": 1, "loggers": ("csv",), "hidden": (8,)}
@@ -109,7 +109,7 @@ def actor_of(**settings):
     config = PPOConfig(env="Pendulum-v1", **settings)
     env = make_env(config.env, 3, seed=0, **env_options(config))
     torch.manual_seed(0)
-    return env, ppo_networks(config, env)[0]
+    return env, on_policy_networks(config, env, "ppo")[0]
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -42,23 +42,4 @@ __all__ = [
     "split_trajectories",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.collectors.__about__": ["__version__"],
-        "rl.collectors._async_batched": ["AsyncBatchedCollector"],
-        "rl.collectors._collector": ["Collector"],
-        "rl.collectors._deprecated": ["MultiSyncDataCollector", "MultiaSyncDataCollector", "SyncDataCollector"],
-        "rl.collectors._profiling": ["ProfileConfig"],
-        "rl.collectors._trajectories": ["split_trajectories"],
-        "rl.collectors.distributed": ["RayCollector"],
-        "rl.collectors.evaluation": ["Evaluator"],
-        "rl.collectors.multi": ["Interruptor", "MultiAsyncCollector", "MultiCollector", "MultiSyncCollector"],
-        "rl.collectors.weights": [
-            "MultiProcessedWeightUpdater",
-            "RayWeightUpdater",
-            "VanillaWeightUpdater",
-            "WeightUpdaterBase",
-        ],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -11,13 +13,14 @@ __all__ = ["lazy_exports"]
 
 
 def lazy_exports(
-    package: str, sources: Mapping[str, Iterable[str]]
+    package: str, sources: Mapping[str, Iterable[str]] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make the `__getattr__` and `__dir__` of a package root.
 
     Args:
         package: the root's ``__name__``.
-        sources: for each module that defines public names, those names.
+        sources: for each module that defines public names, those names; if None, the imports below
+            ``if TYPE_CHECKING:`` in the source of the root, which is read when a name is first used.
 
     Returns:
         The two functions, to be assigned in the root.
@@ -26,17 +29,37 @@ def lazy_exports(
         >>> getattr_, dir_ = lazy_exports("rl.core", {"rl.core.errors": ["RLError"]})
         >>> getattr_("RLError").__name__
         'RLError'
+        >>> getattr_, dir_ = lazy_exports("rl.core")
+        >>> getattr_("SpecError").__name__
+        'SpecError'
     """
-    origin = {name: module for module, names in sources.items() for name in names}
+
+    @cache
+    def origin() -> dict[str, str]:
+        given = _type_checking_imports(package) if sources is None else sources
+        return {name: module for module, names in given.items() for name in names}
 
     def __getattr__(name: str) -> Any:
-        if name not in origin:
+        if name not in origin():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(origin[name]), name)
+        value = getattr(import_module(origin()[name]), name)
         setattr(sys.modules[package], name, value)  # found at once the next time
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *origin})
+        return sorted({*vars(sys.modules[package]), *origin()})
 
     return __getattr__, __dir__
+
+
+def _type_checking_imports(package: str) -> dict[str, list[str]]:
+    """The names that the root imports for type checkers, by module."""
+    loader: Any = vars(sys.modules[package])["__spec__"].loader
+    blocks = [node for node in ast.parse(loader.get_source(package)).body if isinstance(node, ast.If)]
+    return {
+        node.module or "": [name.name for name in node.names]
+        for block in blocks
+        if isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+    }

@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RayCollector"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.collectors.distributed._ray": ["RayCollector"]})
+__getattr__, __dir__ = lazy_exports(__name__)

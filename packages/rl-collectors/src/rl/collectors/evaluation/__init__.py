@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Evaluator"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.collectors.evaluation._evaluator": ["Evaluator"]})
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -12,12 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Interruptor", "MultiAsyncCollector", "MultiCollector", "MultiSyncCollector"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.collectors.multi._async": ["MultiAsyncCollector"],
-        "rl.collectors.multi._interruptor": ["Interruptor"],
-        "rl.collectors.multi._multi": ["MultiCollector"],
-        "rl.collectors.multi._sync": ["MultiSyncCollector"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

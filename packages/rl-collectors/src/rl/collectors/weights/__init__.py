@@ -21,15 +21,4 @@ __all__ = [
     "WeightUpdaterBase",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.collectors.weights._shared": ["SharedWeights"],
-        "rl.collectors.weights._updaters": [
-            "MultiProcessedWeightUpdater",
-            "RayWeightUpdater",
-            "VanillaWeightUpdater",
-            "WeightUpdaterBase",
-        ],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -21,16 +21,4 @@ __all__ = [
     "missing_keys_message",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.core.contract._contract": [
-            "Contract",
-            "Key",
-            "MissingKey",
-            "missing_key_message",
-            "missing_keys_message",
-        ],
-        "rl.core.contract._explain": ["Explanation", "KeyUse", "check_pipeline", "contract_of", "explain"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -64,36 +64,4 @@ __all__ = [
     "toy_linear_recurrence",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.core.testing._check_contract": ["check_contract"],
-        "rl.core.testing._check_module": ["check_module"],
-        "rl.core.testing._check_spec": ["check_spec"],
-        "rl.core.testing._report": ["Report"],
-        "rl.core.testing.backends._check_linear_recurrence": ["check_linear_recurrence"],
-        "rl.core.testing.backends._check_priority_tree": ["check_priority_tree"],
-        "rl.core.testing.backends._check_recurrent_backend": ["check_recurrent_backend", "recurrent_reference"],
-        "rl.core.testing.backends._check_row_gather": ["check_row_gather"],
-        "rl.core.testing.env._check_collector": ["check_collector"],
-        "rl.core.testing.env._check_env": ["check_env"],
-        "rl.core.testing.env._check_env_specs": ["check_env_specs"],
-        "rl.core.testing.env._check_transform": ["check_transform"],
-        "rl.core.testing.loss._check_estimator": ["check_estimator"],
-        "rl.core.testing.loss._check_loss": ["check_loss"],
-        "rl.core.testing.plugin._check_component": ["check_component"],
-        "rl.core.testing.plugin._check_plugin": ["check_plugin"],
-        "rl.core.testing.replay._check_sampler": ["check_sampler"],
-        "rl.core.testing.replay._check_storage": ["check_storage"],
-        "rl.core.testing.replay._check_writer": ["check_writer"],
-        "rl.core.testing.run._check_logger": ["check_logger"],
-        "rl.core.testing.run._check_recipe": ["check_recipe"],
-        "rl.core.testing.toys._backends": [
-            "ToyPriorityTree",
-            "ToyRecurrentBackend",
-            "ToyRowGather",
-            "toy_linear_recurrence",
-        ],
-        "rl.core.testing.toys._counting_env": ["CountingEnv"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -21,12 +21,4 @@ __all__ = [
     "unpacked",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.core.workers._group": ["WorkerGroup"],
-        "rl.core.workers._memory": ["SharedLeaves", "layout_of"],
-        "rl.core.workers._ray": ["import_ray", "packed", "start_ray", "unpacked"],
-        "rl.core.workers._threads": ["ThreadGroup"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

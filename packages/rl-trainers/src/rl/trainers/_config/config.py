@@ -80,6 +80,8 @@ class RunConfig:
         rl.core.errors.SpecError: RunConfig: num_envs must be above 0, got 0
     """
 
+    recipe: ClassVar[str] = ""
+    """Name of the recipe."""
     multi_agent: ClassVar[bool] = False
     """Whether the environment has groups of agents; `GroupFields` sets it."""
     report_group: ClassVar[str] = ""

@@ -38,6 +38,22 @@ class Recipe:
     policy: str
     presets: str = ""
 
+    @classmethod
+    def of(cls, config: type[RunConfig]) -> Recipe:
+        """Return the recipe `config.recipe`, in the folder of that name.
+
+        Its `_train` has ``train_NAME`` and ``NAME_policy``, where ``-`` is ``_``; its presets are ``presets.yaml``.
+        """
+        name = config.recipe.replace("-", "_")
+        module = f"rl.trainers.recipes.{name}"
+        return cls(
+            name=config.recipe,
+            config=config,
+            train=f"{module}._train:train_{name}",
+            policy=f"{module}._train:{name}_policy",
+            presets=f"{module}:presets.yaml",
+        )
+
     def load_train(self) -> Callable[..., Any]:
         """The function that trains."""
         return _load(self.train)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["A2CConfig", "train_a2c"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.a2c._config": ["A2CConfig"],
-        "rl.trainers.recipes.a2c._train": ["train_a2c"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

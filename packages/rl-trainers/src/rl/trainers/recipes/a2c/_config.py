@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.trainers._config.fields import check, in_range
 from rl.trainers._config.recipe import Recipe
@@ -31,6 +32,7 @@ class A2CConfig(OnPolicyConfig):
         'rmsprop'
     """
 
+    recipe: ClassVar[str] = "a2c"
     total_frames: int = 500_000
     frames_per_batch: int = 40
     learning_rate: float = 7e-4
@@ -52,10 +54,4 @@ class A2CConfig(OnPolicyConfig):
         )
 
 
-A2C = Recipe(
-    name="a2c",
-    config=A2CConfig,
-    train="rl.trainers.recipes.a2c._train:train_a2c",
-    policy="rl.trainers.recipes.a2c._train:a2c_policy",
-    presets="rl.trainers.recipes.a2c:presets.yaml",
-)
+A2C = Recipe.of(A2CConfig)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rl.core.interfaces import Env
-from rl.modules import ProbabilisticActor
 from rl.objectives import A2CLoss
 from rl.objectives.value import GAE
 from rl.trainers._build.optimizer import optimizer_by_name
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.a2c._config import A2C, A2CConfig
-from rl.trainers.recipes.on_policy._networks import on_policy_networks
+from rl.trainers.recipes.on_policy._networks import on_policy_actor
 from rl.trainers.recipes.on_policy._train import Learner, train_on_policy
 
 __all__ = ["a2c_learner", "a2c_policy", "train_a2c"]
@@ -36,13 +35,7 @@ def train_a2c(config: A2CConfig, **options: Any) -> TrainResult:
     return train_on_policy(A2C, config, a2c_learner, **options)
 
 
-def a2c_policy(config: A2CConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy: reads observations, writes ``action``.
-
-    Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
-    """
-    return on_policy_networks(config, env, "a2c")[0]
+a2c_policy = on_policy_actor
 
 
 def a2c_learner(config: A2CConfig, env: Env, actor: Any, critic: Any) -> Learner:  # noqa: ARG001 - of the interface

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["C51Config", "train_c51"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.c51._config": ["C51Config"],
-        "rl.trainers.recipes.c51._train": ["train_c51"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

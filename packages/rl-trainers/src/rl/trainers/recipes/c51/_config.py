@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check
-from rl.trainers.recipes.q_learning._config import QLearningConfig, q_learning_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.q_learning._config import QLearningConfig
 
 __all__ = ["C51", "C51Config"]
 
@@ -43,4 +44,4 @@ class C51Config(QLearningConfig):
         check(self, {"atoms": (lambda n: n > 1, "2 or more")})
 
 
-C51 = q_learning_recipe(C51Config)
+C51 = Recipe.of(C51Config)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CrossQConfig", "train_crossq"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.crossq._config": ["CrossQConfig"],
-        "rl.trainers.recipes.crossq._train": ["train_crossq"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers.recipes.off_policy._config import SoftConfig, off_policy_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.off_policy._config import SoftConfig
 
 __all__ = ["CROSSQ", "CrossQConfig"]
 
@@ -51,4 +52,4 @@ class CrossQConfig(SoftConfig):
         )
 
 
-CROSSQ = off_policy_recipe(CrossQConfig)
+CROSSQ = Recipe.of(CrossQConfig)

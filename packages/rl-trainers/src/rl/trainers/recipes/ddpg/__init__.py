@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DDPGConfig", "train_ddpg"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.ddpg._config": ["DDPGConfig"],
-        "rl.trainers.recipes.ddpg._train": ["train_ddpg"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rl.trainers.recipes.off_policy._config import DeterministicConfig, off_policy_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.off_policy._config import DeterministicConfig
 
 __all__ = ["DDPG", "DDPGConfig"]
 
@@ -27,4 +28,4 @@ class DDPGConfig(DeterministicConfig):
     recipe: ClassVar[str] = "ddpg"
 
 
-DDPG = off_policy_recipe(DDPGConfig)
+DDPG = Recipe.of(DDPGConfig)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DiscreteSACConfig", "train_discrete_sac"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.discrete_sac._config": ["DiscreteSACConfig"],
-        "rl.trainers.recipes.discrete_sac._train": ["train_discrete_sac"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

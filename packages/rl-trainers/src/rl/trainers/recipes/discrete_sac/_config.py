@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check
-from rl.trainers.recipes.off_policy._config import SoftConfig, off_policy_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.off_policy._config import SoftConfig
 
 __all__ = ["DISCRETE_SAC", "DiscreteSACConfig"]
 
@@ -46,4 +47,4 @@ class DiscreteSACConfig(SoftConfig):
         check(self, {"target_entropy_weight": (lambda share: 0 < share < 1, "above 0 and below 1")})
 
 
-DISCRETE_SAC = off_policy_recipe(DiscreteSACConfig)
+DISCRETE_SAC = Recipe.of(DiscreteSACConfig)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DQNConfig", "train_dqn"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.dqn._config": ["DQNConfig"],
-        "rl.trainers.recipes.dqn._train": ["train_dqn"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

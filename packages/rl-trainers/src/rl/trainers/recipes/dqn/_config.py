@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import POLICIES, check, in_range, one_of, positive
-from rl.trainers.recipes.q_learning._config import QLearningConfig, q_learning_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.q_learning._config import QLearningConfig
 
 __all__ = ["DQN", "DQNConfig"]
 
@@ -87,4 +88,4 @@ class DQNConfig(QLearningConfig):
             )
 
 
-DQN = q_learning_recipe(DQNConfig)
+DQN = Recipe.of(DQNConfig)

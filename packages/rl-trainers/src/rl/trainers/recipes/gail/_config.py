@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
 from rl.trainers._config.recipe import Recipe
@@ -35,6 +36,7 @@ class GAILConfig(PPOConfig):
         1.0
     """
 
+    recipe: ClassVar[str] = "gail"
     dataset: str = ""
     discriminator_updates: int = 10
     discriminator_minibatch_size: int = 256
@@ -60,10 +62,4 @@ class GAILConfig(PPOConfig):
         )
 
 
-GAIL = Recipe(
-    name="gail",
-    config=GAILConfig,
-    train="rl.trainers.recipes.gail._train:train_gail",
-    policy="rl.trainers.recipes.gail._train:gail_policy",
-    presets="rl.trainers.recipes.gail:presets.yaml",
-)
+GAIL = Recipe.of(GAILConfig)

@@ -14,7 +14,7 @@ from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import ACTION, NEXT, OBSERVATION, REWARD, NestedKey
 from rl.core.specs import Bounded, Categorical, OneHot
-from rl.modules import MLP, ProbabilisticActor
+from rl.modules import MLP
 from rl.objectives import GAILLoss
 from rl.replay.datasets import load_dataset
 from rl.trainers._build.networks import action_of, described
@@ -23,7 +23,7 @@ from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.gail._config import GAIL, GAILConfig
 from rl.trainers.recipes.offline._networks import vector_of
 from rl.trainers.recipes.offline._windows import check_entries
-from rl.trainers.recipes.on_policy._networks import on_policy_networks
+from rl.trainers.recipes.on_policy._networks import on_policy_actor
 from rl.trainers.recipes.on_policy._train import train_on_policy
 from rl.trainers.recipes.ppo._train import METRICS, PPOLearner
 
@@ -45,13 +45,7 @@ def train_gail(config: GAILConfig, **options: Any) -> TrainResult:
     return train_on_policy(GAIL, config, GAILLearner, **options)
 
 
-def gail_policy(config: GAILConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy: reads observations, writes ``action``.
-
-    Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
-    """
-    return on_policy_networks(config, env, "gail")[0]
+gail_policy = on_policy_actor
 
 
 class _Steps:

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ImpalaConfig", "train_impala"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.impala._config": ["ImpalaConfig"],
-        "rl.trainers.recipes.impala._train": ["train_impala"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

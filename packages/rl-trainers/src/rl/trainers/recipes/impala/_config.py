@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
 from rl.trainers._config.recipe import Recipe
@@ -35,6 +36,7 @@ class ImpalaConfig(OnPolicyConfig):
         1.0
     """
 
+    recipe: ClassVar[str] = "impala"
     frames_per_batch: int = 160
     epochs: int = 4
     learning_rate: float = 1e-3
@@ -60,10 +62,4 @@ class ImpalaConfig(OnPolicyConfig):
         )
 
 
-IMPALA = Recipe(
-    name="impala",
-    config=ImpalaConfig,
-    train="rl.trainers.recipes.impala._train:train_impala",
-    policy="rl.trainers.recipes.impala._train:impala_policy",
-    presets="rl.trainers.recipes.impala:presets.yaml",
-)
+IMPALA = Recipe.of(ImpalaConfig)

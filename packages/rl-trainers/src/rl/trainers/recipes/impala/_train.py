@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rl.core.interfaces import Env
-from rl.modules import ProbabilisticActor
 from rl.objectives import ImpalaLoss
 from rl.trainers._build.optimizer import optimizer_by_name
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.impala._config import IMPALA, ImpalaConfig
-from rl.trainers.recipes.on_policy._networks import on_policy_networks
+from rl.trainers.recipes.on_policy._networks import on_policy_actor
 from rl.trainers.recipes.on_policy._train import Learner, train_on_policy
 
 __all__ = ["impala_learner", "impala_policy", "train_impala"]
@@ -35,13 +34,7 @@ def train_impala(config: ImpalaConfig, **options: Any) -> TrainResult:
     return train_on_policy(IMPALA, config, impala_learner, **options)
 
 
-def impala_policy(config: ImpalaConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy: reads observations, writes ``action``.
-
-    Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
-    """
-    return on_policy_networks(config, env, "impala")[0]
+impala_policy = on_policy_actor
 
 
 def impala_learner(

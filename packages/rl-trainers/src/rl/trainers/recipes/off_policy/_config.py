@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.fields import check, in_range, one_of, positive
-from rl.trainers._config.recipe import Recipe
 
-__all__ = ["DeterministicConfig", "OffPolicyConfig", "SoftConfig", "off_policy_recipe"]
+__all__ = ["DeterministicConfig", "OffPolicyConfig", "SoftConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,20 +162,3 @@ class DeterministicConfig(OffPolicyConfig):
             self,
             {"noise": one_of("normal", "ou"), "exploration_noise": (lambda x: x >= 0, "0 or more")},
         )
-
-
-def off_policy_recipe(config: type[OffPolicyConfig]) -> Recipe:
-    """The recipe of a config: ``train_NAME`` and ``NAME_policy`` of ``rl.trainers.recipes.NAME._train``.
-
-    Args:
-        config: its `recipe` is the name of the recipe, where ``-`` is ``_`` in the names above.
-    """
-    name = config.recipe.replace("-", "_")
-    module = f"rl.trainers.recipes.{name}"
-    return Recipe(
-        name=config.recipe,
-        config=config,
-        train=f"{module}._train:train_{name}",
-        policy=f"{module}._train:{name}_policy",
-        presets=f"{module}:presets.yaml",
-    )

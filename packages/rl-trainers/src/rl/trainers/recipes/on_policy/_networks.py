@@ -18,7 +18,7 @@ from rl.trainers._build.memory import activation_of, with_memory
 from rl.trainers._build.networks import network
 from rl.trainers.recipes.on_policy._config import OnPolicyConfig
 
-__all__ = ["on_policy_networks", "with_scale"]
+__all__ = ["on_policy_actor", "on_policy_networks", "with_scale"]
 
 
 def on_policy_networks(
@@ -62,6 +62,15 @@ def on_policy_networks(
     )
     value = partial(make, out_features=1, last_gain=gains["critic"])
     return actor, with_memory(config, env, value, [STATE_VALUE], state="critic_state")
+
+
+def on_policy_actor(config: OnPolicyConfig, env: Env) -> ProbabilisticActor:
+    """The untrained actor of `on_policy_networks`.
+
+    Raises:
+        SpecError: if the environment's action is of a kind that is not trained.
+    """
+    return on_policy_networks(config, env, config.recipe)[0]
 
 
 def with_scale(

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["PPOConfig", "train_ppo"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.ppo._config": ["PPOConfig"],
-        "rl.trainers.recipes.ppo._train": ["train_ppo"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

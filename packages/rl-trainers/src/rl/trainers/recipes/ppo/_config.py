@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.trainers._config.fields import check, in_range, positive
 from rl.trainers._config.recipe import Recipe
@@ -43,6 +44,7 @@ class PPOConfig(OnPolicyConfig):
         'Acrobot-v1'
     """
 
+    recipe: ClassVar[str] = "ppo"
     total_frames: int = 80_000
     epochs: int = 10
     minibatch_size: int = 256
@@ -85,10 +87,4 @@ class PPOConfig(OnPolicyConfig):
             )
 
 
-PPO = Recipe(
-    name="ppo",
-    config=PPOConfig,
-    train="rl.trainers.recipes.ppo._train:train_ppo",
-    policy="rl.trainers.recipes.ppo._train:ppo_policy",
-    presets="rl.trainers.recipes.ppo:presets.yaml",
-)
+PPO = Recipe.of(PPOConfig)

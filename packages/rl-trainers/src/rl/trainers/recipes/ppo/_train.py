@@ -9,22 +9,20 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl.core.interfaces import Env
 from rl.core.keys import ADVANTAGE, VALUE_TARGET, NestedKey
-from rl.modules import ProbabilisticActor
 from rl.objectives import ClipPPOLoss, compile_with_warmup
 from rl.objectives.value import GAE
 from rl.trainers._build.optimizer import adam
 from rl.trainers._report.display import DisplayMode
 from rl.trainers._run.run import TrainResult
-from rl.trainers.recipes.on_policy._networks import on_policy_networks
+from rl.trainers.recipes.on_policy._networks import on_policy_actor
 from rl.trainers.recipes.on_policy._train import Learner, train_on_policy
 from rl.trainers.recipes.ppo._config import PPO, PPOConfig
 
-__all__ = ["PPOLearner", "ppo_networks", "ppo_policy", "train_ppo"]
+__all__ = ["PPOLearner", "ppo_policy", "train_ppo"]
 
 
 def train_ppo(
@@ -178,19 +176,4 @@ class PPOLearner(Learner):
         return {"explained_variance": 1 - float(residual)}
 
 
-def ppo_networks(config: PPOConfig, env: Env) -> tuple[ProbabilisticActor, TensorDictModuleBase]:
-    """The untrained actor and critic; see `on_policy_networks`.
-
-    Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
-    """
-    return on_policy_networks(config, env, "ppo")
-
-
-def ppo_policy(config: PPOConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy; see `ppo_networks`.
-
-    Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
-    """
-    return ppo_networks(config, env)[0]
+ppo_policy = on_policy_actor

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["PPORNDConfig", "train_ppo_rnd"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.ppo_rnd._config": ["PPORNDConfig"],
-        "rl.trainers.recipes.ppo_rnd._train": ["train_ppo_rnd"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.trainers._config.fields import check, in_range, positive
 from rl.trainers._config.recipe import Recipe
@@ -35,6 +36,7 @@ class PPORNDConfig(PPOConfig):
         0.99
     """
 
+    recipe: ClassVar[str] = "ppo-rnd"
     extrinsic_weight: float = 2.0
     intrinsic_weight: float = 1.0
     intrinsic_gamma: float = 0.99
@@ -56,10 +58,4 @@ class PPORNDConfig(PPOConfig):
         )
 
 
-PPO_RND = Recipe(
-    name="ppo-rnd",
-    config=PPORNDConfig,
-    train="rl.trainers.recipes.ppo_rnd._train:train_ppo_rnd",
-    policy="rl.trainers.recipes.ppo_rnd._train:ppo_rnd_policy",
-    presets="rl.trainers.recipes.ppo_rnd:presets.yaml",
-)
+PPO_RND = Recipe.of(PPORNDConfig)

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from rl.core.interfaces import Env
 from rl.core.keys import ADVANTAGE, NEXT, NestedKey, as_tuple
-from rl.modules import ProbabilisticActor
 from rl.trainers._build.optimizer import adam, descend
 from rl.trainers._run.run import TrainResult
-from rl.trainers.recipes.on_policy._networks import on_policy_networks
+from rl.trainers.recipes.on_policy._networks import on_policy_actor
 from rl.trainers.recipes.on_policy._train import train_on_policy
 from rl.trainers.recipes.ppo._train import METRICS, OUTPUTS, PPOLearner
 from rl.trainers.recipes.ppo_rnd._config import PPO_RND, PPORNDConfig
@@ -42,13 +41,7 @@ def train_ppo_rnd(config: PPORNDConfig, **options: Any) -> TrainResult:
     return train_on_policy(PPO_RND, config, PPORNDLearner, **options)
 
 
-def ppo_rnd_policy(config: PPORNDConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy: reads observations, writes ``action``.
-
-    Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
-    """
-    return on_policy_networks(config, env, "ppo-rnd")[0]
+ppo_rnd_policy = on_policy_actor
 
 
 class PPORNDLearner(PPOLearner):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rl.core.errors import SpecError
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.fields import check, in_range, one_of, positive
-from rl.trainers._config.recipe import Recipe
 
-__all__ = ["QLearningConfig", "q_learning_recipe"]
+__all__ = ["QLearningConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +48,6 @@ class QLearningConfig(RunConfig):
         >>> QLearningConfig(env="Acrobot-v1", gamma=0.98).env
         'Acrobot-v1'
     """
-
-    recipe: ClassVar[str] = ""
-    """Name of the recipe."""
 
     total_frames: int = 50_000
     num_envs: int = 1
@@ -115,20 +110,3 @@ class QLearningConfig(RunConfig):
         """Raise a SpecError unless there is a range of returns between two bounds."""
         if not v_min < v_max:
             raise SpecError(f"v_min={v_min} must be below v_max={v_max}")
-
-
-def q_learning_recipe(config: type[QLearningConfig]) -> Recipe:
-    """The recipe of a config: ``train_NAME`` and ``NAME_policy`` of ``rl.trainers.recipes.NAME._train``.
-
-    Args:
-        config: its `recipe` is the name.
-    """
-    name = config.recipe
-    module = f"rl.trainers.recipes.{name}"
-    return Recipe(
-        name=name,
-        config=config,
-        train=f"{module}._train:train_{name}",
-        policy=f"{module}._train:{name}_policy",
-        presets=f"{module}:presets.yaml",
-    )

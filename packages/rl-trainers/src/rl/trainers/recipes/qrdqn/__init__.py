@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["QRDQNConfig", "train_qrdqn"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.qrdqn._config": ["QRDQNConfig"],
-        "rl.trainers.recipes.qrdqn._train": ["train_qrdqn"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

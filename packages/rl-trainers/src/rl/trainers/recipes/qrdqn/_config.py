@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers.recipes.q_learning._config import QLearningConfig, q_learning_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.q_learning._config import QLearningConfig
 
 __all__ = ["QRDQN", "QRDQNConfig"]
 
@@ -40,4 +41,4 @@ class QRDQNConfig(QLearningConfig):
         check(self, {"quantiles": (positive, "above 0"), "kappa": (lambda k: k >= 0, "0 or more")})
 
 
-QRDQN = q_learning_recipe(QRDQNConfig)
+QRDQN = Recipe.of(QRDQNConfig)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RainbowConfig", "train_rainbow"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.rainbow._config": ["RainbowConfig"],
-        "rl.trainers.recipes.rainbow._train": ["train_rainbow"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

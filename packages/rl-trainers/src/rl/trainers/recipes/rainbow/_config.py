@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rl.trainers._config.recipe import Recipe
 from rl.trainers.recipes.c51._config import C51Config
-from rl.trainers.recipes.q_learning._config import q_learning_recipe
 
 __all__ = ["RAINBOW", "RainbowConfig"]
 
@@ -38,4 +38,4 @@ class RainbowConfig(C51Config):
     epsilon_end: float = 0.0
 
 
-RAINBOW = q_learning_recipe(RainbowConfig)
+RAINBOW = Recipe.of(RainbowConfig)

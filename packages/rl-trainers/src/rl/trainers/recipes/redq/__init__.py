@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["REDQConfig", "train_redq"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.redq._config": ["REDQConfig"],
-        "rl.trainers.recipes.redq._train": ["train_redq"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

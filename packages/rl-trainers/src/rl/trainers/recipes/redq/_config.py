@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers.recipes.off_policy._config import SoftConfig, off_policy_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.off_policy._config import SoftConfig
 
 __all__ = ["REDQ", "REDQConfig"]
 
@@ -45,4 +46,4 @@ class REDQConfig(SoftConfig):
         )
 
 
-REDQ = off_policy_recipe(REDQConfig)
+REDQ = Recipe.of(REDQConfig)

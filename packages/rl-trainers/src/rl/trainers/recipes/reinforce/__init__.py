@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ReinforceConfig", "train_reinforce"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.reinforce._config": ["ReinforceConfig"],
-        "rl.trainers.recipes.reinforce._train": ["train_reinforce"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

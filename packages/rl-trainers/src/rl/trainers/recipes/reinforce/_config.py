@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.trainers._config.recipe import Recipe
 from rl.trainers.recipes.on_policy._config import OnPolicyConfig
@@ -30,16 +31,11 @@ class ReinforceConfig(OnPolicyConfig):
         0.99
     """
 
+    recipe: ClassVar[str] = "reinforce"
     num_envs: int = 4
     frames_per_batch: int = 512
     learning_rate: float = 0.01
     baseline: bool = True
 
 
-REINFORCE = Recipe(
-    name="reinforce",
-    config=ReinforceConfig,
-    train="rl.trainers.recipes.reinforce._train:train_reinforce",
-    policy="rl.trainers.recipes.reinforce._train:reinforce_policy",
-    presets="rl.trainers.recipes.reinforce:presets.yaml",
-)
+REINFORCE = Recipe.of(ReinforceConfig)

@@ -6,12 +6,11 @@ from typing import Any
 
 from rl.core.interfaces import Env
 from rl.core.keys import VALUE_TARGET
-from rl.modules import ProbabilisticActor
 from rl.objectives import ReinforceLoss
 from rl.objectives.value import GAE
 from rl.trainers._build.optimizer import adam
 from rl.trainers._run.run import TrainResult
-from rl.trainers.recipes.on_policy._networks import on_policy_networks
+from rl.trainers.recipes.on_policy._networks import on_policy_actor
 from rl.trainers.recipes.on_policy._train import Learner, train_on_policy
 from rl.trainers.recipes.reinforce._config import REINFORCE, ReinforceConfig
 
@@ -38,13 +37,7 @@ def train_reinforce(config: ReinforceConfig, **options: Any) -> TrainResult:
     return train_on_policy(REINFORCE, config, reinforce_learner, **options)
 
 
-def reinforce_policy(config: ReinforceConfig, env: Env) -> ProbabilisticActor:
-    """The untrained policy: reads observations, writes ``action``.
-
-    Raises:
-        SpecError: if the environment's action is of a kind that is not trained.
-    """
-    return on_policy_networks(config, env, "reinforce")[0]
+reinforce_policy = on_policy_actor
 
 
 def reinforce_learner(

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SACConfig", "train_sac"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.sac._config": ["SACConfig"],
-        "rl.trainers.recipes.sac._train": ["train_sac"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rl.trainers.recipes.off_policy._config import SoftConfig, off_policy_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.off_policy._config import SoftConfig
 
 __all__ = ["SAC", "SACConfig"]
 
@@ -27,4 +28,4 @@ class SACConfig(SoftConfig):
     recipe: ClassVar[str] = "sac"
 
 
-SAC = off_policy_recipe(SACConfig)
+SAC = Recipe.of(SACConfig)

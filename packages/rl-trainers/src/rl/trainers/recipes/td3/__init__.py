@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["TD3Config", "train_td3"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.td3._config": ["TD3Config"],
-        "rl.trainers.recipes.td3._train": ["train_td3"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

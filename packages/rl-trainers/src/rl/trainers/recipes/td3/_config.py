@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers.recipes.off_policy._config import DeterministicConfig, off_policy_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.off_policy._config import DeterministicConfig
 
 __all__ = ["TD3", "TD3Config"]
 
@@ -47,4 +48,4 @@ class TD3Config(DeterministicConfig):
         )
 
 
-TD3 = off_policy_recipe(TD3Config)
+TD3 = Recipe.of(TD3Config)

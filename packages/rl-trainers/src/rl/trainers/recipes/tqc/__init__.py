@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["TQCConfig", "train_tqc"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.tqc._config": ["TQCConfig"],
-        "rl.trainers.recipes.tqc._train": ["train_tqc"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

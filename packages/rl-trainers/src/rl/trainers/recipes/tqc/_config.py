@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers.recipes.off_policy._config import SoftConfig, off_policy_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.off_policy._config import SoftConfig
 
 __all__ = ["TQC", "TQCConfig"]
 
@@ -48,4 +49,4 @@ class TQCConfig(SoftConfig):
         )
 
 
-TQC = off_policy_recipe(TQCConfig)
+TQC = Recipe.of(TQCConfig)
