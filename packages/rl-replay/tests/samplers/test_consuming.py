@@ -101,7 +101,7 @@ def test_a_resumed_buffer_continues(tmp_path):
         make(3).loads(tmp_path)
     state = one.sampler.state_dict()
     state["left"] = state["left"][1:]
-    with pytest.raises(CheckpointError, match="rows of left are not those"):
+    with pytest.raises(CheckpointError, match="rows of left do not fit counts"):
         two.sampler.load_state_dict(state)
     one.empty()
     assert len(one) == 0

@@ -23,7 +23,7 @@ _ROWS = (
     ("storage", "ensemble", "StorageEnsemble", "Rows of several storages, to read."),
     ("sampler", "random", "RandomSampler", "Uniform, with replacement."),
     ("sampler", "prioritized", "PrioritizedSampler", "In proportion to priority, with importance weights."),
-    ("sampler", "without-replacement", "SamplerWithoutReplacement", "Passes that draw each row exactly once."),
+    ("sampler", "without-replacement", "SamplerWithoutReplacement", "Passes that sample each row exactly once."),
     ("sampler", "slices", "SliceSampler", "Steps that follow each other within a trajectory."),
     ("sampler", "slices-without-replacement", "SliceSamplerWithoutReplacement", "A slice of each trajectory in turn."),
     ("sampler", "prioritized-slices", "PrioritizedSliceSampler", "Slices by the priority of their first step."),

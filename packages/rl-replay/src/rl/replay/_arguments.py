@@ -99,7 +99,7 @@ def check_parts(owner: str, transform: Any, **parts: Any) -> None:
     """Refuse what cannot be that part: found out later, the others would have been changed by then.
 
     Raises:
-        ContractError: if a part lacks what it is for.
+        ContractError: if a part lacks its method.
     """
     for name, part in parts.items():
         method, example = _PARTS[name]

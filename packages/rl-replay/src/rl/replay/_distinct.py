@@ -15,12 +15,12 @@ __all__ = ["distinct"]
 def distinct(draw: Callable[[int], Tensor], count: int, rounds: int = 64) -> Longs:
     """The first `count` different numbers of a random sequence, int64 ``[n]``; fewer if they do not come soon.
 
-    Each next number is then distributed as a draw from the numbers that are not there yet.
+    Each next number is distributed as a sample of the numbers that were not found before.
 
     Args:
-        draw: the next n numbers of the sequence.
+        draw: samples the next n numbers of the sequence.
         count: how many to return.
-        rounds: how often to draw twice as many as are missing.
+        rounds: how often to sample twice as many as are missing.
 
     Example:
         >>> import torch

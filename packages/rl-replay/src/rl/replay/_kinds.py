@@ -24,7 +24,7 @@ class Kind:
 
     Args:
         name: ``dict``, ``list``, ``tuple``, or module and name of a class.
-        node: its type; None if it is a class that is known by its name alone.
+        node: its type; None if only the name of its class is known.
         keys: of a dict; their order does not matter.
         spec: of torch, of another PyTree.
     """
@@ -46,7 +46,7 @@ class Kind:
 
     @property
     def plain(self) -> bool:
-        """Whether the name tells all."""
+        """Whether the name describes it completely."""
         return self.name in _PLAIN
 
     def close(self, content: Mapping[str, Any]) -> Any:

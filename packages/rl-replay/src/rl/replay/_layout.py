@@ -26,7 +26,7 @@ TENSOR: NestedKey = ()
 
 _CPU = torch.device("cpu")
 _UNCHECKED: Callable[..., TensorDict] = getattr(TensorDict, "_new_unsafe", TensorDict)
-"""Makes a TensorDict without looking at each entry: columns have the shapes that the layout says. It takes a quarter of
+"""Makes a TensorDict without looking at each entry: columns have the shapes of the layout. It takes a quarter of
 the constructor's time, which is that of gathering a few columns; where tensordict lacks it, the constructor serves."""
 
 
@@ -45,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the tree: its batch dimensions behind the row's, their names, and what is in it.
+    """A node of the tree: its batch dimensions after the row's, their names, and its entries.
 
     `kind` is that of a node that is no TensorDict.
     """

@@ -287,7 +287,7 @@ class ReplayBuffer:
         """Copy of stored rows, without transforms: one row for an int, a batch otherwise.
 
         Raises:
-            IndexError: if an index is outside of what is stored.
+            IndexError: if an index is outside of the stored rows.
         """
         index = row_index(type(self).__name__, index, len(self.storage))
         with self._lock:
@@ -298,7 +298,7 @@ class ReplayBuffer:
         """Replace stored rows, without transforms; they get the priority of new rows and begin a new pass.
 
         Raises:
-            IndexError: if an index is outside of what is stored.
+            IndexError: if an index is outside of the stored rows.
             RLError: as `extend`. In each case nothing is written.
         """
         owner = type(self).__name__

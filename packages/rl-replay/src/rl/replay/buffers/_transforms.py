@@ -1,4 +1,4 @@
-"""Transforms of a buffer, in both directions: of samples, and of what is written."""
+"""Transforms of a buffer, in both directions: of samples, and of written batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Stage(NamedTuple):
 
     @property
     def inverse(self) -> Callable[[Any], Any] | None:
-        """The method ``inv``; None if the transform has none, or says that it changes nothing."""
+        """The method ``inv``; None if the transform has none, or its `has_inverse` is false."""
         found = getattr(self.transform, "inv", None)
         return found if found is not None and getattr(self.transform, "has_inverse", _yes)() else None
 

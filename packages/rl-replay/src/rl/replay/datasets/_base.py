@@ -50,7 +50,7 @@ class DatasetBuffer(TensorDictReplayBuffer):
         episodes: called to read the source; gives TensorDicts ``[T]`` in order: episodes, or parts of any length.
         exact: whether `rows` is the number of rows, or the largest that it may be.
         source: identifies the content of the source; rows that were prepared from another one are prepared again. None
-            takes what is there.
+            opens the prepared rows, if there are any.
         split_trajs: a row of the buffer is a whole trajectory ``[T_max]``, padded with zeros, with ``("collector",
             "mask")`` bool ``[T_max]``, false for padding. These rows are a second copy of the data set on disk.
         progress: show a bar while rows are prepared; on a terminal, if tqdm is installed, when None.
@@ -58,7 +58,7 @@ class DatasetBuffer(TensorDictReplayBuffer):
         options: arguments of `TensorDictReplayBuffer`: `batch_size`, `sampler`, `transform`, ``prefetch`` and others.
 
     Raises:
-        ContractError: if the source has another number of rows than it says, or none.
+        ContractError: if the source has another number of rows than it states, or none.
         MissingExtraError: if `progress` is true and tqdm is not installed.
 
     Example:

@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 RECORD = "source.json"
-"""File of a prepared folder that tells what it was made of."""
+"""File of a prepared folder that describes its source."""
 
 Download = bool | Literal["force"]
-"""True downloads what is not there, ``"force"`` downloads again."""
+"""True downloads missing data, ``"force"`` downloads again."""
 
 _BLOCK = 1 << 20
 

@@ -19,8 +19,8 @@ def progress_bar(
     """Parts of something, with a bar of the sum of their lengths.
 
     Args:
-        title: what is shown.
-        parts: what is iterated over.
+        title: text of the bar.
+        parts: parts to iterate over.
         total: sum of all lengths; None if unknown.
         show: whether a bar is shown; on a terminal, if tqdm is installed, when None.
         unit: of lengths.

@@ -136,7 +136,7 @@ class ConsumingSampler(SamplerBase):
             for name, of in (("left", counts < self.max_sample_count), ("consumed", counts >= self.max_sample_count)):
                 members = fields.indices(name, high=len(counts)).numpy().copy()
                 if not np.array_equal(np.sort(members), np.flatnonzero(of)):
-                    fields.fail(f"the rows of {name} are not those that counts says")
+                    fields.fail(f"the rows of {name} do not fit counts")
                 sets.append(IndexSet(members))
             ran_out = fields.flag("ran_out")
 

@@ -154,7 +154,7 @@ class SamplerEnsemble(SamplerBase):
             sampler.restart()
 
     def empty(self) -> None:
-        """Forget what is known about rows."""
+        """Forget all rows."""
         for sampler in self.samplers:
             sampler.empty()
 

@@ -16,7 +16,7 @@ __all__ = ["RandomSampler"]
 
 @final
 class RandomSampler(SamplerBase):
-    """Every stored row with the same probability, independently for each place in the batch.
+    """Uniform sampler with replacement: each row of a batch is any stored row, with the same probability.
 
     Args:
         replacement: True; `SamplerWithoutReplacement` samples without.
@@ -37,7 +37,7 @@ class RandomSampler(SamplerBase):
     def sample(
         self, storage: Storage, batch_size: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Draw indices ``[batch_size]`` int64.
+        """Sample indices ``[batch_size]`` int64.
 
         Raises:
             ContractError: if the storage is empty or `batch_size` is below 1.

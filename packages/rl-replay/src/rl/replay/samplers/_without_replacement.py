@@ -20,15 +20,13 @@ __all__ = ["SamplerWithoutReplacement"]
 
 @final
 class SamplerWithoutReplacement(SamplerBase):
-    """Passes over the storage; in each pass every row is drawn exactly once.
+    """Sampler in passes over the storage: each pass samples every row exactly once.
 
     Args:
-        drop_last: leave out the last batch of a pass if it is smaller than asked for. Otherwise it comes,
-            smaller.
+        drop_last: leave out the last batch of a pass if it has fewer than `batch_size` rows.
         shuffle: a new random order for each pass; otherwise the order of the storage.
 
-    Rows that are written begin a new pass: an order over rows that are gone means nothing. `ran_out` tells
-    that the last draw ended a pass.
+    Writing rows begins a new pass. `ran_out` is true when the last sample ended a pass.
 
     Example:
         >>> from rl.replay.storages import TensorStorage
@@ -60,7 +58,7 @@ class SamplerWithoutReplacement(SamplerBase):
             )
         order = self._order
         if order is not None and self.drop_last and self._position + batch_size > len(order):
-            order = None  # the batch size has grown within a pass: its rest is the batch that is dropped
+            order = None  # the batch size has grown within a pass: the rest of the pass is dropped
         if order is None:
             order = self._new_order(rows, generator)
             self._position = 0
@@ -76,11 +74,11 @@ class SamplerWithoutReplacement(SamplerBase):
         self.restart()
 
     def restart(self) -> None:
-        """Begin a new pass with the next draw."""
+        """Begin a new pass with the next sample."""
         self._order, self._position, self.ran_out = None, 0, False
 
     def empty(self) -> None:
-        """Begin a new pass with the next draw."""
+        """Begin a new pass with the next sample."""
         self.restart()
 
     def state_dict(self) -> dict[str, Any]:

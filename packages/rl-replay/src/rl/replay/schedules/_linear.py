@@ -1,4 +1,4 @@
-"""Values that change while training goes on."""
+"""Schedules of attributes during training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["LinearScheduler"]
 
 @final
 class LinearScheduler:
-    """Moves an attribute from what it is to `final_value`, in equal steps; there it stays.
+    """Linear schedule of an attribute, from its present value to `final_value`, where it stays.
 
     Args:
         obj: whose attribute it is: a sampler or a buffer.

@@ -37,7 +37,7 @@ class CompressedListStorage(ListStorage):
         decompression_fn: the inverse of `compression_fn`.
         compression_level: of zlib, from 0 (none) to 9 (smallest).
 
-    Rows are on the CPU and come back bit by bit, as one batch ``[n, ...]``. The first batch fixes keys, shapes and
+    Rows are on the CPU and are returned bit by bit, as one batch ``[n, ...]``. The first batch fixes keys, shapes and
     dtypes, and shows whether `decompression_fn` is the inverse. A state has the compressed rows: load it with the
     same functions.
 

@@ -72,7 +72,7 @@ class StorageEnsemble:
         """The rows under `index`, in its order; a slice counts the indices of all places, also of unwritten rows.
 
         Raises:
-            IndexError: if an index is outside of what is stored.
+            IndexError: if an index is outside of the stored rows.
             ContractError: if rows of different storages have different entries.
         """
         if isinstance(index, slice):

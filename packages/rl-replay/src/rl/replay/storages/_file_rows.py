@@ -167,7 +167,7 @@ class FileRows(TensorRows):
         return same and not self._cleanup and self._layout is not None
 
     def state_in_place(self) -> dict[str, Any]:
-        """As `state_dict`, without what is in the files, which are written to disk."""
+        """As `state_dict`, without the columns in the files, which are written to disk."""
         self._store.flush()
         state = self.view_state()
         lists = [[key, part] for key, part in state["cells"] if not isinstance(part, Tensor)]

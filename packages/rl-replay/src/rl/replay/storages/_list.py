@@ -86,7 +86,7 @@ class ListStorage:
         Lists, ranges and arrays count as tensors of indices.
 
         Raises:
-            IndexError: if an index is outside of what is stored.
+            IndexError: if an index is outside of the stored rows.
         """
         if isinstance(index, slice):
             return [_copy(row) for row in self._rows[index]]

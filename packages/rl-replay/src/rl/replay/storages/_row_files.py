@@ -28,7 +28,7 @@ _FORMAT = "rl-rows/1"
 class RowFiles:
     """The files of a storage in a folder.
 
-    ``layout.json`` tells keys, shapes, dtypes and the file of each key; ``counters`` are eight int64 in a shared map:
+    ``layout.json`` has keys, shapes, dtypes and the file of each key; ``counters`` are eight int64 in a shared map:
 
     | | |
     |---|---|

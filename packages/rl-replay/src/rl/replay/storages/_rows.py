@@ -141,7 +141,7 @@ class TensorRows:
         """Some entries of the rows under `index` ``[*n]``, or of all rows; those that rows do not have are left out.
 
         Raises:
-            IndexError: if an index is outside of what is stored.
+            IndexError: if an index is outside of the stored rows.
         """
         found: dict[NestedKey, Tensor] = {}
         if index is not None and not self.on_cpu:

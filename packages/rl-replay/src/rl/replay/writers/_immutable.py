@@ -40,7 +40,7 @@ class ImmutableDatasetWriter(Stateful):
         )
 
     def extended(self, index: Tensor, data: Any) -> None:
-        """Nothing to note: no row is ever written."""
+        """Do nothing: no row is ever written."""
 
     def empty(self) -> NoReturn:
         """Refuse.

@@ -25,8 +25,8 @@ class RoundRobinWriter(Stateful):
     Writing into a storage that already holds rows starts after them.
 
     Args:
-        track_generations: count the writes of each row, so that an index can be told from one of a row that was
-            overwritten since: `generations_of`. Samples of the buffer then have ``index_generation``, int64 ``[n]``.
+        track_generations: count the writes of each row, see `generations_of`: the index of an overwritten row is then
+            recognized. Samples of the buffer then have ``index_generation``, int64 ``[n]``.
 
     Example:
         >>> from rl.replay.storages import ListStorage
