@@ -332,6 +332,29 @@ def test_gae_passes_over_steps_in_which_an_agent_does_not_act():
         torch.testing.assert_close(out["agents", "advantage"][0, step, :, 0], advantage)
 
 
+def test_a_player_learns_from_the_reward_of_the_turn_of_another_but_not_after_its_end():
+    """Two players take turns; the second is out after step 2, the first ends in the turn that it does not have."""
+    flag = torch.zeros(1, 5, 2, 1, dtype=torch.bool)
+    mask = torch.tensor([[True, False], [False, True], [True, False], [False, False], [False, False]]).unsqueeze(0)
+    over = flag.clone()
+    over[:, 2:, 1], over[:, 4:, 0] = True, True
+    td = TensorDict(agents=TensorDict(mask=mask, observation=torch.randn(1, 5, 2, OBS)), batch_size=[1, 5])
+    td["agents", "done"] = torch.cat([flag[:, :1], over[:, :-1]], 1)
+    after = TensorDict(mask=torch.cat([mask[:, 1:], mask[:, -1:]], 1), observation=torch.randn(1, 5, 2, OBS))
+    after["observation"][:, :-1] = td["agents", "observation"][:, 1:]
+    after["done"], after["terminated"] = over, over.clone()
+    after["reward"] = torch.zeros(1, 5, 2, 1)
+    after["reward"][0, :, 0, 0] = torch.tensor([0.0, 0.0, 0.0, 0.0, -1.0])
+    after["reward"][0, :, 1, 0] = torch.tensor([0.0, 0.0, 2.0, torch.nan, torch.nan])
+    td["next"] = TensorDict(agents=after, batch_size=[1, 5])
+    estimate = MultiAgentGAE(gamma=0.5, lmbda=1.0, value_network=critic())
+    estimate.set_keys(done=("agents", "done"), terminated=("agents", "terminated"))
+    target = estimate(td)["agents", "value_target"]
+    assert target.isfinite().all()
+    torch.testing.assert_close(target[0, [0, 2], 0, 0], torch.tensor([-(0.5**4), -(0.5**2)]))
+    torch.testing.assert_close(target[0, 1, 1, 0], torch.tensor(1.0))
+
+
 @pytest.mark.parametrize("flags", ["root", "agents"])
 def test_the_observation_at_a_truncation_counts(flags):
     """An environment that cuts the episode has no agent that acts next; the next value is that of the last state."""

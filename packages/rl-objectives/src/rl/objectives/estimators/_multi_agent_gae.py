@@ -35,7 +35,8 @@ class MultiAgentGAE(GAE):
 
     Where the batch has ``(group, "mask")`` (bool ``[*B, T, n_agents]``) agents that do not act change nothing: the
     network reads 0 in place of their observations, unless it is recurrent, their reward is 0, and advantages pass
-    over such steps: the next value of an agent is that of its next act, discounted. With `average_gae` they are left
+    over such steps: the next value of an agent is that of its next act, discounted. With done flags of each agent the
+    reward of one that has not ended counts: it waits for its turn. With `average_gae` they are left
     out of mean and deviation.
 
     Args:
@@ -91,10 +92,13 @@ class MultiAgentGAE(GAE):
             return {}
         reward = next_key(keys["reward"])
         flags = {next_key(keys[name]) for name in ("done", "terminated")}
-        rest = {
-            key: value for key, value in entries.items() if key not in flags and (key == reward or not self._states)
-        }
-        return without_idle(rest, group_of(keys["advantage"]), masks, {reward})
+        rest = {} if self._states else {key: entries[key] for key in entries if key not in flags}
+        group = group_of(keys["advantage"])
+        out = without_idle({**rest, reward: entries[reward]}, group, masks, {reward})
+        left: Tensor | None = tensordict.get(keys["done"], None) if group_of(keys["done"]) == group else None
+        if left is not None and reward in out:  # agents that are still in the episode wait for their turn
+            out[reward] = entries[reward].where(fitted(masks[0], left) | ~left.bool(), 0)
+        return out
 
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
         """`estimate`, with what the agents share repeated for each."""
