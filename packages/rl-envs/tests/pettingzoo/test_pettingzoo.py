@@ -247,6 +247,11 @@ def test_groups():
         ({"g": ["a_0", "a_1", "b"]}, "unknown agent 'b'"),
         ({"g": ["a_0", "a_1"], "h": []}, "no agents in the group 'h'"),
         ({"state": ["a_0", "a_1"]}, "'state', which is the name of another entry"),
+        ("agents", "must be a mapping from groups to names, or a MarlGroupMapType, got 'agents'"),
+        (["a_0", "a_1"], "must be a mapping"),
+        ({"": ["a_0", "a_1"]}, "must be a string that is not empty"),
+        ({("g", "h"): ["a_0", "a_1"]}, "must be a string that is not empty"),
+        ({"g": "a_0", "h": ["a_1"]}, r"a string in the group 'g': write \['a_0'\]"),
     ],
 )
 def test_wrong_groups_are_refused(group_map, words):
@@ -311,6 +316,10 @@ def test_errors_say_what_to_do(monkeypatch):
         PettingZooEnv("tictactoe", parallel=False)
     with pytest.raises(SpecError, match="pettingzoo.make"):  # noqa: RUF043
         PettingZooWrapper(3)
+    with pytest.raises(SpecError, match="connect_four_v3 has no state: leave return_state out"):
+        PettingZooEnv("connect_four", parallel=False, use_mask=True, return_state=True)
+    with pytest.raises(RLError, match=r"seed must be an integer, got 2\.5"):
+        PettingZooWrapper(Race(), seed=2.5)
     env = PettingZooWrapper(Race())
     with pytest.raises(SpecError, match="not in its spec"):
         env.step(env.reset().set(("a", "action"), torch.tensor([0, 7])))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from rl.core.errors import SpecError
 from rl.core.mdp import FLAGS
@@ -40,7 +41,8 @@ def check_marl_grouping(group_map: GroupMap, agent_names: Sequence[str]) -> None
     """Raise unless every agent is in exactly one group.
 
     Raises:
-        SpecError: if there are no agents, a group is empty, or an agent is unknown, in no group or in several.
+        SpecError: if there are no agents, it is no mapping from strings to sequences, a group is empty, or an agent is
+            unknown, in no group or in several.
 
     Example:
         >>> check_marl_grouping({"team": ["red"]}, ["red", "blue"])
@@ -49,10 +51,9 @@ def check_marl_grouping(group_map: GroupMap, agent_names: Sequence[str]) -> None
     """
     if not agent_names:
         raise SpecError("group_map: the environment has no agents")
+    _check_form(group_map)
     seen: dict[str, str] = {}
     for group, agents in group_map.items():
-        if not agents:
-            raise SpecError(f"group_map has no agents in the group {group!r}: leave it out")
         for agent in agents:
             if agent not in agent_names:
                 raise SpecError(f"group_map has an unknown agent {agent!r}; the agents are {', '.join(agent_names)}")
@@ -62,6 +63,18 @@ def check_marl_grouping(group_map: GroupMap, agent_names: Sequence[str]) -> None
     for agent in agent_names:
         if agent not in seen:
             raise SpecError(f"group_map has no group for the agent {agent!r}: add it to one")
+
+
+def _check_form(group_map: Any) -> None:
+    if not isinstance(group_map, Mapping):
+        raise SpecError(f"group_map must be a mapping from groups to names, or a MarlGroupMapType, got {group_map!r}")
+    for group, agents in group_map.items():
+        if not isinstance(group, str) or not group:
+            raise SpecError(f"group_map has the group {group!r}: its name must be a string that is not empty")
+        if isinstance(agents, str):
+            raise SpecError(f"group_map has a string in the group {group!r}: write [{agents!r}]")
+        if not agents:
+            raise SpecError(f"group_map has no agents in the group {group!r}: leave it out")
 
 
 def groups_by_name(agent_names: Sequence[str]) -> dict[str, list[str]]:

@@ -1,11 +1,34 @@
-"""The message about an id that a simulator does not have."""
+"""Ids of a simulator's environments, and the message about one that it does not have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
-__all__ = ["unknown_id"]
+from rl.core.errors import UnknownComponentError
+
+__all__ = ["Ids", "check_id", "unknown_id"]
+
+
+class Ids:
+    """The class attribute ``available_envs``: reads the ids from the library, and only where it is used.
+
+    Args:
+        find: returns the ids.
+    """
+
+    def __init__(self, find: Callable[[], Iterable[str]]) -> None:
+        self._find = find
+
+    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
+        return sorted(self._find())
+
+
+def check_id(library: str, given: str, ids: Iterable[str]) -> None:
+    """Raise an UnknownComponentError that names the nearest ids unless `given` is one of them."""
+    known = list(ids)
+    if given not in known:
+        raise UnknownComponentError(unknown_id(library, given, known))
 
 
 def unknown_id(library: str, given: str, ids: Iterable[str]) -> str:

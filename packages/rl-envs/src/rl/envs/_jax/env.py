@@ -18,7 +18,7 @@ from rl.envs._jax.exchange import Joining, to_jax, to_torch
 from rl.envs._jax.state import Packing
 from rl.envs._libraries import import_library
 from rl.envs.base._base import EnvBase
-from rl.envs.base._leaf import LeafEnvBase
+from rl.envs.base._leaf import LeafEnvBase, can_write_rows, write_rows
 from rl.envs.base._specs import FLAGS, flag_spec
 
 __all__ = ["Action", "JaxEnv", "batch_of"]
@@ -193,15 +193,11 @@ class JaxEnv(LeafEnvBase):
         self._block = self._beginning.split(joined)
 
     def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
-        if not mask.is_cpu or any(name not in current or current[name].requires_grad for name in self._entries):
-            return None  # the general path names what is missing, and keeps gradients
-        chosen, count, kept = np.flatnonzero(mask.numpy()), self.batch_size.numel(), ~mask
-        leaves: Leaves = {name: current[name] & kept for name in FLAGS}
-        for name, fresh in zip(self._entries, self._fresh(len(chosen)), strict=True):
-            rows = np.array(current[name].numpy())
-            rows.reshape(count, *fresh.shape[1:])[chosen] = fresh.numpy()
-            leaves[name] = torch.from_numpy(rows)
-        return leaves
+        if not can_write_rows(current, self._entries):
+            return None
+        chosen = np.flatnonzero(mask.numpy())
+        fresh = [rows.numpy() for rows in self._fresh(len(chosen))]
+        return write_rows(current, mask, chosen, dict(zip(self._entries, fresh, strict=True)))
 
     def _step_leaves(self, root: Leaves) -> Leaves:
         count = self.batch_size.numel()

@@ -523,8 +523,9 @@ class EnvBase(SpecNames):
         Returns:
             A seed for the next environment.
         """
-        self._set_seed(int(seed))
-        return _next_seed(int(seed))
+        number = as_integer(seed, f"{type(self).__name__}.set_seed", "seed")
+        self._set_seed(number)
+        return _next_seed(number)
 
     def append_transform(self, transform: Any) -> EnvBase:
         """Return a `TransformedEnv` of this environment."""

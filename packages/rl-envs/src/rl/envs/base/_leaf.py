@@ -4,27 +4,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import RLError, ShapeError
+from rl.core.errors import ContractError, RLError, ShapeError
 from rl.core.interfaces import LeafEnv, Leaves
+from rl.core.keys import key_str
 from rl.core.mdp import merge_reset
 from rl.envs.base._base import PUBLIC_FORM, EnvBase
 from rl.envs.base._checks import check_action
 from rl.envs.base._rules import partial_root
-from rl.envs.base._specs import leaf_keys
+from rl.envs.base._specs import FLAGS, leaf_keys
 
-__all__ = ["LeafCalls", "LeafEnvBase", "LeafForm", "reset_where"]
+__all__ = ["LeafCalls", "LeafEnvBase", "LeafForm", "can_write_rows", "reset_where", "write_rows"]
 
 
 def _no_rows(current: Leaves, mask: Tensor) -> Leaves | None:
     del current, mask
+
+
+def can_write_rows(current: Mapping[Any, Tensor], keys: Iterable[Any]) -> bool:
+    """Whether `write_rows` may be used: the entries are on the CPU, and need no gradient.
+
+    Raises:
+        ContractError: if one is missing.
+    """
+    for key in keys:
+        if key not in current:
+            raise ContractError(
+                f"a partial reset reads {key_str(key)} of what is not reset, which is not in the input (keys:"
+                f" {list(current)}); pass the data of the last step along with the mask"
+            )
+    return all(current[key].is_cpu and not current[key].requires_grad for key in keys)
+
+
+def write_rows(current: Mapping[Any, Tensor], mask: Tensor, chosen: Any, fresh: Mapping[Any, Any]) -> Leaves:
+    """The root entries after a partial reset: copies of those in `current`, with other rows.
+
+    Args:
+        current: entries before the reset, ``[*B, ...]``.
+        mask: bool ``[*B, 1]``, the elements that are reset; their done flags become false.
+        chosen: their numbers in the flat batch.
+        fresh: entries of their new episodes, arrays ``[len(chosen), ...]``; anything if none is reset.
+    """
+    kept = ~mask
+    leaves: Leaves = {name: current[name] & kept for name in FLAGS}
+    for key, rows in fresh.items():
+        array = np.array(current[key].numpy(), order="C")
+        if len(chosen):
+            array.reshape(mask.numel(), *rows.shape[1:])[chosen] = rows
+        leaves[key] = torch.from_numpy(array)
+    return leaves
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from rl.core.errors import UnknownComponentError
 from rl.envs._jax.choices import interval
 from rl.envs._jax.env import JaxEnv, batch_of
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 
 __all__ = ["BraxEnv", "BraxWrapper"]
 
@@ -83,13 +82,6 @@ class BraxWrapper(JaxEnv):
         return f"{type(self).__name__}(env={self._label()}, batch_size={self.batch_size})"
 
 
-class _Ids:
-    """The names of Brax."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return sorted(_library()._envs)  # noqa: SLF001  # Brax has no other list
-
-
 class BraxEnv(BraxWrapper):
     """An environment of Brax by its name; see `BraxWrapper` for what it reads and writes.
 
@@ -106,7 +98,7 @@ class BraxEnv(BraxWrapper):
         UnknownComponentError: if there is no such environment.
     """
 
-    available_envs: ClassVar[_Ids] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(lambda: _library()._envs)  # noqa: SLF001  # Brax has no other list
     """Names of all environments."""
 
     def __init__(
@@ -121,8 +113,7 @@ class BraxEnv(BraxWrapper):
         **env_kwargs: Any,
     ) -> None:
         library = _library()
-        if env_name not in library._envs:  # noqa: SLF001
-            raise UnknownComponentError(unknown_id("Brax", env_name, library._envs))  # noqa: SLF001
+        check_id("Brax", env_name, library._envs)  # noqa: SLF001
         self.env_name = env_name
         super().__init__(
             library.get_environment(env_name, **env_kwargs),

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from rl.core.arguments import as_integer
-from rl.core.errors import SpecError, UnknownComponentError
+from rl.core.errors import SpecError
 from rl.core.specs import Bounded
 from rl.envs import _foreign
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 from rl.envs.dm_control._simulator import DMSimulator
 from rl.envs.dm_control._specs import array_places
 from rl.envs.gym._simulator_env import SimulatorEnv
@@ -107,16 +107,14 @@ class DMControlWrapper(SimulatorEnv):
         return f"{type(self).__name__}(env={self._label()}, batch_size={self.batch_size}, device={self.device})"
 
 
-class _Ids:
-    """The ids of the suite, such as ``cheetah-run``."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return [f"{domain}-{task}" for domain, task in _suite().ALL_TASKS]
-
-
 def _suite() -> Any:
     import_library("mujoco", needed_by="DMControlEnv", extra="dm-control", below="4")
     return import_library("dm_control.suite", needed_by="DMControlEnv", extra="dm-control", at_least="1.0.50")
+
+
+def _tasks(suite: Any) -> dict[str, tuple[str, str]]:
+    """Domain and task by id, such as ``cheetah-run``."""
+    return {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
 
 
 @_foreign.dm_control
@@ -147,7 +145,7 @@ class DMControlEnv(DMControlWrapper):
         torch.Size([1])
     """
 
-    available_envs: ClassVar[_Ids] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(lambda: _tasks(_suite()))
     """Ids of all tasks of the suite."""
 
     def __init__(
@@ -166,11 +164,10 @@ class DMControlEnv(DMControlWrapper):
     ) -> None:
         suite = _suite()
         name = (env_name if task_name is None else f"{env_name}-{task_name}").replace("/", "-")
-        ids = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
-        if name not in ids:
-            raise UnknownComponentError(unknown_id("dm_control", name, ids))
+        tasks = _tasks(suite)
+        check_id("dm_control", name, tasks)
         super().__init__(
-            suite.load(*ids[name], **suite_kwargs),
+            suite.load(*tasks[name], **suite_kwargs),
             categorical_action_encoding=categorical_action_encoding,
             device=device,
             frame_skip=frame_skip,

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 
 from rl.core.arguments import as_integer
-from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError
+from rl.core.errors import MissingExtraError, SpecError
 from rl.core.specs import TensorSpec
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 from rl.envs.envpool._pool import PoolVector
 from rl.envs.gym._wrapper import GymWrapper
 
@@ -20,13 +20,6 @@ __all__ = ["EnvPoolEnv", "MultiThreadedEnv"]
 
 def _library() -> Any:
     return import_library("envpool", needed_by="EnvPoolEnv", extra="envpool", at_least="1.2.5", below="1.3")
-
-
-class _Ids:
-    """The ids of EnvPool, such as ``Pong-v5``."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return list(_library().list_all_envs())
 
 
 class EnvPoolEnv(GymWrapper):
@@ -59,7 +52,7 @@ class EnvPoolEnv(GymWrapper):
         >>> env.close()
     """
 
-    available_envs: ClassVar[_Ids] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(lambda: _library().list_all_envs())
     """Ids of all environments of EnvPool."""
 
     def __init__(
@@ -77,8 +70,7 @@ class EnvPoolEnv(GymWrapper):
     ) -> None:
         envpool = _library()
         count = as_integer(num_envs, type(self).__name__, "num_envs", 1)
-        if env_name not in envpool.list_all_envs():
-            raise UnknownComponentError(unknown_id("EnvPool", env_name, envpool.list_all_envs()))
+        check_id("EnvPool", env_name, envpool.list_all_envs())
         if "batch_size" in pool_kwargs or "env_type" in pool_kwargs:
             raise SpecError(
                 f"{type(self).__name__} steps all environments together: leave batch_size and env_type out. Use"

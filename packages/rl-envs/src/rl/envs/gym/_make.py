@@ -10,7 +10,7 @@ from typing import Any
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
 from rl.envs.gym._library import gymnasium
 
-__all__ = ["AvailableEnvs", "make", "make_async", "make_vector"]
+__all__ = ["make", "make_async", "make_vector"]
 
 _EXTRAS = {
     "box2d": "rl-envs[box2d]",
@@ -58,13 +58,6 @@ def make_async(make_one: Callable[[], Any], num_envs: int) -> Any:
     """A `gymnasium.vector.AsyncVectorEnv` that resets on request."""
     mode = gymnasium.vector.AutoresetMode.DISABLED
     return gymnasium.vector.AsyncVectorEnv([make_one] * num_envs, autoreset_mode=mode)
-
-
-class AvailableEnvs:
-    """The ids in Gymnasium's registry, read when the attribute is."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return sorted(gymnasium.registry)
 
 
 def _register(env_name: str) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, ContractError, RLError, SpecError
+from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Leaves
-from rl.core.keys import NestedKey, key_str
+from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 from rl.envs.base._checks import warn_not_restorable
+from rl.envs.base._leaf import can_write_rows, write_rows
 from rl.envs.gym._places import Place, nest
 from rl.envs.gym._record import Record
 
@@ -243,28 +244,18 @@ class GymLeaves:
         """`current` with new episodes where the mask is true; None unless every entry is an observation on the CPU."""
         if not self._writes_rows:
             return None
+        places = self.codec.observations
+        if not can_write_rows(current, [place.key for place in places]):
+            return None
         chosen = [index for index, marked in enumerate(mask.flatten().tolist()) if marked]
-        kept = ~mask
-        try:
-            leaves: Leaves = {place.key: current[place.key].clone() for place in self.codec.observations}
-            for name in ("done", "terminated", "truncated"):
-                leaves[name] = current[name] & kept
-        except KeyError as error:
-            raise ContractError(
-                f"a partial reset reads {key_str(error.args[0])} of what is not reset, which is not in the input (keys:"
-                f" {list(current)}); pass the data of the last step along with the mask"
-            ) from None
         simulators = [self.simulators[index] for index in chosen]
         for simulator in simulators:
             simulator.reset()
-        for place in self.codec.observations if chosen else ():
-            fresh = place.encode([_at(simulator.observed, place.path) for simulator in simulators])
-            rows = leaves[place.key]
-            if rows.requires_grad:  # the other rows keep their gradient
-                rows[chosen] = torch.from_numpy(fresh).to(rows.dtype)
-            else:
-                rows.numpy()[chosen] = fresh
-        return leaves
+        fresh = {
+            place.key: place.encode([_at(one.observed, place.path) for one in simulators]) if chosen else None
+            for place in places
+        }
+        return write_rows(current, mask, chosen, fresh)
 
     def _step_single(self, root: Any) -> Leaves:
         """`step` for one environment without a batch: the same, without lists."""

@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Leaves
 from rl.envs.base._checks import warn_not_restorable
+from rl.envs.base._leaf import can_write_rows, write_rows
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._places import nest
 from rl.envs.gym._stepping import Codec
@@ -175,11 +175,10 @@ class VectorLeaves:
         tensors = all(place.spec.dtype is not None for place in codec.observations)
         if self.mode is not AutoresetMode.DISABLED or self.pixels or codec.infos or codec.device or not tensors:
             return None
-        if any(key not in current or current[key].requires_grad for key in keys):
-            return None  # the general path names what is missing, and keeps gradients
-        wanted, kept = mask.flatten().numpy(), ~mask
+        if not can_write_rows(current, keys):
+            return None
+        wanted = mask.flatten().numpy()
         chosen = np.flatnonzero(wanted)
-        leaves: Leaves = {name: current[name] & kept for name in ("done", "terminated", "truncated")}
         self._over &= ~wanted
         some = getattr(self.env, "reset_rows", None)  # of a pool
         fresh: list[Any] = [None] * len(keys)
@@ -188,12 +187,7 @@ class VectorLeaves:
             fresh = self._encode(observations)
         elif chosen.size:
             fresh = [row[chosen] for row in self._encode(self._reset_by_mask(wanted)[0])]
-        for key, rows in zip(keys, fresh, strict=True):
-            array = np.array(current[key].numpy())
-            if chosen.size:
-                array[chosen] = rows
-            leaves[key] = torch.from_numpy(array)
-        return leaves
+        return write_rows(current, mask, chosen, dict(zip(keys, fresh, strict=True)))
 
     def _reset_by_mask(self, wanted: Any) -> tuple[Any, dict[str, Any]]:
         """Observations of all elements after resets of some, and ``info``."""

@@ -13,8 +13,9 @@ from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs import _foreign
+from rl.envs._unknown import Ids
 from rl.envs.gym._library import gymnasium
-from rl.envs.gym._make import AvailableEnvs, make, make_async, make_vector
+from rl.envs.gym._make import make, make_async, make_vector
 from rl.envs.gym._simulator_env import SimulatorEnv
 from rl.envs.gym._skipping import SkippingEnv
 from rl.envs.gym._spaces import places
@@ -229,7 +230,7 @@ class GymEnv(GymWrapper):
         )
         self.env_name = env_name
 
-    available_envs: ClassVar[AvailableEnvs] = AvailableEnvs()
+    available_envs: ClassVar[Ids] = Ids(lambda: gymnasium.registry)
     """Ids that Gymnasium knows now, sorted; packages that are imported later add theirs."""
 
     def _label(self) -> str:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rl.core.errors import SpecError, UnknownComponentError
+from rl.core.errors import SpecError
 from rl.envs._jax.choices import choice, interval
 from rl.envs._jax.env import Action, JaxEnv, batch_of
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 
 __all__ = ["GymnaxEnv", "GymnaxWrapper"]
 
@@ -93,13 +93,6 @@ def _action(space: Any, *, categorical: bool) -> Action:
     raise SpecError(f"GymnaxWrapper knows no action space {space}: it is neither discrete nor a box")
 
 
-class _Ids:
-    """The ids of gymnax."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return list(_library().registered_envs)
-
-
 class GymnaxEnv(GymnaxWrapper):
     """An environment of gymnax by its id; see `GymnaxWrapper` for what it reads and writes.
 
@@ -115,12 +108,11 @@ class GymnaxEnv(GymnaxWrapper):
         torch.Size([2, 3, 1])
     """
 
-    available_envs: ClassVar[_Ids] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(lambda: _library().registered_envs)
     """Ids of all environments."""
 
     def __init__(self, env_name: str, **kwargs: Any) -> None:
         library = _library()
-        if env_name not in library.registered_envs:
-            raise UnknownComponentError(unknown_id("gymnax", env_name, library.registered_envs))
+        check_id("gymnax", env_name, library.registered_envs)
         env, params = library.make(env_name)
         super().__init__(env, params, **kwargs)

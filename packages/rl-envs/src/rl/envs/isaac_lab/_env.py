@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from rl.core.errors import RLError, UnknownComponentError
+from rl.core.errors import RLError
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import check_id
 from rl.envs.base._base import EnvBase
 from rl.envs.isaac_lab._wrapper import IsaacLabWrapper
 
@@ -67,9 +67,7 @@ class IsaacLabEnv(IsaacLabWrapper):
         _library("isaaclab_tasks")  # registers the ids
         import gymnasium
 
-        if env_name not in gymnasium.registry:
-            ids = sorted(name for name in gymnasium.registry if name.startswith("Isaac-"))
-            raise UnknownComponentError(unknown_id("Isaac Lab", env_name, ids))
+        check_id("Isaac Lab", env_name, gymnasium.registry)
         config = _library("isaaclab_tasks.utils").parse_env_cfg(env_name, device=place, num_envs=num_envs)
         if hasattr(config, "compute_final_obs"):
             config.compute_final_obs = True

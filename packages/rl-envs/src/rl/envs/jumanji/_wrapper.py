@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rl.core.errors import SpecError, UnknownComponentError
+from rl.core.errors import SpecError
 from rl.envs._jax.choices import choice, choices, interval
 from rl.envs._jax.env import Action, JaxEnv, batch_of
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 
 __all__ = ["JumanjiEnv", "JumanjiWrapper"]
 
@@ -98,13 +98,6 @@ def _action(spec: Any, *, categorical: bool) -> Action:
     raise SpecError(f"JumanjiWrapper knows no action spec {spec}")
 
 
-class _Ids:
-    """The ids of Jumanji."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return sorted(_library().registered_environments())
-
-
 class JumanjiEnv(JumanjiWrapper):
     """An environment of Jumanji by its id; see `JumanjiWrapper` for what it reads and writes.
 
@@ -121,12 +114,10 @@ class JumanjiEnv(JumanjiWrapper):
         torch.Size([2, 3, 4, 4])
     """
 
-    available_envs: ClassVar[_Ids] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(lambda: _library().registered_environments())
     """Ids of all environments."""
 
     def __init__(self, env_name: str, *, env_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         library = _library()
-        ids = sorted(library.registered_environments())
-        if env_name not in ids:
-            raise UnknownComponentError(unknown_id("Jumanji", env_name, ids))
+        check_id("Jumanji", env_name, library.registered_environments())
         super().__init__(library.make(env_name, **(env_kwargs or {})), **kwargs)

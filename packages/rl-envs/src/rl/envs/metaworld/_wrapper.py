@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rl.core.errors import UnknownComponentError
 from rl.core.specs import TensorSpec, Unbounded
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._wrapper import GymWrapper
 
@@ -68,13 +67,10 @@ def _library() -> Any:
     return import_library("metaworld", needed_by="MetaWorldEnv", extra="metaworld", at_least="3.1")
 
 
-class _Ids:
-    """The names of the tasks of Meta-World."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        _library()
-        tasks = import_library("metaworld.env_dict", needed_by="MetaWorldEnv", extra="metaworld")
-        return list(tasks.ALL_V3_ENVIRONMENTS)
+def _ids() -> list[str]:
+    _library()
+    tasks = import_library("metaworld.env_dict", needed_by="MetaWorldEnv", extra="metaworld")
+    return list(tasks.ALL_V3_ENVIRONMENTS)
 
 
 class MetaWorldEnv(MetaWorldWrapper):
@@ -92,15 +88,14 @@ class MetaWorldEnv(MetaWorldWrapper):
         MissingExtraError: if Meta-World is not installed.
     """
 
-    available_envs: ClassVar[Any] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(_ids)
     """Names of all tasks."""
 
     def __init__(
         self, env_name: str, *, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None, **settings: Any
     ) -> None:
         _library()
-        if env_name not in self.available_envs:
-            raise UnknownComponentError(unknown_id("Meta-World", env_name, self.available_envs))
+        check_id("Meta-World", env_name, self.available_envs)
         given = {"disable_env_checker": True, **(env_kwargs or {})}
         if settings.get("from_pixels"):
             given.setdefault("render_mode", "rgb_array")

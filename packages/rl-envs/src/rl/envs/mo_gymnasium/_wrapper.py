@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rl.core.errors import SpecError, UnknownComponentError
+from rl.core.errors import SpecError
 from rl.core.specs import Unbounded
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._wrapper import GymWrapper
 
@@ -58,12 +58,9 @@ class MOGymWrapper(GymWrapper):
             simulator.idle = np.zeros(space.shape, np.float32)
 
 
-class _Ids:
-    """The ids of MO-Gymnasium."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        _library()
-        return sorted(name for name in gymnasium.registry if name.startswith("mo-"))
+def _ids() -> list[str]:
+    _library()
+    return [name for name in gymnasium.registry if name.startswith("mo-")]
 
 
 class MOGymEnv(MOGymWrapper):
@@ -79,15 +76,14 @@ class MOGymEnv(MOGymWrapper):
         UnknownComponentError: if there is no such id.
     """
 
-    available_envs: ClassVar[Any] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(_ids)
     """Ids of all environments."""
 
     def __init__(
         self, env_name: str, *, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None, **settings: Any
     ) -> None:
         library = _library()
-        if env_name not in self.available_envs:
-            raise UnknownComponentError(unknown_id("MO-Gymnasium", env_name, self.available_envs))
+        check_id("MO-Gymnasium", env_name, self.available_envs)
         given = dict(env_kwargs or {})
         if settings.get("from_pixels"):
             given.setdefault("render_mode", "rgb_array")

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from rl.core.errors import UnknownComponentError
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 from rl.envs.brax._wrapper import BraxWrapper
 
 __all__ = ["MujocoPlaygroundEnv", "MujocoPlaygroundWrapper"]
@@ -40,13 +39,6 @@ def _registry() -> Any:
     return library.registry
 
 
-class _Names:
-    """The names of MuJoCo Playground."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return sorted(_registry().ALL_ENVS)
-
-
 class MujocoPlaygroundEnv(MujocoPlaygroundWrapper):
     """An environment of MuJoCo Playground by its name; see `BraxWrapper` for what it reads and writes.
 
@@ -66,7 +58,7 @@ class MujocoPlaygroundEnv(MujocoPlaygroundWrapper):
         MissingExtraError: if MuJoCo Playground is not installed.
     """
 
-    available_envs: ClassVar[_Names] = _Names()
+    available_envs: ClassVar[Ids] = Ids(lambda: _registry().ALL_ENVS)
     """Names of all environments."""
 
     def __init__(
@@ -81,8 +73,7 @@ class MujocoPlaygroundEnv(MujocoPlaygroundWrapper):
         device: torch.device | str | int | None = None,
     ) -> None:
         registry = _registry()
-        if env_name not in registry.ALL_ENVS:
-            raise UnknownComponentError(unknown_id("MuJoCo Playground", env_name, registry.ALL_ENVS))
+        check_id("MuJoCo Playground", env_name, registry.ALL_ENVS)
         limit = max_episode_steps or int(registry.get_default_config(env_name).episode_length)
         self.env_name = env_name
         super().__init__(

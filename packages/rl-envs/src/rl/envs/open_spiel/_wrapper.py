@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, RLError, SpecError, UnknownComponentError
+from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.specs import Categorical, Composite, NonTensor, OneHot, Unbounded
 from rl.envs import _foreign
 from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 from rl.envs.base._base import EnvBase
 from rl.envs.base._leaf import LeafEnvBase
 from rl.envs.base._specs import flag_spec
@@ -281,13 +281,6 @@ class OpenSpielWrapper(LeafEnvBase):
         return f"{type(self).__name__}(game={self._game}, groups={self.group_map}, device={self.device})"
 
 
-class _Names:
-    """The names of the games of OpenSpiel."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return list(_library().registered_names())
-
-
 class OpenSpielEnv(OpenSpielWrapper):
     """A game of OpenSpiel by its name; see `OpenSpielWrapper` for what it reads and writes.
 
@@ -304,12 +297,11 @@ class OpenSpielEnv(OpenSpielWrapper):
         torch.Size([2])
     """
 
-    available_envs: ClassVar[_Names] = _Names()
+    available_envs: ClassVar[Ids] = Ids(lambda: _library().registered_names())
     """Names of all games."""
 
     def __init__(self, game_string: str, **kwargs: Any) -> None:
         spiel = _library()
         name = game_string.partition("(")[0]
-        if name not in spiel.registered_names():
-            raise UnknownComponentError(unknown_id("OpenSpiel", name, spiel.registered_names()))
+        check_id("OpenSpiel", name, spiel.registered_names())
         super().__init__(spiel.load_game(game_string), **kwargs)

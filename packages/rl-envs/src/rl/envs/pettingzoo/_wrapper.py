@@ -15,6 +15,7 @@ from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs import _foreign
 from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups, groups_by_name
+from rl.envs._unknown import Ids
 from rl.envs.base._base import EnvBase
 from rl.envs.base._leaf import LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec
@@ -129,7 +130,10 @@ class PettingZooWrapper(LeafEnvBase):
             for name in FLAGS:
                 done[group.name, name] = flag_spec(torch.Size(group.shape(1)), None)
         if self._returns_state:
-            state = np.asarray(self._env.state())
+            try:
+                state = np.asarray(self._env.state())
+            except (NotImplementedError, AttributeError) as error:
+                raise SpecError(f"{type(self).__name__}: {self._env} has no state: leave return_state out") from error
             seen["state"] = Unbounded(state.shape, dtype=torch.from_numpy(np.empty(0, state.dtype)).dtype)
         if self._pixels:
             mode = getattr(self._env, "render_mode", None)
@@ -338,13 +342,6 @@ def _leaf(space: Any, path: tuple[Any, ...]) -> Any:
     return space
 
 
-class _Ids:
-    """The ids of PettingZoo and MPE2."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return sorted({*env_ids(parallel=True), *env_ids(parallel=False)})
-
-
 @_foreign.pettingzoo
 class PettingZooEnv(PettingZooWrapper):
     """An environment of PettingZoo or MPE2 by its id; see `PettingZooWrapper` for what it reads and writes.
@@ -376,7 +373,7 @@ class PettingZooEnv(PettingZooWrapper):
         torch.Size([3, 3, 1])
     """
 
-    available_envs: ClassVar[_Ids] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(lambda: {*env_ids(parallel=True), *env_ids(parallel=False)})
     """Ids of all environments that are installed."""
 
     def __init__(

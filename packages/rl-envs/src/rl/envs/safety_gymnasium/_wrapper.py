@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from rl.core.errors import SpecError, UnknownComponentError
+from rl.core.errors import SpecError
 from rl.core.specs import TensorSpec, Unbounded
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._wrapper import GymWrapper
 
@@ -58,11 +58,8 @@ def _library() -> Any:
     )
 
 
-class _Ids:
-    """The ids of Safety-Gymnasium."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return sorted(name for name in _library().registry if name.startswith("Safety"))
+def _ids() -> list[str]:
+    return [name for name in _library().registry if name.startswith("Safety")]
 
 
 class SafetyGymnasiumEnv(SafetyGymnasiumWrapper):
@@ -82,15 +79,14 @@ class SafetyGymnasiumEnv(SafetyGymnasiumWrapper):
         MissingExtraError: if Safety-Gymnasium is not installed.
     """
 
-    available_envs: ClassVar[Any] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(_ids)
     """Ids of all environments."""
 
     def __init__(
         self, env_name: str, *, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None, **settings: Any
     ) -> None:
         library = _library()
-        if env_name not in self.available_envs:
-            raise UnknownComponentError(unknown_id("Safety-Gymnasium", env_name, self.available_envs))
+        check_id("Safety-Gymnasium", env_name, self.available_envs)
         made = [library.make(env_name, **(env_kwargs or {})) for _ in range(num_envs or 1)]
         super().__init__(made[0] if num_envs is None else made, **settings)
         self.env_name = env_name

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from rl.core.errors import SpecError, UnknownComponentError
+from rl.core.errors import SpecError
 from rl.envs import _foreign
 from rl.envs._groups import MarlGroupMapType
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 from rl.envs.pettingzoo._wrapper import PettingZooWrapper
 
 __all__ = ["UnityMLAgentsEnv", "UnityMLAgentsWrapper"]
@@ -83,13 +83,6 @@ class UnityMLAgentsWrapper(PettingZooWrapper):
         return self._env.env
 
 
-class _Ids:
-    """The names in Unity's registry."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        return sorted(_library("registry").default_registry.keys())
-
-
 @_foreign.unity
 class UnityMLAgentsEnv(UnityMLAgentsWrapper):
     """A Unity ML-Agents scene by its program; see `UnityMLAgentsWrapper` for what it reads and writes.
@@ -106,7 +99,7 @@ class UnityMLAgentsEnv(UnityMLAgentsWrapper):
         MissingExtraError: if ``mlagents-envs`` is not installed.
     """
 
-    available_envs: ClassVar[Any] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(lambda: _library("registry").default_registry)
     """Names in Unity's registry."""
 
     def __init__(
@@ -124,8 +117,7 @@ class UnityMLAgentsEnv(UnityMLAgentsWrapper):
             made = _library("environment").UnityEnvironment(file_name, **unity_kwargs)
         else:
             registry = _library("registry").default_registry
-            if registered_name not in registry:
-                raise UnknownComponentError(unknown_id("Unity ML-Agents", registered_name, sorted(registry.keys())))
+            check_id("Unity ML-Agents", registered_name, registry)
             made = registry[registered_name].make(**unity_kwargs)
         super().__init__(
             made,

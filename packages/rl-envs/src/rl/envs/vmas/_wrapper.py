@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from rl.core.arguments import as_integer
-from rl.core.errors import RLError, SpecError, UnknownComponentError
+from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Leaves
 from rl.core.keys import unwrap
 from rl.core.specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
 from rl.envs import _foreign
 from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups, groups_by_name
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
+from rl.envs._unknown import Ids, check_id
 from rl.envs.base._base import EnvBase
 from rl.envs.base._leaf import LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec
@@ -258,12 +258,9 @@ def _flat(observation: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...],
     return {key: value for name, part in observation.items() for key, value in _flat(part, (*path, name)).items()}
 
 
-class _Ids:
-    """The names of VMAS's scenarios."""
-
-    def __get__(self, instance: object, owner: type | None = None) -> list[str]:
-        vmas = _library()
-        return sorted({*vmas.scenarios, *vmas.mpe_scenarios, *vmas.debug_scenarios})
+def _ids() -> set[str]:
+    vmas = _library()
+    return {*vmas.scenarios, *vmas.mpe_scenarios, *vmas.debug_scenarios}
 
 
 @_foreign.vmas
@@ -295,7 +292,7 @@ class VmasEnv(VmasWrapper):
         torch.Size([4, 5, 3, 1])
     """
 
-    available_envs: ClassVar[_Ids] = _Ids()
+    available_envs: ClassVar[Ids] = Ids(_ids)
     """Names of all scenarios of VMAS."""
 
     def __init__(
@@ -318,8 +315,8 @@ class VmasEnv(VmasWrapper):
             raise SpecError(
                 f"VmasEnv renders to arrays only, got render_mode={render_mode!r}: give 'rgb_array' or None"
             )
-        if isinstance(scenario, str) and not scenario.endswith(".py") and scenario not in self.available_envs:
-            raise UnknownComponentError(unknown_id("VMAS", scenario, self.available_envs))
+        if isinstance(scenario, str) and not scenario.endswith(".py"):
+            check_id("VMAS", scenario, self.available_envs)
         self.scenario_name = scenario if isinstance(scenario, str) else type(scenario).__name__
         made = OwnRandomness(vmas.simulator.environment.Environment)(
             vmas.make_env,
