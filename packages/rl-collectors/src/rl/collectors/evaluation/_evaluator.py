@@ -103,7 +103,8 @@ class Evaluator:
         if backend == "process":
             self._side: Any = _Process(made, mp_start_method)
         else:
-            self._side = _Thread(made) if backend == "thread" else _Foreground(made)
+            pool = ThreadPoolExecutor(1, thread_name_prefix="rl evaluator") if backend == "thread" else None
+            self._side = _Here(made, pool)
         self._closed = False
 
     def evaluate(self, weights: Any = None, *, step: int | None = None) -> dict[str, Any]:
@@ -217,38 +218,17 @@ class _Evaluation:
         self._env.close()
 
 
-class _Foreground:
-    """Evaluations in the call."""
+class _Here:
+    """Evaluations in this process.
 
-    def __init__(self, make: Callable[[], _Evaluation]) -> None:
-        self._evaluation = make()
-        self._found: dict[str, Any] | None = None
+    Args:
+        make: makes environment and policy.
+        pool: thread in which they are; None for that of the caller.
+    """
 
-    @property
-    def running(self) -> bool:
-        return self._found is not None
-
-    def ready(self) -> bool:
-        return self._found is not None
-
-    def start(self, weights: Any) -> None:
-        self._found = self._evaluation.evaluate(weights)
-
-    def result(self) -> dict[str, Any]:
-        found, self._found = self._found, None
-        assert found is not None
-        return found
-
-    def close(self) -> None:
-        self._evaluation.close()
-
-
-class _Thread:
-    """Evaluations in a thread."""
-
-    def __init__(self, make: Callable[[], _Evaluation]) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rl evaluator")
-        self._evaluation = self._pool.submit(make).result()
+    def __init__(self, make: Callable[[], _Evaluation], pool: ThreadPoolExecutor | None = None) -> None:
+        self._pool = pool
+        self._evaluation = make() if pool is None else pool.submit(make).result()
         self._future: Future[dict[str, Any]] | None = None
 
     @property
@@ -259,7 +239,12 @@ class _Thread:
         return self._future is not None and self._future.done()
 
     def start(self, weights: Any) -> None:
-        self._future = self._pool.submit(self._evaluation.evaluate, weights)
+        if self._pool is not None:
+            self._future = self._pool.submit(self._evaluation.evaluate, weights)
+            return
+        found = self._evaluation.evaluate(weights)
+        self._future = Future()
+        self._future.set_result(found)
 
     def result(self) -> dict[str, Any]:
         future, self._future = self._future, None
@@ -267,7 +252,8 @@ class _Thread:
         return future.result()
 
     def close(self) -> None:
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
         self._evaluation.close()
 
 

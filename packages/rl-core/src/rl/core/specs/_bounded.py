@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
-from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import ContinuousBox
-from rl.core.specs._leaf import LeafSpec
+from rl.core.specs._leaf import LeafSpec, interval_arguments
 from rl.core.specs._shape import as_size
 
 __all__ = ["Bounded"]
@@ -39,7 +38,7 @@ def _cast_end(end: Tensor, dtype: torch.dtype) -> Tensor:
     return cast
 
 
-@_foreign.leaf
+@interval_arguments
 class Bounded(LeafSpec):
     """Values between `low` and `high`, both included, element by element.
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
-from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import CategoricalBox
 from rl.core.specs._classes import (
@@ -23,7 +22,7 @@ from rl.core.specs._classes import (
     require_choice,
     require_room,
 )
-from rl.core.specs._leaf import LeafSpec, all_values, as_tensor
+from rl.core.specs._leaf import LeafSpec, all_values, as_tensor, one_hot_arguments
 from rl.core.specs._shape import as_size
 
 __all__ = ["Binary", "Categorical", "ClassSpec", "OneHot"]
@@ -160,7 +159,7 @@ class Categorical(ClassSpec):
         return OneHot(self.n, self._mask_shape, self._device, mask=self.mask)
 
 
-@_foreign.one_hot
+@one_hot_arguments
 class OneHot(ClassSpec):
     """Vectors with one 1 among zeros: the last dimension are the classes.
 

@@ -15,11 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import SpecError
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec
 from rl.core.specs._shape import lead_size, take
 
-__all__ = ["LeafSpec", "all_values", "as_tensor", "check_count"]
+__all__ = ["LeafSpec", "all_values", "as_tensor", "check_count", "interval_arguments", "one_hot_arguments"]
+
+interval_arguments = foreign_arguments(
+    needless={"domain": ("needless: it follows from the dtype", None)},
+    replaced={"minimum": "use low=", "maximum": "use high="},
+)
+one_hot_arguments = foreign_arguments(needless={"use_register": ("not available yet: classes are 0 to n - 1", False)})
 
 _SHOWN = 16  # messages show up to this many values
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import SpecError
-from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import CategoricalBox
 from rl.core.specs._classes import (
@@ -24,7 +24,7 @@ from rl.core.specs._classes import (
     require_choice,
     require_room,
 )
-from rl.core.specs._leaf import LeafSpec, all_values, as_tensor
+from rl.core.specs._leaf import LeafSpec, all_values, as_tensor, one_hot_arguments
 from rl.core.specs._shape import as_size
 
 __all__ = ["MultiCategorical", "MultiOneHot"]
@@ -166,7 +166,9 @@ def _as_nvec(nvec: Any) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
 
 
-@_foreign.multi_categorical
+@foreign_arguments(
+    needless={"remove_singleton": ("use Categorical(n) for one choice without a dimension of its own", False)}
+)
 class MultiCategorical(MultiSpec):
     """Integers, each from 0 to its own ``nvec - 1``.
 
@@ -236,7 +238,7 @@ class MultiCategorical(MultiSpec):
         return MultiOneHot(self._sizes, shape, self._device, mask=self.mask)
 
 
-@_foreign.one_hot
+@one_hot_arguments
 class MultiOneHot(MultiSpec):
     """Several one-hot vectors, one after the other in the last dimension.
 

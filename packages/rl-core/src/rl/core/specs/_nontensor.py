@@ -14,15 +14,20 @@ import torch
 from tensordict import NonTensorData, TensorDictBase, is_non_tensor, is_tensor_collection
 from torch import Tensor
 
+from rl.core.arguments import foreign_arguments
 from rl.core.errors import SpecError
-from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Fault, Shape, TensorSpec
 from rl.core.specs._shape import lead_size
 
 __all__ = ["NonTensor"]
 
 
-@_foreign.non_tensor
+@foreign_arguments(
+    needless={
+        "batched": ("not available yet: an encoded value has the shape of the spec", None, False),
+        "feature_dims": ("not available yet: all dimensions of a spec are its own", None),
+    }
+)
 class NonTensor(TensorSpec):
     """Anything that is not a tensor: text, objects.
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl.core.specs import _foreign
 from rl.core.specs._base import Device, Shape
 from rl.core.specs._boxes import ContinuousBox
-from rl.core.specs._leaf import LeafSpec
+from rl.core.specs._leaf import LeafSpec, interval_arguments
 
 __all__ = ["Unbounded"]
 
 
-@_foreign.leaf
+@interval_arguments
 class Unbounded(LeafSpec):
     """All tensors of a shape and dtype.
 
