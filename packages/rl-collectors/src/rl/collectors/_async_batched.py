@@ -19,7 +19,7 @@ from rl.collectors._loops.tensordict_policy import opaque_act
 from rl.collectors._pipeline.arguments import check_fit, count_of, make_policy, total_of
 from rl.collectors._pipeline.compiled import accelerated
 from rl.collectors._pipeline.placement import Devices, device_of_policy
-from rl.collectors._recurrent_state import Carried, EpisodeStart
+from rl.collectors._recurrent_state import EpisodeStart, RecurrentStates
 from rl.collectors._trajectories import WholeTrajectories
 from rl.core import set_recurrent_mode
 from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError, WorkerError
@@ -152,9 +152,9 @@ class AsyncBatchedCollector(BackgroundCollector):
             raise SpecError(f"the environments have batch size {tuple(self._inner)}: nothing to collect")
         if self._least > env.num_envs:
             raise SpecError(f"min_batch_size={self._least}, and there are {env.num_envs} environments")
-        self._carried = Carried(env, self.policy)
-        check_fit(env, self._carried, self.policy, self._random)
-        if len(self._carried.own) < len(self._carried.states):
+        self._recurrent = RecurrentStates(env, self.policy)
+        check_fit(env, self._recurrent, self.policy, self._random)
+        if len(self._recurrent.own) < len(self._recurrent.states):
             raise SpecError(
                 "AsyncBatchedCollector keeps the recurrent state of the policy itself, and the environment writes it"
                 " too: leave TensorDictPrimer out of the environment"
@@ -234,8 +234,8 @@ class AsyncBatchedCollector(BackgroundCollector):
         else:
             return
         self._started, self._failed = True, []
-        if self._carried.own or self._carried.marks:
-            for key, value in EpisodeStart(self._carried, root.batch_size).all(root.get(DONE)).items():
+        if self._recurrent.own or self._recurrent.marks:
+            for key, value in EpisodeStart(self._recurrent, root.batch_size).all(root.get(DONE)).items():
                 root.set(key, value)
         waiting: Any = root if self._root is None else torch.cat([self._root.select(*leaf_keys(root)), root])
         self._root = waiting
@@ -255,7 +255,7 @@ class AsyncBatchedCollector(BackgroundCollector):
             if self._act is None or self._stepped < self._random:
                 acted = self.env.rand_action(acted)
             acted.set(VERSION, torch.full(acted.batch_size, self.policy_version, device=self._devices.env))
-            for state in self._carried.own:
+            for state in self._recurrent.own:
                 after = acted.get(next_key(state.name))
                 if state.name not in self._after:
                     self._after[state.name] = after.new_empty((self.env.num_envs, *after.shape[1:]))
@@ -266,14 +266,14 @@ class AsyncBatchedCollector(BackgroundCollector):
 
     def _take(self, stepped: TensorDictBase, root: TensorDictBase) -> None:
         """Keep the steps that came back, with the recurrent states of their outcomes."""
-        if self._carried.own or self._carried.marks:
+        if self._recurrent.own or self._recurrent.marks:
             rows, done = self._rows(stepped), stepped.get((NEXT, DONE))
-            after: dict[Any, Tensor] = {state.name: self._after[state.name][rows] for state in self._carried.own}
+            after: dict[Any, Tensor] = {state.name: self._after[state.name][rows] for state in self._recurrent.own}
             for key, value in after.items():
                 stepped.set(next_key(key), value)
-            if self._carried.marks:
+            if self._recurrent.marks:
                 stepped.set(next_key(IS_INIT), torch.zeros_like(done))
-            for key, value in EpisodeStart(self._carried, stepped.batch_size).some(after, done).items():
+            for key, value in EpisodeStart(self._recurrent, stepped.batch_size).some(after, done).items():
                 root.set(key, value)
         stepped.set(TRAJ_IDS, self._number(stepped))
         private = [key for key in leaf_keys(stepped) if as_tuple(key)[-1].startswith("_")]

@@ -37,7 +37,7 @@ from rl.collectors._pipeline.output import Output
 from rl.collectors._pipeline.placement import Devices, device_of_policy, move_env
 from rl.collectors._pipeline.state import unpack_state
 from rl.collectors._profiling import BatchProfiler, Clock, ProfileConfig, Ranges
-from rl.collectors._recurrent_state import Carried
+from rl.collectors._recurrent_state import RecurrentStates
 from rl.collectors._trajectories import WholeTrajectories, number_trajectories
 from rl.core import set_recurrent_mode
 from rl.core.errors import RLError, SpecError
@@ -183,8 +183,8 @@ class Collector(BackgroundCollector):
         acting = accelerated(self.policy, compile_policy, cudagraph_policy)
         away = device_of_policy(self.policy, device if policy_device is None else policy_device)
         env = make_env(create_env_fn, create_env_kwargs)
-        self._carried = Carried(env, self.policy)
-        check_fit(env, self._carried, self.policy, self._random_frames)
+        self._recurrent = RecurrentStates(env, self.policy)
+        check_fit(env, self._recurrent, self.policy, self._random_frames)
         check_flags(env, set_truncated=set_truncated, limit=limit)
         self._batch_size = torch.Size(env.batch_size)
         self._elements = self._batch_size.numel()
@@ -195,7 +195,7 @@ class Collector(BackgroundCollector):
         self._devices = Devices.of(self.env, away, storing_device)
         self._steps = ceil(frames_per_batch / self._elements)
         self.frames_per_batch = self._steps * self._elements
-        self._say_rounding(frames_per_batch)
+        self._warn_rounding(frames_per_batch)
         self._reset_each, self._before = reset_at_each_iter, pre_collect_hook
         self._exploration = exploration_type
         self._track, self._set_truncated, self._track_version = track_traj_ids, set_truncated, track_policy_version
@@ -206,7 +206,7 @@ class Collector(BackgroundCollector):
             self.env,
             self.policy,
             self._devices.policy,
-            carried=self._carried,
+            recurrent=self._recurrent,
             acting=acting,
             limit=limit,
             debug=debug,
@@ -303,7 +303,7 @@ class Collector(BackgroundCollector):
         batch = self._assemble.tensordict(entries)
         if self._track_version:
             batch.set(VERSION, torch.full(batch.batch_size, version, device=self._devices.env))
-        self._carried.check(batch, starts=starts, cut=self._set_truncated)
+        self._recurrent.check(batch, starts=starts, cut=self._set_truncated)
         if self._devices.storing is not None:
             batch = batch.to(self._devices.storing)
         if ended is not None and self._whole is not None:
@@ -434,7 +434,7 @@ class Collector(BackgroundCollector):
             storing      on cpu
             ...
         """
-        return describe(self, self._carried, self._devices, self._output, self._assemble.forms)
+        return describe(self, self._recurrent, self._devices, self._output, self._assemble.forms)
 
     # ------------------------------------------------------------------ properties and state
 
@@ -486,7 +486,7 @@ class Collector(BackgroundCollector):
                 recurrent states. Nothing is loaded then.
         """
         found = unpack_state(state, self._batch_size)
-        self._carried.check_continued(found["root"])
+        self._recurrent.check_continued(found["root"])
         load: Any = getattr(self.env, "load_state_dict", None)
         with self._alone("load_state_dict"):
             # False: the environment was not restored exactly, and warned about it
@@ -504,7 +504,7 @@ class Collector(BackgroundCollector):
             f" frames={self._frames}/{self.total_frames}, path={self.path!r})"
         )
 
-    def _say_rounding(self, asked: int) -> None:
+    def _warn_rounding(self, asked: int) -> None:
         said: list[str] = []
         if self.frames_per_batch != asked:
             said.append(

@@ -16,10 +16,10 @@ from rl.core.keys import DONE, IS_INIT, NEXT, NestedKey, as_tuple, key_str, leaf
 from rl.core.recurrent import State, states_of
 from rl.core.sequences import any_of_step, check_sequences
 
-__all__ = ["Carried", "CarryingEnv", "CarryingLeaves", "EpisodeStart"]
+__all__ = ["EpisodeStart", "RecurrentEnv", "RecurrentLeaves", "RecurrentStates"]
 
 
-class Carried:
+class RecurrentStates:
     """Recurrent states of a policy, and those of them that the collector writes because the environment does not.
 
     Args:
@@ -126,9 +126,9 @@ class Carried:
 class EpisodeStart:
     """Writer of initial states and ``is_init`` where episodes begin."""
 
-    def __init__(self, carried: Carried, batch_size: torch.Size) -> None:
-        self._states: Sequence[State] = carried.own
-        self._marks = carried.marks
+    def __init__(self, recurrent: RecurrentStates, batch_size: torch.Size) -> None:
+        self._states: Sequence[State] = recurrent.own
+        self._marks = recurrent.marks
         self._size = batch_size
 
     def all(self, done_like: Tensor) -> Leaves:
@@ -150,19 +150,19 @@ class EpisodeStart:
         return root
 
 
-class CarryingLeaves:
+class RecurrentLeaves:
     """`LeafEnv` whose resets also write the initial recurrent states.
 
     Args:
         env: the environment's leaf form.
-        carried: recurrent states to write.
+        recurrent: recurrent states to write.
     """
 
-    def __init__(self, env: LeafEnv, carried: Carried) -> None:
+    def __init__(self, env: LeafEnv, recurrent: RecurrentStates) -> None:
         self.batch_size = env.batch_size
         self._env = env
-        self._marks = carried.marks
-        self._start = EpisodeStart(carried, env.batch_size)
+        self._marks = recurrent.marks
+        self._start = EpisodeStart(recurrent, env.batch_size)
 
     def reset_leaves(self, current: Leaves | None = None, mask: Tensor | None = None) -> Leaves:
         """Return the root of the environment with the initial states and ``is_init``."""
@@ -181,19 +181,19 @@ class CarryingLeaves:
         return outcome
 
 
-class CarryingEnv:
+class RecurrentEnv:
     """`Env` whose resets also write the initial recurrent states, for the TensorDict loop.
 
     Args:
         env: the environment.
-        carried: recurrent states to write.
+        recurrent: recurrent states to write.
     """
 
-    def __init__(self, env: Env, carried: Carried) -> None:
+    def __init__(self, env: Env, recurrent: RecurrentStates) -> None:
         self.batch_size = env.batch_size
         self._env = env
-        self._own, self._marks = carried.own, carried.marks
-        self._start = EpisodeStart(carried, env.batch_size)
+        self._own, self._marks = recurrent.own, recurrent.marks
+        self._start = EpisodeStart(recurrent, env.batch_size)
 
     def reset(self) -> TensorDictBase:
         """Return the root of the environment with the initial states and ``is_init``."""
@@ -227,10 +227,10 @@ def _check_declared(policy: Any, states: Sequence[State], written: Sequence[Nest
     """Refuse a policy that reads a key that it writes under ``next`` and declares no recurrent state."""
     reads, writes = ({as_tuple(key) for key in getattr(policy, name, None) or ()} for name in ("in_keys", "out_keys"))
     known = {as_tuple(key) for key in written} | {as_tuple(state.name) for state in states}
-    carried = sorted(key for key in reads - known if (NEXT, *key) in writes)
-    if carried:
+    recurrent = sorted(key for key in reads - known if (NEXT, *key) in writes)
+    if recurrent:
         raise ContractError(
-            f"the policy ({type(policy).__name__}) reads {', '.join(key_str(unwrap(key)) for key in carried)} and"
+            f"the policy ({type(policy).__name__}) reads {', '.join(key_str(unwrap(key)) for key in recurrent)} and"
             " writes the same under 'next', so it is recurrent, and declares no state: pass the"
             " module itself, give an object around it states = rl.core.states_of(module), or a module of your own"
             " states = (rl.core.State(key, shape), ...)"

@@ -141,7 +141,7 @@ def _plugins(arguments: list[str]) -> int:
     parser.add_argument("--all", action="store_true", help="one line for each component, too")
     options = parser.read(arguments)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is wrong stands in the table
+        warnings.simplefilter("ignore")  # the table lists the broken plugins
         registry, _ = _found()
     if options.json:
         sys.stdout.write(json.dumps([record.as_dict() for record in registry.plugins], indent=2) + "\n")

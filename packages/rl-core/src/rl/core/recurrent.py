@@ -1,4 +1,4 @@
-"""Recurrent states: declaration by a module, and the mode that says whether it sees steps or sequences."""
+"""Recurrent states: declaration by a module, and the mode that selects steps or sequences."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class State:
 
 @dataclass(frozen=True)
 class RecurrentOptions:
-    """How a recurrent back end is to compute; one that cannot do as it is told raises `BackendError`.
+    """Options of a recurrent back end, which raises `BackendError` for those that it does not support.
 
     Args:
         recompute: ``"none"`` keeps the gates of the forward pass for the backward pass, ``"full"`` computes them again.

@@ -18,7 +18,7 @@ _NATIVE = ("auto", "off", "require")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says.
+    """Values of the environment variables.
 
     Args:
         plugins_disable: ``RL_PLUGINS_DISABLE``: plugins to leave out, by entry point or distribution,

@@ -72,15 +72,15 @@ class LeafLoop:
             if constants is None:  # entries that only a reset writes are constant
                 kept = known if acts is None else [*known, *[key for key in root if key not in (*known, *acts)]]
                 constants = [key for key in kept if key not in nxt]
-            carried = nxt.copy()
+            following = nxt.copy()
             for key in rewards:
-                del carried[key]
+                del following[key]
             for key in constants:
-                carried[key] = root[key]
+                following[key] = root[key]
             done = nxt[key_done]
             if any_of(done):
-                carried.update(reset(carried, done))
-            root = carried
+                following.update(reset(following, done))
+            root = following
         self.root = root
 
 

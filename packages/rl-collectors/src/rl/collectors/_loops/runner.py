@@ -20,7 +20,7 @@ from rl.collectors._loops.tensordict import TensorDictLoop
 from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
 from rl.collectors._pipeline.placement import device_of_env
 from rl.collectors._profiling import Clock, Ranges
-from rl.collectors._recurrent_state import Carried, CarryingEnv, CarryingLeaves
+from rl.collectors._recurrent_state import RecurrentEnv, RecurrentLeaves, RecurrentStates
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import DONE, leaf_keys
 from rl.core.lowering import lower, lower_env
@@ -45,7 +45,7 @@ class Runner:
         env: the environment.
         policy: a TensorDict module, any callable on TensorDicts, or None for random actions.
         away: device of the policy if it is not that of the environment.
-        carried: recurrent states of the policy.
+        recurrent: recurrent states of the policy.
         acting: the policy as it is called, if compiled; `policy` if None.
         limit: maximum number of steps of an episode, or None.
         debug: check every step, not only the first two.
@@ -59,7 +59,7 @@ class Runner:
         policy: Any,
         away: torch.device | None,
         *,
-        carried: Carried,
+        recurrent: RecurrentStates,
         acting: Any = None,
         limit: int | None = None,
         debug: bool = False,
@@ -72,14 +72,14 @@ class Runner:
         done_keys = leaf_keys(env.full_done_spec)
         grouped = DONE not in done_keys
         self._stopped, self._chunk = stopped, CHUNK if stopped is None else _SHORT_CHUNK
-        writes = bool(carried.own) or carried.marks
+        writes = bool(recurrent.own) or recurrent.marks
         self._checks = checks = StepChecks(env, policy)
         self._loop: Any
         around: Any = (lambda _, function: function) if clock is None else clock.around
         if leaf_env is None:
             self.path = "tensordict"
             driven: Any = env if limit is None else LimitedEnv(env, limit)
-            driven = CarryingEnv(driven, carried) if writes else driven
+            driven = RecurrentEnv(driven, recurrent) if writes else driven
             self._loop = TensorDictLoop(driven)
             own: Any = None if policy is None else opaque_act(acting, away, home)
             random: Any = _random_tensordict_act(env, own)
@@ -88,7 +88,7 @@ class Runner:
         else:
             leaf_env = GroupLeaves(leaf_env, done_keys) if grouped else leaf_env
             leaf_env = leaf_env if limit is None else LimitedLeaves(leaf_env, limit)
-            leaf_env = CarryingLeaves(leaf_env, carried) if writes else leaf_env
+            leaf_env = RecurrentLeaves(leaf_env, recurrent) if writes else leaf_env
             own, self.path = _leaf_policy(acting, away, home, env.batch_size)
             acts = None if self.path == "leaves" else leaf_keys(env.full_action_spec)
             self._loop = LeafLoop(leaf_env, leaf_keys(env.full_reward_spec), around, acts, ENDED if grouped else DONE)

@@ -85,7 +85,7 @@ def rounding(total_frames: int, batch: int) -> list[str]:
     ]
 
 
-def check_fit(env: Env, carried: Any, policy: Any, init_random_frames: int) -> None:
+def check_fit(env: Env, recurrent: Any, policy: Any, init_random_frames: int) -> None:
     """Check that environment and policy write what the other reads.
 
     Raises:
@@ -93,7 +93,7 @@ def check_fit(env: Env, carried: Any, policy: Any, init_random_frames: int) -> N
         SpecError: if random frames would have the log-probability of another action.
     """
     if isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
-        check_pipeline(env, carried, policy)
+        check_pipeline(env, recurrent, policy)
     scores = [key for key in getattr(policy, "out_keys", None) or () if str(key).rstrip("')").endswith("log_prob")]
     if init_random_frames and scores:
         raise SpecError(

@@ -18,7 +18,7 @@ __all__ = ["describe"]
 
 def describe(
     collector: Any,
-    carried: Any,
+    recurrent: Any,
     devices: Devices,
     output: Output,
     forms: Mapping[tuple[str, ...], tuple[torch.Size, torch.dtype]],
@@ -27,7 +27,7 @@ def describe(
 
     Args:
         collector: the collector.
-        carried: recurrent states of its policy.
+        recurrent: recurrent states of its policy.
         devices: its devices.
         output: what it does with a batch.
         forms: shape and dtype of a step's entries; empty before the first step.
@@ -43,7 +43,7 @@ def describe(
     ]
     lines = [repr(collector), *[f"{stage:<12} {text}" for stage, text in stages], ""]
     if policy is None or hasattr(policy, "in_keys"):
-        lines.append(str(check_pipeline(env, carried, _RandomActions(env) if policy is None else policy)))
+        lines.append(str(check_pipeline(env, recurrent, _RandomActions(env) if policy is None else policy)))
     else:
         lines += [str(check_pipeline(env)), f"{name_of(policy)} has no in_keys and out_keys: its keys are not known"]
     if forms:

@@ -25,7 +25,7 @@ BUSY = ("skip", "wait", "error")
 
 
 class Evaluator:
-    """Mean return of a policy over whole episodes, computed while training goes on.
+    """Mean return of a policy over whole episodes, computed while training continues.
 
     An evaluation uses the weights of the moment in which it begins. Results are dictionaries: ``eval/reward``
     (mean return), ``eval/reward_std``, ``eval/num_episodes``, ``eval/episode_length`` (mean), ``eval/fps``,

@@ -37,7 +37,7 @@ class MultiAsyncCollector(MultiBase):
     ) -> None:
         super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **settings)
         count = len(self._workers)
-        self._asked = [0] * count  # batches that each worker was told to collect
+        self._requested = [0] * count  # batches requested of each worker
         self._taken = [0] * count  # those of them that were returned or dropped
         self._ready: list[int] = []  # workers with a batch, in the order of their batches
         self._since = [monotonic()] * count  # time of the last answer
@@ -53,7 +53,7 @@ class MultiAsyncCollector(MultiBase):
     def _next(self) -> TensorDictBase:
         if self._layout is None:
             self._begin()
-            self._asked = [1] * len(self._workers)
+            self._requested = [1] * len(self._workers)
             self._ready = [*range(len(self._workers))]
         self._receive(0)
         self._ask_all()
@@ -68,7 +68,7 @@ class MultiAsyncCollector(MultiBase):
 
     def _running(self, index: int) -> int:
         """Batches that a worker has yet to complete."""
-        return self._asked[index] - self._taken[index] - self._ready.count(index)
+        return self._requested[index] - self._taken[index] - self._ready.count(index)
 
     def _receive(self, count: int) -> None:
         """Note which workers have completed batches, and wait for `count`, until one is late or has ended."""
@@ -78,14 +78,14 @@ class MultiAsyncCollector(MultiBase):
         except WorkerError as error:
             if not error.ended:
                 if error.worker is not None:
-                    self._asked[error.worker] -= 1
+                    self._requested[error.worker] -= 1
                 raise
             found = []
         for index in found:
             self._ready.append(index)
             self._since[index] = monotonic()
         for index in self._workers.lost:
-            self._asked[index] = self._taken[index] + self._ready.count(index)
+            self._requested[index] = self._taken[index] + self._ready.count(index)
 
     def _loss(self) -> WorkerError | None:
         """The error of a worker that has ended and is not replaced, or is late."""
@@ -112,7 +112,7 @@ class MultiAsyncCollector(MultiBase):
         if self._loss() is None:
             self._renew_all()
             for index in range(len(self._workers)):
-                while index not in self._workers.lost and self._asked[index] < self._taken[index] + SLOTS:
+                while index not in self._workers.lost and self._requested[index] < self._taken[index] + SLOTS:
                     self._ask(index)
 
     def _ask(self, index: int) -> None:
@@ -120,11 +120,11 @@ class MultiAsyncCollector(MultiBase):
             self._workers.send(index, COLLECT)
             if not self._running(index):
                 self._since[index] = monotonic()
-            self._asked[index] += 1
+            self._requested[index] += 1
 
     def _renew_all(self) -> None:
         for index, error in self._workers.lost.items():
-            self._renew(error, self._asked[index] % SLOTS)
+            self._renew(error, self._requested[index] % SLOTS)
 
     def _release(self) -> None:
         if self._loss() is None:
@@ -138,5 +138,5 @@ class MultiAsyncCollector(MultiBase):
         self._raise_loss()
         if not keep:
             self._ready = []
-            self._taken = [*self._asked]
+            self._taken = [*self._requested]
         self._renew_all()

@@ -186,7 +186,7 @@ class WorkersBase(CollectorBase):
 
     @property
     def policy_version(self) -> int:
-        """Number of weight updates; ``policy_version`` in a batch says with which it was collected."""
+        """Number of weight updates; ``policy_version`` in a batch is the number at its collection."""
         return self._version
 
     # ---- control

@@ -88,7 +88,7 @@ class MultiSyncCollector(MultiBase):
         settings["interrupted_by"] = self._interruptor
         super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **settings)
         self._turn = 0
-        self._due = {*range(len(self._workers))}  # workers that were not told yet to collect their part
+        self._due = {*range(len(self._workers))}  # workers without the command to collect their part
 
     def _share(self, frames: int, workers: int) -> int:
         return ceil(frames / workers)

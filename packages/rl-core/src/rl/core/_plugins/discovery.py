@@ -87,7 +87,7 @@ def in_order(entries: Iterable[EntryPoint]) -> list[EntryPoint]:
 
 
 def _identity(distribution: Any) -> tuple[str, str, str]:
-    """Name and version of a distribution, and what is wrong with its METADATA."""
+    """Name and version of a distribution, and the problem with its METADATA."""
     if distribution is None:
         return "?", "", ""
     try:

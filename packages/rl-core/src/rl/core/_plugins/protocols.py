@@ -94,7 +94,7 @@ def _attributes(protocol: type) -> list[str]:
 
 
 def _defines(kind: type, method: str) -> bool:
-    """Whether objects of the class have the method; that of its metaclass is not theirs."""
+    """Whether the class or a base defines the method; methods of its metaclass do not count."""
     return next((vars(base)[method] for base in kind.__mro__ if method in vars(base)), None) is not None
 
 

@@ -19,7 +19,7 @@ _WHERE = "this pipeline"
 
 @dataclass
 class KeyUse:
-    """One line of the table: a key, what is known of it, its writers and readers."""
+    """Row of the table: a key with its description, writers and readers."""
 
     name: NestedKey
     shape: tuple[str | int, ...] | None = None

@@ -225,7 +225,7 @@ def _parts(sequence: TensorDictSequential) -> list[Any]:
 
 
 def _plain_outputs(module: Any) -> bool:
-    """Whether a module writes what it says, in place, and all of it."""
+    """Whether a module writes all its `out_keys` into its argument."""
     in_place = getattr(module, "inplace", True)
     return in_place in (True, None) and list(module.out_keys) == list(module.out_keys_source)
 

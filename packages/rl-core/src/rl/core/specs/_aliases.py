@@ -24,7 +24,7 @@ class _OfDomain(ABCMeta):
         discrete = cls.__name__.endswith("Discrete")
         parameters = signature(base)
         if not kwargs.keys() <= parameters.parameters.keys():
-            return base(*args, **kwargs)  # which says what it has
+            return base(*args, **kwargs)  # raises the error about the arguments
         given = parameters.bind(*args, **kwargs)
         if discrete and given.arguments.get("dtype") is None:
             given.arguments["dtype"] = torch.int64

@@ -72,7 +72,7 @@ class TensorSpec(ABC):
         """Number of elements of a value."""
         return prod(self._shape)
 
-    # ------------------------------------------------------------------ what each spec says for itself
+    # ------------------------------------------------------------------ written by the subclass
 
     @abstractmethod
     def rand(self, shape: Shape = (), *, generator: torch.Generator | None = None) -> Any:

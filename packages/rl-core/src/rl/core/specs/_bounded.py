@@ -19,7 +19,7 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 def _end(value: Any, dtype: torch.dtype | None) -> Tensor:
-    tensor = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(value)  # a copy: theirs may change
+    tensor = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(value)  # the caller keeps its own
     if dtype is None:
         dtype = tensor.dtype if tensor.dtype.is_floating_point else torch.get_default_dtype()
         if isinstance(value, float | int):

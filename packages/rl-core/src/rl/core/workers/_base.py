@@ -118,7 +118,7 @@ class GroupBase(ABC):
 
     @property
     def lost(self) -> dict[int, WorkerError]:
-        """The workers whose processes have ended, and the error that says so."""
+        """The workers whose processes have ended, each with its error."""
         return {index: worker.end for index, worker in enumerate(self._workers) if worker.end is not None}
 
     @property

@@ -60,7 +60,7 @@ def with_memory(
     *,
     state: str = "recurrent_state",
 ) -> TensorDictModuleBase:
-    """A network from observations to `out_keys`; one with recurrent layers in front if the policy is to remember.
+    """A network from observations to `out_keys`; with recurrent layers in front if the policy is recurrent.
 
     These are a dense layer, then the recurrent ones.
 

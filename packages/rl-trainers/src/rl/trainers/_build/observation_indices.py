@@ -16,7 +16,7 @@ __all__ = ["ObservationIndices"]
 
 
 class ObservationIndices(Transform):
-    """Keeps some entries of a vector ``observation``; a policy has to remember what it needs of the others.
+    """Some entries of a vector ``observation``; the others are hidden from the policy.
 
     Args:
         indices: which entries, in this order.

@@ -55,7 +55,7 @@ def clip_gradients(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
         max_norm: above 0.
 
     Returns:
-        The norm before, a scalar; on other devices than the CPU nobody waits for it.
+        The norm before, a scalar; on other devices than the CPU nothing is synchronized.
 
     Example:
         >>> weight = torch.zeros(2, requires_grad=True)

@@ -14,7 +14,7 @@ __all__ = ["RunConfig"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What is trained on, for how long, and how often the policy is looked at.
+    """Settings that all recipes share: environment, length of the run, evaluations, checkpoints.
 
     Args:
         env: what to train on: the name of an installed env component (see `rl plugins --all`), COMPONENT/ID for one

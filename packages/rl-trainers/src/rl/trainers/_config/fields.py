@@ -13,7 +13,7 @@ from rl.core.errors import SpecError
 __all__ = ["LAYOUTS", "POLICIES", "REPEATED", "ConfigField", "check", "config_fields", "in_range", "one_of", "positive"]
 
 POLICIES = ("mlp", "lstm", "gru")
-"""Networks that a policy can be made of; all but the first remember."""
+"""Networks that a policy can be made of; all but the first are recurrent."""
 
 
 LAYOUTS = ("auto", "channels-first", "channels-last", "flat")

@@ -71,9 +71,9 @@ def _check_empty(make: Make, capacity: int, dtype: torch.dtype) -> None:
     tree = make(capacity, dtype)
     what = f"an empty tree of capacity {capacity} and {dtype}"
     if tree.capacity != capacity:
-        fail(f"{what} says capacity {tree.capacity}")
+        fail(f"{what} has capacity {tree.capacity}")
     if tree.dtype != dtype:
-        fail(f"{what} says dtype {tree.dtype}")
+        fail(f"{what} has dtype {tree.dtype}")
     if tree.total().item() != 0:
         fail(f"{what} has the total {tree.total().item()}, expected 0")
     if tree.max().item() != 0:

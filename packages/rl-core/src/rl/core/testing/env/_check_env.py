@@ -392,7 +392,7 @@ def _check_state(make_env: Callable[[], Env], seed: int, steps: int, report: Rep
         require_plain(state, "state_dict", course.owner)
         root = td.clone()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the answer says the same
+            warnings.simplefilter("ignore")  # the returned value is checked
             exact = into.load_state_dict(copy.deepcopy(state))
         if exact is False:
             report.skip("exact continuation: load_state_dict says that it cannot restore the state")

@@ -115,5 +115,5 @@ class CountingEnv:
         """Nothing to restore."""
 
     def close(self) -> None:
-        """Remember that it was asked."""
+        """Set `closed`."""
         self.closed = True

@@ -1,4 +1,4 @@
-"""The loop of the off-policy actor-critic recipes: collect, remember, update."""
+"""The loop of the off-policy actor-critic recipes: collect, store, update."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def train_off_policy(
         while run.going:
             with run.timed("collect"):
                 batch = collector.collect()
-                learn.remember(batch)
+                learn.store(batch)
             run.record_episodes(batch)
             with run.timed("update"):
                 figures = learn(run.frames + batch.numel())
@@ -126,7 +126,7 @@ class _Learner:
         self._target = SoftUpdate(loss, tau=config.target_tau) if _has_targets(loss) else None
         self._count = 0
 
-    def remember(self, batch: TensorDictBase) -> None:
+    def store(self, batch: TensorDictBase) -> None:
         """Put the transitions of a batch into the replay buffer."""
         stored = batch.select(*self._keys)
         self._buffer.extend(stored if self._config.n_step > 1 else stored.reshape(-1))

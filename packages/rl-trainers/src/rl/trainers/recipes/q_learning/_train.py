@@ -1,4 +1,4 @@
-"""The loop of the recipes of deep Q-learning: collect, remember, update."""
+"""The loop of the recipes of deep Q-learning: collect, store, update."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def train_q_learning(
                     policy.apply(reset_noise)
                 batch = collector.collect()
                 explore.step(batch.numel())
-                learn.remember(batch)
+                learn.store(batch)
             run.record_episodes(batch)
             with run.timed("update"):
                 figures = learn(run.frames, run.frames + batch.numel())
@@ -146,7 +146,7 @@ class _Learner:
         self._informed = isinstance(buffer, TensorDictReplayBuffer)
         self._least, self._sequences = max(config.minibatch_size, least), sequences
 
-    def remember(self, batch: TensorDictBase) -> None:
+    def store(self, batch: TensorDictBase) -> None:
         """Put the transitions of a batch into the replay buffer."""
         stored = batch.select(*self._keys)
         if self._multi_step is not None:
