@@ -16,7 +16,6 @@ from rl.objectives import _foreign
 from rl.objectives._batch.agents import agent_mask_key, group_of, in_group
 from rl.objectives._batch.mask import fitted
 from rl.objectives._networks.calls import NetworkCall
-from rl.objectives.functional._regression import distance
 from rl.objectives.losses._base import Entries
 from rl.objectives.losses.q_learning._dqn import DQNLoss
 from rl.objectives.targets._target_networks import make_target
@@ -156,10 +155,7 @@ class QMixerLoss(DQNLoss):
             following = self._next_value(entries, after, size)
             following = self._mix(self._target_mixer, following, later, state, size)
             target = self._backup(tensordict, entries, steps, following)
-        elements = distance(predicted, target, self.loss_function).squeeze(-1)
-        predicted = predicted.detach()
-        error = (predicted - target).abs().squeeze(-1)
-        return self._result(tensordict, elements, error, predicted, target, entries, steps)
+        return self._fit(tensordict, predicted, target, entries, steps)
 
     def _of_team(self, entries: Entries, now: Tensor | None, later: Tensor | None, dims: int) -> Tensor | None:
         """Make reward and flags of agents, ``[*B, n_agents, 1]``, those of the team; return who has a next value."""

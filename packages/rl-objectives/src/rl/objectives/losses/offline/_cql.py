@@ -13,7 +13,7 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import SpecError
 from rl.objectives._batch.mask import scalar
 from rl.objectives.functional import conservative_gap
-from rl.objectives.functional._regression import distance, is_number, reduce
+from rl.objectives.functional._regression import is_number, reduce
 from rl.objectives.losses._base import Entries
 from rl.objectives.losses.actor_critic._base import Batch
 from rl.objectives.losses.actor_critic._sac import SACLoss
@@ -227,10 +227,8 @@ class DiscreteCQLLoss(DQNLoss):
         predicted = action_value.gather(-1, self._index(entries[keys["action"]], action_value))
         with torch.no_grad():
             target = self._backup(tensordict, entries, mask, self._next_value(entries, after, size))
-        elements = distance(predicted, target, self.loss_function).squeeze(-1)
         gap = self.min_q_weight * (torch.logsumexp(action_value, -1, keepdim=True) - predicted).squeeze(-1)
-        error = (predicted.detach() - target).abs().squeeze(-1)
-        found = self._result(tensordict, elements, error, predicted.detach(), target, entries, mask)
+        found = self._fit(tensordict, predicted, target, entries, mask)
         rest = {str(name): value for name, value in found.items() if name != "loss"}
         return TensorDict(
             {

@@ -113,6 +113,12 @@ class DQNLoss(QLoss):
         predicted = action_value.gather(-1, self._index(entries[keys["action"]], action_value))
         with torch.no_grad():
             target = self._backup(tensordict, entries, mask, self._next_value(entries, after, size))
+        return self._fit(tensordict, predicted, target, entries, mask)
+
+    def _fit(
+        self, tensordict: TensorDictBase, predicted: Tensor, target: Tensor, entries: Entries, mask: Tensor | None
+    ) -> TensorDictBase:
+        """The losses of values ``[*B, 1]`` that learn `target`; writes the priorities."""
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
         predicted = predicted.detach()
         error = (predicted - target).abs().squeeze(-1)
