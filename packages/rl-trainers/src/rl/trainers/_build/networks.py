@@ -74,7 +74,7 @@ def action_of(env: Env) -> tuple[NestedKey, Any]:
         listed = ", ".join(map(key_str, keys)) or "none"
         raise SpecError(
             f"this recipe trains one action, {type(env).__name__} has {len(keys)}: {listed}; make them one with a"
-            " transform of your own (--transform module:Class)"
+            " transform of your own (--transform module:Class), or train groups of agents with mappo or qmix"
         )
     leaf = spec[keys[0]]
     first = (0,) * len(env.batch_size)
