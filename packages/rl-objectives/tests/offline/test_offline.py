@@ -222,6 +222,20 @@ def test_the_weight_of_the_penalty_is_learned():
         CQLLoss(gaussian(), q_network())
 
 
+def test_the_actor_of_cql_imitates_at_first():
+    """Its loss is alpha log pi(a') - log pi(a) with a of the data (the authors' first steps)."""
+    loss = CQLLoss(gaussian(), q_network(), action_spec=Bounded(-1, 1, shape=(ACT,)), alpha_init=0.3, actor_bc=True)
+    data = batch(torch.rand(B, ACT) * 2 - 1)
+    torch.manual_seed(0)
+    out = loss.actor_loss(data)
+    torch.manual_seed(0)
+    dist = loss.actor_network.get_dist(data)
+    drawn = dist.rsample()
+    torch.testing.assert_close(out["loss_actor"], (0.3 * dist.log_prob(drawn) - dist.log_prob(data["action"])).mean())
+    loss.actor_bc = False
+    assert not torch.isclose(loss.actor_loss(data)["loss_actor"], out["loss_actor"])
+
+
 def test_discrete_cql_is_its_formula():
     net = nn.Linear(OBS, 4)
     loss = moved(DiscreteCQLLoss(TensorDictModule(net, ["observation"], ["action_value"]), gamma=GAMMA))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from rl.core.contract import Key
 from rl.core.keys import NestedKey
@@ -78,10 +79,15 @@ class SoftLoss(OffPolicyLoss):
         """Values of the actor's actions by critic, ``[n, *B, 1]``, of those that the critics write."""
         return values
 
+    def _actor_values(self, batch: Batch, dist: Distribution, action: Any) -> Tensor:
+        """What the actor maximizes besides its entropy, ``[n, *B, 1]`` by critic: values of its actions."""
+        del dist
+        return self._combined(self._values(self._frozen_critic, batch.entries, action, batch.size))
+
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:
-        action, log_prob = sampled(self._policy(batch.entries, batch.size), type(self).__name__)
-        values = self._combined(self._values(self._frozen_critic, batch.entries, action, batch.size))
-        soft = soft_value(values, log_prob, self.alpha)
+        dist = self._policy(batch.entries, batch.size)
+        action, log_prob = sampled(dist, type(self).__name__)
+        soft = soft_value(self._actor_values(batch, dist, action), log_prob, self.alpha)
         return {
             "loss_actor": reduce(-soft.squeeze(-1), self.reduction, batch.mask),
             **self._temperature(log_prob, action, batch),

@@ -8,10 +8,12 @@ from typing import Any, ClassVar, final
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import SpecError
 from rl.objectives._batch.mask import scalar
+from rl.objectives._networks.composite import joint
 from rl.objectives.functional import conservative_gap
 from rl.objectives.functional._regression import is_number, reduce
 from rl.objectives.losses._base import Entries
@@ -46,6 +48,8 @@ class CQLLoss(SACLoss):
             all actions.
         with_lagrange: learn the weight of the penalty, such that it is `lagrange_thresh`.
         lagrange_thresh: see there, units of return.
+        actor_bc: the actor maximizes the log-probability of the actions of the data in the place of values, for the
+            first steps, as in the authors' code; an attribute that may be set at any time.
         others: those of `SACLoss`.
 
     Raises:
@@ -78,7 +82,7 @@ class CQLLoss(SACLoss):
 
     with_lagrange: bool = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
         self,
         actor_network: nn.Module,
         qvalue_network: nn.Module | Sequence[nn.Module],
@@ -91,6 +95,7 @@ class CQLLoss(SACLoss):
         num_random: int = 10,
         with_lagrange: bool = False,
         lagrange_thresh: float = 0.0,
+        actor_bc: bool = False,
         **others: Any,
     ) -> None:
         for name, value, least in (("temperature", temperature, 1e-12), ("min_q_weight", min_q_weight, 0)):
@@ -101,7 +106,7 @@ class CQLLoss(SACLoss):
         super().__init__(actor_network, qvalue_network, **others)
         self.temperature, self.min_q_weight, self.num_random = temperature, min_q_weight, num_random
         self.max_q_backup, self.deterministic_backup = max_q_backup, deterministic_backup
-        self.lagrange_thresh, self.with_lagrange = lagrange_thresh, with_lagrange
+        self.lagrange_thresh, self.with_lagrange, self.actor_bc = lagrange_thresh, with_lagrange, actor_bc
         low, high = _bounds(getattr(actor_network, "spec", None) if action_spec is None else action_spec, self._keys)
         self.low: Tensor
         self.high: Tensor
@@ -121,6 +126,11 @@ class CQLLoss(SACLoss):
         action, _ = self._drawn(batch.after, batch.size, count)
         values = self._all_values(self._target_critic, batch.after, action, batch.size)
         return values.amax(1).amin(0)
+
+    def _actor_values(self, batch: Batch, dist: Distribution, action: Any) -> Tensor:
+        if not self.actor_bc:
+            return super()._actor_values(batch, dist, action)
+        return joint(dist.log_prob(batch.entries[self._keys["action"]])).unsqueeze(-1).unsqueeze(0)
 
     def _drawn(self, entries: Entries, size: torch.Size, count: int) -> tuple[Tensor, Tensor]:
         """Actions of the policy ``[count, *B, d]`` and their log-probabilities ``[count, *B]``, without gradient."""

@@ -23,6 +23,8 @@ class CQLConfig(OfflineConfig):
         with_lagrange: learn the weight of the penalty, such that it is lagrange_thresh; for
             continuous actions.
         lagrange_thresh: see there, units of return.
+        actor_bc_frames: gradient steps at the start in which the policy imitates the data instead of following the
+            values, rounded up to hundreds; for continuous actions.
 
     Raises:
         SpecError: if a value is out of its range.
@@ -38,10 +40,12 @@ class CQLConfig(OfflineConfig):
     num_random: int = 10
     with_lagrange: bool = False
     lagrange_thresh: float = 5.0
+    actor_bc_frames: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, {"min_q_weight": (lambda w: w >= 0, "0 or more"), "num_random": (positive, "above 0")})
+        least = (lambda value: value >= 0, "0 or more")
+        check(self, {"min_q_weight": least, "actor_bc_frames": least, "num_random": (positive, "above 0")})
 
 
 CQL = offline_recipe(CQLConfig)

@@ -41,7 +41,7 @@ def train_cql(config: CQLConfig, **options: Any) -> TrainResult:
     Raises:
         SpecError: if there is no data set, or it does not fit the environment.
     """
-    return train_offline(CQL, config, cql_policy, _loss, OUTPUTS, **options)
+    return train_offline(CQL, config, cql_policy, _loss, OUTPUTS, before=_imitate, **options)
 
 
 def cql_policy(config: Any, env: Env) -> ProbabilisticActor | QValueActor:
@@ -55,6 +55,10 @@ def cql_policy(config: Any, env: Env) -> ProbabilisticActor | QValueActor:
         net = body(config, env, out_features=int(spec.n))
         return QValueActor(TensorDictModule(net, list(observations_of(env)), [ACTION_VALUE]), spec=spec)
     return gaussian_actor(config, env)
+
+
+def _imitate(config: CQLConfig, loss: Any, frames: int) -> None:
+    loss.actor_bc = frames < config.actor_bc_frames
 
 
 def _loss(config: Any, env: Env, policy: Any) -> CQLLoss | DiscreteCQLLoss:

@@ -31,6 +31,7 @@ def train_offline(
     make_loss: Callable[[Any, Env, Any], Any],
     outputs: dict[str, str],
     make_reader: Callable[[Any, Env, Any, Any], Callable[[], TensorDictBase]] | None = None,
+    before: Callable[[Any, Any, int], None] | None = None,
     **options: Any,
 ) -> TrainResult:
     """Train a policy on a data set.
@@ -43,6 +44,7 @@ def train_offline(
         outputs: names of the outputs of the loss that are logged, by metric; those that it does not have are left out.
         make_reader: gives what samples a batch, for settings, environment, data set and policy; rows of the data set
             if None.
+        before: called with settings, loss and the number of gradient steps so far before every hundredth of them.
         options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
 
     Raises:
@@ -65,6 +67,8 @@ def train_offline(
     with run.training(evaluator=evaluator, parts=parts, metrics=tuple(outputs), phases=("update",)):
         while run.going:
             steps = min(100, config.total_frames - run.frames)
+            if before is not None:
+                before(config, loss, run.frames)
             with run.timed("update"):
                 figures = learn(steps)
             run.end_iteration(steps, figures)
