@@ -177,7 +177,7 @@ class Scene:
             return
         seen = set(slices_of(self.buffer.sample(self.length * draws)))
         assert seen == set(allowed) if draws > 1000 else seen <= set(allowed)
-        assert len(self.buffer.sampler._trajectories.of(self.buffer.storage)) == len(trajectories)
+        assert len(self.buffer.sampler.table_of(self.buffer.storage)) == len(trajectories)
 
 
 @settings(max_examples=100, deadline=None)

@@ -342,6 +342,20 @@ def test_environments_written_past_the_buffer_need_trajectory_ids():
     assert begins(make(named)) == {0, 1, 4, 5, 8, 9}
 
 
+def test_ids_tell_the_environments_of_a_new_buffer_apart():
+    old, begin = make(LazyTensorStorage(24, ndim=2)), 0
+    for envs, steps in ((3, 4), (2, 3)):
+        ids = torch.arange(envs).unsqueeze(1).expand(envs, steps)
+        x = 100 * ids + torch.arange(begin, begin + steps)
+        old.extend(TensorDict({"x": x, "episode": ids}, x.shape))
+        begin += steps
+    buffer = make(old.storage)
+    assert begins(buffer) == {0, 1, 2, 100, 101, 102, 200, 201}  # no slice where the number of environments changes
+    ids = torch.tensor([[0], [1]]).expand(2, 3)
+    buffer.extend(TensorDict({"x": 1000 * (1 + ids) + torch.arange(3), "episode": ids}, [2, 3]))
+    assert begins(buffer) == {0, 1, 2, 100, 101, 102, 200, 201, 1000, 2000}
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -141,7 +141,7 @@ def test_updates_keep_priorities_passes_and_trajectories():
     slices = make(sampler=SliceSampler(slice_len=2))
     slices.extend(rows(0, 8, next=TensorDict({"done": torch.arange(8) % 4 == 3}, [8])))
     slices.sample(6)
-    table = slices.sampler._trajectories.of(slices.storage)
+    table = slices.sampler.table_of(slices.storage)
     version = table.version
     slices.update_if_present(index=torch.arange(8), generation=torch.zeros(8), patch={"h": torch.ones(8, 2)})
     sample = slices.sample(600)

@@ -39,10 +39,12 @@ class IndexSet:
 
     def update(self, numbers: Longs, inside: NDArray[np.bool_]) -> None:
         """Add each of `numbers` where `inside`, and remove the others; of a repeated number all do the same."""
-        if not numbers.size:
-            return
-        self._place = _at_least(self._place, int(numbers.max()) + 1)
-        changed = numbers[(self._place[numbers] > 0) != inside]
+        try:
+            place = self._place[numbers]
+        except IndexError:
+            self._place = _at_least(self._place, int(numbers.max()) + 1)
+            place = self._place[numbers]
+        changed = numbers[(place > 0) != inside]
         if changed.size:
             changed = distinct(changed)
             place = self._place[changed]

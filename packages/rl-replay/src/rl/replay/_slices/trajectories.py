@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NoReturn
 
@@ -14,11 +14,21 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, ContractError
 from rl.core.interfaces import Storage
-from rl.core.keys import DONE, TERMINATED, TRAJ_IDS, TRUNCATED, NestedKey, as_tuple, key_str, next_key, unwrap
+from rl.core.keys import (
+    DONE,
+    TERMINATED,
+    TRAJ_IDS,
+    TRUNCATED,
+    NestedKey,
+    as_tuple,
+    key_str,
+    next_key,
+    unwrap,
+)
 from rl.core.state import reading
 from rl.replay._index_set import Longs
 from rl.replay._slices.table import TrajectoryTable
-from rl.replay._state import Apply, Fields
+from rl.replay._state import Apply, Fields, Stateful
 
 __all__ = ["Boundaries", "Trajectories", "Unbounded", "read_columns"]
 
@@ -186,8 +196,8 @@ def _keys_of(source: Any) -> str:
     return ", ".join(key_str(key) if key else "plain tensors" for key in found) or "unknown entries"
 
 
-class Trajectories:
-    """Keeper of a `TrajectoryTable` that follows the writes to a storage.
+class Trajectories(Stateful):
+    """Follows the writes to a storage with a `TrajectoryTable`, as a part of a buffer or the base of one.
 
     Appending rows takes time proportional to their number. Other changes (rows that were there before, or were
     written past the buffer) change its length or `revision`; the table is then rebuilt from the stored flags, in one
@@ -208,29 +218,19 @@ class Trajectories:
         self._admitted: tuple[Any, Marks] | None = None
         self._forget()
 
-    def __repr__(self) -> str:
-        known = "no storage yet" if self._table is None else f"{len(self._table)} trajectories"
-        ends, ids = (", ".join(map(key_str, keys)) for keys in (self._boundaries.ends, self._boundaries.ids))
-        return f"{known}, read from {ends} or {ids}"
-
     def attach(self, storage: Storage) -> None:
-        """Follow `storage`, and build the table of the rows that it has.
+        """Read the trajectories of `storage`; called by the buffer that owns both.
 
         Raises:
-            ContractError: if another storage was attached before.
+            ContractError: if its rows have no end flags and no trajectory ids, or another buffer attached its storage.
         """
         if storage is not self._storage:
             self._adopt(storage)
         self._bound = True
         if len(storage):
-            self.of(storage)
+            self.table_of(storage)
 
-    @property
-    def current(self) -> TrajectoryTable | None:
-        """The table, if it has the rows of the last write."""
-        return None if self._stale else self._table
-
-    def of(self, storage: Storage) -> TrajectoryTable:
+    def table_of(self, storage: Storage) -> TrajectoryTable:
         """The table of `storage`; rebuilt if rows were written past the buffer."""
         if storage is not self._storage:
             self._adopt(storage)
@@ -245,18 +245,22 @@ class Trajectories:
         return table
 
     def admit(self, data: Any) -> None:
-        """Validate a batch before it is written, and read its marks."""
+        """Check a batch before it is written.
+
+        Raises:
+            ContractError: if it has no end flags and no trajectory ids.
+        """
         self._admitted = None
-        self._admitted = (data, self._boundaries.of_batch(data, self._lead(data)))
+        self._admitted = (data, self._boundaries.of_batch(data, self._row_dims(data)))
 
     def extended(self, index: Tensor, data: Any) -> None:
-        """Add the rows `index`, which were written with `data`, to the table."""
+        """Add rows that were just written to the table of trajectories."""
         admitted, self._admitted = self._admitted, None
         table = self._table
         if table is None or self._storage is None:
             self._waiting.append((index, data))
             return
-        lead = self._lead(data, len(index))
+        lead = self._row_dims(data, len(index))
         if admitted is None or admitted[0] is not data:
             admitted = (data, self._boundaries.of_batch(data, lead))
         ends, ids = admitted[1]
@@ -266,18 +270,21 @@ class Trajectories:
             self._expected += 1
         steps = lead[-1]
         rows = index.cpu().numpy().reshape(-1, steps).T.ravel()  # as they follow each other in the ring
-        if self._stale or len(rows) > table.capacity or (rows != _ring(table.clock, len(rows), table.capacity)).any():
+        follows = len(rows) <= table.capacity and not np.count_nonzero(
+            rows != _ring(table.clock, len(rows), table.capacity)
+        )
+        if self._stale or not follows:
             self._stale, self._cursor = True, (int(rows[-1]) + 1) % table.capacity
             return
         table.write(ends.reshape(-1, steps), None if ids is None else ids.reshape(-1, steps))
 
     def patched(self, keys: Sequence[NestedKey]) -> None:
-        """Keep the table after a write of entries that it does not depend on."""
+        """Entries `keys` of some rows were replaced; the table stays if it does not depend on them."""
         if isinstance(self._expected, int) and not {*self._boundaries.ends, *self._boundaries.ids} & {*keys}:
             self._expected += 1
 
     def empty(self) -> None:
-        """Remove all rows from the table."""
+        """Forget all trajectories."""
         self._waiting.clear()
         self._forget()
         if not self._bound:  # the next storage may be another one
@@ -285,26 +292,21 @@ class Trajectories:
         if self._table is not None:
             self._table.clear()
 
-    def state(self) -> dict[str, Any]:
-        """The current table as tensors and plain containers."""
+    def state_dict(self) -> dict[str, Any]:
+        """The table of trajectories."""
         if self._storage is not None and len(self._storage):
-            self.of(self._storage)
+            self.table_of(self._storage)
         table = self._table
         return {
             "capacity": None if table is None else table.capacity,
             "table": None if table is None else table.state(),
         }
 
-    def prepare_load(self, state: Any, rows: int | None, max_size: int | None) -> Apply:
-        """Validate a state without applying it; returns the function that applies it.
-
-        Args:
-            state: of `state`.
-            rows: number of rows that the storage will have; not known if None.
-            max_size: of the storage; not known if None.
+    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
-            CheckpointError: if `state` is damaged, or of a storage with another size.
+            CheckpointError: if `state` is damaged, or of a storage of another size.
         """
         with reading(self._owner):
             fields, table = Fields(self._owner, state, ("capacity", "table")), None
@@ -321,11 +323,21 @@ class Trajectories:
                 fields.fail(f"its table of trajectories is not that of a storage with {rows} rows")
 
         def apply() -> None:
-            self.empty()
+            Trajectories.empty(self)
             if table is not None:
                 self._table = table
 
         return apply
+
+    @property
+    def _current(self) -> TrajectoryTable | None:
+        """The table, if it has the rows of the last write."""
+        return None if self._stale else self._table
+
+    def _known(self) -> str:
+        known = "no storage yet" if self._table is None else f"{len(self._table)} trajectories"
+        ends, ids = (", ".join(map(key_str, keys)) for keys in (self._boundaries.ends, self._boundaries.ids))
+        return f"{known}, read from {ends} or {ids}"
 
     def _forget(self) -> None:
         self._stale = False
@@ -350,7 +362,7 @@ class Trajectories:
             self.extended(index, data)
         self._expected = None
 
-    def _lead(self, data: Any, count: int | None = None) -> tuple[int, ...]:
+    def _row_dims(self, data: Any, count: int | None = None) -> tuple[int, ...]:
         """Leading dimensions of a batch that count rows."""
         dims: int = getattr(self._storage, "ndim", 1)
         shape = getattr(data, "shape", None)

@@ -188,7 +188,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         if self.strategy is HindsightStrategy.RANDOM:
             found = (random[1] * len(self.storage)).astype(np.int64)
         else:
-            table = self._trajectories.of(self.storage)
+            table = self._trajectories.table_of(self.storage)
             number, step = table.locate(flat.cpu().numpy())
             begin, end = 0, table.steps[number]
             if self.strategy is HindsightStrategy.FUTURE:
@@ -268,7 +268,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         return achieved, desired, next_key(achieved), next_key(desired)
 
     def _state(self, storage: dict[str, Any]) -> dict[str, Any]:
-        return {**super()._state(storage), "trajectories": self._trajectories.state()}
+        return {**super()._state(storage), "trajectories": self._trajectories.state_dict()}
 
     def _prepare_rest(self, fields: Fields, rows: int | None) -> Apply:
         load = self._trajectories.prepare_load(fields["trajectories"], rows, self.storage.max_size)

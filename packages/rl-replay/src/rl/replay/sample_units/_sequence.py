@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, final
 
 import numpy as np
@@ -14,7 +13,6 @@ from rl.core.interfaces import Storage
 from rl.core.keys import DONE, NestedKey, next_key, unwrap
 from rl.replay._arguments import whole
 from rl.replay._slices.trajectories import Boundaries, Trajectories, Unbounded
-from rl.replay._state import Apply, Stateful
 from rl.replay._untraced import untraced
 from rl.replay.sample_units._base import SampleUnit
 
@@ -24,7 +22,7 @@ _DONE: NestedKey = next_key(DONE)
 
 
 @final
-class Sequence(Stateful, SampleUnit):
+class Sequence(SampleUnit, Trajectories):
     """Window of ``burn_in + length + bootstrap`` rows of one trajectory around each anchor.
 
     With the anchor at step t, the window has the steps t - burn_in, ..., t + length + bootstrap - 1, in units of
@@ -107,12 +105,12 @@ class Sequence(Stateful, SampleUnit):
             boundaries = Unbounded()
         else:
             boundaries = Boundaries("Sequence", None if self.done_key == _DONE else self.done_key, None)
-        self._trajectories: Final = Trajectories("Sequence", boundaries)
+        super().__init__("Sequence", boundaries)
 
     @untraced
     def expand(self, index: Tensor, info: dict[Any, Any], storage: Storage) -> tuple[Tensor, dict[Any, Any]]:
         """Rows int64 ``[n * window]``; tensors ``[n, ...]`` of `info` are repeated for the rows of their window."""
-        table = self._trajectories.of(storage)
+        table = self.table_of(storage)
         number, anchor = table.locate(index.cpu().numpy())
         last = table.steps[number] - 1
         place = anchor
@@ -137,46 +135,6 @@ class Sequence(Stateful, SampleUnit):
         expanded["anchor_index"] = index.repeat_interleave(size)
         rows = torch.from_numpy(table.rows_of(number, steps).reshape(-1))
         return rows.to(index.device), expanded
-
-    def attach(self, storage: Storage) -> None:
-        """Read the trajectories of `storage`; called by the buffer.
-
-        Raises:
-            ContractError: if its rows have no end flags and no trajectory ids, or the unit has another buffer.
-        """
-        self._trajectories.attach(storage)
-
-    def admit(self, data: Any) -> None:
-        """Check a batch before it is written.
-
-        Raises:
-            ContractError: if it has no end flags and no trajectory ids.
-        """
-        self._trajectories.admit(data)
-
-    def extended(self, index: Tensor, data: Any) -> None:
-        """Add rows that were just written to the table of trajectories."""
-        self._trajectories.extended(index, data)
-
-    def patched(self, keys: list[NestedKey]) -> None:
-        """Entries `keys` of some rows were replaced."""
-        self._trajectories.patched(keys)
-
-    def empty(self) -> None:
-        """Forget all trajectories."""
-        self._trajectories.empty()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The table of trajectories."""
-        return self._trajectories.state()
-
-    def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; see `Stateful.prepare_load`.
-
-        Raises:
-            CheckpointError: see `load_state_dict`.
-        """
-        return self._trajectories.prepare_load(state, rows, max_size)
 
     def __repr__(self) -> str:
         return (

@@ -196,7 +196,7 @@ class PrioritizedSliceSampler(SlicesBase):
         """Add rows that were just written to the table of trajectories, with the priority of new rows."""
         super().extended(index, data)
         self._priorities.extended(index, None)
-        table = self._trajectories.current
+        table = self._current
         if table is None or self._of[1:] != [table.version]:
             self._of = []
             return
@@ -212,7 +212,7 @@ class PrioritizedSliceSampler(SlicesBase):
             ShapeError: if there is not one row of priorities for each index. In each case nothing is written.
         """
         self._priorities.update_priority(index, priority)
-        table = self._trajectories.current
+        table = self._current
         if table is None or self._of[1:] != [table.version]:
             self._of = []
             return
