@@ -60,8 +60,20 @@ def stored_api(package: Path, api: dict[str, Any]) -> griffe.Module:
     loader.modules_collection["rl"] = namespace
     module = griffe.Module.from_json(json.dumps(api))
     namespace.set_member(short_name(package), module)
+    attach_bases(module)
     loader.resolve_aliases(implicit=False, external=False)
     return module
+
+
+def attach_bases(scope: Any) -> None:
+    """Give the bases of classes their scope, which a snapshot loses: inherited members are part of the API."""
+    for member in scope.members.values():
+        if member.is_alias or not (member.is_class or member.is_module):
+            continue
+        for base in getattr(member, "bases", ()):
+            if isinstance(base, griffe.ExprName):
+                base.parent = scope
+        attach_bases(member)
 
 
 def stripped(value: Any, package: Path) -> Any:
