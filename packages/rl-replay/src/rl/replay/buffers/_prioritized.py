@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Unpack, final
+from typing import Final, Unpack, final
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.interfaces import Storage
@@ -142,15 +141,6 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         >>> sorted(sample.keys())
         ['index', 'obs', 'priority_weight', 'td_error']
     """
-
-    # Defined here too: the comparison of released APIs does not follow base classes.
-    def extend(self, data: Any) -> Tensor:
-        """See `TensorDictReplayBuffer.extend`."""
-        return super().extend(data)
-
-    def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """See `TensorDictReplayBuffer.update_tensordict_priority`."""
-        super().update_tensordict_priority(data)
 
 
 def _device_for(owner: str, storage: Storage) -> torch.device | None:

@@ -23,13 +23,15 @@ class TensorDictReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that writes the info of a sample into the sampled TensorDict.
 
     Args:
-        priority_key: entry of raw priorities ``[n, ...]``; read from written batches that have it and by
-            `update_tensordict_priority`, if the sampler has priorities.
+        priority_key: entry of raw priorities ``[n, ...]``, if the sampler has priorities: read by
+            `update_tensordict_priority`, and from written batches that have it; otherwise rows get the priority of new
+            rows.
         options: arguments of `ReplayBuffer`.
 
     Writes ``index``, int64 ``[*B]``, and every tensor of the sampler's
     info, such as ``priority_weight``. Values of a row are repeated over the dimensions of the row, so that all
-    entries have the batch's shape.
+    entries have the batch's shape. A written batch that has one of these entries is refused, as one whose priority is
+    infinite or NaN.
 
     Example:
         >>> import torch
@@ -49,20 +51,6 @@ class TensorDictReplayBuffer(ReplayBuffer):
         weight = () if self._check_priority is None else (PRIORITY_WEIGHT,)
         generation = () if self._tracked is None else ("index_generation",)
         self._reserved: Final = (INDEX, *weight, *generation, *self.sample_unit.keys)  # written into samples
-
-    def extend(self, data: Any) -> Tensor:
-        """Write the rows of a batch, as `ReplayBuffer.extend`.
-
-        Reads `priority_key` where the batch has it and the sampler has priorities: raw priorities ``[n, ...]``. Other
-        rows get the priority of new rows.
-
-        Raises:
-            ContractError: as `ReplayBuffer.extend`, or if the batch has ``index`` already, or ``priority_weight`` and
-                the sampler has priorities.
-            SpecError: as `ReplayBuffer.extend`, or if a priority, or its power, is infinite or NaN.
-            ShapeError: as `ReplayBuffer.extend`. In each case nothing is written.
-        """
-        return super().extend(data)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Update priorities from a sample with TD errors.

@@ -19,7 +19,7 @@ from rl.core.errors import ContractError, RLError
 from rl.core.keys import INDEX
 from rl.replay._arguments import whole
 from rl.replay.datasets._base import DatasetBuffer
-from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of, source_of
+from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of
 
 __all__ = ["AtariDQNExperienceReplay"]
 
@@ -90,23 +90,16 @@ class AtariDQNExperienceReplay(DatasetBuffer):
                     fetch("AtariDQNExperienceReplay", address, into / file, progress=settings.get("progress"))
             return into
 
-        with source_of("AtariDQNExperienceReplay", dataset_id, folder, download, get) as path:
-            if path is None:
-                super().__init__(folder, 0, tuple, batch_size=batch_size, **settings)
-            else:
-                numbers = _numbers(path, checkpoints)
-                files = [_file(path, part, number) for number in numbers for part in _PARTS]
-                rows = sum(len(_array(_file(path, "terminal", number))) for number in numbers)
-                super().__init__(
-                    folder,
-                    rows,
-                    lambda: _all_rows(path, numbers),
-                    exact=False,
-                    source=fingerprint(files),
-                    batch_size=batch_size,
-                    **settings,
-                )
-        self.dataset_id = dataset_id
+        def read(path: Path) -> dict[str, Any]:
+            numbers = _numbers(path, checkpoints)
+            return {
+                "rows": sum(len(_array(_file(path, "terminal", number))) for number in numbers),
+                "episodes": lambda: _all_rows(path, numbers),
+                "exact": False,
+                "source": fingerprint(_file(path, part, number) for number in numbers for part in _PARTS),
+            }
+
+        self._open(dataset_id, folder, download, get, read, batch_size=batch_size, **settings)
         self.append_transform(lambda sample: _stacked(self.data, sample, frames))
         if transform is not None:
             self.append_transform(transform)

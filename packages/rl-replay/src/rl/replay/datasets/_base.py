@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, ContractError
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
-from rl.replay.datasets._files import RECORD, locked, new_folder
+from rl.replay.datasets._files import RECORD, Download, locked, new_folder, source_of
 from rl.replay.datasets._progress import progress_bar
 from rl.replay.storages._tensor import TensorStorage
 from rl.replay.writers._immutable import ImmutableDatasetWriter
@@ -75,6 +75,8 @@ class DatasetBuffer(TensorDictReplayBuffer):
     """Folder of the prepared rows."""
     data: TensorDictBase
     """The rows, ``[n]``; with `split_trajs` ``[trajectories, T_max]``."""
+    dataset_id: str
+    """Path or name of the data set that a subclass was given."""
     texts: dict[str, list[str]]
     """Texts to which integers of the rows refer, by the name of the entry."""
 
@@ -103,6 +105,24 @@ class DatasetBuffer(TensorDictReplayBuffer):
                 folder, data = _split(folder, data, record)
         self.folder, self.data, self.texts = folder, data, record.texts
         super().__init__(storage=TensorStorage(self.data), writer=ImmutableDatasetWriter(), **options)
+
+    def _open(
+        self,
+        dataset_id: str,
+        folder: Path,
+        download: Download,
+        get: Callable[[Path], Path],
+        read: Callable[[Path], dict[str, Any]],
+        **options: Any,
+    ) -> None:
+        """Construct the buffer from a path, a download, or the rows that were prepared of one; see `source_of`.
+
+        `read` returns arguments of `DatasetBuffer` for a path.
+        """
+        with source_of(type(self).__name__, dataset_id, folder, download, get) as path:
+            known: dict[str, Any] = {"rows": 0, "episodes": tuple} if path is None else read(path)
+            DatasetBuffer.__init__(self, folder, **known, **options)
+        self.dataset_id = dataset_id
 
     def preprocess(
         self, fn: Callable[[TensorDictBase], TensorDictBase], dest: str | Path, **options: Any

@@ -17,7 +17,7 @@ from tensordict import TensorDict
 
 from rl.core.errors import ContractError, RLError
 from rl.replay.datasets._base import DatasetBuffer
-from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of, source_of
+from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of
 
 __all__ = ["GenDGRLExperienceReplay"]
 
@@ -84,22 +84,17 @@ class GenDGRLExperienceReplay(DatasetBuffer):
         def get(into: Path) -> Path:
             return fetch(_OWNER, _address(dataset_id), into / "data.tar.xz", progress=settings.get("progress"))
 
-        with source_of(_OWNER, dataset_id, folder, download, get) as path:
-            if path is None:
-                super().__init__(folder, 0, tuple, batch_size=batch_size, **settings)
-            else:
-                files = sorted(path.rglob("*.npy")) if path.is_dir() else [path]
-                if not files:
-                    raise ContractError(f"{_OWNER}: {path} has no .npy file; it is no folder of episodes")
-                super().__init__(
-                    folder,
-                    lambda: sum(len(episode["actions"]) for _, episode in _episodes(path)),
-                    lambda: (_rows(name, episode, n) for n, (name, episode) in enumerate(_episodes(path))),
-                    source=fingerprint(files),
-                    batch_size=batch_size,
-                    **settings,
-                )
-        self.dataset_id = dataset_id
+        def read(path: Path) -> dict[str, Any]:
+            files = sorted(path.rglob("*.npy")) if path.is_dir() else [path]
+            if not files:
+                raise ContractError(f"{_OWNER}: {path} has no .npy file; it is no folder of episodes")
+            return {
+                "rows": lambda: sum(len(episode["actions"]) for _, episode in _episodes(path)),
+                "episodes": lambda: (_rows(name, episode, n) for n, (name, episode) in enumerate(_episodes(path))),
+                "source": fingerprint(files),
+            }
+
+        self._open(dataset_id, folder, download, get, read, batch_size=batch_size, **settings)
 
 
 def _address(name: str) -> str:

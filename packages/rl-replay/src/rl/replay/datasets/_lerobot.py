@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, final
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from rl.core.errors import ContractError, MissingExtraError, RLError
 from rl.core.keys import unwrap
 from rl.replay.datasets._base import DatasetBuffer
-from rl.replay.datasets._files import Download, fingerprint, folder_of, source_of
+from rl.replay.datasets._files import Download, fingerprint, folder_of
 from rl.replay.datasets._images import decoded
 
 __all__ = ["LeRobotExperienceReplay"]
@@ -68,25 +69,21 @@ class LeRobotExperienceReplay(DatasetBuffer):
             raise ContractError(f"{_OWNER} does not decode videos: video=False leaves them out")
         dataset_id = str(dataset_id)
         folder = folder_of(root, "lerobot", dataset_id)
-        with source_of(_OWNER, dataset_id, folder, download, lambda into: _downloaded(dataset_id, into)) as path:
-            if path is None:
-                super().__init__(folder, 0, tuple, batch_size=batch_size, **settings)
-            else:
-                parquet = _parquet()
-                info, files = _info(path, video=video), sorted(path.glob("data/*/*.parquet"))
-                if not files:
-                    raise RLError(f"{_OWNER}: {path} has no data/*/*.parquet")
-                texts = {"task": _tasks(parquet, path)}
-                super().__init__(
-                    folder,
-                    int(info["total_frames"]),
-                    lambda: _rows(parquet, files, info["features"]),
-                    source=fingerprint([*files, path / "meta" / "info.json"]),
-                    batch_size=batch_size,
-                    texts=texts,
-                    **settings,
-                )
-        self.dataset_id = dataset_id
+
+        def read(path: Path) -> dict[str, Any]:
+            parquet = _parquet()
+            info, files = _info(path, video=video), sorted(path.glob("data/*/*.parquet"))
+            if not files:
+                raise RLError(f"{_OWNER}: {path} has no data/*/*.parquet")
+            return {
+                "rows": int(info["total_frames"]),
+                "episodes": lambda: _rows(parquet, files, info["features"]),
+                "source": fingerprint([*files, path / "meta" / "info.json"]),
+                "texts": {"task": _tasks(parquet, path)},
+            }
+
+        get = partial(_downloaded, dataset_id)
+        self._open(dataset_id, folder, download, get, read, batch_size=batch_size, **settings)
 
 
 def _parquet() -> Any:

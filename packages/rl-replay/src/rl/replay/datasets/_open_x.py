@@ -15,7 +15,7 @@ from torch import Tensor
 from rl.core.errors import RLError
 from rl.core.keys import unwrap
 from rl.replay.datasets._base import DatasetBuffer
-from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of, source_of
+from rl.replay.datasets._files import Download, fetch, fingerprint, folder_of
 from rl.replay.datasets._images import decoded
 from rl.replay.datasets._tfrecord import Values, examples
 
@@ -80,25 +80,20 @@ class OpenXExperienceReplay(DatasetBuffer):
                 fetch(_OWNER, f"{_SITE}{dataset_id}/{name}", into / name, progress=settings.get("progress"))
             return into
 
-        with source_of(_OWNER, dataset_id, folder, download, get) as path:
-            if path is None:
-                super().__init__(folder, 0, tuple, batch_size=batch_size, **settings)
-            else:
-                files = [path / name for name in _shards(path, split)]
-                missing = [file.name for file in files if not file.is_file()]
-                if missing:
-                    raise RLError(f"{_OWNER}: {path} lacks {', '.join(missing)}")
-                features, texts = _features(path), {}
-                super().__init__(
-                    folder,
-                    lambda: _count(files),
-                    lambda: _episodes(files, features, texts),
-                    source=fingerprint([*files, path / "features.json"]),
-                    batch_size=batch_size,
-                    texts=texts,
-                    **settings,
-                )
-        self.dataset_id = dataset_id
+        def read(path: Path) -> dict[str, Any]:
+            files = [path / name for name in _shards(path, split)]
+            missing = [file.name for file in files if not file.is_file()]
+            if missing:
+                raise RLError(f"{_OWNER}: {path} lacks {', '.join(missing)}")
+            features, texts = _features(path), dict[str, list[str]]()
+            return {
+                "rows": lambda: _count(files),
+                "episodes": lambda: _episodes(files, features, texts),
+                "source": fingerprint([*files, path / "features.json"]),
+                "texts": texts,
+            }
+
+        self._open(dataset_id, folder, download, get, read, batch_size=batch_size, **settings)
 
 
 def _json(path: Path) -> Any:

@@ -69,14 +69,7 @@ class FileRows(TensorRows):
             weakref.finalize(self, _remove, self._store.files, folder if temporary else None, os.getpid())
 
     def set(self, index: Index, data: Any, *, by_step: bool = False) -> None:
-        """Write the rows of `data` under `index`; see `TensorRows.set`.
-
-        Raises:
-            ContractError: see `TensorRows.set`.
-            SpecError: see `TensorRows.set`.
-            ShapeError: see `TensorRows.set`.
-            IndexError: see `TensorRows.set`.
-        """
+        """Write the rows of `data` under `index`; see `TensorRows.set`."""
         if self._layout is None:
             super().set(index, data, by_step=by_step)
         else:
