@@ -332,11 +332,40 @@ def test_rows_some_of_which_have_no_flag_are_refused():
         buffer.extend([rows(0, 1)[0], rows(1, 2)[0], rows(2, 3)[0].exclude("next")])
 
 
+@pytest.mark.parametrize("count", [2, 3])  # the second ring is full
+@pytest.mark.parametrize("ids", [False, True])
+def test_environments_in_files_are_known_after_the_state_is_loaded(tmp_path, ids, count):
+    def reopen(**arguments):
+        return make(LazyMemmapStorage(12, scratch_dir=tmp_path, ndim=2, existsok=True), **arguments)
+
+    def batch(number):
+        x = torch.tensor([[0], [100]]) + torch.arange(3 * number, 3 * number + 3)
+        data = TensorDict({"x": x, "next": {"done": torch.zeros(2, 3, 1, dtype=torch.bool)}}, batch_size=[2, 3])
+        return data.set("episode", x // 100) if ids else data
+
+    buffer = reopen()
+    for number in range(count):
+        buffer.extend(batch(number))
+    buffer.dumps(tmp_path)
+    again = reopen()
+    again.loads(tmp_path)
+    assert torch.equal(again.sample()["x"], buffer.sample()["x"])
+    again.extend(batch(count))
+    x = again.sample(600)["x"].view(-1, 3)
+    assert (x.diff() == 1).all()
+    assert x.max() == 102 + 3 * count
+    if ids:
+        alone = reopen()  # without its state
+        alone.extend(batch(9))
+        x = alone.sample(600)["x"].view(-1, 3)
+        assert (x[:, 0] // 100 == x[:, 2] // 100).all()
+
+
 def test_environments_written_past_the_buffer_need_trajectory_ids():
     storage = LazyTensorStorage(12, ndim=2)
     storage.set(torch.arange(12), rows(0, 12).reshape(3, 4))
     with pytest.raises(ContractError, match="ndim=2 were written past the buffer"):
-        make(storage)
+        make(storage).sample()
     named = LazyTensorStorage(12, ndim=2)
     named.set(torch.arange(12), rows(0, 12, 100).set("episode", torch.arange(12) // 4).reshape(3, 4))
     assert begins(make(named)) == {0, 1, 4, 5, 8, 9}

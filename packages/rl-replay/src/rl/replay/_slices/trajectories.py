@@ -221,13 +221,18 @@ class Trajectories(Stateful):
     def attach(self, storage: Storage) -> None:
         """Read the trajectories of `storage`; called by the buffer that owns both.
 
+        Which environment wrote a row of a file opened again with ``ndim=2`` is known only after a state is loaded: the
+        table is then built when it is first read.
+
         Raises:
             ContractError: if its rows have no end flags and no trajectory ids, or another buffer attached its storage.
         """
         if storage is not self._storage:
             self._adopt(storage)
         self._bound = True
-        if len(storage):
+        unknown = getattr(storage, "ndim", 1) > 1 and not hasattr(storage, "lead")
+        self._stale |= unknown and (self._table is None or self._table.rows != len(storage))
+        if len(storage) and not self._stale:
             self.table_of(storage)
 
     def table_of(self, storage: Storage) -> TrajectoryTable:
@@ -402,10 +407,11 @@ class Trajectories(Stateful):
             table.cut()  # the next rows may not continue the last trajectory
 
     def _raise_unknown(self) -> NoReturn:
-        ids = "".join(f", or store trajectory ids under {key_str(key)}" for key in self._boundaries.ids[:1])
+        ids = "".join(f", store trajectory ids under {key_str(key)}" for key in self._boundaries.ids[:1])
         raise ContractError(
             f"{self._owner}: rows of a storage with ndim=2 were written past the buffer, so that it is unknown which"
-            f" environment each belongs to: write with buffer.extend{ids}"
+            f" environment each belongs to: write with buffer.extend{ids}, or load the state of the buffer that wrote"
+            " them"
         )
 
 
