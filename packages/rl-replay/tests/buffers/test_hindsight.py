@@ -168,15 +168,18 @@ def test_slices_get_one_goal_from_after_their_last_step():
     buffer, steps = filled("envs", size=28, sampler=SliceSampler(slice_len=3), her_ratio=0.5)
     known = {after: (env, episode) for env, episode, after in steps}
     sample = buffer.sample(300).reshape(-1, 3)
+    assert (sample["goal_index"] == -1).equal(sample["desired_goal"].squeeze(-1) == -1)
     goals, after = sample["desired_goal"].squeeze(-1), sample["next", "achieved_goal"].squeeze(-1)
     assert (goals == goals[:, :1]).all()
     assert 0 < (goals[:, 0] == -1).sum() < 100
     for (goal, *_), (*_, last) in zip(goals.tolist(), after.tolist(), strict=True):
         assert goal == -1 or goal in allowed("future", steps, *known[last], last)
     padded, _ = filled("tensor", sampler=SliceSampler(slice_len=5, strict_length=False, pad_output=True), her_ratio=1.0)
-    goals = padded.sample(50)["desired_goal"]
+    sample = padded.sample(50)
+    goals = sample["desired_goal"]
     assert goals.shape == (10, 5, 1)
     assert (goals == goals[:, :1]).all()
+    assert padded[sample["goal_index"].flatten()]["next", "achieved_goal"].view(10, 5, 1).equal(goals)
 
 
 def test_priorities_and_states(tmp_path):

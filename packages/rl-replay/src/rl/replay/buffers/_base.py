@@ -86,6 +86,7 @@ class ReplayBuffer:
     """
 
     _fields_of_state: tuple[str, ...] = _STATE
+    _annotations: tuple[str, ...] = (INDEX, PRIORITY_WEIGHT, _GENERATION)  # written before a sampler sets flags
     _reads_at_once = False  # of prefetched batches: before the next write
 
     def __init__(  # noqa: PLR0913  the parts and options of a buffer
@@ -643,7 +644,7 @@ class ReplayBuffer:
         if self._postprocess is None:
             data = self._annotate(data, info)
         else:
-            known = {key: info[key] for key in (INDEX, PRIORITY_WEIGHT, _GENERATION) if key in info}
+            known = {key: info[key] for key in self._annotations if key in info}
             data = self._postprocess(self._annotate(data, known), info)
         data = self._transforms.read(data)
         if self._pin_memory:

@@ -117,6 +117,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
     """
 
     _fields_of_state = (*ReplayBuffer._fields_of_state, "trajectories")  # noqa: SLF001  of the base
+    _annotations = (*ReplayBuffer._annotations, _GOAL_INDEX)  # noqa: SLF001
 
     def __init__(
         self,
