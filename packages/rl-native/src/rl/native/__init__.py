@@ -12,12 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["NativePriorityTree", "NativeRecurrence", "__version__", "isa", "why_not"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.native._library": ["isa", "why_not"],
-        "rl.native._returns.recurrence": ["NativeRecurrence"],
-        "rl.native._priority_tree.tree": ["NativePriorityTree"],
-        "rl.native.__about__": ["__version__"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -11,11 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaPriorityTree", "__version__", "why_not"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.prio_cuda._library": ["why_not"],
-        "rl.prio_cuda._tree": ["CudaPriorityTree"],
-        "rl.prio_cuda.__about__": ["__version__"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

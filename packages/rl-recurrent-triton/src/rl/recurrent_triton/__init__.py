@@ -11,11 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["TritonBackend", "__version__", "why_not"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.recurrent_triton.__about__": ["__version__"],
-        "rl.recurrent_triton._backend": ["TritonBackend"],
-        "rl.recurrent_triton._device.support": ["why_not"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

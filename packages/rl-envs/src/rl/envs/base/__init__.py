@@ -23,14 +23,4 @@ __all__ = [
     "check_env_specs",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.base._adapter": ["EnvAdapter", "as_env"],
-        "rl.envs.base._base": ["EnvBase"],
-        "rl.envs.base._leaf": ["LeafCalls", "LeafEnvBase"],
-        "rl.envs.base._check_env": ["check_env"],
-        "rl.envs.base._checks": ["check_env_specs"],
-        "rl.envs.base._random_policy": ["RandomPolicy"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -12,12 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncEnvPool", "EnvCreator", "ParallelEnv", "ProcessorAsyncEnvPool", "SerialEnv", "ThreadingAsyncEnvPool"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.batched._async_pool": ["AsyncEnvPool", "ProcessorAsyncEnvPool", "ThreadingAsyncEnvPool"],
-        "rl.envs.batched._env_creator": ["EnvCreator"],
-        "rl.envs.batched._parallel": ["ParallelEnv"],
-        "rl.envs.batched._serial": ["SerialEnv"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

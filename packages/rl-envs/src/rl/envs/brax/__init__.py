@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["BraxEnv", "BraxWrapper"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.envs.brax._wrapper": ["BraxEnv", "BraxWrapper"]})
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ChessEnv"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.envs.chess._chess": ["ChessEnv"]})
+__getattr__, __dir__ = lazy_exports(__name__)

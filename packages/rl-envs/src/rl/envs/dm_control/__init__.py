@@ -9,7 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DMControlEnv", "DMControlWrapper"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {"rl.envs.dm_control._wrapper": ["DMControlEnv", "DMControlWrapper"]},
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["EnvPoolEnv", "MultiThreadedEnv"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.envs.envpool._wrapper": ["EnvPoolEnv", "MultiThreadedEnv"]})
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -11,11 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["GymEnv", "GymWrapper", "as_gymnasium", "register_gym_env", "register_gym_spec_conversion"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.gym._as_gymnasium": ["as_gymnasium", "register_gym_env"],
-        "rl.envs.gym._spaces": ["register_gym_spec_conversion"],
-        "rl.envs.gym._wrapper": ["GymEnv", "GymWrapper"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

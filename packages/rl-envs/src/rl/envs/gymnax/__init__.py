@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["GymnaxEnv", "GymnaxWrapper"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.envs.gymnax._wrapper": ["GymnaxEnv", "GymnaxWrapper"]})
+__getattr__, __dir__ = lazy_exports(__name__)

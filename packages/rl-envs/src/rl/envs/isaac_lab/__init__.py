@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["IsaacLabEnv", "IsaacLabWrapper", "isaac_lab_env"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.isaac_lab._env": ["IsaacLabEnv", "isaac_lab_env"],
-        "rl.envs.isaac_lab._wrapper": ["IsaacLabWrapper"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["JumanjiEnv", "JumanjiWrapper"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.envs.jumanji._wrapper": ["JumanjiEnv", "JumanjiWrapper"]})
+__getattr__, __dir__ = lazy_exports(__name__)

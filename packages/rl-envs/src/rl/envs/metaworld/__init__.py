@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["MetaWorldEnv", "MetaWorldWrapper"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.envs.metaworld._wrapper": ["MetaWorldEnv", "MetaWorldWrapper"]})
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["MOGymEnv", "MOGymWrapper"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.envs.mo_gymnasium._wrapper": ["MOGymEnv", "MOGymWrapper"]})
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["AntEnv", "HalfCheetahEnv", "HopperEnv", "HumanoidEnv", "MujocoEnv", "Walker2dEnv"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.mujoco._base": ["MujocoEnv"],
-        "rl.envs.mujoco._tasks": ["AntEnv", "HalfCheetahEnv", "HopperEnv", "HumanoidEnv", "Walker2dEnv"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -9,6 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["MujocoPlaygroundEnv", "MujocoPlaygroundWrapper"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__, {"rl.envs.mujoco_playground._wrapper": ["MujocoPlaygroundEnv", "MujocoPlaygroundWrapper"]}
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -23,15 +23,4 @@ __all__ = [
     "TicTacToeEnv",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.native._acrobot": ["AcrobotEnv"],
-        "rl.envs.native._bandit": ["BanditEnv"],
-        "rl.envs.native._cartpole": ["CartPoleEnv"],
-        "rl.envs.native._grid_world": ["GridWorldEnv"],
-        "rl.envs.native._mountain_car": ["MountainCarEnv"],
-        "rl.envs.native._pendulum": ["PendulumEnv"],
-        "rl.envs.native._tic_tac_toe": ["TicTacToeEnv"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

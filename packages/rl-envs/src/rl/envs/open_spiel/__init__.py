@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenSpielEnv", "OpenSpielWrapper"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.envs.open_spiel._wrapper": ["OpenSpielEnv", "OpenSpielWrapper"]})
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -9,7 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["PettingZooEnv", "PettingZooWrapper"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {"rl.envs.pettingzoo._wrapper": ["PettingZooEnv", "PettingZooWrapper"]},
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -9,6 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SafetyGymnasiumEnv", "SafetyGymnasiumWrapper"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__, {"rl.envs.safety_gymnasium._wrapper": ["SafetyGymnasiumEnv", "SafetyGymnasiumWrapper"]}
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -9,6 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["UnityMLAgentsEnv", "UnityMLAgentsWrapper"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__, {"rl.envs.unity_mlagents._wrapper": ["UnityMLAgentsEnv", "UnityMLAgentsWrapper"]}
-)
+__getattr__, __dir__ = lazy_exports(__name__)

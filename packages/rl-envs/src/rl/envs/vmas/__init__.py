@@ -9,7 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["VmasEnv", "VmasWrapper"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {"rl.envs.vmas._wrapper": ["VmasEnv", "VmasWrapper"]},
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -68,35 +68,4 @@ __all__ = [
     "TQCLoss",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.objectives.losses.offline._bc": ["BCLoss"],
-        "rl.objectives.losses.offline._gail": ["GAILLoss"],
-        "rl.objectives.losses.offline._dt": ["DTLoss", "OnlineDTLoss"],
-        "rl.objectives.losses.offline._diffusion_bc": ["DiffusionBCLoss"],
-        "rl.objectives.losses.offline._act": ["ACTLoss"],
-        "rl.objectives.losses.offline._cql": ["CQLLoss", "DiscreteCQLLoss"],
-        "rl.objectives.losses.offline._iql": ["DiscreteIQLLoss", "IQLLoss"],
-        "rl.objectives.losses.offline._td3_bc": ["TD3BCLoss"],
-        "rl.objectives.losses.multi_agent._mappo": ["IPPOLoss", "MAPPOLoss"],
-        "rl.objectives.losses.multi_agent._qmixer": ["QMixerLoss"],
-        "rl.objectives.losses.policy_gradient._a2c": ["A2CLoss"],
-        "rl.objectives.losses._base": ["LossModule"],
-        "rl.objectives.losses.q_learning._distributional_dqn": ["DistributionalDQNLoss"],
-        "rl.objectives.losses.q_learning._qr_dqn": ["QRDQNLoss"],
-        "rl.objectives.losses.policy_gradient._kl_pen_ppo": ["KLPENPPOLoss"],
-        "rl.objectives.losses.policy_gradient._impala": ["ImpalaLoss"],
-        "rl.objectives.losses._rnd": ["RNDLoss"],
-        "rl.objectives.losses.q_learning._dqn": ["DQNLoss"],
-        "rl.objectives.losses.actor_critic._crossq": ["CrossQLoss"],
-        "rl.objectives.losses.actor_critic._ddpg": ["DDPGLoss"],
-        "rl.objectives.losses.actor_critic._discrete_sac": ["DiscreteSACLoss"],
-        "rl.objectives.losses.actor_critic._redq": ["REDQLoss"],
-        "rl.objectives.losses.actor_critic._sac": ["SACLoss"],
-        "rl.objectives.losses.actor_critic._td3": ["TD3Loss"],
-        "rl.objectives.losses.actor_critic._tqc": ["TQCLoss"],
-        "rl.objectives.losses.policy_gradient._ppo": ["ClipPPOLoss", "PPOLoss"],
-        "rl.objectives.losses.policy_gradient._reinforce": ["ReinforceLoss"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

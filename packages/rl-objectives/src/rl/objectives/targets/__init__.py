@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["HardUpdate", "SoftUpdate"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.objectives.targets._target_networks": ["HardUpdate", "SoftUpdate"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

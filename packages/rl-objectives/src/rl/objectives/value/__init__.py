@@ -26,15 +26,4 @@ __all__ = [
     "recurrence_backend",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.objectives.estimators._base": ["TDEstimatorBase", "ValueEstimatorBase"],
-        "rl.objectives.estimators._gae": ["GAE"],
-        "rl.objectives.estimators._kinds": ["ValueEstimators"],
-        "rl.objectives.functional._recurrence": ["recurrence_backend"],
-        "rl.objectives.estimators._multi_agent_gae": ["MultiAgentGAE"],
-        "rl.objectives.estimators._td": ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"],
-        "rl.objectives.estimators._vtrace": ["VTrace"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

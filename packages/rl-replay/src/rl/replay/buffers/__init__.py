@@ -23,14 +23,4 @@ __all__ = [
     "TensorDictReplayBuffer",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.replay.buffers._base": ["ReplayBuffer"],
-        "rl.replay.buffers._hindsight": ["HERReplayBuffer", "HindsightStrategy"],
-        "rl.replay.buffers._prioritized": ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"],
-        "rl.replay.buffers._ray": ["RayReplayBuffer"],
-        "rl.replay.buffers._tensordict": ["TensorDictReplayBuffer"],
-        "rl.replay.buffers._ensemble": ["ReplayBufferEnsemble"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

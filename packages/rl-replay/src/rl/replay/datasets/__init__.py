@@ -26,16 +26,4 @@ __all__ = [
     "register_dataset",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.replay.datasets._atari": ["AtariDQNExperienceReplay"],
-        "rl.replay.datasets._base": ["DatasetBuffer"],
-        "rl.replay.datasets._d4rl": ["D4RLExperienceReplay"],
-        "rl.replay.datasets._gen_dgrl": ["GenDGRLExperienceReplay"],
-        "rl.replay.datasets._lerobot": ["LeRobotExperienceReplay"],
-        "rl.replay.datasets._load": ["load_dataset", "register_dataset"],
-        "rl.replay.datasets._minari": ["MinariExperienceReplay"],
-        "rl.replay.datasets._open_x": ["OpenXExperienceReplay"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

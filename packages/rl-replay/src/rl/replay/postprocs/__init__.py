@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["MultiStep"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"rl.replay.postprocs._multi_step": ["MultiStep"]})
+__getattr__, __dir__ = lazy_exports(__name__)

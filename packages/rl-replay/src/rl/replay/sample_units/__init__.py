@@ -11,11 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SampleUnit", "Sequence", "Transition"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.replay.sample_units._base": ["SampleUnit"],
-        "rl.replay.sample_units._sequence": ["Sequence"],
-        "rl.replay.sample_units._transition": ["Transition"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -27,17 +27,4 @@ __all__ = [
     "StalenessAwareSampler",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.replay.samplers._consuming": ["ConsumingSampler"],
-        "rl.replay.samplers._prioritized": ["PrioritizedSampler"],
-        "rl.replay.samplers._prioritized_slices": ["PrioritizedSliceSampler"],
-        "rl.replay.samplers._random": ["RandomSampler"],
-        "rl.replay.samplers._slices": ["SliceSampler"],
-        "rl.replay.samplers._slices_without_replacement": ["SliceSamplerWithoutReplacement"],
-        "rl.replay.samplers._staleness_aware": ["StalenessAwareSampler"],
-        "rl.replay.samplers._without_replacement": ["SamplerWithoutReplacement"],
-        "rl.replay.samplers._ensemble": ["SamplerEnsemble"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["LinearScheduler"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.replay.schedules._linear": ["LinearScheduler"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -22,14 +22,4 @@ __all__ = [
     "TensorStorage",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.replay.storages._list": ["ListStorage"],
-        "rl.replay.storages._memmap": ["LazyMemmapStorage"],
-        "rl.replay.storages._tensor": ["LazyTensorStorage", "TensorStorage"],
-        "rl.replay.storages._ensemble": ["StorageEnsemble"],
-        "rl.replay.storages._lazy_stack": ["LazyStackStorage"],
-        "rl.replay.storages._compressed_list": ["CompressedListStorage"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

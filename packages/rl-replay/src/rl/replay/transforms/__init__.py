@@ -13,13 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["BurnInTransform", "MultiStepTransform", "PolicyAgeFilter", "RandomCropTensorDict", "Reward2GoTransform"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.replay.transforms._burn_in": ["BurnInTransform"],
-        "rl.replay.transforms._multi_step": ["MultiStepTransform"],
-        "rl.replay.transforms._policy_age_filter": ["PolicyAgeFilter"],
-        "rl.replay.transforms._random_crop": ["RandomCropTensorDict"],
-        "rl.replay.transforms._reward_to_go": ["Reward2GoTransform"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

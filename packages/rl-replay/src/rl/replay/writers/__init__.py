@@ -18,12 +18,4 @@ __all__ = [
     "WriterEnsemble",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.replay.writers._immutable": ["ImmutableDatasetWriter"],
-        "rl.replay.writers._max_value": ["TensorDictMaxValueWriter"],
-        "rl.replay.writers._round_robin": ["RoundRobinWriter", "TensorDictRoundRobinWriter"],
-        "rl.replay.writers._ensemble": ["WriterEnsemble"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -19,13 +19,4 @@ __all__ = [
     "FlattenAction",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.action._action_discretizer": ["ActionDiscretizer"],
-        "rl.envs.transforms.action._action_mask": ["ActionMask"],
-        "rl.envs.transforms.action._action_scaling": ["ActionScaling"],
-        "rl.envs.transforms.action._discrete_action_projection": ["DiscreteActionProjection"],
-        "rl.envs.transforms.action._flatten_action": ["FlattenAction"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

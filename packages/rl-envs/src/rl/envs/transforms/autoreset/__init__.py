@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["AutoResetEnv", "AutoResetTransform", "VecGymEnvTransform"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.autoreset._auto_reset": ["AutoResetEnv", "AutoResetTransform"],
-        "rl.envs.transforms.autoreset._vec_gym": ["VecGymEnvTransform"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -17,12 +17,4 @@ __all__ = [
     "PinMemoryTransform",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.device._device_cast_transform": ["DeviceCastTransform"],
-        "rl.envs.transforms.device._double_to_float": ["DoubleToFloat"],
-        "rl.envs.transforms.device._dtype_cast_transform": ["DTypeCastTransform"],
-        "rl.envs.transforms.device._pin_memory_transform": ["PinMemoryTransform"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

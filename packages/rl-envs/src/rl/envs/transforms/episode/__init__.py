@@ -33,20 +33,4 @@ __all__ = [
     "TrajCounter",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.episode._conditional_policy_switch": ["ConditionalPolicySwitch"],
-        "rl.envs.transforms.episode._conditional_skip": ["ConditionalSkip"],
-        "rl.envs.transforms.episode._end_of_life": ["EndOfLifeTransform"],
-        "rl.envs.transforms.episode._frame_skip": ["FrameSkipTransform"],
-        "rl.envs.transforms.episode._init_tracker": ["InitTracker"],
-        "rl.envs.transforms.episode._noop_reset": ["NoopResetEnv"],
-        "rl.envs.transforms.episode._policy_version": ["PolicyVersion"],
-        "rl.envs.transforms.episode._random_truncation": ["RandomTruncationTransform"],
-        "rl.envs.transforms.episode._step_counter": ["StepCounter"],
-        "rl.envs.transforms.episode._terminate": ["TerminateTransform"],
-        "rl.envs.transforms.episode._timer": ["Timer"],
-        "rl.envs.transforms.episode._traj_counter": ["TrajCounter"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -19,13 +19,4 @@ __all__ = [
     "ToTensorImage",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.image._center_crop": ["CenterCrop"],
-        "rl.envs.transforms.image._crop": ["Crop"],
-        "rl.envs.transforms.image._gray_scale": ["GrayScale"],
-        "rl.envs.transforms.image._resize": ["Resize"],
-        "rl.envs.transforms.image._to_tensor_image": ["ToTensorImage"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -19,13 +19,4 @@ __all__ = [
     "SelectTransform",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.keys._exclude_transform": ["ExcludeTransform"],
-        "rl.envs.transforms.keys._flatten_tensordict": ["FlattenTensorDict"],
-        "rl.envs.transforms.keys._remove_empty_specs": ["RemoveEmptySpecs"],
-        "rl.envs.transforms.keys._rename_transform": ["RenameTransform"],
-        "rl.envs.transforms.keys._select_transform": ["SelectTransform"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

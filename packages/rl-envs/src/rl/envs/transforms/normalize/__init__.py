@@ -15,11 +15,4 @@ __all__ = [
     "VecNorm",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.normalize._observation_norm": ["ObservationNorm"],
-        "rl.envs.transforms.normalize._reward_norm": ["RewardNorm"],
-        "rl.envs.transforms.normalize._vec_norm": ["VecNorm"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -22,14 +22,4 @@ __all__ = [
     "cat_frames",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.observation._cat_frames": ["CatFrames", "cat_frames"],
-        "rl.envs.transforms.observation._clip_transform": ["ClipTransform"],
-        "rl.envs.transforms.observation._finite_tensordict_check": ["FiniteTensorDictCheck"],
-        "rl.envs.transforms.observation._observation_transform": ["ObservationTransform"],
-        "rl.envs.transforms.observation._time_max_pool": ["TimeMaxPool"],
-        "rl.envs.transforms.observation._unary_transform": ["UnaryTransform"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -11,9 +11,4 @@ __all__ = [
     "TensorDictPrimer",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.recurrent._primer": ["TensorDictPrimer"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

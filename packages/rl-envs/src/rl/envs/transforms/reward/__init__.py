@@ -23,15 +23,4 @@ __all__ = [
     "SuccessReward",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.reward._binarize_reward": ["BinarizeReward"],
-        "rl.envs.transforms.reward._linearise_rewards": ["LineariseRewards"],
-        "rl.envs.transforms.reward._reward_clipping": ["RewardClipping"],
-        "rl.envs.transforms.reward._reward_scaling": ["RewardScaling"],
-        "rl.envs.transforms.reward._reward_sum": ["RewardSum"],
-        "rl.envs.transforms.reward._sign_transform": ["SignTransform"],
-        "rl.envs.transforms.reward._success_reward": ["SuccessReward"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

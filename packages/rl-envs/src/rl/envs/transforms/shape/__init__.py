@@ -25,16 +25,4 @@ __all__ = [
     "UnsqueezeTransform",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.envs.transforms.shape._batch_size": ["BatchSizeTransform"],
-        "rl.envs.transforms.shape._cat_tensors": ["CatTensors"],
-        "rl.envs.transforms.shape._expand_as": ["ExpandAs"],
-        "rl.envs.transforms.shape._flatten_observation": ["FlattenObservation"],
-        "rl.envs.transforms.shape._permute_transform": ["PermuteTransform"],
-        "rl.envs.transforms.shape._squeeze_transform": ["SqueezeTransform"],
-        "rl.envs.transforms.shape._stack": ["Stack"],
-        "rl.envs.transforms.shape._unsqueeze_transform": ["UnsqueezeTransform"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -11,14 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["PadBackend", "ScanBackend", "get_recurrent_matmul_precision", "set_recurrent_matmul_precision"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.modules.recurrent.backends._pad": ["PadBackend"],
-        "rl.modules.recurrent._precision": [
-            "get_recurrent_matmul_precision",
-            "set_recurrent_matmul_precision",
-        ],
-        "rl.modules.recurrent.backends._scan": ["ScanBackend"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["GRU", "LSTM", "GRUCell", "LSTMCell"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.modules.recurrent.cells._cells": ["GRU", "GRUCell", "LSTM", "LSTMCell"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

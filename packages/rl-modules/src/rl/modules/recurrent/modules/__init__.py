@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["GRUModule", "LSTMModule"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.modules.recurrent.modules._modules": ["GRUModule", "LSTMModule"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -15,15 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CrossQLoss", "DDPGLoss", "DiscreteSACLoss", "REDQLoss", "SACLoss", "TD3Loss", "TQCLoss"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.objectives.losses.actor_critic._crossq": ["CrossQLoss"],
-        "rl.objectives.losses.actor_critic._ddpg": ["DDPGLoss"],
-        "rl.objectives.losses.actor_critic._discrete_sac": ["DiscreteSACLoss"],
-        "rl.objectives.losses.actor_critic._redq": ["REDQLoss"],
-        "rl.objectives.losses.actor_critic._sac": ["SACLoss"],
-        "rl.objectives.losses.actor_critic._td3": ["TD3Loss"],
-        "rl.objectives.losses.actor_critic._tqc": ["TQCLoss"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

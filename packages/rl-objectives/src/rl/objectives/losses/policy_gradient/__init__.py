@@ -13,13 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["A2CLoss", "ClipPPOLoss", "ImpalaLoss", "KLPENPPOLoss", "PPOLoss", "ReinforceLoss"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.objectives.losses.policy_gradient._a2c": ["A2CLoss"],
-        "rl.objectives.losses.policy_gradient._impala": ["ImpalaLoss"],
-        "rl.objectives.losses.policy_gradient._kl_pen_ppo": ["KLPENPPOLoss"],
-        "rl.objectives.losses.policy_gradient._ppo": ["ClipPPOLoss", "PPOLoss"],
-        "rl.objectives.losses.policy_gradient._reinforce": ["ReinforceLoss"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

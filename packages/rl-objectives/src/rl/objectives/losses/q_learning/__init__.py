@@ -11,11 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DQNLoss", "DistributionalDQNLoss", "QRDQNLoss"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.objectives.losses.q_learning._distributional_dqn": ["DistributionalDQNLoss"],
-        "rl.objectives.losses.q_learning._dqn": ["DQNLoss"],
-        "rl.objectives.losses.q_learning._qr_dqn": ["QRDQNLoss"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)
