@@ -214,3 +214,19 @@ def test_what_cannot_be_updated():
         RoundRobinWriter().generations_of(3)
     with pytest.raises(ContractError, match="writes 'index_generation' into its samples"):
         buffer.extend(rows(0, 1, index_generation=torch.zeros(1)))
+
+
+def test_rows_of_several_environments_are_updated():
+    buffer = make(LazyTensorStorage(12, ndim=2), sampler=SliceSampler(slice_len=2, end_key="end"))
+    batch = rows(0, 6, end=torch.zeros(6, dtype=torch.bool)).reshape(2, 3)
+    for _ in range(2):
+        buffer.extend(batch)
+    sample = buffer.sample(40)
+    buffer.extend(batch)  # overwrites the first six rows
+    patch = {"h": sample["x"].unsqueeze(1).expand(40, 2).float() + 1}
+    result = buffer.update_if_present(index=sample["index"], generation=sample["index_generation"], patch=patch)
+    assert result.updated.equal(sample["index"] >= 6)
+    kept = buffer[sample["index"][result.updated]]
+    assert kept["h"].equal(kept["x"].unsqueeze(1).expand(-1, 2).float() + 1)
+    assert not buffer[:6]["h"].any()
+    assert (buffer.sample(40)["x"].view(20, 2).diff() % 3 == 1).all()

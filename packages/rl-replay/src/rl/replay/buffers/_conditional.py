@@ -128,5 +128,7 @@ class Patch:
         if len(new):
             for key, cell in self.cells.items():
                 new.set(key, cell.detach()[chosen.to(cell.device)].to(new.get(key).device))
+            for _ in range(1, getattr(storage, "ndim", 1)):  # rows of one step
+                new = new.unsqueeze(1)
             storage.set(rows[writes], new)
         return ConditionalUpdateResult(updated, rejected)
