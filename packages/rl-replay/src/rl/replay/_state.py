@@ -45,8 +45,8 @@ class Fields:
         unknown = [str(name) for name in self._state if name not in names]
         if unknown:
             raise CheckpointError(
-                f"{owner}: this state has {', '.join(unknown)}, which this version of {owner} does not have. Upgrade"
-                " rl-replay, or load the state of another one"
+                f"{owner}: this state has {', '.join(unknown)}, which this version of {owner} does not have. It"
+                " was saved by another version of rl-replay, or with other arguments: load it with those"
             )
 
     def __getitem__(self, name: str) -> Any:
