@@ -99,8 +99,16 @@ def select_and_join(parts):
 def test_members_that_differ_are_refused_with_a_remedy():
     other = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
     other.extend(TensorDict(y=torch.zeros(3), batch_size=[3]))
-    with pytest.raises(ContractError, match="selects the common entries"):
+    with pytest.raises(ContractError, match=r"some have 'x', 'y', \('next', 'done'\)\. .*common entries"):
         ensemble(member(0), other, sample_from_all=True).sample(4)
+    mixed = OfflineToOnlineReplayBuffer(member(0, sampler=SliceSampler(slice_len=2)), online_capacity=9, batch_size=8)
+    mixed.extend(rows(0, 5))
+    with pytest.raises(ContractError, match=r"only some have .*is_init") as caught:
+        mixed.sample()
+    assert len(str(caught.value)) < 400
+    mixed[0].append_transform(lambda data: data.select("x", "index"))
+    mixed[1].append_transform(lambda data: data.select("x", "index"))
+    assert mixed.sample().batch_size == (8,)
     empty = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
     with pytest.raises(ContractError, match="member 1 is empty"):
         ensemble(member(0), empty, sample_from_all=True).sample(4)

@@ -103,7 +103,7 @@ def test_a_data_set_that_was_written_again_is_prepared_again(minari):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_damaged_or_absent_data_set_is_refused(minari, tmp_path):
-    with pytest.raises(RLError, match=r"cannot open 'test/none-v0'.*download=True"):
+    with pytest.raises(RLError, match=r"cannot open 'test/none-v0'.*[^.]\. `minari list local`.*download=True"):
         MinariExperienceReplay("test/none-v0")
     write(minari)
     file = next((tmp_path / "minari").rglob("main_data.hdf5"))

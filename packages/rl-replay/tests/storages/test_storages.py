@@ -175,9 +175,30 @@ def test_a_storage_of_two_dimensions_counts_elements(make):
     assert buffer.add(batch[0]).tolist() == [4, 5, 6, 7]
 
 
-def test_a_storage_of_two_dimensions_holds_whole_rows_only():
-    with pytest.raises(ShapeError, match="choose 12 or 16"):
-        ReplayBuffer(storage=LazyTensorStorage(15, ndim=2)).extend(TensorDict({"x": torch.zeros(3, 4)}, [3, 4]))
+def test_a_storage_of_two_dimensions_takes_any_number_of_steps():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(15, ndim=2))
+    for steps in (4, 2, 4):
+        x = torch.arange(3 * steps).view(3, steps)
+        index = buffer.extend(TensorDict({"x": x}, [3, steps]))
+        assert torch.equal(buffer[index]["x"], x.flatten())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [lambda x: x, lambda x: {"x": x}, lambda x: {"x": x, "y": x[..., 0]}, lambda x: TensorDict({"x": x}, x.shape[:2])],
+)
+def test_rows_of_two_dimensions_are_replaced_by_rows_as_they_are_read(data):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2))
+    buffer.extend(data(torch.arange(24).view(2, 4, 3)))
+    before = buffer[:]
+    for index in (5, -1, [6, 1, 3], slice(2, 7), torch.arange(8) % 3 == 0):
+        buffer[index] = buffer[index]
+    values = [rows if isinstance(rows, torch.Tensor) else rows["x"] for rows in (before, buffer[:])]
+    assert torch.equal(*values)
+    buffer[[6, 1]] = buffer[[1, 6]]
+    swapped = buffer[:]
+    swapped = swapped if isinstance(swapped, torch.Tensor) else swapped["x"]
+    assert torch.equal(swapped, values[0][[0, 6, 2, 3, 4, 5, 1, 7]])
 
 
 def test_indices_of_rows_with_steps_are_repeated_over_the_steps():

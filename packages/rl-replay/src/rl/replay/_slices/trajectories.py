@@ -283,6 +283,10 @@ class Trajectories(Stateful):
             return
         table.write(ends.reshape(-1, steps), None if ids is None else ids.reshape(-1, steps))
 
+    def replaced(self, index: Tensor, data: Any) -> None:  # noqa: ARG002  as `extended`
+        """Stored rows were replaced: their trajectories are read again, with the environments that are known."""
+        self._admitted, self._expected = None, -1
+
     def patched(self, keys: Sequence[NestedKey]) -> None:
         """Entries `keys` of some rows were replaced; the table stays if it does not depend on them."""
         if isinstance(self._expected, int) and not {*self._boundaries.ends, *self._boundaries.ids} & {*keys}:

@@ -298,6 +298,9 @@ class ReplayBuffer:
     def __setitem__(self, index: Index, data: Any) -> None:
         """Replace stored rows, without transforms; they get the priority of new rows and begin a new pass.
 
+        `data` is what ``buffer[index]`` returns, one row for an int and rows ``[n, ...]`` otherwise, also with a
+        storage of ``ndim=2``. Slices and sequences follow replaced end flags and trajectory ids.
+
         Raises:
             IndexError: if an index is outside of the stored rows.
             RLError: as `extend`. In each case nothing is written.
@@ -309,13 +312,15 @@ class ReplayBuffer:
             if isinstance(index, int):
                 data = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
             self._check(data)
+            if self._lanes is not None:
+                data = self._lanes.as_batch(data, len(rows))
             if self._admit is not None:
                 self._admit(data)
             self._flight.wait_gathered()
             self.storage.set(rows, data)
             if (rewritten := getattr(self.writer, "rewritten", None)) is not None:
                 rewritten(rows)
-            self._rows.extended(rows, data)
+            getattr(self._rows, "replaced", self._rows.extended)(rows, data)
 
     def append_transform(self, transform: Callable[[Any], Any], *, invert: bool = False) -> Self:
         """Apply `transform` to every sampled batch, after the existing ones; returns the buffer.

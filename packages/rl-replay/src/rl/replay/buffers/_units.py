@@ -65,6 +65,12 @@ class _UnitSampler:
     def extended(self, index: Tensor, data: Any) -> None:
         self._call("extended", index, data)
 
+    def replaced(self, index: Tensor, data: Any) -> None:
+        for part in (self._sampler, self._unit):
+            follow = getattr(part, "replaced", getattr(part, "extended", None))
+            if follow is not None:
+                follow(index, data)
+
     def patched(self, keys: list[Any]) -> None:
         self._call("patched", keys)
 

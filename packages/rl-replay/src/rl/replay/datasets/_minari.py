@@ -55,8 +55,9 @@ class MinariExperienceReplay(DatasetBuffer):
                 minari.download_dataset(dataset_id, force_download=True)
             source = minari.load_dataset(dataset_id, download=bool(download))
         except Exception as error:  # files are missing, damaged or foreign
+            reason = str(error).rstrip(".")
             raise RLError(
-                f"MinariExperienceReplay cannot open {dataset_id!r}: {error}. `minari list local` lists what is there;"
+                f"MinariExperienceReplay cannot open {dataset_id!r}: {reason}. `minari list local` lists what is there;"
                 " download=True downloads it"
             ) from error
         self.dataset_id, self.minari_dataset = dataset_id, source

@@ -203,6 +203,12 @@ class PrioritizedSliceSampler(SlicesBase):
         appended, added = np.unique(table.locate(index.reshape(-1).cpu().numpy())[0], return_counts=True)
         self._update(table, np.append(appended, table.changed), np.append(added, 0 * table.changed))
 
+    def replaced(self, index: Tensor, data: Any) -> None:
+        """Read trajectories again, of which some rows were replaced; these get the priority of new rows."""
+        super().replaced(index, data)
+        self._priorities.extended(index, None)
+        self._of = []
+
     def update_priority(self, index: Any, priority: Any) -> None:
         """Set raw priorities, usually TD errors, of any stored rows; see `PrioritizedSampler.update_priority`.
 

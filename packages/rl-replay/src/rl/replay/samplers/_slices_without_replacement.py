@@ -106,6 +106,11 @@ class SliceSamplerWithoutReplacement(SlicesBase):
         self.restart()
         super().extended(index, data)
 
+    def replaced(self, index: Tensor, data: Any) -> None:
+        """Read trajectories again, of which some rows were replaced; the next sample begins a new pass."""
+        self.restart()
+        super().replaced(index, data)
+
     def restart(self) -> None:
         """Begin a new pass with the next draw."""
         self.ran_out = False

@@ -7,10 +7,12 @@ from itertools import accumulate
 from typing import Any, Final, NoReturn, final
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
+from rl.core.keys import key_str
 from rl.core.state import reading
 from rl.replay._state import Apply, Fields
 
@@ -134,11 +136,27 @@ def join(parts: Sequence[Any]) -> Any:
     try:
         return torch.cat([torch.stack(part) if isinstance(part, list) else part for part in parts])
     except (RuntimeError, KeyError, TypeError, ValueError) as error:
-        kinds = "; ".join(repr(part).replace("\n", " ")[:150] for part in parts)
         raise ContractError(
-            f"batches of different buffers cannot be joined: {kinds}. Give each buffer a transform that selects the"
-            " common entries, or give the ensemble a collate_fn"
+            f"batches of different buffers cannot be joined: {_difference(parts)}. Give each buffer a transform that"
+            " selects the common entries, ensemble[0].append_transform(lambda data: data.select(...)), or give the"
+            " ensemble a collate_fn where it takes one"
         ) from error
+
+
+def _difference(parts: Sequence[Any]) -> str:
+    """What differs between batches, in a few words."""
+    if not all(isinstance(part, TensorDictBase) for part in parts):
+        return "they are a " + ", a ".join(type(part).__name__ for part in parts)
+    keys: list[set[Any]] = [{*part.keys(include_nested=True, leaves_only=True)} for part in parts]
+    common = set.intersection(*keys)
+    some = [key_str(key) for key in sorted(set.union(*keys) - common, key=key_str)]
+    if some:
+        return f"only some have {', '.join(some)}"
+    found = {key: [list(part.get(key).shape[1:]) for part in parts] for key in sorted(common, key=key_str)}
+    for key, shapes in found.items():
+        if any(shape != shapes[0] for shape in shapes):
+            return f"{key_str(key)} of a row is {' and '.join(map(str, shapes))}"
+    return "their batches have the sizes " + " and ".join(str(list(part.batch_size)) for part in parts)
 
 
 def load_all(owner: str, name: str, parts: Sequence[Any], state: Any) -> Apply:

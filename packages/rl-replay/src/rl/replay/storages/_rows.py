@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn, TypeGuard
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import RowGather
@@ -190,6 +191,30 @@ class TensorRows:
         """
         lead = leading(self._shape(self._batch(data)), self.ndim)
         return index.view(lead[-1], -1).t().reshape(-1) if len(lead) > 1 else index
+
+    def as_batch(self, rows: Any, count: int) -> Any:
+        """Rows ``[count, ...]`` as a batch whose first `ndim` dimensions count rows.
+
+        Raises:
+            ShapeError: if there is another number of rows, or more dimensions than `get` returns.
+
+        Example:
+            >>> from rl.replay.storages import LazyTensorStorage
+            >>> LazyTensorStorage(12, ndim=2).as_batch(torch.zeros(5), 5).shape
+            torch.Size([1, 5])
+        """
+        rows = self._batch(rows)
+        root = None if self._layout is None else self._layout.root
+        shape = list(rows.shape) if isinstance(rows, (TensorDictBase, Tensor)) else [count]
+        expected = [count, *(shape[1:] if root is None or root.kind is not None else root.tail)]
+        if shape != expected:
+            raise ShapeError(
+                f"{type(self).__name__}: {count} rows are replaced by a batch {expected}, as they are read, got"
+                f" {shape}; nothing was written. Flatten the environments and steps of a batch"
+            )
+        for _ in range(self.ndim - 1):
+            rows = tree_map(lambda part: part.unsqueeze(0), rows, is_leaf=lambda part: hasattr(part, "unsqueeze"))
+        return rows
 
     def set(self, index: Index, data: Any, *, by_step: bool = False) -> None:
         """Write the rows of `data` under `index`. Everything is checked before anything is written.
@@ -414,7 +439,7 @@ class TensorRows:
         if layout is None:
             _check_nested(owner, cells)
             layout = Layout.of(data, self.ndim)
-            self._check_first(layout, shape)
+            self._check_first(layout)
         elif self.allow_missing or self.allow_extra:
             rows = torch.Size(shape[: self.ndim]).numel()
             layout.fit(cells, kinds, rows, missing=self.allow_missing, extra=self.allow_extra)
@@ -454,7 +479,7 @@ class TensorRows:
                 " Write one such row into the buffer, with the same shapes and dtypes, and then load it"
             )
 
-    def _check_first(self, layout: Layout, shape: torch.Size) -> None:
+    def _check_first(self, layout: Layout) -> None:
         owner = type(self).__name__
         if not layout.columns:
             raise ContractError(f"{owner}: the first batch has no entries; a row needs at least one key")
@@ -462,12 +487,6 @@ class TensorRows:
             raise ContractError(
                 f"{owner}: compact=True stores entries once that rows have at the root and under 'next', and the first"
                 f" batch has none (it has: {layout}); leave compact out"
-            )
-        row = torch.Size(shape[1 : self.ndim]).numel()
-        if row and self.max_size % row:
-            raise ShapeError(
-                f"{owner} of max_size={self.max_size} elements cannot hold whole rows of {row}: choose "
-                f"{self.max_size // row * row or row} or {(self.max_size // row + 1) * row}"
             )
 
     def _gather(self, layout: Layout, index: Tensor) -> Any:

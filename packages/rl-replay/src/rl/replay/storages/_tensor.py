@@ -152,7 +152,7 @@ class TensorStorage(TensorRows):
         layout = Layout.of(data, ndim)
         count = torch.Size(shape[:ndim]).numel()
         super().__init__(count, device=_device(data, cells), ndim=ndim)
-        self._check_first(layout, shape)
+        self._check_first(layout)
         self._adopt(layout, cells)
         self._len = count
         self.lead: Final = torch.Size(shape[:ndim])
