@@ -291,3 +291,24 @@ def test_prefill():
     assert len(prefill_replay_buffer(target, dataset(7))) == 35
     with pytest.raises(ContractError, match="n_samples"):
         prefill_replay_buffer(target, dataset(), n_samples=0)
+
+
+@pytest.mark.parametrize("need", [{"slice_len": 2}, {"num_slices": 2}])
+def test_members_with_slice_samplers_give_whole_slices(need):
+    both = ensemble(*(member(start, sampler=SliceSampler(**need)) for start in (0, 100)), p=[1, 3], batch_size=8)
+    counts = torch.stack([both.sample(return_info=True)[1]["buffer_ids"].bincount(minlength=2) for _ in range(300)])
+    assert (counts % 2 == 0).all()
+    assert set(counts[:, 0].tolist()) >= {0, 2, 4}
+    assert abs(counts[:, 1].float().mean() / 8 - 0.75) < 0.04
+    with pytest.raises(ContractError, match=r"batch_size=9 is not a multiple of the 2 rows.*use 8"):
+        both.sample(9)
+
+
+def test_members_with_other_slices_are_refused_unless_parts_are_equal():
+    members = [member(0, sampler=SliceSampler(slice_len=2)), member(100, sampler=SliceSampler(slice_len=3))]
+    with pytest.raises(ContractError, match=r"multiples of 2 and 3 rows.*same slice_len.*sample_from_all=True"):
+        ensemble(*members)
+    equal = ensemble(*members, sample_from_all=True)
+    assert (equal.sample(12)["x"] >= 100).sum() == 6
+    with pytest.raises(ContractError, match="in multiples of 6 rows; use 12"):
+        equal.sample(16)

@@ -85,6 +85,11 @@ class SlicesBase(Trajectories):
         self._init: Final = None if init is None else unwrap(init)
         self._names: Final = [None, "time"] if pad_output else ["time"]
 
+    @property
+    def batch_multiple(self) -> int:
+        """What a batch size is a multiple of."""
+        return self._num_slices or self._slice_len or 1
+
     def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
         """Raise: there are no priorities.
 

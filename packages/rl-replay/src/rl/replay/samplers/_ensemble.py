@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
@@ -24,7 +25,8 @@ BUFFER_IDS = "buffer_ids"
 class SamplerEnsemble(SamplerBase):
     """Selects which members of an ensemble give how many rows of a batch; the k-th sampler samples the k-th storage.
 
-    Without options each row comes from a member selected with probability `p`. The info of a sample has
+    Without options each row comes from a member selected with probability `p`; with slice samplers each part of
+    ``slice_len`` (or ``num_slices``) rows does, so that a member gives whole slices. The info of a sample has
     ``buffer_ids``, int64 ``[n]``: the member of each row; ``index`` is that of `StorageEnsemble`.
 
     Args:
@@ -71,6 +73,15 @@ class SamplerEnsemble(SamplerBase):
             raise ContractError(
                 f"{owner}: num_buffer_sampled must be an integer of at least 1, got {num_buffer_sampled!r}"
             )
+        needs = {getattr(one, "batch_multiple", 1) for one in samplers}
+        if len(needs - {1}) > 1 and not sample_from_all and num_buffer_sampled is None:
+            parts = " and ".join(map(str, sorted(needs - {1})))
+            raise ContractError(
+                f"{owner}: members sample multiples of {parts} rows, so that a batch has no common part to"
+                " select a member for; give all slice samplers the same slice_len, or use sample_from_all=True or"
+                " num_buffer_sampled=..."
+            )
+        self._unit: Final = math.lcm(*needs)  # rows that are of one member
         self.p: Final = given / given.sum()
         self.sample_from_all: Final = sample_from_all
         self.num_buffer_sampled: Final = num_buffer_sampled
@@ -87,13 +98,19 @@ class SamplerEnsemble(SamplerBase):
         members = len(self.samplers)
         groups = members if self.sample_from_all else self.num_buffer_sampled
         if groups is None:
-            groups, rows = batch_size, 1
+            groups, rows = batch_size // self._unit, self._unit
+            if batch_size % rows:
+                raise ContractError(
+                    f"SamplerEnsemble: batch_size={batch_size} is not a multiple of the {rows} rows that the members'"
+                    f" slice samplers need; use {max(groups, 1) * rows}, for example"
+                )
         else:
             rows, rest = divmod(batch_size, groups)
-            if rest:
+            if rest or rows % self._unit:
                 raise ContractError(
-                    f"SamplerEnsemble: batch_size={batch_size} cannot be divided equally among {groups} members; use"
-                    f" {max(rows, 1) * groups}, for example"
+                    f"SamplerEnsemble: batch_size={batch_size} cannot be divided equally among {groups} members"
+                    f"{f' in multiples of {self._unit} rows' if self._unit > 1 else ''}; use"
+                    f" {max(rows // self._unit, 1) * self._unit * groups}, for example"
                 )
         if self.sample_from_all:
             return [rows] * members
