@@ -291,6 +291,8 @@ def test_prefill():
     assert len(prefill_replay_buffer(target, dataset(7))) == 35
     with pytest.raises(ContractError, match="n_samples"):
         prefill_replay_buffer(target, dataset(), n_samples=0)
+    with pytest.raises(ContractError, match=r"ndim=2: take one with ndim=1, or extend"):
+        prefill_replay_buffer(TensorDictReplayBuffer(storage=LazyTensorStorage(50, ndim=2)), dataset())
 
 
 @pytest.mark.parametrize("need", [{"slice_len": 2}, {"num_slices": 2}])

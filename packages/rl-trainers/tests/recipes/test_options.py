@@ -36,9 +36,9 @@ def stored(config, monkeypatch, tmp_path):
     """The replay buffer after a run, and the batches that were collected."""
     seen, batches = {}, []
     make, learner = q_learning.transitions_buffer, q_learning._Learner
-    remember = learner.remember
+    store = learner.store
     monkeypatch.setattr(q_learning, "transitions_buffer", lambda *args: seen.setdefault("buffer", make(*args)))
-    monkeypatch.setattr(learner, "remember", lambda self, batch: (batches.append(batch), remember(self, batch)))
+    monkeypatch.setattr(learner, "store", lambda self, batch: (batches.append(batch), store(self, batch)))
     train_dqn(config, out=tmp_path / str(config.n_step), display="none")
     return seen["buffer"][:], torch.cat(batches, 1)
 

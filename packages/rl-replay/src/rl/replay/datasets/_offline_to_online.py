@@ -148,14 +148,17 @@ def prefill_replay_buffer(
 ) -> ReplayBuffer:
     """Copy the first rows of a data set into a buffer, without transforms of the data set; returns the buffer.
 
+    Rows of a data set with ``ndim=2`` alternate between its environments: slices of the copy need trajectory ids and a
+    data set of one environment.
+
     Args:
-        rb: the buffer that is written.
+        rb: the buffer that is written; its storage has ``ndim=1``.
         dataset: a buffer, or the id of a data set for `rl.replay.datasets.load_dataset`.
         n_samples: number of rows; all if None, or if there are fewer.
         chunk_size: number of rows that are copied at a time.
 
     Raises:
-        ContractError: if a number is below 1.
+        ContractError: if a number is below 1, or the storage of `rb` has another ``ndim``.
 
     Example:
         >>> from rl.replay import LazyTensorStorage, TensorStorage
@@ -167,6 +170,12 @@ def prefill_replay_buffer(
         if value is not None and whole(value) is None:
             raise ContractError(f"prefill_replay_buffer: {name} must be an integer of at least 1, got {value!r}")
     source = _opened("prefill_replay_buffer", dataset, chunk_size, {})
+    ndim = getattr(rb.storage, "ndim", 1)
+    if ndim != 1:
+        raise ContractError(
+            f"prefill_replay_buffer copies single rows, and the storage has ndim={ndim}: take one with ndim=1, or"
+            " extend the buffer by batches [envs, steps]"
+        )
     rows = len(source) if n_samples is None else min(n_samples, len(source))
     for start in range(0, rows, chunk_size):
         rb.extend(source[start : min(start + chunk_size, rows)])
