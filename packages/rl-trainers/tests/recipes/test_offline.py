@@ -1,5 +1,6 @@
 """The recipes for data sets: they beat the policy of the data, resume exactly, and refuse what does not fit."""
 
+import csv
 import json
 import math
 import sys
@@ -240,6 +241,16 @@ def test_training_goes_on_in_the_environment(name, recipe, tmp_path):
     online(config, out=tmp_path / "half", display="none", should_stop=lambda frames: frames >= 128)
     resumed = online(config, resume=tmp_path / "half", display="none")
     assert resumed.eval_return_mean == whole.eval_return_mean
+
+
+def test_the_first_steps_after_init_are_those_of_its_policy(tmp_path):
+    """Rewards of the environment depend on actions alone, and without noise and gradient steps they are the policy's."""
+    train("td3-bc", config_of("td3-bc"), out=tmp_path / "offline")
+    config = TD3.config(**ONLINE | {"learning_starts": 256}, exploration_noise=0.0, init=str(tmp_path / "offline"))
+    TD3.load_train()(config, out=tmp_path / "run", display="none")
+    with (tmp_path / "run" / "episodes.csv").open() as file:
+        returns = [float(row["return"]) for row in csv.DictReader(file)]
+    assert sum(returns) / len(returns) == pytest.approx(last_return(tmp_path / "offline"), rel=0.05)
 
 
 def last_return(run):

@@ -24,7 +24,7 @@ class OffPolicyConfig(RunConfig):
         sampler: how the replay buffer chooses transitions, as for dqn; for example
             'prioritized:{alpha: 0.6, beta: 0.4}'.
         n_step: steps whose rewards are added up in the target.
-        learning_starts: frames with random actions before the first update.
+        learning_starts: frames before the first update, with random actions, or those of the policy of `init`.
         learning_rate: of Adam, for actor and critics.
         target_tau: the target networks move this far towards the trained ones after each gradient step of the actor.
         hidden: widths of the hidden layers of all networks.
@@ -33,7 +33,6 @@ class OffPolicyConfig(RunConfig):
         dataset: a data set that minibatches are taken from in addition, SOURCE:NAME; see ``rl dataset``.
         offline_fraction: part of each minibatch that is taken from it.
         init: folder of a run whose networks training starts from: of cql or sac for sac, of td3-bc or td3 for td3.
-            Set learning_starts to 0 with it.
 
     Attributes:
         recipe: name of the recipe, which a subclass sets.

@@ -68,7 +68,7 @@ def train_off_policy(
         env,
         policy if noise is None else TensorDictSequential(policy, noise),
         frames_per_batch=config.frames_per_batch,
-        init_random_frames=config.learning_starts,
+        init_random_frames=0 if config.init else config.learning_starts,
     )
     keys = stored_keys(loss, env)
     buffer, keys = buffer_with_dataset(config, loss.in_keys, keys) if config.dataset else (_buffer(config), keys)
