@@ -244,7 +244,7 @@ def test_training_goes_on_in_the_environment(name, recipe, tmp_path):
 
 
 def test_the_first_steps_after_init_are_those_of_its_policy(tmp_path):
-    """Rewards of the environment depend on actions alone, and without noise and gradient steps they are the policy's."""
+    """The rewards depend on actions alone, and without noise and gradient steps these are the policy's."""
     train("td3-bc", config_of("td3-bc"), out=tmp_path / "offline")
     config = TD3.config(**ONLINE | {"learning_starts": 256}, exploration_noise=0.0, init=str(tmp_path / "offline"))
     TD3.load_train()(config, out=tmp_path / "run", display="none")
