@@ -35,9 +35,9 @@ class MultiAgentGAE(GAE):
 
     Where the batch has ``(group, "mask")`` (bool ``[*B, T, n_agents]``) agents that do not act change nothing: the
     network reads 0 in place of their observations, unless it is recurrent, their reward is 0, and advantages pass
-    over such steps: the next value of an agent is that of its next act, discounted. With done flags of each agent the
-    reward of one that has not ended counts: it waits for its turn. With `average_gae` they are left
-    out of mean and deviation.
+    over such steps: the next value of an agent is that of its next act, discounted. With done flags of each agent,
+    rewards in such steps count until the agent is done, as in games where players take turns. With `average_gae` agents
+    that do not act are left out of mean and deviation.
 
     Args:
         gamma: discount, in [0, 1].
@@ -117,7 +117,7 @@ class MultiAgentGAE(GAE):
     def _passed_over(
         self, value: Tensor, next_value: Tensor, outcome: Sequence[Tensor], masks: tuple[Tensor, Tensor], time_dim: int
     ) -> tuple[Tensor, Tensor]:
-        """Values with that of an agent's next act, discounted, where it does not act: such a step changes nothing."""
+        """Both values, with the discounted one of an agent's next act, and its rewards until then, where it waits."""
         reward, done, terminated = outcome
         now, later = (fitted(mask, value) for mask in masks)
         open_ended = ~(later | done)  # the agent does not act next, and the episode continues

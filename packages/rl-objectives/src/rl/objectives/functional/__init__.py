@@ -23,8 +23,14 @@ from rl.objectives.functional._actor_critic import (
 from rl.objectives.functional._distillation import ReturnScale, distillation_error, scale_by_returns
 from rl.objectives.functional._distributional import categorical_divergence, project_distribution, quantile_huber
 from rl.objectives.functional._gae import generalized_advantage_estimate, vec_generalized_advantage_estimate
-from rl.objectives.functional._imitation import discriminator_loss, imitation_reward, style_divergence
-from rl.objectives.functional._offline import advantage_weight, conservative_gap, expectile_loss
+from rl.objectives.functional._offline import (
+    advantage_weight,
+    conservative_gap,
+    discriminator_loss,
+    expectile_loss,
+    imitation_reward,
+    style_divergence,
+)
 from rl.objectives.functional._policy_gradient import (
     adapted_penalty,
     clipped_surrogate,

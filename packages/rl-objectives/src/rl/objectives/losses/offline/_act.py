@@ -13,7 +13,7 @@ from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str
 from rl.objectives._batch.mask import MASK, mask_key, scalar
 from rl.objectives._networks.calls import NetworkCall
-from rl.objectives.functional._imitation import style_divergence
+from rl.objectives.functional._offline import style_divergence
 from rl.objectives.functional._regression import distance, is_number, reduce
 from rl.objectives.losses._base import LossModule
 
