@@ -239,7 +239,7 @@ class JaxEnv(LeafEnvBase):
         """Continue from `state`."""
         key = state["key"].numpy().astype(np.uint32)
         self._key = self._jax.random.wrap_key_data(self._jax.numpy.asarray(key))
-        self._block, self._used = [], state["used"]
+        self._block, self._used = [], state.get("used", 0)  # absent in states of earlier versions
         return True
 
     def compile(self, **kwargs: Any) -> Any:
