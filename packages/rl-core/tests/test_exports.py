@@ -1,9 +1,22 @@
-"""Every public name of rl.core."""
+"""Every public name of rl.core, and the lazy exports of a package root."""
+
+import importlib
+import sys
 
 import pytest
 
 import rl.core
 from rl.core.keys import nearest
+
+ROOT = """
+from typing import TYPE_CHECKING
+from rl.core.lazy import lazy_exports
+if TYPE_CHECKING:
+    from lazy_root._part import First
+    from lazy_root._part import second
+    from lazy_root._other import THIRD
+__getattr__, __dir__ = lazy_exports(__name__)
+"""
 
 
 @pytest.mark.parametrize("name", rl.core.__all__)
@@ -17,12 +30,30 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         _ = rl.core.nothing
 
 
+def test_every_import_for_type_checkers_is_exported_and_none_is_loaded_before(tmp_path, monkeypatch):
+    folder = tmp_path / "lazy_root"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(ROOT)
+    (folder / "_part.py").write_text("class First: pass\ndef second(): return 2\n")
+    (folder / "_other.py").write_text("THIRD = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    root = importlib.import_module("lazy_root")
+    assert {"First", "second", "THIRD"} <= {*dir(root)}
+    assert "lazy_root._part" not in sys.modules
+    assert (root.First.__name__, root.second(), root.THIRD) == ("First", 2, 3)
+    with pytest.raises(AttributeError, match="'lazy_root' has no attribute 'fourth'"):
+        _ = root.fourth
+    for name in [name for name in sys.modules if name.startswith("lazy_root")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 def test_every_error_is_an_rl_error_and_a_built_in_one():
     from rl.core import errors
 
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        if issubclass(kind, Exception) and not issubclass(kind, Warning) and kind is not errors.RLError:
+    kinds = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
+    assert len(kinds) > 10
+    for name, kind in kinds.items():
+        if not issubclass(kind, Warning) and kind is not errors.RLError:
             assert issubclass(kind, errors.RLError)
             assert len(kind.__mro__) > 4, f"{name} is no built-in error besides"
 

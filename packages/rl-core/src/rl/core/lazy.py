@@ -36,8 +36,9 @@ def lazy_exports(
 
     @cache
     def origin() -> dict[str, str]:
-        given = _type_checking_imports(package) if sources is None else sources
-        return {name: module for module, names in given.items() for name in names}
+        if sources is None:
+            return _type_checking_imports(package)
+        return {name: module for module, names in sources.items() for name in names}
 
     def __getattr__(name: str) -> Any:
         if name not in origin():
@@ -52,14 +53,15 @@ def lazy_exports(
     return __getattr__, __dir__
 
 
-def _type_checking_imports(package: str) -> dict[str, list[str]]:
-    """The names that the root imports for type checkers, by module."""
+def _type_checking_imports(package: str) -> dict[str, str]:
+    """The module of each name that the root imports for type checkers."""
     loader: Any = vars(sys.modules[package])["__spec__"].loader
     blocks = [node for node in ast.parse(loader.get_source(package)).body if isinstance(node, ast.If)]
     return {
-        node.module or "": [name.name for name in node.names]
+        name.name: node.module or ""
         for block in blocks
         if isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
         for node in block.body
         if isinstance(node, ast.ImportFrom)
+        for name in node.names
     }
