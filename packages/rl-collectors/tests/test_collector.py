@@ -50,8 +50,9 @@ def test_roundings_are_said(counting_env):
     rows = [[3]] * 3
     with pytest.warns(
         UserWarning, match=r"frames_per_batch=4 is no multiple of the 3 .* each batch has 6 frames; total"
-    ):
+    ) as found:
         collector = Collector(counting_env(rows, [3]), frames_per_batch=4, total_frames=7)
+    assert found[0].filename == __file__
     assert [batch.shape for batch in collector] == [torch.Size([3, 2])] * 2
     with pytest.warns(UserWarning, match="12 frames will be collected"):
         Collector(counting_env, frames_per_batch=4, total_frames=10)

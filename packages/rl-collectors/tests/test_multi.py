@@ -390,8 +390,9 @@ def test_arguments():
     made.shutdown()
     with pytest.warns(DeprecationWarning, match="use MultiSyncCollector"):
         MultiSyncDataCollector(CountingEnv, num_workers=1, frames_per_batch=4).shutdown()
-    with pytest.warns(UserWarning, match="total_frames=10 is no multiple"):
+    with pytest.warns(UserWarning, match="total_frames=10 is no multiple") as found:
         MultiSyncCollector(env_fns=[CountingEnv], frames_per_batch=4, total_frames=10).shutdown()
+    assert found[0].filename == __file__
     for settings, message in (
         ({}, "takes a list of functions"),
         ({"env_fns": [CountingEnv()]}, "takes functions that make environments"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial, reduce
@@ -40,7 +39,7 @@ from rl.collectors._profiling import BatchProfiler, Clock, ProfileConfig, Ranges
 from rl.collectors._recurrent_state import RecurrentStates
 from rl.collectors._trajectories import WholeTrajectories, number_trajectories
 from rl.core import set_recurrent_mode
-from rl.core.errors import RLError, SpecError
+from rl.core.errors import RLError, SpecError, issue_warning
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, leaf_keys, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
@@ -459,10 +458,9 @@ class Collector(BackgroundCollector):
         """
         env_state: Any = getattr(self.env, "state_dict", None)
         if env_state is None:
-            warnings.warn(
+            issue_warning(
                 f"{type(self.env).__name__} has no state_dict(): a collector that loads this state starts new"
-                " episodes; give the environment state_dict() and load_state_dict() for an exact continuation",
-                stacklevel=2,
+                " episodes; give the environment state_dict() and load_state_dict() for an exact continuation"
             )
         exact = env_state is not None
         with self._alone("state_dict"):
@@ -513,7 +511,7 @@ class Collector(BackgroundCollector):
             )
         said += rounding(self.total_frames, self.frames_per_batch)
         if said:
-            warnings.warn("; ".join(said), stacklevel=3)
+            issue_warning("; ".join(said))
 
 
 def _truncate_last(nxt: dict[str, Any], time: int) -> None:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl.core import registry
-from rl.core._plugins.warning import issue_warning
-from rl.core.errors import BackendError, SlowBackendWarning
+from rl.core.errors import BackendError, SlowBackendWarning, issue_warning
 from rl.core.registry import Answer
 from rl.core.settings import settings
 

@@ -1,10 +1,13 @@
-"""Every error type of the toolkit.
+"""Every error type of the toolkit, and warnings that point at the user's line.
 
 Each is an `RLError` and also a built-in type, so that code which knows nothing of us still catches it.
 A message says what was wrong, where, what was expected, and what to do.
 """
 
 from __future__ import annotations
+
+import sys
+import warnings
 
 __all__ = [
     "ArgumentError",
@@ -26,6 +29,7 @@ __all__ = [
     "UnknownComponentError",
     "WorkerError",
     "WorkerTimeoutError",
+    "issue_warning",
 ]
 
 
@@ -112,3 +116,16 @@ class SlowBackendWarning(UserWarning):
 
 class NotExercisedWarning(UserWarning):
     """A check of `rl.core.testing` passed without trying everything; the message says what and how to try it."""
+
+
+def issue_warning(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning that points at the first caller outside the toolkit.
+
+    Args:
+        message: what it says.
+        category: its type.
+    """
+    level, frame = 2, sys._getframe(1)  # noqa: SLF001  as `warnings` itself
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("rl."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -21,7 +21,6 @@ from rl.core._plugins.discovery import FIRST_PARTY, disable, in_order, record_of
 from rl.core._plugins.protocols import check_answer
 from rl.core._plugins.record import Answer, PluginRecord, brief, declaring, naming_interrupts
 from rl.core._plugins.validation import IncompatiblePluginError, Offers, add_offer, admit, did_you_mean
-from rl.core._plugins.warning import issue_warning
 from rl.core.component import CONTRACTS, OWN_COMMANDS, Command, Component
 from rl.core.errors import (
     BrokenPluginWarning,
@@ -29,6 +28,7 @@ from rl.core.errors import (
     PluginError,
     RLError,
     UnknownComponentError,
+    issue_warning,
 )
 from rl.core.settings import normalized, settings
 from rl.core.targets import check_target

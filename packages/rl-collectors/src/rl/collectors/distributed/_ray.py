@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -20,7 +19,7 @@ from rl.collectors._pipeline.arguments import count_of
 from rl.collectors.distributed._actor import RayWorker
 from rl.collectors.multi._base import WorkersBase, check_cat_results
 from rl.collectors.multi._sync import MultiSyncCollector
-from rl.core.errors import SpecError, WorkerError, WorkerTimeoutError
+from rl.core.errors import SpecError, WorkerError, WorkerTimeoutError, issue_warning
 from rl.core.workers import import_ray, packed, start_ray, unpacked
 
 __all__ = ["RayCollector"]
@@ -138,7 +137,7 @@ class RayCollector(WorkersBase):
         self._actors = [self._make(index) for index in range(self.num_workers)]
         super()._connect()
         if self.frames_per_batch != self._asked:
-            warnings.warn(f"RayCollector: each batch has {self.frames_per_batch} frames", stacklevel=5)
+            issue_warning(f"RayCollector: each batch has {self.frames_per_batch} frames")
 
     # ---- actors
 

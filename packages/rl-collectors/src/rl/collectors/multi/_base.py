@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from rl.collectors._pipeline.arguments import count_of, rounding, total_of
 from rl.collectors._pipeline.output import Output
 from rl.collectors.weights._load import matching_weights
 from rl.core.arguments import check_arguments
-from rl.core.errors import CheckpointError, SpecError, WorkerError
+from rl.core.errors import CheckpointError, SpecError, WorkerError, issue_warning
 
 __all__ = ["WorkersBase", "check_cat_results"]
 
@@ -84,7 +83,7 @@ class WorkersBase(CollectorBase):
             matching_weights(self._names, state, f"worker {index}, whose policy has others than worker 0")
         self.frames_per_batch = self._frames_of(self._call_all("attribute", "frames_per_batch"))
         for said in rounding(self.total_frames, self.frames_per_batch):
-            warnings.warn(said, stacklevel=6)
+            issue_warning(said)
 
     # ---- written by the subclass
 
@@ -158,7 +157,7 @@ class WorkersBase(CollectorBase):
         if not (self._restart and error.ended) or index is None:
             raise error
         what = str(error).splitlines()[0]
-        warnings.warn(f"{what}. It was replaced, its running episodes are lost", stacklevel=5)
+        issue_warning(f"{what}. It was replaced, its running episodes are lost")
         self._lives[index] += 1
         return index
 

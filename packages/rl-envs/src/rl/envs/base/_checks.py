@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from rl.core.errors import ContractError, SpecError
+from rl.core.errors import ContractError, SpecError, issue_warning
 from rl.core.keys import NestedKey, as_tuple, key_str, nearest, unwrap
 from rl.core.specs import Composite, TensorSpec, Unbounded
 from rl.envs.base._specs import leaf_keys
@@ -191,9 +190,7 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> Non
 
 def warn_not_restorable(owner: str, why: str = "it has no state to save within an episode") -> None:
     """Warn that an environment does not continue exactly from its state."""
-    warnings.warn(
+    issue_warning(
         f"{owner} is not restored exactly: {why}. The episode under way is lost: reset before the next step. What"
-        " follows is valid experience, but not the one that an uninterrupted run would have seen",
-        UserWarning,
-        stacklevel=3,
+        " follows is valid experience, but not the one that an uninterrupted run would have seen"
     )

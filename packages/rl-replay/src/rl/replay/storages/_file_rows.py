@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor
 
-from rl.core.errors import BackendError, CheckpointError, ContractError
+from rl.core.errors import BackendError, CheckpointError, ContractError, issue_warning
 from rl.core.keys import NestedKey
 from rl.replay._arguments import Index
 from rl.replay._layout import Column, Layout
@@ -184,10 +183,9 @@ class FileRows(TensorRows):
         self._publish()
         if rows:
             what = f"replaced by copies of row {whole}" if whole is not None else "removed with all others"
-            warnings.warn(
+            issue_warning(
                 f"{type(self).__name__}: a process ended while it wrote rows {rows[0]} to {rows[-1]} in"
-                f" {self.scratch_dir}; they were {what}",
-                stacklevel=2,
+                f" {self.scratch_dir}; they were {what}"
             )
 
     def _check_shareable(self) -> None:
