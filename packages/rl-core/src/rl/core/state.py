@@ -359,6 +359,10 @@ def _decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
 @contextmanager
 def _replacing(path: Path) -> Generator[IO[bytes]]:
     """A new file beside `path` that takes its name at the end, or is removed after an error."""
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        with suppress(OSError), left.open("rb") as other:  # in use: the lock, or Windows, refuses
+            if _lock(other):
+                left.unlink()
     temporary, file = _temporary(path)
     try:
         with file:
@@ -369,10 +373,6 @@ def _replacing(path: Path) -> Generator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    for left in path.parent.glob(f".{path.name}.*.tmp"):
-        with suppress(OSError), left.open("rb") as other:  # in use: the lock, or Windows, refuses
-            if _lock(other):
-                left.unlink()
 
 
 def _temporary(path: Path) -> tuple[Path, IO[bytes]]:
