@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, in_range, positive
-from rl.trainers.recipes.offline._config import offline_recipe
+from rl.trainers._config.recipe import Recipe
 from rl.trainers.recipes.offline._config_chunks import ChunkConfig
 
 __all__ = ["ACT", "ACTConfig"]
@@ -67,4 +67,4 @@ class ACTConfig(ChunkConfig):
         )
 
 
-ACT = offline_recipe(ACTConfig)
+ACT = Recipe.of(ACTConfig)

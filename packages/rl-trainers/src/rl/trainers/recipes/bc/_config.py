@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rl.trainers.recipes.offline._config import OfflineConfig, offline_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.offline._config import OfflineConfig
 
 __all__ = ["BC", "BCConfig"]
 
@@ -27,4 +28,4 @@ class BCConfig(OfflineConfig):
     recipe: ClassVar[str] = "bc"
 
 
-BC = offline_recipe(BCConfig)
+BC = Recipe.of(BCConfig)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers.recipes.offline._config import OfflineConfig, offline_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.offline._config import OfflineConfig
 
 __all__ = ["CQL", "CQLConfig"]
 
@@ -48,4 +49,4 @@ class CQLConfig(OfflineConfig):
         check(self, {"min_q_weight": least, "actor_bc_frames": least, "num_random": (positive, "above 0")})
 
 
-CQL = offline_recipe(CQLConfig)
+CQL = Recipe.of(CQLConfig)

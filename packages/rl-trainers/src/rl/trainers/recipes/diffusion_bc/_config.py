@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers.recipes.offline._config import offline_recipe
+from rl.trainers._config.recipe import Recipe
 from rl.trainers.recipes.offline._config_chunks import ChunkConfig
 
 __all__ = ["DIFFUSION_BC", "DiffusionBCConfig"]
@@ -52,4 +52,4 @@ class DiffusionBCConfig(ChunkConfig):
         )
 
 
-DIFFUSION_BC = offline_recipe(DiffusionBCConfig)
+DIFFUSION_BC = Recipe.of(DiffusionBCConfig)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, in_range, one_of, positive
-from rl.trainers.recipes.offline._config import OfflineConfig, offline_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.offline._config import OfflineConfig
 
 __all__ = ["DT", "DTConfig"]
 
@@ -68,4 +69,4 @@ class DTConfig(OfflineConfig):
         )
 
 
-DT = offline_recipe(DTConfig)
+DT = Recipe.of(DTConfig)

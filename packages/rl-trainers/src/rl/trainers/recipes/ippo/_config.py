@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rl.trainers._config.recipe import Recipe
 from rl.trainers.recipes.mappo._config import MAPPOConfig
-from rl.trainers.recipes.multi_agent._config import multi_agent_recipe
 
 __all__ = ["IPPO", "IPPOConfig"]
 
@@ -30,4 +30,4 @@ class IPPOConfig(MAPPOConfig):
     centralized_critic: bool = False
 
 
-IPPO = multi_agent_recipe(IPPOConfig)
+IPPO = Recipe.of(IPPOConfig)

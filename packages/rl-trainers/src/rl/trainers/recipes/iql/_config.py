@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, in_range
-from rl.trainers.recipes.offline._config import OfflineConfig, offline_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.offline._config import OfflineConfig
 
 __all__ = ["IQL", "IQLConfig"]
 
@@ -39,4 +40,4 @@ class IQLConfig(OfflineConfig):
         check(self, {"expectile": in_range(0.001, 0.999), "temperature": (lambda t: t >= 0, "0 or more")})
 
 
-IQL = offline_recipe(IQLConfig)
+IQL = Recipe.of(IQLConfig)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rl.trainers.recipes.multi_agent._config import multi_agent_recipe
+from rl.trainers._config.recipe import Recipe
 from rl.trainers.recipes.qmix._config import TeamQConfig
 
 __all__ = ["IQL_MA", "IQLMAConfig"]
@@ -29,4 +29,4 @@ class IQLMAConfig(TeamQConfig):
     recipe: ClassVar[str] = "iql-ma"
 
 
-IQL_MA = multi_agent_recipe(IQLMAConfig)
+IQL_MA = Recipe.of(IQLMAConfig)

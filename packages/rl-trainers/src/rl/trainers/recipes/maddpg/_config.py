@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check
-from rl.trainers.recipes.multi_agent._config import GroupFields, multi_agent_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.multi_agent._config import GroupFields
 from rl.trainers.recipes.off_policy._config import DeterministicConfig
 
 __all__ = ["MADDPG", "MADDPGConfig"]
@@ -46,4 +47,4 @@ class MADDPGConfig(GroupFields, DeterministicConfig):
         check(self, {"n_step": (lambda n: n == 1, "1 with maddpg")})
 
 
-MADDPG = multi_agent_recipe(MADDPGConfig)
+MADDPG = Recipe.of(MADDPGConfig)

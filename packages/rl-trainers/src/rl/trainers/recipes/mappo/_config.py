@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check
-from rl.trainers.recipes.multi_agent._config import GroupFields, multi_agent_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.multi_agent._config import GroupFields
 from rl.trainers.recipes.ppo._config import PPOConfig
 
 __all__ = ["MAPPO", "MAPPOConfig"]
@@ -57,4 +58,4 @@ class MAPPOConfig(GroupFields, PPOConfig):
         check(self, {"policy": (lambda name: name == "mlp", "mlp")})
 
 
-MAPPO = multi_agent_recipe(MAPPOConfig)
+MAPPO = Recipe.of(MAPPOConfig)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rl.trainers._config.fields import check
-from rl.trainers._config.recipe import Recipe
 
-__all__ = ["GroupFields", "multi_agent_recipe"]
+__all__ = ["GroupFields"]
 
 _NOT_HERE = (
     "normalize_observation",
@@ -54,20 +53,3 @@ class GroupFields:
                 "observation_layout": (lambda name: name == "auto", f"left out with {self.recipe}"),
             },
         )
-
-
-def multi_agent_recipe(config: Any) -> Recipe:
-    """The recipe of a config: ``train_NAME`` and ``NAME_policy`` of ``rl.trainers.recipes.NAME._train``.
-
-    Args:
-        config: its `recipe` is the name.
-    """
-    name = config.recipe.replace("-", "_")
-    module = f"rl.trainers.recipes.{name}"
-    return Recipe(
-        name=config.recipe,
-        config=config,
-        train=f"{module}._train:train_{name}",
-        policy=f"{module}._train:{name}_policy",
-        presets=f"{module}:presets.yaml",
-    )

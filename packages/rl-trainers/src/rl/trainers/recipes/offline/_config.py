@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.fields import check, one_of, positive
-from rl.trainers._config.recipe import Recipe
 
-__all__ = ["OfflineConfig", "offline_recipe"]
+__all__ = ["OfflineConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +67,3 @@ class OfflineConfig(RunConfig):
                 "workers": (lambda n: n == 0, "0: nothing is collected"),
             },
         )
-
-
-def offline_recipe(config: Any) -> Recipe:
-    """The recipe of a config: ``train_NAME`` and ``NAME_policy`` of ``rl.trainers.recipes.NAME._train``.
-
-    Args:
-        config: its `recipe` is the name.
-    """
-    name = config.recipe.replace("-", "_")
-    module = f"rl.trainers.recipes.{name}"
-    return Recipe(
-        name=config.recipe,
-        config=config,
-        train=f"{module}._train:train_{name}",
-        policy=f"{module}._train:{name}_policy",
-        presets=f"{module}:presets.yaml",
-    )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers.recipes.multi_agent._config import GroupFields, multi_agent_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.multi_agent._config import GroupFields
 from rl.trainers.recipes.q_learning._config import QLearningConfig
 
 __all__ = ["QMIX", "QMIXConfig", "TeamQConfig"]
@@ -69,4 +70,4 @@ class QMIXConfig(TeamQConfig):
         check(self, {"mixing_width": (positive, "above 0")})
 
 
-QMIX = multi_agent_recipe(QMIXConfig)
+QMIX = Recipe.of(QMIXConfig)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rl.trainers._config.fields import check, positive
-from rl.trainers.recipes.offline._config import OfflineConfig, offline_recipe
+from rl.trainers._config.recipe import Recipe
+from rl.trainers.recipes.offline._config import OfflineConfig
 
 __all__ = ["TD3_BC", "TD3BCConfig"]
 
@@ -41,4 +42,4 @@ class TD3BCConfig(OfflineConfig):
         check(self, {"alpha": (positive, "above 0")})
 
 
-TD3_BC = offline_recipe(TD3BCConfig)
+TD3_BC = Recipe.of(TD3BCConfig)

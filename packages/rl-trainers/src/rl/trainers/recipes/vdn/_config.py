@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rl.trainers.recipes.multi_agent._config import multi_agent_recipe
+from rl.trainers._config.recipe import Recipe
 from rl.trainers.recipes.qmix._config import TeamQConfig
 
 __all__ = ["VDN", "VDNConfig"]
@@ -28,4 +28,4 @@ class VDNConfig(TeamQConfig):
     recipe: ClassVar[str] = "vdn"
 
 
-VDN = multi_agent_recipe(VDNConfig)
+VDN = Recipe.of(VDNConfig)
