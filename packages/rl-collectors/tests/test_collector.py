@@ -46,7 +46,7 @@ def test_without_total_frames_it_never_ends(counting_env):
     assert [next(iterator).shape[0] for _ in range(20)] == [1] * 20
 
 
-def test_roundings_are_said(counting_env):
+def test_rounded_frames_are_a_warning_at_the_line_of_the_caller(counting_env):
     rows = [[3]] * 3
     with pytest.warns(
         UserWarning, match=r"frames_per_batch=4 is no multiple of the 3 .* each batch has 6 frames; total"

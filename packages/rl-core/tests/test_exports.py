@@ -14,7 +14,7 @@ from rl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from lazy_root._part import First
     from lazy_root._part import second
-    from lazy_root._other import THIRD
+    from ._other import THIRD
 __getattr__, __dir__ = lazy_exports(__name__)
 """
 

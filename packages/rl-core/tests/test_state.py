@@ -104,7 +104,7 @@ def test_what_is_no_plain_data_is_refused_and_the_old_file_stays(tmp_path, value
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     save(tmp_path / "x", {"old": 1})
-    (tmp_path / ".x.000000000000.tmp").write_bytes(b"of a killed writer")  # several killed in a row leave one
+    (tmp_path / ".x.000000000000.tmp").write_bytes(b"of a killed writer")  # removed even if the next write fails
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(CheckpointError, match="No space left"):
         save(tmp_path / "x", {"new": 1})

@@ -1,4 +1,4 @@
-"""CPU time of the physics of a vector step: `MujocoEnv` beside the pool of ``mujoco.rollout``, from the same states.
+"""CPU time of the physics of a vector step: `MujocoEnv` against the pool of ``mujoco.rollout``, from the same states.
 
 Both use one thread. Ours also computes the forces on bodies that observations contain; the pool returns states alone.
 """

@@ -14,19 +14,29 @@ vmas = pytest.importorskip("vmas")
 EACH = MarlGroupMapType.ONE_GROUP_PER_AGENT
 
 
-CASES = [
-    pytest.param("balance", {}, id="one-group"),
-    pytest.param("simple_tag", {}, id="two-groups"),
-    pytest.param("simple_speaker_listener", {"group_map": EACH}, id="group-per-agent"),
-    pytest.param("navigation", {"continuous_actions": False}, id="discrete"),
-    pytest.param("simple_reference", {"continuous_actions": False, "multidiscrete_actions": True}, id="multi-discrete"),
-]
+CASES = {
+    "one-group": ("balance", {}),
+    "two-groups": ("simple_tag", {}),
+    "group-per-agent": ("simple_speaker_listener", {"group_map": EACH}),
+    "discrete": ("navigation", {"continuous_actions": False}),
+    "multi-discrete": ("simple_reference", {"continuous_actions": False, "multidiscrete_actions": True}),
+}
+CHEAPEST = "group-per-agent"  # takes the thousand steps in the quick tests, too
 
 
-@pytest.mark.parametrize(("scenario", "kwargs"), CASES)
-@pytest.mark.parametrize("steps", [200, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("scenario", "kwargs", "steps"),
+    [
+        *(pytest.param(*case, 1000 if name == CHEAPEST else 200, id=name) for name, case in CASES.items()),
+        *(
+            pytest.param(*case, 1000, id=f"{name}, thousand steps", marks=pytest.mark.slow)
+            for name, case in CASES.items()
+            if name != CHEAPEST
+        ),
+    ],
+)
 def test_steps_are_those_of_the_library(scenario, kwargs, steps):
-    count, steps = 5, 1000 if scenario == "simple_speaker_listener" else steps  # the cheapest one
+    count = 5
     env = VmasEnv(scenario, count, max_steps=30, **kwargs)
     kwargs = {key: value for key, value in kwargs.items() if key != "group_map"}
     raw = vmas.make_env(scenario, count, max_steps=30, terminated_truncated=True, **kwargs)

@@ -30,7 +30,7 @@ class BackgroundCollector(CollectorBase):
 
     @abstractmethod
     def _collect_in_background(self) -> bool:
-        """Collect a batch; whether there are more."""
+        """Collect a batch, and return whether there are more."""
 
     def _check_usable(self) -> None:
         self._check_open()

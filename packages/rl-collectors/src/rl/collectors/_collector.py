@@ -502,16 +502,16 @@ class Collector(BackgroundCollector):
             f" frames={self._frames}/{self.total_frames}, path={self.path!r})"
         )
 
-    def _warn_rounding(self, asked: int) -> None:
-        said: list[str] = []
-        if self.frames_per_batch != asked:
-            said.append(
-                f"frames_per_batch={asked} is no multiple of the {self._elements} environments: each batch has"
+    def _warn_rounding(self, requested: int) -> None:
+        messages: list[str] = []
+        if self.frames_per_batch != requested:
+            messages.append(
+                f"frames_per_batch={requested} is no multiple of the {self._elements} environments: each batch has"
                 f" {self.frames_per_batch} frames"
             )
-        said += rounding(self.total_frames, self.frames_per_batch)
-        if said:
-            issue_warning("; ".join(said))
+        messages += rounding(self.total_frames, self.frames_per_batch)
+        if messages:
+            issue_warning("; ".join(messages))
 
 
 def _truncate_last(nxt: dict[str, Any], time: int) -> None:

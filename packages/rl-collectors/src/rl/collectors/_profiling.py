@@ -67,7 +67,7 @@ class ProfileConfig:
 
     @classmethod
     def of(cls, config: ProfileConfig | None, settings: dict[str, Any]) -> ProfileConfig:
-        """Return the config, or one of the settings that `enable_profile` was given."""
+        """Return the arguments of `enable_profile`, a config or its settings, as a config."""
         if config is not None and settings:
             raise SpecError(f"enable_profile takes a config or settings, got both: {', '.join(settings)}")
         return cls(**settings) if config is None else config

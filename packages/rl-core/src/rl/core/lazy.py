@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
+from importlib.util import resolve_name
 from typing import Any
 
 __all__ = ["lazy_exports"]
@@ -20,7 +21,8 @@ def lazy_exports(
     Args:
         package: the root's ``__name__``.
         sources: for each module that defines public names, those names; if None, the imports below
-            ``if TYPE_CHECKING:`` in the source of the root, which is read when a name is first used.
+            ``if TYPE_CHECKING:`` in the source of the root, absolute or relative, which are read at the first use
+            of a name.
 
     Returns:
         The two functions, to be assigned in the root.
@@ -54,11 +56,11 @@ def lazy_exports(
 
 
 def _type_checking_imports(package: str) -> dict[str, str]:
-    """The module of each name that the root imports for type checkers."""
+    """Return the module of each name that the root imports below ``if TYPE_CHECKING:``."""
     loader: Any = vars(sys.modules[package])["__spec__"].loader
     blocks = [node for node in ast.parse(loader.get_source(package)).body if isinstance(node, ast.If)]
     return {
-        name.name: node.module or ""
+        name.name: resolve_name("." * node.level + (node.module or ""), package)
         for block in blocks
         if isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
         for node in block.body

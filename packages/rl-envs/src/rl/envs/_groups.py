@@ -41,8 +41,8 @@ def check_marl_grouping(group_map: GroupMap, agent_names: Sequence[str]) -> None
     """Raise unless every agent is in exactly one group.
 
     Raises:
-        SpecError: if there are no agents, it is no mapping from strings to sequences, a group is empty, or an agent is
-            unknown, in no group or in several.
+        SpecError: if there are no agents, `group_map` is no mapping from names to sequences of agents, a group is
+            empty, or an agent is unknown, in no group or in several.
 
     Example:
         >>> check_marl_grouping({"team": ["red"]}, ["red", "blue"])

@@ -28,7 +28,7 @@ def import_library(
         module: full name of the module.
         needed_by: class that the message names.
         extra: extra of rl-envs that installs the library.
-        remedy: what to do instead of installing the extra.
+        remedy: how to get the library if no extra installs it; replaces `extra` in messages.
         distribution: name on the package index; the first part of `module` if None.
         at_least: oldest version that is supported; any if None.
         below: first version that is not supported; none if None.

@@ -76,7 +76,7 @@ def total_of(total_frames: Any) -> int:
 
 
 def rounding(total_frames: int, batch: int) -> list[str]:
-    """A warning if `total_frames` is rounded up to whole batches."""
+    """Return the message that `total_frames` is rounded up to whole batches of `batch` frames, or no message."""
     whole = -(-total_frames // batch) * batch
     if total_frames < 0 or whole == total_frames:
         return []

@@ -89,10 +89,10 @@ class RayCollector(WorkersBase):
         **settings: Any,
     ) -> None:
         if callable(create_env_fn) and num_collectors is None:
-            raise SpecError("RayCollector got one function: say num_collectors=, or pass a list")
+            raise SpecError("RayCollector got one function: pass num_collectors=, or a list of functions")
         check_cat_results(cat_results, "RayCollector")
         self.sync, self._cat, self._patience = sync, cat_results, shutdown_timeout
-        self._asked = frames_per_batch
+        self._requested_frames = frames_per_batch
         self._each = count_of("num_workers_per_collector", num_workers_per_collector, 1)
         self._class = collector_class or (Collector if self._each == 1 else MultiSyncCollector)
         self._options = dict(collector_kwargs or {})
@@ -136,8 +136,11 @@ class RayCollector(WorkersBase):
             start_ray(self._ray, self._ray_config, "RayCollector")
         self._actors = [self._make(index) for index in range(self.num_workers)]
         super()._connect()
-        if self.frames_per_batch != self._asked:
-            issue_warning(f"RayCollector: each batch has {self.frames_per_batch} frames")
+        if self.frames_per_batch != self._requested_frames:
+            issue_warning(
+                f"RayCollector: frames_per_batch={self._requested_frames} is rounded up: each batch has"
+                f" {self.frames_per_batch} frames"
+            )
 
     # ---- actors
 

@@ -103,8 +103,8 @@ class Evaluator:
         if backend == "process":
             self._side: Any = _Process(made, mp_start_method)
         else:
-            pool = ThreadPoolExecutor(1, thread_name_prefix="rl evaluator") if backend == "thread" else None
-            self._side = _Here(made, pool)
+            thread = ThreadPoolExecutor(1, thread_name_prefix="rl evaluator") if backend == "thread" else None
+            self._side = _Local(made, thread)
         self._closed = False
 
     def evaluate(self, weights: Any = None, *, step: int | None = None) -> dict[str, Any]:
@@ -218,17 +218,17 @@ class _Evaluation:
         self._env.close()
 
 
-class _Here:
+class _Local:
     """Evaluations in this process.
 
     Args:
         make: makes environment and policy.
-        pool: thread in which they are; None for that of the caller.
+        thread: executor of one thread that makes and uses them; the thread of the caller if None.
     """
 
-    def __init__(self, make: Callable[[], _Evaluation], pool: ThreadPoolExecutor | None = None) -> None:
-        self._pool = pool
-        self._evaluation = make() if pool is None else pool.submit(make).result()
+    def __init__(self, make: Callable[[], _Evaluation], thread: ThreadPoolExecutor | None) -> None:
+        self._thread = thread
+        self._evaluation = make() if thread is None else thread.submit(make).result()
         self._future: Future[dict[str, Any]] | None = None
 
     @property
@@ -239,8 +239,8 @@ class _Here:
         return self._future is not None and self._future.done()
 
     def start(self, weights: Any) -> None:
-        if self._pool is not None:
-            self._future = self._pool.submit(self._evaluation.evaluate, weights)
+        if self._thread is not None:
+            self._future = self._thread.submit(self._evaluation.evaluate, weights)
             return
         found = self._evaluation.evaluate(weights)
         self._future = Future()
@@ -252,8 +252,8 @@ class _Here:
         return future.result()
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
+        if self._thread is not None:
+            self._thread.shutdown()
         self._evaluation.close()
 
 

@@ -76,14 +76,14 @@ class WorkersBase(CollectorBase):
             weight_updater.register_collector(self)
 
     def _connect(self) -> None:
-        """Read the names of the weights and the size of a batch."""
+        """Read names and shapes of the weights, and the frames of a batch, from the workers."""
         states = self._call_all("state_of_policy")
         self._names: dict[str, Tensor] = states[0]
         for index, state in enumerate(states):
             matching_weights(self._names, state, f"worker {index}, whose policy has others than worker 0")
         self.frames_per_batch = self._frames_of(self._call_all("attribute", "frames_per_batch"))
-        for said in rounding(self.total_frames, self.frames_per_batch):
-            issue_warning(said)
+        for message in rounding(self.total_frames, self.frames_per_batch):
+            issue_warning(message)
 
     # ---- written by the subclass
 
@@ -97,7 +97,7 @@ class WorkersBase(CollectorBase):
 
     @abstractmethod
     def _frames_of(self, sizes: Sequence[int]) -> int:
-        """Frames of a batch, of those of the workers."""
+        """Frames of a batch, from the frames of the batches of the workers."""
 
     @abstractmethod
     def _next(self) -> TensorDictBase:
@@ -152,12 +152,11 @@ class WorkersBase(CollectorBase):
         )
 
     def _count_replacement(self, error: WorkerError) -> int:
-        """Warn about a worker that has ended and is to be replaced, and return its index; raise if it is not to be."""
+        """Warn that a worker that has ended is replaced, and return its index; raise `error` without `restart`."""
         index = error.worker
         if not (self._restart and error.ended) or index is None:
             raise error
-        what = str(error).splitlines()[0]
-        issue_warning(f"{what}. It was replaced, its running episodes are lost")
+        issue_warning(f"{str(error).splitlines()[0]}. It was replaced, its running episodes are lost")
         self._lives[index] += 1
         return index
 
@@ -255,7 +254,7 @@ class WorkersBase(CollectorBase):
 
 
 def check_cat_results(value: Any, owner: str) -> None:
-    """Refuse values of `cat_results` that mean nothing."""
+    """Raise unless `cat_results` is ``"stack"``, 0 or -1."""
     if value not in ("stack", 0, -1):
         raise SpecError(f"{owner}: cat_results is {value!r}; it is 'stack', 0 or -1")
 

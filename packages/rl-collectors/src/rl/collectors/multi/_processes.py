@@ -100,7 +100,7 @@ class MultiBase(WorkersBase):
         self._call_all("map", self._layout, 0, 0)
 
     def _renew(self, error: WorkerError, slot: int = 0) -> None:
-        """Replace a worker that has ended, if that was asked for; its first batch goes into a slot."""
+        """Replace a worker that has ended, with `restart`; its first batch goes into `slot`."""
         index = self._count_replacement(error)
         self._workers.restart(index)
         if self._names:
@@ -114,7 +114,7 @@ class MultiBase(WorkersBase):
         return TensorDict(leaves, batch_size=torch.Size(size), names=names)
 
     def _own(self, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
-        """Memory of the batch's own, unless a replay buffer copies it."""
+        """Copies of the entries, or the entries themselves if a replay buffer copies them."""
         if self._output.replay_buffer is not None and not self._output.split_trajs:
             return dict(entries)
         return {key: leaf.clone() for key, leaf in entries.items()}
@@ -155,7 +155,7 @@ class MultiBase(WorkersBase):
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """What differs in the results of two `CollectorWorker.first`."""
+    """Describe the differences between the results of two `CollectorWorker.first`."""
     parts = [f"batch size {tuple(one['batch_size'])} and {tuple(other['batch_size'])}"]
     parts = parts if one["batch_size"] != other["batch_size"] else []
     mine, theirs = one["layout"], other["layout"]

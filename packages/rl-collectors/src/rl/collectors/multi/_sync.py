@@ -45,8 +45,9 @@ class MultiSyncCollector(MultiBase):
         postproc: function that is applied to every batch; its result is yielded.
         split_trajs: split every batch with `split_trajectories`.
         update_at_each_batch: call `update_policy_weights_` before every batch.
-        weight_updater: a `WeightUpdaterBase` that is told about this collector.
+        weight_updater: a `WeightUpdaterBase`, with which this collector is registered.
         replay_buffer: buffer that is extended by every batch; None is yielded instead.
+        extend_buffer: whether a row of the buffer is a row of the batch, or a single step.
         restart: replace workers that have ended, with a warning; an error otherwise.
         mp_start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None.
         num_threads: threads of torch in each worker.

@@ -68,7 +68,7 @@ class WorkerBase:
         return batch.set(VERSION, torch.full(batch.batch_size, self._version, device=batch.device))
 
     def state_of_policy(self) -> dict[str, Tensor]:
-        """Names, shapes and dtypes of the weights; empty without."""
+        """Names, shapes and dtypes of the weights, as meta tensors; empty for a policy without weights."""
         state = self._policy.state_dict() if isinstance(self._policy, nn.Module) else {}
         return {name: torch.empty_like(value, device="meta") for name, value in state.items()}
 

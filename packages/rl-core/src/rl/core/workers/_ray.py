@@ -1,4 +1,4 @@
-"""Start of Ray, and tensors as NumPy arrays, which its object store shares without a copy."""
+"""Start Ray, and turn tensors into NumPy arrays, which its object store shares without a copy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start_ray(ray: Any, config: Mapping[str, Any] | None, owner: str) -> None:
 
     Args:
         ray: the module.
-        config: arguments of ``ray.init``; without them the output of actors is not shown.
+        config: arguments of ``ray.init``; `log_to_driver` is False unless it is among them.
         owner: names the component in messages.
 
     Raises:
@@ -82,7 +82,7 @@ class _Array:
 
 
 def packed(value: Any) -> Any:
-    """Return a value with its tensors and TensorDicts as arrays; tuples, lists and dictionaries are searched."""
+    """Return `value` with arrays in place of tensors and TensorDicts, also inside tuples, lists and dictionaries."""
     if isinstance(value, Tensor):
         return _Array(value)
     if type(value) is TensorDict:  # others, such as lazy stacks, are pickled
@@ -95,7 +95,7 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """Return the value of `packed`, in memory of its own."""
+    """Return the value that `packed` was given, in memory of its own."""
     if isinstance(value, _Array):
         return value.tensor()
     if isinstance(value, _Batch):

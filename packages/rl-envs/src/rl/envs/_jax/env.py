@@ -73,8 +73,9 @@ class JaxEnv(LeafEnvBase):
         self._jax: Any = import_library("jax", needed_by=owner, extra=self._extra, at_least="0.6")
         self._key = self._jax.random.key(int(torch.randint(2**31, ())))
         self._block: list[Tensor] = []
-        """State and observations of new episodes, of which the first `_used` are used; empty before they are drawn."""
+        """State and observations of new episodes of all elements, computed from `_key`; empty before the first one."""
         self._used = 0
+        """Episodes of the block that have begun."""
 
     _extra: str = "brax"
     _pullback: Any = None
@@ -176,20 +177,20 @@ class JaxEnv(LeafEnvBase):
         return {**self._leaves(self._entries, rows), **{name: over.clone() for name in FLAGS}}
 
     def _fresh(self, count: int) -> list[Tensor]:
-        """State and observations ``[count, ...]`` of the next new episodes, at most as many as there are elements.
+        """State and observations ``[count, ...]`` of new episodes; `count` is at most the number of elements.
 
-        They are computed in blocks for all elements: a partial reset takes what it needs, and the next one the rest.
+        They are computed in blocks for all elements: each reset takes the next ones of the block.
         """
         if not self._block:
-            self._draw()
+            self._compute_block()
         if self._used + count > self.batch_size.numel():
-            self._key, self._used = self._later, 0
-            self._draw()
+            self._key, self._used = self._next_key, 0
+            self._compute_block()
         start, self._used = self._used, self._used + count
         return [part[start : self._used] for part in self._block]
 
-    def _draw(self) -> None:
-        self._later, joined = self._begin(self._key)
+    def _compute_block(self) -> None:
+        self._next_key, joined = self._begin(self._key)
         self._block = self._beginning.split(joined)
 
     def _reset_rows(self, current: Leaves, mask: Tensor) -> Leaves | None:
@@ -231,7 +232,7 @@ class JaxEnv(LeafEnvBase):
         self._block, self._used = [], 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the random key of new episodes and how many of them are used; the rest of the state is in the data."""
+        """Return the key of the block of new episodes and how many have begun; the other state is in the data."""
         key = np.array(self._jax.random.key_data(self._key)).astype(np.int64)
         return {"restorable": True, "key": torch.from_numpy(key), "used": self._used}
 

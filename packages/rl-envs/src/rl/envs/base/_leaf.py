@@ -30,7 +30,7 @@ def _no_rows(current: Leaves, mask: Tensor) -> Leaves | None:
 
 
 def can_write_rows(current: Mapping[Any, Tensor], keys: Iterable[Any]) -> bool:
-    """Whether `write_rows` may be used: the entries are on the CPU, and need no gradient.
+    """Whether `write_rows` can write `keys`: the entries are on the CPU and need no gradient.
 
     Raises:
         ContractError: if one is missing.
@@ -45,13 +45,13 @@ def can_write_rows(current: Mapping[Any, Tensor], keys: Iterable[Any]) -> bool:
 
 
 def write_rows(current: Mapping[Any, Tensor], mask: Tensor, chosen: Any, fresh: Mapping[Any, Any]) -> Leaves:
-    """The root entries after a partial reset: copies of those in `current`, with other rows.
+    """The root entries after a partial reset: copies of those before it, with the rows of the new episodes.
 
     Args:
         current: entries before the reset, ``[*B, ...]``.
         mask: bool ``[*B, 1]``, the elements that are reset; their done flags become false.
-        chosen: their numbers in the flat batch.
-        fresh: entries of their new episodes, arrays ``[len(chosen), ...]``; anything if none is reset.
+        chosen: indices of these elements in the flattened batch.
+        fresh: entries of their new episodes, arrays ``[len(chosen), ...]``; values are not read if `chosen` is empty.
     """
     kept = ~mask
     leaves: Leaves = {name: current[name] & kept for name in FLAGS}

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 
+from rl.envs._ids import Ids, check_id
 from rl.envs._jax.choices import interval
 from rl.envs._jax.env import JaxEnv, batch_of
 from rl.envs._libraries import import_library
-from rl.envs._unknown import Ids, check_id
 
 __all__ = ["BraxEnv", "BraxWrapper"]
 

@@ -12,8 +12,8 @@ from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded
 from rl.envs import _foreign
+from rl.envs._ids import Ids, check_id
 from rl.envs._libraries import import_library
-from rl.envs._unknown import Ids, check_id
 from rl.envs.dm_control._simulator import DMSimulator
 from rl.envs.dm_control._specs import array_places
 from rl.envs.gym._simulator_env import SimulatorEnv

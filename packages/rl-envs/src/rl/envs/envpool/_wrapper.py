@@ -10,8 +10,8 @@ import torch
 from rl.core.arguments import as_integer
 from rl.core.errors import MissingExtraError, SpecError
 from rl.core.specs import TensorSpec
+from rl.envs._ids import Ids, check_id
 from rl.envs._libraries import import_library
-from rl.envs._unknown import Ids, check_id
 from rl.envs.envpool._pool import PoolVector
 from rl.envs.gym._wrapper import GymWrapper
 

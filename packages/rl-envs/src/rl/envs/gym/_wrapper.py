@@ -13,7 +13,7 @@ from rl.core.arguments import as_integer
 from rl.core.errors import SpecError
 from rl.core.specs import Bounded, TensorSpec, Unbounded
 from rl.envs import _foreign
-from rl.envs._unknown import Ids
+from rl.envs._ids import Ids
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._make import make, make_async, make_vector
 from rl.envs.gym._simulator_env import SimulatorEnv

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import torch
 
 from rl.core.errors import RLError
+from rl.envs._ids import check_id
 from rl.envs._libraries import import_library
-from rl.envs._unknown import check_id
 from rl.envs.base._base import EnvBase
 from rl.envs.isaac_lab._wrapper import IsaacLabWrapper
 
 __all__ = ["IsaacLabEnv", "isaac_lab_env"]
 
-_GUIDE = "install it with Isaac Sim as https://isaac-sim.github.io/IsaacLab says, and rl-envs beside them"
+_GUIDE = "follow https://isaac-sim.github.io/IsaacLab to install it with Isaac Sim, and add rl-envs to its environment"
 
 
 def _library(module: str) -> Any:
@@ -25,7 +25,8 @@ def _library(module: str) -> Any:
 class IsaacLabEnv(IsaacLabWrapper):
     """A task of Isaac Lab by its id; see `IsaacLabWrapper` for what it reads and writes.
 
-    The first one in a process starts Isaac Sim, without a window. Isaac Lab simulates one environment in a process.
+    The first one in a process starts Isaac Sim, without a window. Isaac Lab simulates one environment in a process:
+    `isaac_lab_env` makes further ones.
 
     Args:
         env_name: id, such as ``"Isaac-Cartpole-v0"``.
@@ -37,7 +38,7 @@ class IsaacLabEnv(IsaacLabWrapper):
     Raises:
         MissingExtraError: if Isaac Lab or Isaac Sim is not installed.
         UnknownComponentError: if there is no such task.
-        RLError: if another one is open in this process.
+        RLError: if another `IsaacLabEnv` is open in this process.
 
     It is tested against the documented interface only, since Isaac Lab needs a GPU and Isaac Sim.
     """
@@ -90,14 +91,15 @@ def isaac_lab_env(
     """Make an `IsaacLabEnv`; if one is open in this process, in a process of its own.
 
     Args:
-        env_name: see `IsaacLabEnv`, as for the following ones.
-        num_envs: number of elements.
-        device: of the simulation, and of all tensors.
+        env_name: id, such as ``"Isaac-Cartpole-v0"``.
+        num_envs: number of elements; that of the task if None.
+        device: of the simulation, and of all tensors; ``cuda:0`` if None.
         categorical_action_encoding: integers instead of one-hot vectors, for discrete actions.
         settings: further arguments of `IsaacLabEnv`.
 
     Raises:
         MissingExtraError: if Isaac Lab or Isaac Sim is not installed.
+        UnknownComponentError: if there is no such task.
     """
     options = {"num_envs": num_envs, "device": device, "categorical_action_encoding": categorical_action_encoding}
     make = partial(IsaacLabEnv, env_name, **options, **settings)

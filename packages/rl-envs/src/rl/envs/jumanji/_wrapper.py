@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from rl.core.errors import SpecError
+from rl.envs._ids import Ids, check_id
 from rl.envs._jax.choices import choice, choices, interval
 from rl.envs._jax.env import Action, JaxEnv, batch_of
 from rl.envs._libraries import import_library
-from rl.envs._unknown import Ids, check_id
 
 __all__ = ["JumanjiEnv", "JumanjiWrapper"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from rl.core.specs import TensorSpec, Unbounded
+from rl.envs._ids import Ids, check_id
 from rl.envs._libraries import import_library
-from rl.envs._unknown import Ids, check_id
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._wrapper import GymWrapper
 
@@ -49,10 +49,10 @@ class MetaWorldWrapper(GymWrapper):
 
 
 class _Success(gymnasium.Wrapper):  # pyright: ignore[reportMissingTypeArgument]
-    """``success`` as an array, and resets that heed their seed."""
+    """``success`` as an array, and resets that use their seed."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset; the library ignores a seed here, and has a method for it."""
+        """Reset; the reset of the library ignores `seed`, which its method `seed` sets."""
         if seed is not None:
             self.unwrapped.seed(seed)  # pyright: ignore[reportAttributeAccessIssue]
         return self.env.reset(seed=seed, options=options)
@@ -79,8 +79,8 @@ class MetaWorldEnv(MetaWorldWrapper):
     Args:
         env_name: name, such as ``"reach-v3"``.
         num_envs: number of environments, as batch ``[num_envs]``; one without a batch if None.
-        env_kwargs: for ``gymnasium.make("Meta-World/MT1", ...)``; its ``seed`` is that of the set of goals, which is
-            drawn with torch's generator otherwise.
+        env_kwargs: for ``gymnasium.make("Meta-World/MT1", ...)``; its ``seed`` is that of the set of goals, and comes
+            from torch's generator otherwise.
         settings: further arguments of `MetaWorldWrapper`.
 
     Raises:

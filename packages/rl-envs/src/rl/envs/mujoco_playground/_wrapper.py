@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from rl.envs._ids import Ids, check_id
 from rl.envs._libraries import import_library
-from rl.envs._unknown import Ids, check_id
 from rl.envs.brax._wrapper import BraxWrapper
 
 __all__ = ["MujocoPlaygroundEnv", "MujocoPlaygroundWrapper"]

@@ -15,8 +15,8 @@ from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.specs import Categorical, Composite, NonTensor, OneHot, Unbounded
 from rl.envs import _foreign
 from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups
+from rl.envs._ids import Ids, check_id
 from rl.envs._libraries import import_library
-from rl.envs._unknown import Ids, check_id
 from rl.envs.base._base import EnvBase
 from rl.envs.base._leaf import LeafEnvBase
 from rl.envs.base._specs import flag_spec

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from rl.core.errors import MissingExtraError, RLError, UnknownComponentError
+from rl.envs._ids import unknown_id
 from rl.envs._libraries import import_library
-from rl.envs._unknown import unknown_id
 
 __all__ = ["env_ids", "library", "make_env"]
 

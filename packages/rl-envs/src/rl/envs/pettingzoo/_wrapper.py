@@ -15,7 +15,7 @@ from rl.core.interfaces import Leaves
 from rl.core.specs import Bounded, Composite, Unbounded
 from rl.envs import _foreign
 from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups, groups_by_name
-from rl.envs._unknown import Ids
+from rl.envs._ids import Ids
 from rl.envs.base._base import EnvBase
 from rl.envs.base._leaf import LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec

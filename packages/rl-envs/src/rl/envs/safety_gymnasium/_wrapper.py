@@ -9,8 +9,8 @@ import torch
 
 from rl.core.errors import SpecError
 from rl.core.specs import TensorSpec, Unbounded
+from rl.envs._ids import Ids, check_id
 from rl.envs._libraries import import_library
-from rl.envs._unknown import Ids, check_id
 from rl.envs.gym._library import gymnasium
 from rl.envs.gym._wrapper import GymWrapper
 

@@ -10,8 +10,8 @@ import torch
 from rl.core.errors import SpecError
 from rl.envs import _foreign
 from rl.envs._groups import MarlGroupMapType
+from rl.envs._ids import Ids, check_id
 from rl.envs._libraries import import_library
-from rl.envs._unknown import Ids, check_id
 from rl.envs.pettingzoo._wrapper import PettingZooWrapper
 
 __all__ = ["UnityMLAgentsEnv", "UnityMLAgentsWrapper"]

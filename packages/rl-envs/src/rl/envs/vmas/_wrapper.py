@@ -15,8 +15,8 @@ from rl.core.keys import unwrap
 from rl.core.specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec, Unbounded
 from rl.envs import _foreign
 from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups, groups_by_name
+from rl.envs._ids import Ids, check_id
 from rl.envs._libraries import import_library
-from rl.envs._unknown import Ids, check_id
 from rl.envs.base._base import EnvBase
 from rl.envs.base._leaf import LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec

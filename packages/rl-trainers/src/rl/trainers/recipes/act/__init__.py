@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ACTConfig", "train_act"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.act._config": ["ACTConfig"],
-        "rl.trainers.recipes.act._train": ["train_act"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["BCConfig", "train_bc"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.bc._config": ["BCConfig"],
-        "rl.trainers.recipes.bc._train": ["train_bc"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CQLConfig", "train_cql"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.cql._config": ["CQLConfig"],
-        "rl.trainers.recipes.cql._train": ["train_cql"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

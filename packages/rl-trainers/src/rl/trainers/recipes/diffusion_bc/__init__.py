@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DiffusionBCConfig", "train_diffusion_bc"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.diffusion_bc._config": ["DiffusionBCConfig"],
-        "rl.trainers.recipes.diffusion_bc._train": ["train_diffusion_bc"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DTConfig", "train_dt"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.dt._config": ["DTConfig"],
-        "rl.trainers.recipes.dt._train": ["train_dt"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

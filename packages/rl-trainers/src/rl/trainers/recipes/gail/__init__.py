@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["GAILConfig", "train_gail"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.gail._config": ["GAILConfig"],
-        "rl.trainers.recipes.gail._train": ["train_gail"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

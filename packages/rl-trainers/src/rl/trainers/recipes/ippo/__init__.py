@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["IPPOConfig", "train_ippo"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.ippo._config": ["IPPOConfig"],
-        "rl.trainers.recipes.ippo._train": ["train_ippo"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["IQLConfig", "train_iql"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.iql._config": ["IQLConfig"],
-        "rl.trainers.recipes.iql._train": ["train_iql"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

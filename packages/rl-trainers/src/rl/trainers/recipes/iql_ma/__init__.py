@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["IQLMAConfig", "train_iql_ma"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.iql_ma._config": ["IQLMAConfig"],
-        "rl.trainers.recipes.iql_ma._train": ["train_iql_ma"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["MADDPGConfig", "train_maddpg"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.maddpg._config": ["MADDPGConfig"],
-        "rl.trainers.recipes.maddpg._train": ["train_maddpg"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["MAPPOConfig", "train_mappo"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.mappo._config": ["MAPPOConfig"],
-        "rl.trainers.recipes.mappo._train": ["train_mappo"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["QMIXConfig", "train_qmix"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.qmix._config": ["QMIXConfig"],
-        "rl.trainers.recipes.qmix._train": ["train_qmix"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["TD3BCConfig", "train_td3_bc"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.td3_bc._config": ["TD3BCConfig"],
-        "rl.trainers.recipes.td3_bc._train": ["train_td3_bc"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["VDNConfig", "train_vdn"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "rl.trainers.recipes.vdn._config": ["VDNConfig"],
-        "rl.trainers.recipes.vdn._train": ["train_vdn"],
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -1,4 +1,4 @@
-"""Ids of a simulator's environments, and the message about one that it does not have."""
+"""Ids of the environments of a library, and the message about an unknown one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Ids", "check_id", "unknown_id"]
 
 
 class Ids:
-    """The class attribute ``available_envs``: reads the ids from the library, and only where it is used.
+    """Descriptor of the class attribute ``available_envs``: the sorted ids, read from the library at each use.
 
     Args:
-        find: returns the ids.
+        find: imports the library and returns the ids.
     """
 
     def __init__(self, find: Callable[[], Iterable[str]]) -> None:
