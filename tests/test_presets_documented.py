@@ -1,4 +1,4 @@
-"""The page about training lists every preset with its measured returns."""
+"""The page about training lists every preset once, with its measured returns."""
 
 from pathlib import Path
 
@@ -15,4 +15,4 @@ def test_the_table_of_presets_is_that_of_the_recipes():
             returns = ", ".join(f"{value:.1f}" for value in preset.returns)
             rows.append(f"| {recipe.name} | {preset.name} | {frames:,} | {returns} |")
     text = PAGE.read_text(encoding="utf-8")
-    assert [row for row in rows if row not in text] == []
+    assert [row for row in rows if text.count(row) != 1] == []

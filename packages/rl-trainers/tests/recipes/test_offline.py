@@ -13,6 +13,7 @@ from tensordict import TensorDict
 
 from rl.core.errors import MissingExtraError, RLError, SpecError
 from rl.core.testing import check_recipe
+from rl.objectives import CQLLoss
 from rl.replay import ReplayBuffer, TensorStorage
 from rl.replay.datasets import register_dataset
 from rl.trainers import DQNConfig, evaluate, load_checkpoint, train_dqn
@@ -106,6 +107,13 @@ def test_they_are_better_than_the_policy_of_the_data(name, tmp_path):
     found = train(name, config_of(name, total_frames=1500), out=tmp_path / "run").eval_return_mean
     assert found > of_data + 1.0  # of 8 at best
     assert math.isclose(float(evaluate(tmp_path / "run", episodes=1).mean()), found, rel_tol=1e-6)
+
+
+def test_the_policy_of_cql_imitates_for_its_first_steps(tmp_path, monkeypatch):
+    modes, forward = [], CQLLoss.forward
+    monkeypatch.setattr(CQLLoss, "forward", lambda loss, td: (modes.append(loss.actor_bc), forward(loss, td))[1])
+    train("cql", config_of("cql", actor_bc_frames=150), out=tmp_path / "run")  # rounded up to 200
+    assert modes == [True] * 200 + [False] * 100
 
 
 @pytest.mark.parametrize("name", ["bc", "dt", "diffusion-bc", "act"])
@@ -286,8 +294,9 @@ def test_what_does_not_fit_is_refused(tmp_path):
         train("dt", config_of("dt", env="test/guess"), out=tmp_path / "run")
     with pytest.raises(SpecError, match="gail learns from an expert: give --dataset"):
         train("gail", adversarial(dataset=""), out=tmp_path / "run")
-    with pytest.raises(SpecError, match="with_lagrange out"):
-        train("cql", config_of("cql", env="test/guess", with_lagrange=True), out=tmp_path / "run")
+    for option in ({"with_lagrange": True}, {"actor_bc_frames": 100}):
+        with pytest.raises(SpecError, match=f"leave {next(iter(option))} out"):
+            train("cql", config_of("cql", env="test/guess", **option), out=tmp_path / "run")
     with pytest.raises(SpecError, match="normalize_observation must be left out"):
         config_of("bc", normalize_observation=True)
 

@@ -17,12 +17,12 @@ from rl.objectives._batch.mask import fitted, mask_key, without_padding
 __all__ = [
     "acting",
     "agent_mask_key",
+    "bootstrapped",
     "group_of",
     "in_group",
     "mask_keys",
     "per_agent",
     "priority_of",
-    "reached",
     "weights_of",
     "without_idle",
 ]
@@ -87,15 +87,15 @@ def acting(td: TensorDictBase, keys: Mapping[str, Any], steps: Tensor | None, ow
     return mask if steps is None else mask & fitted(steps, mask)
 
 
-def reached(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor) -> Tensor:
-    """The agents whose next observation counts, ``[*B, n_agents]``; `now` if the batch has no flags under ``next``.
+def bootstrapped(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor) -> Tensor:
+    """Mask of agents whose next value is part of the return, ``[*B, n_agents]``; `now` without a mask under ``next``.
 
-    They act next, or acted until the episode was truncated: the value of its last state is then part of the return.
+    They act next, or acted in the last step of a truncated episode.
 
     Args:
         td: the batch ``[*B]``.
         keys: of the loss.
-        now: the agents that act.
+        now: the mask of agents that act.
     """
     name = agent_mask_key(keys)
     later: Tensor | None = None if name is None else td.get(next_key(name), None)
@@ -118,18 +118,19 @@ def without_idle(
     group: tuple[str, ...],
     masks: tuple[Tensor, Tensor],
     outcome: Collection[NestedKey],
-    sampled: Collection[NestedKey] = (),
+    copied: Collection[NestedKey] = (),
 ) -> dict[NestedKey, Tensor]:
-    """The entries of a group, with 0 in place of those of agents that do not act: a centralized network reads all.
+    """The entries of a group with other values for agents that do not act, so that theirs have no effect.
 
-    Flags and entries under `sampled` get those of the first agent that acts: they are legal, as 0 may not be.
+    The values are 0, since a centralized network reads the entries of all agents. Flags, and entries under `copied`,
+    get those of the first agent that acts instead: a formula that refuses some values accepts these.
 
     Args:
         entries: of a batch; those without a dimension of agents are left out.
         group: the group.
-        masks: of the agents that act, ``[*B, n_agents]``, and of those that do after the step.
-        outcome: entries under ``next`` that belong to agents that act before the step, as the reward.
-        sampled: see above.
+        masks: of the agents that act, ``[*B, n_agents]``, and of those whose next observation is read.
+        outcome: entries under ``next`` that belong to the agents that act in the step, such as the reward.
+        copied: see above.
 
     Example:
         >>> mask = torch.tensor([[True, False]])
@@ -143,7 +144,7 @@ def without_idle(
             path, mask = path[1:], mask if key in outcome else later
         if (path[: len(group)] != group and key not in outcome) or entry.shape[: mask.ndim] != mask.shape:
             continue
-        if key in sampled or entry.dtype is torch.bool:
+        if key in copied or entry.dtype is torch.bool:
             (out[key],) = without_padding([entry], mask)
         else:
             out[key] = entry.masked_fill(~fitted(mask, entry), 0)

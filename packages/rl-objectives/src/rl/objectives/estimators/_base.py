@@ -159,7 +159,7 @@ class ValueEstimatorBase(KeyedModule):
         return self.estimate
 
     def without_idle(self, tensordict: TensorDictBase, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:  # noqa: ARG002 - for groups of agents
-        """The entries that are read as others, where agents do not act; none without agents."""
+        """The entries of a group of agents, without those of agents that do not act; none by default."""
         return {}
 
     def find_time(self, td: TensorDictBase, done: Tensor) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, next_key
 from rl.objectives import _foreign
-from rl.objectives._batch.agents import acting, group_of, in_group, per_agent, reached, without_idle
+from rl.objectives._batch.agents import acting, bootstrapped, group_of, in_group, per_agent, without_idle
 from rl.objectives._batch.mask import fitted
 from rl.objectives.estimators._gae import GAE
 from rl.objectives.functional._recurrence import linear_recurrence
@@ -74,17 +74,17 @@ class MultiAgentGAE(GAE):
 
     def counted(self, tensordict: TensorDictBase) -> Tensor | None:
         """The agents that act in valid steps, ``[*B, T, n_agents]``, if the batch has ``(group, "mask")``."""
-        return acting(tensordict, self._in_group, super().counted(tensordict), type(self).__name__)
+        return acting(tensordict, self._agent_keys, super().counted(tensordict), type(self).__name__)
 
     @property
-    def _in_group(self) -> dict[str, Any]:
-        """The keys, with one next to the mask."""
+    def _agent_keys(self) -> dict[str, Any]:
+        """The keys, with an ``action``, whose group `acting` and `bootstrapped` search for the mask."""
         return {**self._keys, "action": self._keys["advantage"]}
 
     def _acting(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor] | None:
-        """The agents that act, and those whose next observation counts; None if the batch has no flags of them."""
-        now = acting(tensordict, self._in_group, None, type(self).__name__)
-        return None if now is None else (now, reached(tensordict, self._in_group, now))
+        """The masks of agents that act, and of those with a next value; None without ``(group, "mask")``."""
+        now = acting(tensordict, self._agent_keys, None, type(self).__name__)
+        return None if now is None else (now, bootstrapped(tensordict, self._agent_keys, now))
 
     def without_idle(self, tensordict: TensorDictBase, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
         masks, keys = self._acting(tensordict), self._keys
@@ -94,7 +94,7 @@ class MultiAgentGAE(GAE):
         flags = {next_key(keys[name]) for name in ("done", "terminated")}
         rest = {} if self._states else {key: entries[key] for key in entries if key not in flags}
         group = group_of(keys["advantage"])
-        out = without_idle({**rest, reward: entries[reward]}, group, masks, {reward})
+        out = without_idle({**rest, reward: entries[reward]}, group, masks, outcome={reward})
         left: Tensor | None = tensordict.get(keys["done"], None) if group_of(keys["done"]) == group else None
         if left is not None and reward in out:  # agents that are still in the episode wait for their turn
             out[reward] = entries[reward].where(fitted(masks[0], left) | ~left.bool(), 0)
@@ -117,7 +117,12 @@ class MultiAgentGAE(GAE):
     def _passed_over(
         self, value: Tensor, next_value: Tensor, outcome: Sequence[Tensor], masks: tuple[Tensor, Tensor], time_dim: int
     ) -> tuple[Tensor, Tensor]:
-        """Both values, with the discounted one of an agent's next act, and its rewards until then, where it waits."""
+        """Value and next value that skip the steps in which an agent does not act.
+
+        After a step whose next step the agent skips, the next value is the sum of its discounted rewards until its
+        next act and of the discounted value there. The value of a skipped step is the same sum, so that it has no
+        advantage.
+        """
         reward, done, terminated = outcome
         now, later = (fitted(mask, value) for mask in masks)
         open_ended = ~(later | done)  # the agent does not act next, and the episode continues

@@ -17,7 +17,7 @@ from rl.core.keys import NestedKey, as_tuple, nearest, next_key
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import check_sequences
-from rl.objectives._batch.agents import acting, agent_mask_key, group_of, reached, without_idle
+from rl.objectives._batch.agents import acting, agent_mask_key, bootstrapped, group_of, without_idle
 from rl.objectives._batch.mask import MASK, fitted, valid_steps, without_padding
 from rl.objectives._networks.keyed_module import KeyedModule
 from rl.objectives.estimators._base import ValueEstimatorBase
@@ -127,8 +127,8 @@ class LossModule(KeyedModule):
 
         For a group of agents with ``(group, "mask")`` the mask is ``[*B, n_agents]``, and true for those that act.
         Optional entries are included if the batch has them. Padding is replaced by the first valid step, so that NaN
-        there reaches no gradient. Of agents that do not act networks read 0, unless they are recurrent.
-        The order of steps is checked for recurrent networks.
+        there reaches no gradient. Networks read 0 in place of the observations and actions of agents that do not act,
+        unless they are recurrent. The order of steps is checked for recurrent networks.
 
         Args:
             tensordict: the batch, ``[*B]``.
@@ -157,18 +157,21 @@ class LossModule(KeyedModule):
         return found, mask
 
     def _without_idle(self, td: TensorDictBase, found: Entries, mask: Tensor, steps: Tensor | None) -> Entries:
-        """The entries of agents, as others where these do not act, and both masks; recurrent inputs as collected."""
-        flags = [self._keys[name] for name in ("done", "terminated") if name in self._keys]
-        others = [key for key in self._keys.values() if key not in flags and not isinstance(key, list)]
-        read = [self._keys[name] for name in self.network_inputs]
-        own = {part for key in others if key not in read for part in (key, next_key(key))}
-        name = agent_mask_key(self._keys)
-        left = {part for key in (*flags, name) if key is not None for part in (key, next_key(key))}
-        rest = {key: value for key, value in found.items() if key not in left and (key in own or not self._states)}
-        later = reached(td, self._keys, mask)
+        """The entries of the group without those of agents that do not act, and the masks before and after the step.
+
+        Inputs of recurrent networks are not replaced: the policy read them as they are.
+        """
+        name: Any = agent_mask_key(self._keys)  # there is one, since the batch has a mask of agents
+        flags = [self._keys[flag] for flag in ("done", "terminated") if flag in self._keys]
+        inputs = [self._keys[entry] for entry in self.network_inputs]
+        read = [key for key in self._keys.values() if key not in (*flags, *inputs) and not isinstance(key, list)]
+        own = {part for key in read for part in (key, next_key(key))}
+        kept = {part for key in (*flags, name) for part in (key, next_key(key))}
+        rest = {key: value for key, value in found.items() if key not in kept and (key in own or not self._states)}
+        later = bootstrapped(td, self._keys, mask)
         later = later if steps is None else later & fitted(steps, later)
-        out = without_idle(rest, group_of(self._keys["action"]), (mask, later), own, own)
-        return out if name is None else {**out, name: mask, next_key(name): later}
+        out = without_idle(rest, group_of(self._keys["action"]), (mask, later), outcome=own, copied=own)
+        return {**out, name: mask, next_key(name): later}
 
     def set_keys(self, **names: Any) -> None:
         super().set_keys(**names)

@@ -81,7 +81,7 @@ class RunConfig:
     """
 
     recipe: ClassVar[str] = ""
-    """Name of the recipe."""
+    """Name of the recipe, which the config of a recipe sets."""
     multi_agent: ClassVar[bool] = False
     """Whether the environment has groups of agents; `GroupFields` sets it."""
     report_group: ClassVar[str] = ""

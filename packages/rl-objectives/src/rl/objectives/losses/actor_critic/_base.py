@@ -265,7 +265,7 @@ class OffPolicyLoss(LossModule):
         return Batch(tensordict, entries, after, mask, tensordict.batch_size)
 
     def _values(self, call: Any, entries: Entries, action: Any, size: torch.Size) -> Tensor:
-        """Values of actions by critic, ``[n, *B, 1]``; of agents that do not act the critics read 0."""
+        """Values of actions by critic, ``[n, *B, 1]``; critics read 0 in place of actions of agents that do not act."""
         name = agent_mask_key(self._keys)
         mask = None if name is None else entries.get(name)
         if mask is not None:

@@ -80,7 +80,7 @@ class SoftLoss(OffPolicyLoss):
         return values
 
     def _actor_values(self, batch: Batch, dist: Distribution, action: Any) -> Tensor:
-        """What the actor maximizes besides its entropy, ``[n, *B, 1]`` by critic: values of its actions."""
+        """Objective of the actor without its entropy: values of its actions by critic, ``[n, *B, 1]``."""
         del dist
         return self._combined(self._values(self._frozen_critic, batch.entries, action, batch.size))
 

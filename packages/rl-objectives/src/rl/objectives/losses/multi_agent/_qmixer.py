@@ -158,7 +158,7 @@ class QMixerLoss(DQNLoss):
         return self._fit(tensordict, predicted, target, entries, steps)
 
     def _of_team(self, entries: Entries, now: Tensor | None, later: Tensor | None, dims: int) -> Tensor | None:
-        """Make reward and flags of agents, ``[*B, n_agents, 1]``, those of the team; return who has a next value."""
+        """Make reward and flags of agents, ``[*B, n_agents, 1]``, those of the team; return the mask of next values."""
         reward, done, terminated = (next_key(self._keys[name]) for name in ("reward", "done", "terminated"))
         if entries[reward].ndim == dims + 2:
             rewards = entries[reward]

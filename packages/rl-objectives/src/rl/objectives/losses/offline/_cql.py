@@ -48,8 +48,8 @@ class CQLLoss(SACLoss):
             all actions.
         with_lagrange: learn the weight of the penalty, such that it is `lagrange_thresh`.
         lagrange_thresh: see there, units of return.
-        actor_bc: the actor maximizes the log-probability of the actions of the data in the place of values, for the
-            first steps, as in the authors' code; an attribute that may be set at any time.
+        actor_bc: the actor maximizes the log-probability of the actions of the data instead of the values, as the
+            authors' code does at first. It is an attribute: set it to False to follow the values.
         others: those of `SACLoss`.
 
     Raises:
@@ -82,7 +82,7 @@ class CQLLoss(SACLoss):
 
     with_lagrange: bool = False
 
-    def __init__(  # noqa: PLR0913 - the names that users of TorchRL know
+    def __init__(  # noqa: PLR0913 - each is one documented part of the loss
         self,
         actor_network: nn.Module,
         qvalue_network: nn.Module | Sequence[nn.Module],

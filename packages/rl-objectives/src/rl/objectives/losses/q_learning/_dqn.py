@@ -118,7 +118,7 @@ class DQNLoss(QLoss):
     def _fit(
         self, tensordict: TensorDictBase, predicted: Tensor, target: Tensor, entries: Entries, mask: Tensor | None
     ) -> TensorDictBase:
-        """The losses of values ``[*B, 1]`` that learn `target`; writes the priorities."""
+        """The loss of `predicted` ``[*B, 1]`` against `target`, and diagnostics; writes ``td_error``."""
         elements = distance(predicted, target, self.loss_function).squeeze(-1)
         predicted = predicted.detach()
         error = (predicted - target).abs().squeeze(-1)

@@ -24,7 +24,7 @@ class CQLConfig(OfflineConfig):
         with_lagrange: learn the weight of the penalty, such that it is lagrange_thresh; for
             continuous actions.
         lagrange_thresh: see there, units of return.
-        actor_bc_frames: gradient steps at the start in which the policy imitates the data instead of following the
+        actor_bc_frames: gradient steps at the start in which the policy imitates the data instead of maximizing the
             values, rounded up to hundreds; for continuous actions.
 
     Raises:

@@ -63,8 +63,9 @@ def _imitate(config: CQLConfig, loss: Any, frames: int) -> None:
 
 def _loss(config: Any, env: Env, policy: Any) -> CQLLoss | DiscreteCQLLoss:
     if is_choice(env):
-        if config.with_lagrange:
-            raise SpecError("cql learns the weight of the penalty for continuous actions only: leave with_lagrange out")
+        for name in ("with_lagrange", "actor_bc_frames"):
+            if getattr(config, name):
+                raise SpecError(f"cql has {name} for continuous actions only, and these are discrete: leave {name} out")
         return DiscreteCQLLoss(policy, min_q_weight=config.min_q_weight, loss_function="l2", gamma=config.gamma)
     return CQLLoss(
         policy,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.fields import check, in_range, one_of, positive
@@ -34,9 +34,6 @@ class OffPolicyConfig(RunConfig):
         offline_fraction: part of each minibatch that is taken from it.
         init: folder of a run whose networks training starts from: of cql or sac for sac, of td3-bc or td3 for td3.
 
-    Attributes:
-        recipe: name of the recipe, which a subclass sets.
-
     Raises:
         SpecError: if a value is out of its range.
 
@@ -45,7 +42,6 @@ class OffPolicyConfig(RunConfig):
         256
     """
 
-    recipe: ClassVar[str]
     env: str = "Pendulum-v1"
     total_frames: int = 20_000
     frames_per_batch: int = 64

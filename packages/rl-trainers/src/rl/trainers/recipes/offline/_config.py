@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rl.trainers._config.config import RunConfig
 from rl.trainers._config.fields import check, one_of, positive
@@ -26,9 +25,6 @@ class OfflineConfig(RunConfig):
         target_tau: the target networks move this far towards the trained ones after each gradient step.
         max_grad_norm: gradients are scaled down to this norm; 0 leaves them.
 
-    Attributes:
-        recipe: name of the recipe, which a subclass sets.
-
     Raises:
         SpecError: if a value is out of its range.
 
@@ -36,8 +32,6 @@ class OfflineConfig(RunConfig):
         >>> OfflineConfig(env="Pendulum-v1", dataset="minari:pendulum/medium-v0").minibatch_size
         256
     """
-
-    recipe: ClassVar[str]
 
     env: str = "Pendulum-v1"
     dataset: str = ""

@@ -44,7 +44,7 @@ def train_offline(
         outputs: names of the outputs of the loss that are logged, by metric; those that it does not have are left out.
         make_reader: gives what samples a batch, for settings, environment, data set and policy; rows of the data set
             if None.
-        before: called with settings, loss and the number of gradient steps so far before every hundredth of them.
+        before: called with settings, loss and the number of completed gradient steps, before each hundred of them.
         options: ``out``, ``resume``, ``display`` and ``should_stop`` of `Run`.
 
     Raises:
