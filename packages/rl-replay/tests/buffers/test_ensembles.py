@@ -1,5 +1,7 @@
 """Ensembles of buffers, and offline to online: which rows a batch has, states, priorities."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -283,6 +285,23 @@ def test_offline_to_online_checks_its_arguments():
     assert stored.sample(4)["x"].shape == (4,)
 
 
+@pytest.mark.parametrize("need", [{"slice_len": 4}, {"num_slices": 3}, {}])
+@pytest.mark.parametrize("fraction", [0.0, 0.05, 0.35, 0.5, 0.8, 1.0])
+def test_the_part_of_the_data_set_is_the_nearest_one_of_whole_slices(need, fraction):
+    sampler = SliceSampler(truncated_key=None, init_key=None, **need) if need else RandomSampler()
+    offline = TensorDictReplayBuffer(storage=TensorStorage(rows(0, 40)), sampler=sampler)
+    buffer = OfflineToOnlineReplayBuffer(offline, online_capacity=9, offline_fraction=fraction)
+    buffer.extend(rows(100, 109))
+    (unit,) = need.values() or (1,)
+    for size in range(1, 13):
+        old = int((buffer.sample(size)["x"] < 100).sum())
+        assert old % unit == 0
+        assert abs(old - fraction * size) == min(abs(part - fraction * size) for part in range(0, size + 1, unit))
+    buffer.empty()
+    with pytest.raises(ContractError, match="not a multiple") if need else nullcontext():
+        buffer.sample(13)  # all of the data set
+
+
 def test_prefill():
     target = TensorDictReplayBuffer(storage=LazyTensorStorage(50))
     assert prefill_replay_buffer(target, dataset(), n_samples=25, chunk_size=10) is target
@@ -291,8 +310,26 @@ def test_prefill():
     assert len(prefill_replay_buffer(target, dataset(7))) == 35
     with pytest.raises(ContractError, match="n_samples"):
         prefill_replay_buffer(target, dataset(), n_samples=0)
-    with pytest.raises(ContractError, match=r"ndim=2: take one with ndim=1, or extend"):
-        prefill_replay_buffer(TensorDictReplayBuffer(storage=LazyTensorStorage(50, ndim=2)), dataset())
+
+
+@pytest.mark.parametrize("capacity", [60, 33])
+@pytest.mark.parametrize("source", [TensorStorage, ListStorage])
+def test_prefill_of_a_storage_of_environments_and_steps(capacity, source):
+    data = TensorDictReplayBuffer(storage=source(rows(0, 25)) if source is TensorStorage else source(25))
+    if source is ListStorage:
+        data.extend(rows(0, 25))
+    storage, sampler = LazyTensorStorage(capacity, ndim=2), SliceSampler(slice_len=3, strict_length=True)
+    target = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=600)
+    prefill_replay_buffer(target, data, chunk_size=10)
+    assert target[:]["x"].tolist() == list(range(25))
+    assert {*target.sample()["x"].view(-1, 3)[:, 0].tolist()} == {x for x in range(23) if x % 5 < 3}  # over all chunks
+    target.extend(torch.stack([rows(100, 108), rows(200, 208)]))  # of two environments
+    x = target.sample()["x"].view(-1, 3)
+    assert (x.diff() == 1).all()
+    assert {*(x[:, 0] // 100).tolist()} == {0, 1, 2}
+    plain = ReplayBuffer(storage=LazyTensorStorage(9, ndim=2))
+    prefill_replay_buffer(plain, ReplayBuffer(storage=TensorStorage(torch.arange(8).view(4, 2))))
+    assert plain[:].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 @pytest.mark.parametrize("need", [{"slice_len": 2}, {"num_slices": 2}])

@@ -173,6 +173,8 @@ def test_unknown_arguments_are_refused(recwarn):
     for kind in KINDS:
         with pytest.raises(TypeError, match=f"{kind.__name__}.* unexpected keyword argument 'epsilon'"):
             kind(alpha=0.6, beta=0.4, epsilon=0.1, backend="torch")
+        with pytest.raises(TypeError, match=f"^{kind.__name__}.* missing .*'beta'"):
+            kind(alpha=0.6)
 
 
 def test_entries_that_samples_write_are_refused_in_batches():

@@ -8,10 +8,9 @@ from typing import Any, TypedDict
 import torch
 
 from rl.core.interfaces import Sampler, Storage, Writer
-from rl.core.keys import NestedKey
 from rl.replay.sample_units._base import SampleUnit
 
-__all__ = ["BufferOptions", "OwnSamplerOptions", "SampledOptions"]
+__all__ = ["BufferOptions", "OwnSamplerOptions", "PrioritizedOptions", "SampledOptions"]
 
 
 class BufferOptions(TypedDict, total=False):
@@ -41,4 +40,16 @@ class OwnSamplerOptions(BufferOptions, total=False):
     """Those of a buffer that makes its sampler."""
 
     sample_unit: SampleUnit | None
-    priority_key: NestedKey
+
+
+class PrioritizedOptions(OwnSamplerOptions, total=False):
+    """Those of a buffer that makes a `PrioritizedSampler`; `PrioritizedReplayBuffer` describes them."""
+
+    eps: float
+    dtype: torch.dtype
+    reduction: str
+    max_priority_within_buffer: bool
+    backend: str
+    sampler_device: torch.device | str | None
+    compilable: bool
+    stratified: bool

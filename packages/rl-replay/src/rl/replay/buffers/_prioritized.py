@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from rl.core.interfaces import Storage
+from rl.core.keys import TD_ERROR, NestedKey
 from rl.replay import _foreign
 from rl.replay._arguments import check_parts
 from rl.replay._priority.backend import check_device
 from rl.replay.buffers._base import ReplayBuffer
-from rl.replay.buffers._options import OwnSamplerOptions
+from rl.replay.buffers._options import OwnSamplerOptions, PrioritizedOptions
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 from rl.replay.samplers._prioritized import PrioritizedSampler
 from rl.replay.storages._list import ListStorage
@@ -56,7 +57,7 @@ class _Prioritized(ReplayBuffer):
             compilable=compilable,
             stratified=stratified,
         )
-        super().__init__(sampler=self._priorities, **options)  # pyright: ignore[reportCallIssue]  priority_key is of one class
+        super().__init__(sampler=self._priorities, **options)
 
     @property
     def alpha(self) -> float:
@@ -124,6 +125,8 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` with a `PrioritizedSampler`: samples hold ``index`` and ``priority_weight``.
 
     Args:
+        alpha: see `PrioritizedSampler`.
+        beta: see `PrioritizedSampler`.
         priority_key: where raw priorities are read: in batches that are written, if they have it, and by
             `update_tensordict_priority`.
         options: arguments of `PrioritizedReplayBuffer`.
@@ -141,6 +144,12 @@ class TensorDictPrioritizedReplayBuffer(_Prioritized, TensorDictReplayBuffer):
         >>> sorted(sample.keys())
         ['index', 'obs', 'priority_weight', 'td_error']
     """
+
+    def __init__(
+        self, *, alpha: float, beta: float, priority_key: NestedKey = TD_ERROR, **options: Unpack[PrioritizedOptions]
+    ) -> None:
+        super().__init__(alpha=alpha, beta=beta, **options)
+        self.priority_key = priority_key
 
 
 def _device_for(owner: str, storage: Storage) -> torch.device | None:

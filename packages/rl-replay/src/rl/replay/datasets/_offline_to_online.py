@@ -15,6 +15,7 @@ from rl.replay.buffers._base import ReplayBuffer
 from rl.replay.buffers._ensemble import ReplayBufferEnsemble
 from rl.replay.buffers._tensordict import TensorDictReplayBuffer
 from rl.replay.datasets._load import load_dataset
+from rl.replay.storages._rows import TensorRows
 from rl.replay.storages._tensor import LazyTensorStorage
 
 __all__ = ["OfflineToOnlineReplayBuffer", "prefill_replay_buffer"]
@@ -25,8 +26,9 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
     """Batches of a data set and of new experience, in a fraction that may be annealed.
 
     A batch of n rows has ``round(offline_fraction * n)`` rows of the data set and the rest of the online buffer, in
-    this order; all are of the data set while nothing was written. `extend` writes to the online buffer alone. The
-    numbering of ``index`` has the data set first; `extend` returns indices in it.
+    this order; all are of the data set while nothing was written. With a slice sampler, the data set gives whole slices:
+    the multiple of ``slice_len`` (or ``num_slices``) that is nearest to ``offline_fraction * n``. `extend` writes to the
+    online buffer alone. The numbering of ``index`` has the data set first; `extend` returns indices in it.
 
     `state_dict` and `dumps` have the online buffer and not the data set: construct the buffer with the same one.
 
@@ -139,7 +141,10 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
         return torch.where(index < 0, index, index + self._members.offsets[1])
 
     def _counts(self, size: int, generator: torch.Generator | None) -> list[int]:  # noqa: ARG002  the split is fixed
-        old = round(self._fraction * size) if len(self.online_buffer) else size
+        if not len(self.online_buffer):
+            return [size, 0]
+        unit = getattr(self.offline_buffer.sampler, "batch_multiple", 1)
+        old = unit * min(round(self._fraction * size / unit), size // unit)
         return [old, size - old]
 
 
@@ -148,17 +153,17 @@ def prefill_replay_buffer(
 ) -> ReplayBuffer:
     """Copy the first rows of a data set into a buffer, without transforms of the data set; returns the buffer.
 
-    Rows of a data set with ``ndim=2`` alternate between its environments: slices of the copy need trajectory ids and a
-    data set of one environment.
+    A storage of `rb` with ``ndim=2`` gets the rows as steps of one environment. Rows of a data set with ``ndim=2``
+    alternate between its environments: slices of the copy need trajectory ids and a data set of one environment.
 
     Args:
-        rb: the buffer that is written; its storage has ``ndim=1``.
+        rb: the buffer that is written.
         dataset: a buffer, or the id of a data set for `rl.replay.datasets.load_dataset`.
         n_samples: number of rows; all if None, or if there are fewer.
         chunk_size: number of rows that are copied at a time.
 
     Raises:
-        ContractError: if a number is below 1, or the storage of `rb` has another ``ndim``.
+        ContractError: if a number is below 1.
 
     Example:
         >>> from rl.replay import LazyTensorStorage, TensorStorage
@@ -170,15 +175,13 @@ def prefill_replay_buffer(
         if value is not None and whole(value) is None:
             raise ContractError(f"prefill_replay_buffer: {name} must be an integer of at least 1, got {value!r}")
     source = _opened("prefill_replay_buffer", dataset, chunk_size, {})
-    ndim = getattr(rb.storage, "ndim", 1)
-    if ndim != 1:
-        raise ContractError(
-            f"prefill_replay_buffer copies single rows, and the storage has ndim={ndim}: take one with ndim=1, or"
-            " extend the buffer by batches [envs, steps]"
-        )
     rows = len(source) if n_samples is None else min(n_samples, len(source))
     for start in range(0, rows, chunk_size):
-        rb.extend(source[start : min(start + chunk_size, rows)])
+        stop = min(start + chunk_size, rows)
+        part, storage = source[start:stop], rb.storage
+        if isinstance(storage, TensorRows) and storage.ndim > 1:
+            part = storage.as_batch(part, stop - start)
+        rb.extend(part)
     return rb
 
 
