@@ -29,7 +29,7 @@ def filled(td, given):
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_missing_entries_are_filled_and_extra_ones_dropped(make, ndim):
     storage = make(24, ndim=ndim, allow_missing=True, allow_extra=True)
-    storage.set(range(12), whole(12 // 3, 3) if ndim == 2 else whole(12))
+    storage.set(range(12), whole(4, 3) if ndim == 2 else whole(12))
     lead = (4, 3) if ndim == 2 else (12,)
     part = TensorDict({"x": torch.ones(lead), "z": {"x": torch.zeros(lead)}}, batch_size=lead)
     storage.set(range(12, 24), part)

@@ -1,5 +1,7 @@
 """Writes of adjacent rows, and of batches in the common form, against writes by index."""
 
+from functools import partial
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -60,3 +62,22 @@ def test_rows_of_any_kind_reach_a_ring():
         assert buffer[:]["x"].tolist() == [expected[row] for row in sorted(expected)]
     assert not buffer[:]["next", "wide"].requires_grad
     assert buffer[:]["next", "wide"][:, 1, 2].tolist() == buffer[:]["x"].tolist()
+
+
+@pytest.mark.parametrize("make", [LazyTensorStorage, LazyMemmapStorage, partial(LazyTensorStorage, compact=True)])
+@pytest.mark.parametrize("envs", [(3,), (1,), (2, 2)])
+def test_environments_lie_side_by_side_in_batches_of_any_number_of_steps(make, envs):
+    buffer, written = ReplayBuffer(storage=make(40, ndim=len(envs) + 1)), 0
+    for number, steps in enumerate([5, 5, 5, 1, 4, 2, 10, 7, 5, 5, 1]):
+        lead = (*envs, steps)
+        count = torch.Size(lead).numel()
+        x = torch.arange(written, written + count).view(lead)
+        batch = TensorDict({"x": x, "next": {"x": x + 1, "wide": x.view(*lead, 1, 1) + torch.zeros(2, 3)}}, lead)
+        if number % 3 == 1:  # entries in the order of steps, as a loop over an environment stacks them
+            batch = batch.apply(lambda cell: cell.transpose(0, 1).contiguous().transpose(0, 1))
+        if number % 3 == 2:
+            batch["next", "wide"].requires_grad_()
+        index = buffer.extend(batch)
+        assert index.view(-1, steps).T.flatten().equal(torch.arange(written, written + count) % 40)
+        assert (buffer[index] == batch.reshape(-1)).all()
+        written += count

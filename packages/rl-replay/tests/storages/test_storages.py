@@ -175,14 +175,6 @@ def test_a_storage_of_two_dimensions_counts_elements(make):
     assert buffer.add(batch[0]).tolist() == [4, 5, 6, 7]
 
 
-def test_a_storage_of_two_dimensions_takes_any_number_of_steps():
-    buffer = ReplayBuffer(storage=LazyTensorStorage(15, ndim=2))
-    for steps in (4, 2, 4):
-        x = torch.arange(3 * steps).view(3, steps)
-        index = buffer.extend(TensorDict({"x": x}, [3, steps]))
-        assert torch.equal(buffer[index]["x"], x.flatten())
-
-
 @pytest.mark.parametrize(
     "data",
     [lambda x: x, lambda x: {"x": x}, lambda x: {"x": x, "y": x[..., 0]}, lambda x: TensorDict({"x": x}, x.shape[:2])],

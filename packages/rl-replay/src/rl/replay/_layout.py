@@ -137,9 +137,9 @@ def _objects(value: Any, dims: int) -> list[Any]:
 
 
 Plan = dict[str, Any]
-"""Key, dtype and shape of each entry of a batch of some number of rows; of a TensorDict its own plan."""
+"""Key, dtype and shape of each entry of a batch of some shape; of a TensorDict its own plan."""
 
-_PLANS = 16  # numbers of rows
+_PLANS = 16  # shapes of batches
 
 
 def _match(td: TensorDictBase, plan: Plan, cells: Cells) -> bool:
@@ -180,7 +180,7 @@ class Layout:
         self.columns = dict(columns)
         self.root = root
         self._objects = [(key, len(column.shape)) for key, column in self.columns.items() if column.dtype is None]
-        self._plans: dict[int, Plan] = {}  # of `match`, by the number of rows
+        self._plans: dict[torch.Size, Plan] = {}  # of `match`, by the dimensions that count rows
         self.kinds: Kinds = {} if root is None else dict(_kinds(root, ()))
 
     @classmethod
@@ -249,26 +249,27 @@ class Layout:
             for key in lacks:
                 cells[key] = _filler(self.columns[key], count, device)
 
-    def match(self, data: TensorDictBase, count: int) -> Cells | None:
-        """Columns of a batch of `count` rows, if they are ordinary tensors on the CPU that agree with the layout.
+    def match(self, data: TensorDictBase, lead: torch.Size) -> Cells | None:
+        """Entries ``[*lead, ...]`` of a batch, if they are ordinary tensors on the CPU that agree with the layout.
 
-        Does the work of `flatten` and `check` in one pass, for the common case; None in all other cases.
+        Does the work of `flatten` and `check` in one pass, for the common case, and merges no dimensions; None in all
+        other cases.
         """
-        plan = self._plans.get(count)
+        plan = self._plans.get(lead)
         if plan is None:
             if self.root is None or self._objects or self.kinds:
                 return None
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
-            plan = self._plans[count] = self._plan(self.root, count)
+            plan = self._plans[lead] = self._plan(self.root, lead)
         cells: Cells = {}
         return cells if _match(data, plan, cells) and len(cells) == len(self.columns) else None
 
-    def _plan(self, node: Node, count: int) -> Plan:
-        plan: Plan = {name: self._plan(child, count) for name, child in node.children}
+    def _plan(self, node: Node, lead: torch.Size) -> Plan:
+        plan: Plan = {name: self._plan(child, lead) for name, child in node.children}
         for name, key in node.columns:
             column = self.columns[key]
-            plan[name] = (key, column.dtype, torch.Size((count, *column.shape)))
+            plan[name] = (key, column.dtype, lead + column.shape)
         return plan
 
     def build(
@@ -326,7 +327,7 @@ class Layout:
     def __repr__(self) -> str:
         return ", ".join(f"{key_str(key) if key else 'tensor'}: {c}" for key, c in self.columns.items())
 
-    def _raise_keys(self, cells: Cells, owner: str) -> None:
+    def _raise_keys(self, cells: Cells, owner: str) -> NoReturn:
         present, expected = list(cells), list(self.columns)
         if TENSOR in cells or TENSOR in self.columns:
             kind = self.kinds.get(())
@@ -367,7 +368,7 @@ class Layout:
         )
 
     @staticmethod
-    def _raise_column(key: NestedKey, column: Column, cell: Any, owner: str) -> None:
+    def _raise_column(key: NestedKey, column: Column, cell: Any, owner: str) -> NoReturn:
         name = key_str(key) if key else "the tensor"
         got: Any = "non-tensor data"
         if isinstance(cell, Tensor):

@@ -101,8 +101,7 @@ class TensorRows:
             ContractError: if `data` holds something else than tensors.
             ShapeError: if it has fewer than `ndim` batch dimensions.
         """
-        shape = data.batch_size if type(data) is TensorDict else self._shape(self._batch(data))
-        return shape[0] if self.ndim == 1 and shape else torch.Size(leading(shape, self.ndim)).numel()
+        return self._lead(data).numel()
 
     def __getitem__(self, index: Index) -> Any:
         """The same as `get`."""
@@ -189,11 +188,11 @@ class TensorRows:
             >>> LazyTensorStorage(12, ndim=2).by_batch(torch.arange(6), torch.zeros(2, 3))
             tensor([0, 2, 4, 1, 3, 5])
         """
-        lead = leading(self._shape(self._batch(data)), self.ndim)
-        return index.view(lead[-1], -1).t().reshape(-1) if len(lead) > 1 else index
+        steps = self._lead(data)[-1]
+        return index.view(steps, -1).t().reshape(-1) if self.ndim > 1 and steps > 1 else index
 
     def as_batch(self, rows: Any, count: int) -> Any:
-        """Rows ``[count, ...]`` as a batch whose first `ndim` dimensions count rows.
+        """Rows ``[count, ...]`` as a batch whose first `ndim` dimensions count rows, ``[1, count, ...]`` if it is 2.
 
         Raises:
             ShapeError: if there is another number of rows, or more dimensions than `get` returns.
@@ -209,8 +208,8 @@ class TensorRows:
         expected = [count, *(shape[1:] if root is None or root.kind is not None else root.tail)]
         if shape != expected:
             raise ShapeError(
-                f"{type(self).__name__}: {count} rows are replaced by a batch {expected}, as they are read, got"
-                f" {shape}; nothing was written. Flatten the environments and steps of a batch"
+                f"{type(self).__name__}: expected {count} rows {expected}, as they are read, got {shape}; nothing was"
+                " written. Flatten the environments and steps of a batch"
             )
         for _ in range(self.ndim - 1):
             rows = tree_map(lambda part: part.unsqueeze(0), rows, is_leaf=lambda part: hasattr(part, "unsqueeze"))
@@ -276,21 +275,21 @@ class TensorRows:
 
     def _set_run(self, rows: slice, data: Any, *, by_step: bool) -> None:
         """Write adjacent rows, which leave no gap; long rows are copied much faster than by index."""
-        cells, count, _ = self._checked(data)
-        if rows.stop - rows.start != count:
-            raise ShapeError(f"{type(self).__name__}: {rows.stop - rows.start} indices for {count} rows")
+        steps, wanted = self._lead(data)[-1] if by_step else 1, rows.stop - rows.start
+        transposed = steps not in (1, wanted)
+        cells, count, _ = self._checked(data, merge=not transposed or self._next is not None)
+        if wanted != count:
+            raise ShapeError(f"{type(self).__name__}: {wanted} indices for {count} rows")
         if self._next is not None:
             index = torch.arange(rows.start, rows.stop, device="cpu")
             index = self.by_batch(index, data) if by_step else index
             cells = cells if self.on_cpu else self._moved(cells)
             self._next.write(index.numpy(), cells, self._len)
-        steps = leading(self._shape(self._batch(data)), self.ndim)[-1] if by_step else 1
-        if steps in (1, count):
-            for key, tensor in self._tensors:
+        for key, tensor in self._tensors:
+            if transposed:
+                _copy_by_step(tensor, rows.start, cells[key], count // steps, steps)
+            else:
                 tensor[rows] = cells[key]
-        else:
-            for key, tensor in self._tensors:
-                _copy_by_step(tensor, rows.start, cells[key], steps)
         self._len = max(self._len, rows.stop)
         self._revision += 1
 
@@ -425,13 +424,19 @@ class TensorRows:
         self.__dict__.update(state)
         self._hold(self._cells)
 
-    def _checked(self, data: Any) -> tuple[Cells, int, Layout]:
+    def _checked(self, data: Any, *, merge: bool = True) -> tuple[Cells, int, Layout]:
+        """Validated entries of a batch, number of rows, and layout.
+
+        Entries are ``[n, ...]``; without `merge` they may have the dimensions that count rows apart.
+        """
         layout = self._layout
-        if layout is not None and self._writable and self.ndim == 1 and type(data) is TensorDict and data.batch_size:
-            count = data.batch_size[0]
-            found = layout.match(data, count) if count else None
+        if layout is not None and self._writable and type(data) is TensorDict:
+            lead = data.batch_size[: self.ndim]
+            found = layout.match(data, lead) if len(lead) == self.ndim and lead.numel() else None
             if found is not None:
-                return found, count, layout
+                if merge and self.ndim > 1:
+                    found = {key: cell.flatten(0, self.ndim - 1) for key, cell in found.items()}
+                return found, lead.numel(), layout
         owner = type(self).__name__
         data = self._batch(data)
         shape, kinds = self._shape(data), Kinds()
@@ -460,6 +465,10 @@ class TensorRows:
             return data
         with naming(self):
             return stacked(data)
+
+    def _lead(self, data: Any) -> torch.Size:
+        """The dimensions of a batch that count rows."""
+        return leading(data.batch_size if type(data) is TensorDict else self._shape(self._batch(data)), self.ndim)
 
     def _shape(self, data: Any) -> torch.Size:
         if isinstance(data, (TensorDictBase, Tensor)):
@@ -568,11 +577,11 @@ def grown(owner: str, index: Tensor, length: int, max_size: int) -> int:
     return high + 1
 
 
-def _copy_by_step(tensor: Tensor, start: int, cell: Tensor, steps: int) -> None:
+def _copy_by_step(tensor: Tensor, start: int, cell: Tensor, envs: int, steps: int) -> None:
     """Copy `cell`, all steps of one environment after those of another, so that environments lie side by side."""
-    shape, (row, *inner) = (len(cell) // steps, steps, *tensor.shape[1:]), tensor.stride()
-    place = tensor.as_strided(shape, (row, row * shape[0], *inner), tensor.storage_offset() + start * row)
-    place.copy_(cell.view(shape))
+    shape, (row, *inner) = (envs, steps, *tensor.shape[1:]), tensor.stride()
+    place = tensor.as_strided(shape, (row, row * envs, *inner), tensor.storage_offset() + start * row)
+    place.copy_(cell.reshape_as(place))
 
 
 def _last_of_each(index: Tensor, cells: Cells) -> tuple[Tensor, Cells]:

@@ -27,7 +27,7 @@ class LazyTensorStorage(TensorRows):
     """Rows in memory that is allocated by the first batch.
 
     Args:
-        max_size: capacity in rows; with ``ndim > 1`` in elements (a multiple of the row length).
+        max_size: capacity in rows; with ``ndim > 1`` in elements.
         device: device of the rows; batches are moved there, samples are on it.
         ndim: how many leading dimensions of a batch count rows. With 1, a batch ``[B, T]`` makes B rows of T
             steps each; with 2, ``B * T`` elements, which a buffer keeps in the order of steps.
