@@ -53,17 +53,6 @@ class World:
         return data.reshape(self.envs, steps)
 
 
-@pytest.mark.parametrize("kind", STORAGES)
-def test_goals_are_of_the_same_episode_after_rows_are_replaced(kind):
-    buffer, steps = filled(kind, size=42, her_ratio=1.0)
-    buffer[:] = buffer[:]
-    buffer[3] = buffer[3]
-    sample = buffer.sample(200)
-    episode_of = {after: (env, episode) for env, episode, after in steps}
-    goals, own = (sample[key].flatten().tolist() for key in ("desired_goal", ("next", "achieved_goal")))
-    assert [episode_of[goal] for goal in goals] == [episode_of[goal] for goal in own]
-
-
 def filled(kind, steps=7, batches=9, size=40, nested=False, **options):
     world = World(2 if kind == "envs" else 1, nested)
     buffer = HERReplayBuffer(
@@ -173,6 +162,17 @@ def test_ratio_zero_is_the_plain_buffer_and_prefetch_changes_no_sample():
     for _ in range(6):
         first, second = one.sample(), two.sample()
         assert (first == second).all()
+
+
+@pytest.mark.parametrize("kind", STORAGES)
+def test_goals_are_of_the_same_episode_after_rows_are_replaced(kind):
+    buffer, steps = filled(kind, size=42, her_ratio=1.0)
+    buffer[:] = buffer[:]
+    buffer[3] = buffer[3]
+    sample = buffer.sample(200)
+    episode_of = {after: (env, episode) for env, episode, after in steps}
+    goals, own = (sample[key].flatten().tolist() for key in ("desired_goal", ("next", "achieved_goal")))
+    assert [episode_of[goal] for goal in goals] == [episode_of[goal] for goal in own]
 
 
 def test_slices_get_one_goal_from_after_their_last_step():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -123,7 +123,7 @@ def check_rows(owner: str, storage: Storage, batch_size: int) -> int:
     return rows
 
 
-def raise_no_priority(owner: str) -> None:
+def raise_no_priority(owner: str) -> NoReturn:
     """Say that a sampler has no priorities.
 
     Raises:

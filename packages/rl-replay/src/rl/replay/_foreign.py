@@ -21,16 +21,16 @@ __all__ = [
 ]
 
 _COMPILABLE: Needless = ("needless: nothing has to be switched for torch.compile", None, False)
-_ONE_PROCESS = "not available yet: a buffer belongs to one process"
+_SERVICE = "use RayReplayBuffer(...)"
 _SPEED: Needless = ("needless: the bounds of trajectories are always kept", False)
 
 _BUFFER: dict[str, Needless] = {
     "delayed_init": ("needless: a storage is allocated by the first batch", None, False),
-    "service_backend": (_ONE_PROCESS, "direct", None),
-    "service_backend_options": (_ONE_PROCESS, None),
-    "transport": (_ONE_PROCESS, "auto"),
-    "transport_options": (_ONE_PROCESS, None),
-    "use_ray_service": (_ONE_PROCESS, False),
+    "service_backend": (_SERVICE, "direct", None),
+    "service_backend_options": (_SERVICE, None),
+    "transport": (_SERVICE, "auto"),
+    "transport_options": (_SERVICE, None),
+    "use_ray_service": (_SERVICE, False),
 }
 _SAMPLED_BUFFER: dict[str, Needless] = {
     **_BUFFER,
@@ -42,7 +42,7 @@ buffer = foreign_arguments(needless=_SAMPLED_BUFFER)
 hindsight_buffer = foreign_arguments(
     needless={
         **_SAMPLED_BUFFER,
-        "shared": (_ONE_PROCESS, None, False),
+        "shared": ("not available yet: episodes are known to one process", None, False),
         "sample_unit": ("use TensorDictReplayBuffer(sample_unit=...)", None),
         "consume_after_n_samples": ("use sampler=ConsumingSampler(n)", None),
     }

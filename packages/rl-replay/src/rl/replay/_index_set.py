@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IndexSet", "Longs", "distinct"]
+__all__ = ["IndexSet", "Longs", "unique"]
 
 Longs = NDArray[np.int64]
 
@@ -14,7 +14,7 @@ class IndexSet:
     """Set of integers from 0. Adding and removing n of them takes time in proportion to n for every size of the set.
 
     Args:
-        members: all different, int64 ``[n]``.
+        members: all different, int64 ``[n]``; the set changes this array.
 
     Example:
         >>> few = IndexSet(np.array([7, 3, 5]))
@@ -38,7 +38,7 @@ class IndexSet:
         return self._members[: self._len]
 
     def update(self, numbers: Longs, inside: NDArray[np.bool_]) -> None:
-        """Add each of `numbers` where `inside`, and remove the others; of a repeated number all do the same."""
+        """Add each of `numbers` where `inside`, and remove the others; `inside` is the same for equal numbers."""
         try:
             place = self._place[numbers]
         except IndexError:
@@ -46,7 +46,7 @@ class IndexSet:
             place = self._place[numbers]
         changed = numbers[(place > 0) != inside]
         if changed.size:
-            changed = distinct(changed)
+            changed = unique(changed)
             place = self._place[changed]
             self._remove(place[place > 0] - 1)
             self._add(changed[place == 0])
@@ -72,8 +72,8 @@ class IndexSet:
         self._len = left
 
 
-def distinct(numbers: Longs) -> Longs:
-    """The different ones of `numbers`, sorted; takes half of the time of `np.unique` for a few."""
+def unique(numbers: Longs) -> Longs:
+    """As `np.unique`, in half of its time for a few numbers."""
     if len(numbers) < 2:
         return numbers
     numbers = np.sort(numbers)

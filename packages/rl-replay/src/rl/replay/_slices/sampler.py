@@ -19,11 +19,12 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
-from rl.replay._arguments import check_rows, raise_no_priority, whole
+from rl.replay._arguments import check_rows, whole
 from rl.replay._index_set import IndexSet, Longs
 from rl.replay._slices.table import TrajectoryTable, each_step
 from rl.replay._slices.trajectories import Boundaries, Trajectories
 from rl.replay._untraced import untraced
+from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices"]
 
@@ -37,14 +38,12 @@ Span = tuple[int, int]
 """How many steps of a slice may lie before the first step of its trajectory, and how many after the last one."""
 
 
-class SlicesBase(Trajectories):
+class SlicesBase(Trajectories, SamplerBase):
     """Samples slices; a subclass selects their trajectories. See `SliceSampler` for the arguments.
 
     Raises:
         ContractError: if an argument is out of its range.
     """
-
-    ran_out = False
 
     def __init__(
         self,
@@ -89,17 +88,6 @@ class SlicesBase(Trajectories):
     def batch_multiple(self) -> int:
         """What a batch size is a multiple of."""
         return self._num_slices or self._slice_len or 1
-
-    def update_priority(self, index: Tensor, priority: Tensor) -> None:  # noqa: ARG002  the protocol names them
-        """Raise: there are no priorities.
-
-        Raises:
-            ContractError: always.
-        """
-        raise_no_priority(self._owner)
-
-    def restart(self) -> None:
-        """Do nothing: there are no passes."""
 
     def __repr__(self) -> str:
         given = f"slice_len={self._slice_len}" if self._num_slices is None else f"num_slices={self._num_slices}"
@@ -146,7 +134,7 @@ class SlicesBase(Trajectories):
         return left, right
 
     def _candidates(self, storage: Storage, length: int) -> tuple[TrajectoryTable, IndexSet]:
-        """The table, and the lines of the trajectories that slices of `length` may be sampled from.
+        """The table, and the trajectories that slices of `length` may be sampled from.
 
         Raises:
             ContractError: if there are none.

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl.replay._index_set import IndexSet, Longs, distinct
+from rl.replay._index_set import IndexSet, Longs, unique
 from rl.replay._state import Fields
 
 __all__ = ["TrajectoryTable", "each_step"]
 
-_SETS = 4  # slice lengths with a cached set of lines
+_SETS = 4  # slice lengths with a cached set of trajectories
 _STATE = ("version", "clock", "sections", "lines", "free", "open", "last_id", "sets")
 Flags = NDArray[np.bool_]
 
@@ -50,7 +50,7 @@ class TrajectoryTable:
         self.clock = clock
         self.sections: list[tuple[int, int]] = []
         """First global step, and environments, of parts that no trajectory crosses."""
-        self._line = np.zeros(self.capacity, np.int32)  # trajectory of each row, plus one; 0 if none
+        self._number = np.zeros(self.capacity, np.int32)  # trajectory of each row, plus one; 0 if none
         self._used = 0
         self._hold(np.zeros((3, 16), np.int64))
         self._free: list[int] = []
@@ -102,7 +102,7 @@ class TrajectoryTable:
 
     def locate(self, rows: Longs) -> tuple[Longs, Longs]:
         """Trajectory of each of the stored `rows`, and its step there, both int64 ``[n]``."""
-        numbers = self._line[rows].astype(np.int64) - 1
+        numbers = self._number[rows].astype(np.int64) - 1
         return numbers, (rows - self._first[numbers]) % self.capacity // self._stride[numbers]
 
     def cut(self, envs: int | None = None) -> None:
@@ -148,7 +148,7 @@ class TrajectoryTable:
             each = np.empty((steps, envs), np.int64)
             each[:] = numbers
         self._steps[numbers] += lengths
-        self._line[self._places(ends.size)] = each.ravel() + 1
+        self._number[self._places(ends.size)] = each.ravel() + 1
         self._open = each[-1].copy()
         self._open[ends[:, -1]] = -1
         self._last_id = None if ids is None else ids[:, -1].copy()
@@ -169,7 +169,7 @@ class TrajectoryTable:
         self._used = lines.shape[1]
         self._hold(lines)
         numbers, step = each_step(0 * self.steps, self.steps)
-        self._line[self.rows_of(numbers, step)] = numbers + 1
+        self._number[self.rows_of(numbers, step)] = numbers + 1
 
     def state(self) -> dict[str, Any]:
         """Copy of the table as tensors and plain containers."""
@@ -202,15 +202,15 @@ class TrajectoryTable:
         stored = (steps >= 0) & (~alive | ((stride > 0) & (first >= clock - rows) & (last < clock)))
         if stored.all() and steps.sum() == rows:
             table.replace(lines, clock)
-        if np.count_nonzero(table._line) < rows or not np.array_equal(np.sort(free), np.flatnonzero(~alive)):
-            fields.fail(f"its lines are not the steps of {rows} rows")
+        if np.count_nonzero(table._number) < rows or not np.array_equal(np.sort(free), np.flatnonzero(~alive)):
+            fields.fail(f"its trajectories are not the steps of {rows} rows")
         table.version, table._free = fields.integer("version"), free.tolist()
         sections = fields.integers("sections", low=0, high=max(clock, capacity))
         table.sections = list(zip(sections[::2], sections[1::2], strict=True))
         table._open = fields.indices("open", low=-1, high=used).numpy().copy()
         envs = table.sections[-1][1] if table.sections else 0
         if 0 in sections[1::2] or len(table._open) != envs or not alive[table._open[table._open >= 0]].all():
-            fields.fail("an open line has no steps, or there is not one for each environment")
+            fields.fail("an open trajectory has no steps, or there is not one for each environment")
         if fields["last_id"] is not None:
             table._last_id = fields.tensor("last_id", None, 1).numpy().copy()
             if len(table._last_id) != envs:
@@ -222,7 +222,7 @@ class TrajectoryTable:
                 or least in table._sets
                 or not np.array_equal(np.sort(members), np.flatnonzero(steps >= max(least, 1)))
             ):
-                fields.fail(f"the set of lines with {least} steps has other members")
+                fields.fail(f"the set of trajectories with {least} steps has other members")
             table._sets[least] = IndexSet(members)
         return table
 
@@ -231,12 +231,12 @@ class TrajectoryTable:
         limit = self.clock + count - self.capacity
         if limit <= 0:
             return self._open[:0]
-        labels = self._line[self._places(count)]
+        labels = self._number[self._places(count)]
         envs = self.sections[0][1] if self.sections else 1
         if count > envs:  # a row is mostly of the same trajectory as the environment's row before
             others = labels[envs:][labels[envs:] != labels[:-envs]]
             labels = np.concatenate((labels[:envs], others))
-        numbers = distinct(labels[labels > 0].astype(np.int64) - 1)
+        numbers = unique(labels[labels > 0].astype(np.int64) - 1)
         first, steps, stride = self._first[numbers], self._steps[numbers], self._stride[numbers]
         gone = np.minimum((limit - first + stride - 1) // stride, steps)
         self._first[numbers] = first + gone * stride

@@ -135,7 +135,7 @@ class Boundaries:
             " row is one step here. Store batches [environments, time] in a storage with ndim=2, or flatten them"
         )
 
-    def _raise_missing(self, missing: Sequence[NestedKey], source: Any) -> None:
+    def _raise_missing(self, missing: Sequence[NestedKey], source: Any) -> NoReturn:
         keys = _keys_of(source)
         if missing:
             named = " and ".join(map(key_str, missing))

@@ -144,8 +144,8 @@ class ReplayBuffer:
         self._tracked: Final = tracked  # the writer, if it counts the writes of rows
         ring = isinstance(self.writer, RoundRobinWriter) and isinstance(self.storage, TensorRows)
         self._ring: Any = self.writer if ring else None  # whose claims are written as runs of rows
-        lanes = rows_dims > 1 and isinstance(self.storage, TensorRows)
-        self._lanes: Any = self.storage if lanes else None  # which has the environments of a batch side by side
+        by_step = rows_dims > 1 and isinstance(self.storage, TensorRows)
+        self._by_step: Any = self.storage if by_step else None  # which has the environments of a batch side by side
         self._attach()
 
     @property
@@ -312,8 +312,8 @@ class ReplayBuffer:
             if isinstance(index, int):
                 data = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
             self._check(data)
-            if self._lanes is not None:
-                data = self._lanes.as_batch(data, len(rows))
+            if self._by_step is not None:
+                data = self._by_step.as_batch(data, len(rows))
             if self._admit is not None:
                 self._admit(data)
             self._flight.wait_gathered()
@@ -491,10 +491,10 @@ class ReplayBuffer:
         """
         with self._lock:
             if isinstance(self.storage, FileRows) and self.storage.keeps(Path(path)):
-                rows = self.storage.state_in_place()
+                state = self._state(self.storage.state_in_place())
             else:
-                rows = self.storage.view_state() if isinstance(self.storage, TensorRows) else self.storage.state_dict()
-            save(Path(path) / FILE, self._state(rows))
+                state = self.view_state()
+            save(Path(path) / FILE, state)
 
     def view_state(self) -> dict[str, Any]:
         """As `state_dict`, but tensors may be views of the stored rows."""
@@ -593,11 +593,11 @@ class ReplayBuffer:
             self._flight.wait_gathered()
             run = None if self._ring is None else self._ring.run
             rows = index if run is None else run
-            if self._lanes is None:
+            if self._by_step is None:
                 self.storage.set(rows, data)  # validates before it writes
             else:
-                self._lanes.set(rows, data, by_step=True)
-                index = self._lanes.by_batch(index, data)
+                self._by_step.set(rows, data, by_step=True)
+                index = self._by_step.by_batch(index, data)
             self.writer.extended(index, data)
             self._write_count += count
             self._rows.extended(index, data)

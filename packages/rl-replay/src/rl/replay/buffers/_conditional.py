@@ -14,6 +14,7 @@ from torch import Tensor
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.interfaces import Storage
 from rl.core.keys import NestedKey, key_str, unwrap
+from rl.replay.storages._rows import TensorRows
 
 __all__ = ["ConditionalUpdateResult", "Patch"]
 
@@ -128,7 +129,5 @@ class Patch:
         if len(new):
             for key, cell in self.cells.items():
                 new.set(key, cell.detach()[chosen.to(cell.device)].to(new.get(key).device))
-            for _ in range(1, getattr(storage, "ndim", 1)):  # rows of one step
-                new = new.unsqueeze(1)
-            storage.set(rows[writes], new)
+            storage.set(rows[writes], storage.as_batch(new, len(new)) if isinstance(storage, TensorRows) else new)
         return ConditionalUpdateResult(updated, rejected)

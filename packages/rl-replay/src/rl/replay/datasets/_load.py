@@ -39,7 +39,7 @@ def register_dataset(source: str, make: Callable[..., Any] | str, *, replace: bo
         'the data set walks'
     """
     if not source or ":" in source:
-        raise ContractError(f"register_dataset: source is what stands before the first colon, got {source!r}")
+        raise ContractError(f"register_dataset: source is a name without a colon, got {source!r}")
     if not (callable(make) or (isinstance(make, str) and ":" in make)):
         raise ContractError(
             f"register_dataset: make is a function of the name, or its 'module:attribute', got {make!r}"

@@ -26,9 +26,9 @@ class OfflineToOnlineReplayBuffer(ReplayBufferEnsemble):
     """Batches of a data set and of new experience, in a fraction that may be annealed.
 
     A batch of n rows has ``round(offline_fraction * n)`` rows of the data set and the rest of the online buffer, in
-    this order; all are of the data set while nothing was written. With a slice sampler, the data set gives whole slices:
-    the multiple of ``slice_len`` (or ``num_slices``) that is nearest to ``offline_fraction * n``. `extend` writes to the
-    online buffer alone. The numbering of ``index`` has the data set first; `extend` returns indices in it.
+    this order; all are of the data set while nothing was written. A data set with a slice sampler gives the nearest
+    multiple of ``slice_len`` (or ``num_slices``). `extend` writes to the online buffer alone. The numbering of
+    ``index`` has the data set first; `extend` returns indices in it.
 
     `state_dict` and `dumps` have the online buffer and not the data set: construct the buffer with the same one.
 

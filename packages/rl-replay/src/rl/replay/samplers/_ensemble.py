@@ -95,27 +95,21 @@ class SamplerEnsemble(SamplerBase):
         """
         if batch_size < 1:
             raise ContractError(f"SamplerEnsemble: batch_size must be at least 1, got {batch_size}")
-        members = len(self.samplers)
+        members, unit = len(self.samplers), self._unit
         groups = members if self.sample_from_all else self.num_buffer_sampled
-        if groups is None:
-            groups, rows = batch_size // self._unit, self._unit
-            if batch_size % rows:
-                raise ContractError(
-                    f"SamplerEnsemble: batch_size={batch_size} is not a multiple of the {rows} rows that the members'"
-                    f" slice samplers need; use {max(groups, 1) * rows}, for example"
-                )
-        else:
-            rows, rest = divmod(batch_size, groups)
-            if rest or rows % self._unit:
-                raise ContractError(
-                    f"SamplerEnsemble: batch_size={batch_size} cannot be divided equally among {groups} members"
-                    f"{f' in multiples of {self._unit} rows' if self._unit > 1 else ''}; use"
-                    f" {max(rows // self._unit, 1) * self._unit * groups}, for example"
-                )
+        step = unit * (groups or 1)
+        if batch_size % step:
+            reasons = [f"{groups} members give equally many rows"] if groups else []
+            reasons += [f"slice samplers give multiples of {unit} rows"] if unit > 1 else []
+            raise ContractError(
+                f"SamplerEnsemble: batch_size={batch_size} is not a multiple of {step}: {' and '.join(reasons)}. Use"
+                f" {max(batch_size // step, 1) * step}, for example"
+            )
+        rows = batch_size // groups if groups else unit
         if self.sample_from_all:
             return [rows] * members
         device = "cpu" if generator is None else generator.device
-        chosen = torch.multinomial(self.p.to(device), groups, replacement=True, generator=generator)
+        chosen = torch.multinomial(self.p.to(device), batch_size // rows, replacement=True, generator=generator)
         return [count * rows for count in chosen.bincount(minlength=members).tolist()]
 
     def sample(

@@ -253,7 +253,7 @@ class PrioritizedSliceSampler(SlicesBase):
         }
 
     def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; returns the function that applies it. See `SliceSampler.prepare_load`.
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: see `load_state_dict`.

@@ -94,12 +94,12 @@ class SliceSamplerWithoutReplacement(SlicesBase):
                 )
             order = self._new_order(table, candidates.members, generator)
             self._position, self._of = 0, [length, table.version]
-        lines = order[self._position : self._position + count]
-        self._position += len(lines)
+        numbers = order[self._position : self._position + count]
+        self._position += len(numbers)
         left = self._left(order)
         self.ran_out = left == 0 or (self.drop_last and left < count)
         self._order = None if self.ran_out else order
-        return self._rows(table, lines, len(lines), length, generator)
+        return self._rows(table, numbers, len(numbers), length, generator)
 
     def extended(self, index: Tensor, data: Any) -> None:
         """Add rows that were just written to the table of trajectories; the next sample begins a new pass."""
@@ -112,7 +112,7 @@ class SliceSamplerWithoutReplacement(SlicesBase):
         super().replaced(index, data)
 
     def restart(self) -> None:
-        """Begin a new pass with the next draw."""
+        """Begin a new pass with the next sample."""
         self.ran_out = False
         self._order: Longs | None = None
         self._position = 0
@@ -136,7 +136,7 @@ class SliceSamplerWithoutReplacement(SlicesBase):
         }
 
     def prepare_load(self, state: Mapping[str, Any], rows: int | None = None, max_size: int | None = None) -> Apply:
-        """Validate a state without applying it; returns the function that applies it. See `SliceSampler.prepare_load`.
+        """Validate a state without applying it; see `Stateful.prepare_load`.
 
         Raises:
             CheckpointError: see `load_state_dict`.

@@ -213,7 +213,7 @@ class StalenessAwareSampler(SamplerBase):
             tensor = isinstance(versions, Tensor)
             found = f"have {versions.dtype} {list(versions.shape)} there" if tensor else "do not have it"
             raise ContractError(
-                "StalenessAwareSampler: reads one version of the policy for each row under"
+                "StalenessAwareSampler reads one version of the policy for each row under"
                 f" {key_str(self.version_key)}, and the {rows} rows {found}; append the transform PolicyVersion to the"
                 " environment, or name another entry with version_key="
             )
