@@ -24,7 +24,6 @@ from rl.replay._index_set import IndexSet, Longs
 from rl.replay._slices.table import TrajectoryTable, each_step
 from rl.replay._slices.trajectories import Boundaries, Trajectories
 from rl.replay._untraced import untraced
-from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["MASK", "RUNS", "SLICES", "SlicesBase", "place_slices"]
 
@@ -38,8 +37,8 @@ Span = tuple[int, int]
 """How many steps of a slice may lie before the first step of its trajectory, and how many after the last one."""
 
 
-class SlicesBase(Trajectories, SamplerBase):
-    """Samples slices; a subclass selects their trajectories. See `SliceSampler` for the arguments.
+class SlicesBase(Trajectories):
+    """Samples slices; a subclass, also of `SamplerBase`, selects their trajectories. `SliceSampler` has the arguments.
 
     Raises:
         ContractError: if an argument is out of its range.

@@ -20,6 +20,7 @@ from rl.replay._slices.sampler import SlicesBase
 from rl.replay._slices.table import TrajectoryTable, each_step
 from rl.replay._state import Apply, Fields
 from rl.replay._untraced import untraced
+from rl.replay.samplers._base import SamplerBase
 from rl.replay.samplers._prioritized import PrioritizedSampler
 
 __all__ = ["PrioritizedSliceSampler"]
@@ -27,7 +28,7 @@ __all__ = ["PrioritizedSliceSampler"]
 
 @final
 @_foreign.prioritized_slice_sampler
-class PrioritizedSliceSampler(SlicesBase):
+class PrioritizedSliceSampler(SlicesBase, SamplerBase):
     """Sampler of slices that begin at a row with a probability in proportion to its priority.
 
     A row can begin a slice if enough steps of its trajectory follow; among these rows, one is sampled as by

@@ -13,13 +13,14 @@ from rl.replay import _foreign
 from rl.replay._arguments import check_replacement
 from rl.replay._slices.sampler import SlicesBase
 from rl.replay._untraced import untraced
+from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["SliceSampler"]
 
 
 @final
 @_foreign.slice_sampler
-class SliceSampler(SlicesBase):
+class SliceSampler(SlicesBase, SamplerBase):
     """Sampler of slices, with replacement: a trajectory uniformly, then the first step of the slice uniformly.
 
     Give exactly one of `num_slices` and `slice_len`; a batch of n rows then has n / num_slices steps in each slice, or

@@ -19,13 +19,14 @@ from rl.replay._slices.sampler import SlicesBase
 from rl.replay._slices.table import TrajectoryTable
 from rl.replay._state import Apply, Fields
 from rl.replay._untraced import untraced
+from rl.replay.samplers._base import SamplerBase
 
 __all__ = ["SliceSamplerWithoutReplacement"]
 
 
 @final
 @_foreign.slice_sampler_without_replacement
-class SliceSamplerWithoutReplacement(SlicesBase):
+class SliceSamplerWithoutReplacement(SlicesBase, SamplerBase):
     """Sampler of slices in passes: each pass samples one slice of each trajectory, its first step uniformly.
 
     Everything else is as in `SliceSampler`. Writing rows begins a new pass. Beginning a pass takes time proportional to
