@@ -175,11 +175,7 @@ class RayCollector(WorkersBase):
             raise _failure(f"actor {index} raised {error}", index, ended=False) from error
 
     def _replace(self, error: WorkerError) -> int:
-        """Make a new actor in the place of one that has ended, if that was asked for.
-
-        Returns:
-            Its number.
-        """
+        """Replace an actor that has ended, and return its index; raise `error` without `restart`."""
         index = self._count_replacement(error)
         with suppress(Exception):
             self._ray.kill(self._actors[index])
@@ -196,14 +192,14 @@ class RayCollector(WorkersBase):
         """The batches of all actors, in their order."""
         for index in range(len(self._actors)):
             if index not in self._running.values():  # after an error some have a batch already
-                self._ask(index)
+                self._request(index)
         parts: dict[int, TensorDictBase] = {}
         while len(parts) < len(self._actors):
             reference, index = next((ref, one) for ref, one in self._running.items() if one not in parts)
             try:
                 parts[index] = self._received(reference, index)
             except WorkerError as error:
-                self._ask(self._replace(error))
+                self._request(self._replace(error))
         self._running = {}
         ordered: Any = [parts[index] for index in range(len(self._actors))]
         if isinstance(self._cat, str):
@@ -217,7 +213,7 @@ class RayCollector(WorkersBase):
         """The batch that is ready first."""
         for index in range(len(self._actors)):
             while list(self._running.values()).count(index) < _AHEAD:
-                self._ask(index)
+                self._request(index)
         limit = None if self._timeout is None else monotonic() + self._timeout
         while True:
             left = None if limit is None else max(0.0, limit - monotonic())
@@ -232,13 +228,13 @@ class RayCollector(WorkersBase):
                 batch = self._received(ready[0], index)
             except WorkerError as error:
                 self._running.pop(ready[0], None)
-                self._ask(self._replace(error))
+                self._request(self._replace(error))
                 continue
             del self._running[ready[0]]
-            self._ask(index)  # the actor collects while this batch is used
+            self._request(index)  # the actor collects while this batch is used
             return batch
 
-    def _ask(self, index: int) -> None:
+    def _request(self, index: int) -> None:
         self._running[self._actors[index].collect.remote()] = index
 
     def _received(self, reference: Any, index: int) -> TensorDictBase:

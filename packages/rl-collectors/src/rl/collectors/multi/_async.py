@@ -56,7 +56,7 @@ class MultiAsyncCollector(MultiBase):
             self._requested = [1] * len(self._workers)
             self._ready = [*range(len(self._workers))]
         self._receive(0)
-        self._ask_all()
+        self._request_all()
         while not self._ready:
             self._raise_loss()
             self._receive(1)
@@ -107,15 +107,15 @@ class MultiAsyncCollector(MultiBase):
         if loss is not None:
             raise loss.with_traceback(None)
 
-    def _ask_all(self) -> None:
+    def _request_all(self) -> None:
         """Let all workers collect as many batches as there is memory for; none if one is lost."""
         if self._loss() is None:
             self._renew_all()
             for index in range(len(self._workers)):
                 while index not in self._workers.lost and self._requested[index] < self._taken[index] + SLOTS:
-                    self._ask(index)
+                    self._request(index)
 
-    def _ask(self, index: int) -> None:
+    def _request(self, index: int) -> None:
         with suppress(WorkerError):  # it is in `lost`
             self._workers.send(index, COLLECT)
             if not self._running(index):
@@ -128,7 +128,7 @@ class MultiAsyncCollector(MultiBase):
 
     def _release(self) -> None:
         if self._loss() is None:
-            self._ask(self._reading)
+            self._request(self._reading)
 
     def _idle(self, *, keep: bool = False) -> None:
         self._receive(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, final
 
@@ -93,7 +92,6 @@ class QMixerLoss(DQNLoss):
         gamma: float = 0.99,
         reduction: str | None = "mean",
     ) -> None:
-        self._mixers: Mapping[str, Any] = {}
         super().__init__(
             local_value_network,
             loss_function=loss_function,
