@@ -69,7 +69,7 @@ class AsyncBatchedCollector(BackgroundCollector):
         post_collect_hook: function that is called with every batch, after `postproc`.
         exploration_type: exploration type of the policy; None for the ambient one.
         compile_policy: see `Collector`.
-        weight_updater: a `WeightUpdaterBase` that is told about this collector.
+        weight_updater: a `WeightUpdaterBase`, with which this collector is registered.
 
     Raises:
         MissingExtraError: if functions are given and rl-envs is not installed.

@@ -101,7 +101,7 @@ class Collector(BackgroundCollector):
         interruptor: an `Interruptor`; a batch ends early once it is stopped.
         debug: check shapes, dtypes and actions at every step; otherwise only at the first.
         profile: measure the time of policy and environment; see `stats`.
-        weight_updater: a `WeightUpdaterBase` that is told about this collector.
+        weight_updater: a `WeightUpdaterBase`, with which this collector is registered.
 
     Raises:
         ContractError: if the policy reads a key that the environment does not write, writes no action, or has a

@@ -34,7 +34,7 @@ class RayCollector(WorkersBase):
     With ``sync=True`` a batch has one part of each actor, collected at the same time; its data equals that of a
     `Collector` in each actor. Without it, a batch is that of the actor that is ready first, and each actor collects at
     most two batches ahead. Keys are those of `Collector`, and ``policy_version`` int64: the number of weight updates
-    that the actor had when it began the batch. Weights travel through Ray's object store, once for each machine.
+    that the actor had when it began the batch. Weights are sent through Ray's object store, once to each machine.
 
     Args:
         create_env_fn: functions that make the environments, one for each actor; or one function and `num_collectors`.

@@ -18,7 +18,7 @@ __all__ = ["MultiAsyncCollector"]
 
 
 class MultiAsyncCollector(MultiBase):
-    """Collector that yields the batch of one worker process, the one that is ready first, while all go on collecting.
+    """Collector that yields the batch of the worker process that is ready first, while all continue to collect.
 
     A worker collects at most two batches ahead. What was collected before a worker ended, or hung longer than
     `timeout`, is yielded before that is an error; ``policy_version`` int64 in a batch is the number of weight updates

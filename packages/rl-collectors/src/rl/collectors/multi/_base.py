@@ -260,7 +260,7 @@ def check_cat_results(value: Any, owner: str) -> None:
 
 
 def _check_settings(settings: Mapping[str, Any], owner: str) -> None:
-    """Refuse settings that `Collector` does not have, or that mean nothing for batches of workers."""
+    """Refuse settings that `Collector` does not have, or that do not apply to batches of workers."""
     check_arguments(Collector, settings, owner)
     refused = {
         "interruptor": "MultiSyncCollector(preemptive_threshold=...) has one of its own",

@@ -12,7 +12,7 @@ __all__ = ["MultiProcessedWeightUpdater", "RayWeightUpdater", "VanillaWeightUpda
 class WeightUpdaterBase:
     """Object that gives new weights to the collector to which it was passed as ``weight_updater=``.
 
-    The collector knows how its weights travel: the three subclasses, TorchRL's names, do the same. A subclass may
+    The collector sends its weights itself: the three subclasses, with TorchRL's names, do the same. A subclass may
     override `update_weights`, for example to fetch them from elsewhere.
 
     Example:
@@ -26,7 +26,7 @@ class WeightUpdaterBase:
     collector: Any = None
 
     def register_collector(self, collector: Any) -> None:
-        """Set the collector; it does so itself."""
+        """Set the collector; the collector calls this when it is constructed."""
         self.collector = collector
 
     def update_weights(self, policy_or_weights: Any = None) -> None:

@@ -44,8 +44,8 @@ class OpenSpielWrapper(LeafEnvBase):
       `ActionMask`.
     - ``("g", "mask")`` (bool ``[n]``): the players that act in the next step.
     - ``("g", "reward")`` (float32 ``[n, 1]``): what the return grew by.
-    - ``done``, ``terminated`` (bool ``[1]``), and ``current_player`` (int64 ``[1]``): who acts, -2 if all do, -4 after
-      the end.
+    - ``done``, ``terminated`` (bool ``[1]``), and ``current_player`` (int64 ``[1]``): the player that acts, -2 if all
+      do, -4 after the end.
     - ``state`` with `return_state`: the serialized game, text.
 
     Chance nodes are played within the step that leads to them, with the seed of the environment. With
@@ -97,15 +97,15 @@ class OpenSpielWrapper(LeafEnvBase):
         self._chance = chance_sampler
         self._generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
         kind = self._game.get_type()
-        remembers = not kind.provides_observation_tensor if information_state is None else information_state
-        if not (kind.provides_information_state_tensor if remembers else kind.provides_observation_tensor):
-            what = "information state" if remembers else "observation"
+        use_information = not kind.provides_observation_tensor if information_state is None else information_state
+        if not (kind.provides_information_state_tensor if use_information else kind.provides_observation_tensor):
+            what = "information state" if use_information else "observation"
             raise SpecError(f"{owner}: the players of {kind.short_name} see no {what} tensor")
         observation = import_module("open_spiel.python.observation")
-        recall = observation.INFO_STATE_OBS_TYPE if remembers else None
+        recall = observation.INFO_STATE_OBS_TYPE if use_information else None
         self._observer = observation.make_observation(self._game, recall)  # writes into one array, without lists
         size: Sequence[int] = getattr(
-            self._game, f"{'information_state' if remembers else 'observation'}_tensor_shape"
+            self._game, f"{'information_state' if use_information else 'observation'}_tensor_shape"
         )()
         self._players = [f"player_{number}" for number in range(self._game.num_players())]
         groups = agent_groups(

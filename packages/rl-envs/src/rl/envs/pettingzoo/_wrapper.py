@@ -111,7 +111,9 @@ class PettingZooWrapper(LeafEnvBase):
                 " PettingZooEnv(task)"
             )
         if turns and not self._use_mask:
-            raise SpecError(f"{owner}: the agents of {env} take turns: pass use_mask=True, which says who acts next")
+            raise SpecError(
+                f"{owner}: the agents of {env} take turns: pass use_mask=True, which writes the agents that act next"
+            )
         return env, TurnGame(env) if turns else ParallelGame(env)
 
     def _set_specs(self) -> None:
@@ -184,8 +186,8 @@ class PettingZooWrapper(LeafEnvBase):
         if game.alive:
             if not self._use_mask and len(game.alive) < len(self._env.possible_agents):
                 raise RLError(
-                    f"{self!r}: an agent has left before the end of the episode: pass use_mask=True, which says who is"
-                    " there, or done_on_any=True, which ends the episode then"
+                    f"{self!r}: an agent has left before the end of the episode: pass use_mask=True, which"
+                    " writes the agents that act, or done_on_any=True, which ends the episode then"
                 )
             return False, False, False
         return not game.truncated, bool(game.truncated), True

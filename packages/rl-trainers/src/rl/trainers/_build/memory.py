@@ -87,7 +87,7 @@ def with_memory(
     inputs, features = (state, "inputs"), (state, "features")
     parts = ("h", "c") if config.policy == "lstm" else ("h",)
     kind: Any = LSTMModule if config.policy == "lstm" else GRUModule
-    remember = kind(
+    recurrent = kind(
         size,
         size,
         num_layers=config.recurrent_layers,
@@ -95,16 +95,16 @@ def with_memory(
         out_key=features,
         device=device,
     )
-    _initialize(remember, size, config.recurrent_horizon)
+    _initialize(recurrent, size, config.recurrent_horizon)
     return TensorDictSequential(
         TensorDictModule(nn.Sequential(dense, ACTIVATIONS[activation]()), in_keys=observations, out_keys=[inputs]),
-        remember,
+        recurrent,
         TensorDictModule(make(in_features=size), in_keys=[features], out_keys=list(out_keys)),
     )
 
 
 @torch.no_grad()
-def _initialize(remember: nn.Module, size: int, horizon: int) -> None:
+def _initialize(recurrent: nn.Module, size: int, horizon: int) -> None:
     """Weights and biases for small observations and long memory.
 
     Observations are often much smaller than 1, and what torch's initial weights of recurrent layers make of those is
@@ -112,7 +112,7 @@ def _initialize(remember: nn.Module, size: int, horizon: int) -> None:
     between 1 and `horizon` steps (Tallec and Ollivier, "Can recurrent neural networks warp time?", 2018): with biases
     of zero, as with a horizon of 1, it halves at every step, and no gradient comes back from far.
     """
-    for name, parameter in remember.named_parameters():
+    for name, parameter in recurrent.named_parameters():
         if "weight" in name:
             nn.init.orthogonal_(parameter)
         else:
