@@ -29,17 +29,15 @@ def rows(done, start=0):
 
 def streams(size, batches):
     """Stored steps of each environment in the order of time, as pairs of row and end flag."""
-    stored, clock = {}, 0
-    for number, done in enumerate(batches):
-        for step, flags in enumerate(done.T.tolist()):
-            for lane, end in enumerate(flags):
-                stored[clock % size] = (lane, number, step, end)
+    stored, clock, found = {}, 0, {}
+    for done in batches:
+        for flags in done.T.tolist():
+            for env, end in enumerate(flags):
+                stored[clock % size] = (clock, env, end)
                 clock += 1
-    lanes = {lane for lane, *_ in stored.values()}
-    ordered = {
-        lane: sorted((n, t, row, end) for row, (of, n, t, end) in stored.items() if of == lane) for lane in lanes
-    }
-    return [[(row, end) for _, _, row, end in ordered[lane]] for lane in sorted(lanes)]
+    for (_, env, end), row in sorted((step, row) for row, step in stored.items()):
+        found.setdefault(env, []).append((row, end))
+    return list(found.values())
 
 
 def expected(stream, unit):

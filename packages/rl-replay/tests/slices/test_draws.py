@@ -2,6 +2,7 @@
 
 import tempfile
 from collections import defaultdict
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -33,52 +34,40 @@ def slices_of(sample):
     return [tuple(rows) for rows in found]
 
 
+class Row(NamedTuple):
+    env: int
+    end: bool
+    name: int | None
+    envs: int
+    clock: int
+
+
 class NaiveRing:
-    """Rows by place, each with its lane, end flag and name; trajectories are found by walking through all of them."""
+    """Rows by place; trajectories are found by walking through all of them."""
 
     def __init__(self, size):
         self.size, self.clock = size, 0
-        self.rows = {}  # place -> (lane, end, name, lanes and steps of the batch, number of the batch, when)
-        self.batch = 0
+        self.rows = {}
 
     def write(self, ends, names=None):
-        """Lists ``[lanes][steps]`` of flags, and of names or None."""
-        lanes, steps = len(ends), len(ends[0])
-        for step in range(steps):
-            for lane in range(lanes):
-                place = self.clock % self.size
-                name = None if names is None else names[lane][step]
-                self.rows[place] = (lane, bool(ends[lane][step]), name, (lanes, steps), self.batch, step)
+        """Lists ``[envs][steps]`` of flags, and of names or None."""
+        for step in range(len(ends[0])):
+            for env, flags in enumerate(ends):
+                name = None if names is None else names[env][step]
+                self.rows[self.clock % self.size] = Row(env, bool(flags[step]), name, len(ends), self.clock)
                 self.clock += 1
-        self.batch += 1
 
     def trajectories(self):
         """Lists of places, in the order of time."""
-        lanes = defaultdict(list)
-        for place, row in self.rows.items():
-            lanes[row[0]].append((row[4], row[5], place, row))
-        found = []
-        for rows in lanes.values():
-            before = None
-            for batch, step, place, row in sorted(rows, key=lambda item: item[:2]):
-                goes_on = (
-                    before is not None
-                    and not before[3][1]
-                    and before[3][2] == row[2]
-                    and before[3][3][0] == row[3][0]
-                    and ((before[0] == batch and before[1] == step - 1) or self.adjoin(before, batch, step))
-                )
-                if goes_on:
-                    found[-1].append(place)
-                else:
-                    found.append([place])
-                before = (batch, step, place, row)
+        found, last = [], {}
+        for place, row in sorted(self.rows.items(), key=lambda item: item[1].clock):
+            before, trajectory = last.get(row.env, (None, None))
+            if before is None or before.end or row != before._replace(end=row.end, clock=before.clock + row.envs):
+                trajectory = []
+                found.append(trajectory)
+            trajectory.append(place)
+            last[row.env] = row, trajectory
         return found
-
-    @staticmethod
-    def adjoin(before, batch, step):
-        """Whether `step` of `batch` is the one behind the last one of the batch before."""
-        return batch == before[0] + 1 and step == 0 and before[1] == before[3][3][1] - 1
 
 
 def windows(trajectories, length, strict=True, span=(0, 0)):
@@ -145,8 +134,7 @@ class Scene:
         stored["next", "done"] = done.unsqueeze(-1)
         self.buffer.storage.set(torch.tensor(rows), stored.view(1, -1) if self.lanes else stored)
         for place, end in zip(rows, done.tolist(), strict=True):
-            row = self.model.rows[place]
-            self.model.rows[place] = (row[0], end, *row[2:])
+            self.model.rows[place] = self.model.rows[place]._replace(end=end)
 
     def resume(self):
         other = self.make()
