@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from rl.core.errors import ContractError, ShapeError
 
-__all__ = ["Kind", "Kinds", "batch_shape", "class_in", "is_batched", "opened", "stacked"]
+__all__ = ["Kind", "Kinds", "batch_shape", "class_in", "is_batched", "one_row", "opened", "stacked"]
 
 _PLAIN: dict[str, type] = {"dict": dict, "list": list, "tuple": tuple}
 
@@ -119,6 +119,11 @@ def opened(value: Any, place: tuple[str, ...]) -> tuple[Kind, dict[str, Any]]:
 def is_batched(value: Any) -> bool:
     """Whether `value` is a TensorDict, a tensor or a tensorclass, which has batch dimensions itself."""
     return isinstance(value, (Tensor, TensorDictBase)) or (is_tensorclass(value) and not is_non_tensor(value))
+
+
+def one_row(row: Any) -> Any:
+    """A row as a batch: a TensorDict or tensor ``[1, ...]``, or a list."""
+    return row.unsqueeze(0) if isinstance(row, (TensorDictBase, Tensor)) else [row]
 
 
 def batch_shape(data: Any, dims: int) -> torch.Size:

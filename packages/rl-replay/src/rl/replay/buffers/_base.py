@@ -21,8 +21,9 @@ from rl.core.profiling import profiled, profiling_enabled
 from rl.core.state import load, pack, reading, save, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, check_parts, row_index, whole
-from rl.replay._kinds import class_in
+from rl.replay._kinds import class_in, one_row
 from rl.replay._sharing import SharedLock
+from rl.replay._slices.sampler import RUNS
 from rl.replay._state import Apply, Fields, prepare_load
 from rl.replay._untraced import untraced
 from rl.replay.buffers._collate import collate
@@ -40,10 +41,10 @@ from rl.replay.storages._list import ListStorage
 from rl.replay.storages._rows import TensorRows
 from rl.replay.writers._round_robin import RoundRobinWriter
 
-__all__ = ["FILE", "ReplayBuffer"]
+__all__ = ["FILE", "GENERATION", "ReplayBuffer"]
 
 FILE = "state.safetensors"
-_GENERATION = "index_generation"
+GENERATION = "index_generation"
 _STATE = ("types", "storage", "sampler", "writer", "transforms", "write_count", "batch_size", "generator", "in_flight")
 
 
@@ -86,7 +87,7 @@ class ReplayBuffer:
     """
 
     _fields_of_state: tuple[str, ...] = _STATE
-    _annotations: tuple[str, ...] = (INDEX, PRIORITY_WEIGHT, _GENERATION)  # written before a sampler sets flags
+    _annotations: tuple[str, ...] = (INDEX, PRIORITY_WEIGHT, GENERATION)  # written before a sampler sets flags
     _reads_at_once = False  # of prefetched batches: before the next write
 
     def __init__(  # noqa: PLR0913  the parts and options of a buffer
@@ -213,7 +214,7 @@ class ReplayBuffer:
             SpecError: if a dtype differs from the first row.
             ShapeError: if a shape differs from the first row.
         """
-        batch = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
+        batch = one_row(data)
         if self._extended_dim and not isinstance(batch, list):
             batch = batch.transpose(0, self._extended_dim)
         index = self.extend(batch)
@@ -309,8 +310,7 @@ class ReplayBuffer:
         with self._lock:
             stored = len(self.storage)
             rows = torch.arange(stored, device="cpu")[row_index(owner, index, stored)].reshape(-1)
-            if isinstance(index, int):
-                data = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
+            data = one_row(data) if isinstance(index, int) else data
             self._check(data)
             if self._by_step is not None:
                 data = self._by_step.as_batch(data, len(rows))
@@ -632,11 +632,11 @@ class ReplayBuffer:
         generator = generator if self.generator is None else self.generator
         index, info = self._rows.sample(self.storage, size, generator=generator)
         if self._tracked is not None:
-            info[_GENERATION] = self._tracked.generations_of(index).to(index.device)
+            info[GENERATION] = self._tracked.generations_of(index).to(index.device)
         return index, info
 
     def _read(self, index: Tensor, info: dict[Any, Any]) -> Any:
-        runs = info.get("runs")
+        runs = info.get(RUNS)
         if runs is not None and isinstance(self.storage, TensorRows):
             return self.storage.get_runs(index, runs)
         return self.storage.get(index)

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
 from rl.replay import _foreign
-from rl.replay.buffers._base import ReplayBuffer
+from rl.replay.buffers._base import GENERATION, ReplayBuffer
 from rl.replay.buffers._options import SampledOptions
 from rl.replay.sample_units._sequence import Sequence
 
@@ -28,10 +28,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
             rows.
         options: arguments of `ReplayBuffer`.
 
-    Writes ``index``, int64 ``[*B]``, and every tensor of the sampler's
-    info, such as ``priority_weight``. Values of a row are repeated over the dimensions of the row, so that all
-    entries have the batch's shape. A written batch that has one of these entries is refused, as one whose priority is
-    infinite or NaN.
+    Writes ``index``, int64 ``[*B]``, and every tensor of the sampler's info, such as ``priority_weight``. Values of a
+    row are repeated over the dimensions of the row, so that all entries have the batch's shape. `extend` refuses a
+    batch that has one of these entries, or a priority that is infinite or NaN.
 
     Example:
         >>> import torch
@@ -49,7 +48,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self.priority_key = priority_key
         self._check_priority: Final = getattr(self.sampler, "check_priority", None)
         weight = () if self._check_priority is None else (PRIORITY_WEIGHT,)
-        generation = () if self._tracked is None else ("index_generation",)
+        generation = () if self._tracked is None else (GENERATION,)
         self._reserved: Final = (INDEX, *weight, *generation, *self.sample_unit.keys)  # written into samples
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:

@@ -17,7 +17,7 @@ from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
 from rl.core.state import pack, reading, unpack
 from rl.replay._arguments import Index, row_numbers, whole
-from rl.replay._kinds import Kinds, batch_shape, stacked
+from rl.replay._kinds import Kinds, batch_shape, one_row, stacked
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._state import Apply, Fields, load_cells
 from rl.replay.storages._gather import flat_rows, row_gather
@@ -230,8 +230,7 @@ class TensorRows:
             IndexError: if an index is negative, beyond the capacity or would leave a gap.
         """
         if isinstance(index, int):
-            row = data.unsqueeze(0) if isinstance(data, (TensorDictBase, Tensor)) else [data]
-            self.set(torch.tensor([index], device="cpu"), row)
+            self.set(torch.tensor([index], device="cpu"), one_row(data))
             return
         if self._is_run(index):
             self._set_run(index, data, by_step=by_step)
@@ -432,11 +431,12 @@ class TensorRows:
         layout = self._layout
         if layout is not None and self._writable and type(data) is TensorDict:
             lead = data.batch_size[: self.ndim]
-            found = layout.match(data, lead) if len(lead) == self.ndim and lead.numel() else None
+            count = lead.numel()
+            found = layout.match(data, lead) if count and len(lead) == self.ndim else None
             if found is not None:
                 if merge and self.ndim > 1:
                     found = {key: cell.flatten(0, self.ndim - 1) for key, cell in found.items()}
-                return found, lead.numel(), layout
+                return found, count, layout
         owner = type(self).__name__
         data = self._batch(data)
         shape, kinds = self._shape(data), Kinds()
