@@ -6,7 +6,7 @@ from rl_trainers_test_envs import TeamEnv
 from tensordict import TensorDict
 
 from rl.core.errors import SpecError
-from rl.core.testing import check_env, check_recipe
+from rl.core.testing import check_env
 from rl.trainers import evaluate, load_checkpoint, make_env
 from rl.trainers._build.team import GroupLosses
 from rl.trainers.recipes.ippo._config import IPPO
@@ -153,10 +153,3 @@ def test_settings_of_one_agent_are_refused():
         config_of("vdn", dueling=True)
     with pytest.raises(SpecError, match="n_step must be 1 with maddpg"):
         config_of("maddpg", n_step=3)
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_conforms(name):
-    pytest.importorskip("vmas")
-    pytest.importorskip("mpe2")
-    assert check_recipe(RECIPES[name]).not_exercised == ["training: call `train` in a test of its own"]
