@@ -7,7 +7,7 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from rl.core import State
+from rl.core import Bounded, Categorical, Composite, State, Unbounded
 from rl.core.contract import Contract, Key
 from rl.core.contract._explain import check_pipeline, explain
 from rl.core.errors import ContractError
@@ -135,3 +135,66 @@ def test_what_a_policy_carries_is_written_by_the_collector():
 def test_recurrent_states_of_another_module_are_unwritten():
     with pytest.raises(ContractError, match="reads 'other', which nothing in this pipeline wrote"):
         check_pipeline(CountingEnv(), remembering("count", "action"), remembering("other", "value"))
+
+
+class Team:
+    """Specs of an environment with a batch of 2 and one group of agents; entries by name, their shapes."""
+
+    def __init__(self, action, *, observation=None, reward=None):
+        one = Composite({} if observation is None else {"observation": Unbounded((2, *observation))}, shape=(2,))
+        self.batch_size = torch.Size([2])
+        self.observation_spec = Composite(agents=one, shape=(2,))
+        self.full_action_spec = Composite(agents=Composite(action=Bounded(-1, 1, (2, *action)), shape=(2,)), shape=(2,))
+        agents = Composite({} if reward is None else {"reward": Unbounded((2, *reward))}, shape=(2,))
+        self.full_reward_spec = Composite(agents=agents, shape=(2,))
+        self.full_done_spec = Composite(done=Categorical(2, (2, 1), dtype=torch.bool), shape=(2,))
+
+
+def team(*components, action=(3, 2), observation=(3, 4), reward=(3, 1)):
+    return check_pipeline(Team(action, observation=observation, reward=reward), *components).uses
+
+
+def agent(name, shape=(1,)):
+    return Key(("agents", name), shape)
+
+
+def test_entries_of_a_group_have_the_dimension_of_its_agents():
+    actor = Part([agent("observation", None)], [agent("action", (2,)), agent("log_prob", ())])
+    estimator = Part([Key(("next", "agents", "reward"), (1,)), Key(("next", "done"), (1,))], [agent("advantage")])
+    uses = team(actor, estimator, Part(writes=[Key("loss", (), batched=False)]))
+    shapes = {name: uses["agents", name].shape for name in ("action", "log_prob", "advantage")}
+    assert shapes == {"action": (3, 2), "log_prob": (3,), "advantage": (3, 1)}
+    assert uses["next", "agents", "reward"].shape == (3, 1)
+    assert uses["next", "done"].shape == (1,)
+    assert uses["loss"].row()[1] == "[]"
+
+
+def test_an_entry_beside_a_group_may_be_of_each_agent_or_of_all():
+    uses = team(Part(writes=[agent("action")]), Part([agent("action")], [Key("advantage", (1,))]))
+    assert uses["advantage"].shape is None
+
+
+@pytest.mark.parametrize(
+    ("shapes", "value"),
+    [
+        pytest.param({"action": (3,), "observation": None, "reward": None}, None, id="agents-or-a-vector"),
+        pytest.param({"action": (2,), "observation": (4,), "reward": (1,)}, (1,), id="no-agents"),
+        pytest.param({"action": (1,), "observation": (1, 8, 8), "reward": (1,)}, (1,), id="no-agents-one-number"),
+    ],
+)
+def test_a_group_without_a_dimension_of_agents(shapes, value):
+    assert team(Part(writes=["action", agent("action"), agent("value")]), **shapes)["agents", "value"].shape == value
+
+
+def test_without_an_environment_the_number_of_agents_is_unknown():
+    assert check_pipeline(Part(writes=[agent("action", (2,))])).uses["agents", "action"].shape is None
+
+
+def test_recurrent_states_in_a_group_have_all_of_their_dimensions():
+    class Memory(Part):
+        states = (State(("agents", "h"), (3, 1, 8)),)
+
+    state = Key(("agents", "h"), (3, 1, 8))
+    policy = Memory([state], [agent("action"), Key(("next", "agents", "h"), (3, 1, 8))])
+    uses = team(policy)
+    assert uses["agents", "h"].shape == uses["next", "agents", "h"].shape == (3, 1, 8)

@@ -553,3 +553,20 @@ def test_the_last_agent_to_end_ends_the_team():
     following = loss.target_value_network.module(td["next", "agents", "observation"]).amax(-1, keepdim=True)
     target = td["next", "agents", "reward"].mean(-2) + 0.99 * (following * ~over).sum(-2)
     torch.testing.assert_close(loss(td)["target_value"], target.mean())
+
+
+@pytest.mark.parametrize(
+    ("make", "after"),
+    [
+        pytest.param(lambda: MAPPOLoss(actor(), critic()), False, id="mappo"),
+        pytest.param(lambda: MultiAgentGAE(value_network=critic()), True, id="gae"),
+        pytest.param(
+            lambda: off_policy(DDPGLoss, "agents", (nn.Linear(OBS, 2 * ACT), nn.Linear(OBS + ACT, 1))), True, id="ddpg"
+        ),
+        pytest.param(q_team, True, id="qmix"),
+    ],
+)
+def test_masks_that_are_read_are_in_the_contract(make, after):
+    reads = {one.name: one for one in make().contract.reads}
+    assert reads["agents", "mask"].optional
+    assert (("next", "agents", "mask") in reads) == after

@@ -24,7 +24,7 @@ class Key:
     Args:
         name: a string or a tuple of strings.
         shape: dimensions behind the batch, letters or numbers: ``("O",)``, ``(1,)``, ``()``; None if it
-            is not known.
+            is not known. Of an entry of a group of agents, ``("agents", "action")``, those behind the agents.
         doc: what it is, with unit or range.
         dtype: None if any.
         optional: a reader does without it.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from rl.core.contract._agents import Shapes
 from rl.core.contract._contract import Contract, Key, MissingKey, missing_keys_message
 from rl.core.errors import ContractError
 from rl.core.keys import IS_INIT, NestedKey, as_tuple, leaf_keys, next_key, unwrap
@@ -175,6 +176,7 @@ def _raise_problems(found: Explanation) -> None:
 def _trace(components: tuple[Any, ...]) -> Explanation:
     found = Explanation()
     names = _names(components)
+    shapes = Shapes([one for one in components if _is_env(one)])
     waiting: Any = None
     for component in components:
         name = names[id(component)]
@@ -186,7 +188,7 @@ def _trace(components: tuple[Any, ...]) -> Explanation:
         waiting = _step_if_ready(found, waiting, names)
         if waiting is not None:
             _begin_states(found, component)
-        contract = contract_of(component)
+        contract = shapes.of(component, contract_of(component))
         for key in contract.reads:
             found.reads(name, key)
         for key in contract.writes:

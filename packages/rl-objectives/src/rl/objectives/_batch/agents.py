@@ -52,15 +52,19 @@ def agent_mask_key(keys: Mapping[str, Any]) -> NestedKey | None:
     return in_group(group, _AGENT_MASK) if group else None
 
 
-def mask_keys(keys: Mapping[str, Any]) -> tuple[Key, ...]:
-    """The masks in a contract: of valid steps, and for a group of agents of those that act."""
+def mask_keys(keys: Mapping[str, Any], *, after: bool = False) -> tuple[Key, ...]:
+    """The masks in a contract: of valid steps, and for a group of agents of those that act.
+
+    Args:
+        keys: of the loss.
+        after: whether the mask under ``next`` is read too.
+    """
     name, steps = agent_mask_key(keys), mask_key(keys["mask"])
     if name is None:
         return (steps,)
-    return (
-        steps,
-        Key(name, doc="true for agents that act in the step, [*B, n_agents]", dtype=torch.bool, optional=True),
-    )
+    names = [name, next_key(name)] if after else [name]
+    doc = "true for agents that act in the step, [*B, n_agents]"
+    return (steps, *(Key(one, (), doc, torch.bool, optional=True) for one in names))
 
 
 def acting(td: TensorDictBase, keys: Mapping[str, Any], steps: Tensor | None, owner: str) -> Tensor | None:

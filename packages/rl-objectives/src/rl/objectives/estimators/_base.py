@@ -129,7 +129,7 @@ class ValueEstimatorBase(KeyedModule):
             Key(next_key(keys["reward"]), (1,), "reward of the step"),
             Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
             terminated_key(keys["terminated"]),
-            mask_key(keys["mask"]),
+            *self._mask_reads(),
             *([discount_key(keys["discount"]), steps_key(keys["steps_to_next_obs"])] if "discount" in keys else []),
         )
         writes = [
@@ -140,6 +140,9 @@ class ValueEstimatorBase(KeyedModule):
             writes.append(Key(keys["value"], (1,), "value of the state, units of return"))
         self._reads = Contract(reads, tuple(writes))
         return self._reads  # a subclass may read more
+
+    def _mask_reads(self) -> tuple[Key, ...]:
+        return (mask_key(self._keys["mask"]),)
 
     def _refuse_shifted(self, call: NetworkCall) -> None:
         if self.shifted and call.states:

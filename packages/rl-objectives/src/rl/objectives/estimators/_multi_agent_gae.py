@@ -9,10 +9,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl.core.contract import Key
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, as_tuple, next_key
 from rl.objectives import _foreign
-from rl.objectives._batch.agents import acting, bootstrapped, group_of, in_group, per_agent, without_idle
+from rl.objectives._batch.agents import acting, bootstrapped, group_of, in_group, mask_keys, per_agent, without_idle
 from rl.objectives._batch.mask import fitted
 from rl.objectives.estimators._gae import GAE
 from rl.objectives.functional._recurrence import linear_recurrence
@@ -75,6 +76,9 @@ class MultiAgentGAE(GAE):
     def counted(self, tensordict: TensorDictBase) -> Tensor | None:
         """The agents that act in valid steps, ``[*B, T, n_agents]``, if the batch has ``(group, "mask")``."""
         return acting(tensordict, self._agent_keys, super().counted(tensordict), type(self).__name__)
+
+    def _mask_reads(self) -> tuple[Key, ...]:
+        return mask_keys(self._agent_keys, after=True)
 
     @property
     def _agent_keys(self) -> dict[str, Any]:

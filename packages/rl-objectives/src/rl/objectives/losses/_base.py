@@ -153,7 +153,9 @@ class LossModule(KeyedModule):
             found = dict(zip(found, without_padding([*found.values()], steps), strict=True))
         mask = acting(tensordict, self._keys, steps, owner)
         if mask is not None and mask is not steps:
-            found |= self._without_idle(tensordict, found, mask, steps)
+            return found | self._without_idle(tensordict, found, mask, steps), mask
+        if (name := agent_mask_key(self._keys)) is not None:
+            found.pop(next_key(name), None)  # it has a meaning beside the mask before the step alone
         return found, mask
 
     def _without_idle(self, td: TensorDictBase, found: Entries, mask: Tensor, steps: Tensor | None) -> Entries:

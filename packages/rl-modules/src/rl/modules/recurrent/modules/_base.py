@@ -121,13 +121,16 @@ class RecurrentModule(TensorDictModuleBase):
         remedy = "Name the entry that the environment writes with in_key=, or rename it there."
         states = [Key(s.name, s.shape, "state before the step", s.dtype, remedy=_CARRIED) for s in self.states]
         written = [Key(next_key(s.name), s.shape, "state after it", s.dtype) for s in self.states]
+        outside, inside = (
+            () if isinstance(key, tuple) else self._agents for key in (self.in_keys[0], self.out_keys[0])
+        )
         return Contract(
             (
-                Key(self.in_keys[0], (*self._agents, self.network.input_size), "input of the network", remedy=remedy),
+                Key(self.in_keys[0], (*outside, self.network.input_size), "input of the network", remedy=remedy),
                 *states,
                 Key(self.in_keys[-1], (1,), "first step of a trajectory", torch.bool, remedy=_MARKED),
             ),
-            (Key(self.out_keys[0], (*self._agents, self.network.hidden_size), "output of the last layer"), *written),
+            (Key(self.out_keys[0], (*inside, self.network.hidden_size), "output of the last layer"), *written),
         )
 
     @property

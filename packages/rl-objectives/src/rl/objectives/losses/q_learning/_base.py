@@ -135,7 +135,7 @@ class QLoss(LossModule):
                 Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
                 terminated_key(keys["terminated"]),
                 Key(keys["priority_weight"], (), "weight of the element", optional=True),
-                *mask_keys(keys),
+                *mask_keys(keys, after=True),
                 discount_key(keys["discount"]),
                 steps_key(keys["steps_to_next_obs"]),
             ),
