@@ -138,7 +138,7 @@ class TeamEnv(LeafEnvBase):
 
     In `floats` the action is a number in [-1, 1] instead, whose sign is the name. The second agent of the first group
     leaves after half of an episode, if `leaves`. The mean reward is that of all if `shared`. Wrong names are illegal
-    if `strict`.
+    if `strict`. Only the first step of an episode shows the pictures, which stay for all of it, if `brief`.
     """
 
     def __init__(
@@ -150,13 +150,15 @@ class TeamEnv(LeafEnvBase):
         shared=False,
         strict=False,
         one_hot=False,
+        brief=False,
     ):
         super().__init__(batch_size=(num_envs,))
-        self._shared, self._strict, self._one_hot = shared, strict, one_hot
+        self._shared, self._strict, self._one_hot, self._brief = shared, strict, one_hot, brief
         self._sizes = {name: 2 if name == "pair" else 1 for name in groups}
         self._floats, self._leaves = floats, leaves
         self._generator = torch.Generator()
         self._steps = torch.zeros(num_envs, 1, dtype=torch.int64)
+        self._kinds = {name: torch.zeros(num_envs, n, dtype=torch.int64) for name, n in self._sizes.items()}
         seen, acts, rewards = Composite({}), Composite({}), Composite({})
         done = Composite({name: Binary(shape=(1,), dtype=torch.bool) for name in FLAGS})
         for name, n in self._sizes.items():
@@ -178,7 +180,10 @@ class TeamEnv(LeafEnvBase):
         leaves = {"done": over.clone(), "terminated": over.clone(), "truncated": torch.zeros_like(over)}
         for name, n in self._sizes.items():
             kind = torch.randint(2, (*self.batch_size, n), generator=self._generator)
-            leaves[name, "observation"] = torch.nn.functional.one_hot(kind, 2).float()
+            begins = self._steps == 0
+            self._kinds[name] = torch.where(begins, kind, self._kinds[name]) if self._brief else kind
+            seen = torch.nn.functional.one_hot(self._kinds[name], 2).float()
+            leaves[name, "observation"] = seen * begins.unsqueeze(-1) if self._brief else seen
             if self._strict:
                 leaves[name, "action_mask"] = leaves[name, "observation"].bool()
             if self._leaves:
@@ -203,7 +208,7 @@ class TeamEnv(LeafEnvBase):
         for name in self._sizes:
             action = root[name, "action"]
             named = (action[..., 0] > 0).long() if self._floats else action.argmax(-1) if self._one_hot else action
-            right = (root[name, "observation"].argmax(-1) == named).float()
+            right = (self._kinds[name] == named).float()
             if self._leaves:
                 right = right * root[name, "mask"]
             assert not self._strict or right.all()
@@ -216,11 +221,16 @@ class TeamEnv(LeafEnvBase):
         self._generator.manual_seed(seed)
 
     def state_dict(self):
-        return {"restorable": True, "generator": self._generator.get_state(), "steps": self._steps}
+        return {
+            "restorable": True,
+            "generator": self._generator.get_state(),
+            "steps": self._steps,
+            "kinds": dict(self._kinds),
+        }
 
     def load_state_dict(self, state):
         self._generator.set_state(state["generator"])
-        self._steps = state["steps"].clone()
+        self._steps, self._kinds = state["steps"].clone(), dict(state["kinds"])
         return True
 
 

@@ -5,6 +5,7 @@ import torch
 from rl_trainers_test_envs import TeamEnv
 from tensordict import TensorDict
 
+from rl.core.cli import main
 from rl.core.errors import SpecError
 from rl.core.testing import check_env
 from rl.trainers import evaluate, load_checkpoint, make_env
@@ -64,7 +65,8 @@ def test_they_learn(name, share_params, tmp_path):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
-    config = config_of(name, **({"value_norm": True} if name == "mappo" else {}))
+    more = {"mappo": {"value_norm": True}, "ippo": {"policy": "gru", "sequence_length": 8}}
+    config = config_of(name, **more.get(name, {}))
     whole = train(name, config, out=tmp_path / "whole")
     train(name, config, out=tmp_path / "half", should_stop=lambda frames: frames >= 256)
     resumed = train(name, config, resume=tmp_path / "half")
@@ -78,6 +80,15 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
 def test_agents_that_leave_are_trained_until_then(name, tmp_path):
     config = config_of(name, {"leaves": True, "groups": ["pair"]}, total_frames=6144)
     assert train(name, config, out=tmp_path / "run").eval_return_mean > 5.6  # of 8 + 4 halved
+
+
+@pytest.mark.parametrize(("name", "policy"), [("mappo", "gru"), ("ippo", "lstm")])
+def test_recurrent_policies_remember(name, policy, tmp_path):
+    settings = {"policy": policy, "recurrent_size": 16, "sequence_length": 8, "total_frames": 4096}
+    config = config_of(name, {"brief": True, "groups": ["pair"]}, **settings)
+    # without memory at most 4.5: 1 for the first step, and half of the other seven
+    assert train(name, config, out=tmp_path / "run").eval_return_mean > 7.5
+    assert float(evaluate(tmp_path / "run", episodes=2).mean()) > 7.5
 
 
 @pytest.mark.parametrize("name", ["mappo", "vdn"])
@@ -149,7 +160,18 @@ def test_environments_of_one_agent_are_refused(tmp_path):
 def test_settings_of_one_agent_are_refused():
     with pytest.raises(SpecError, match="normalize_observation must be left out with mappo"):
         config_of("mappo", normalize_observation=True)
-    with pytest.raises(SpecError, match="dueling must be false with vdn"):
+    with pytest.raises(SpecError, match="dueling must be left out with vdn, which does not have it, got True"):
         config_of("vdn", dueling=True)
-    with pytest.raises(SpecError, match="n_step must be 1 with maddpg"):
+    with pytest.raises(SpecError, match="n_step must be left out with maddpg"):
         config_of("maddpg", n_step=3)
+    with pytest.raises(SpecError, match="share_params must be true with policy=gru, got False"):
+        config_of("mappo", policy="gru", share_params=False, sequence_length=8)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_help_leaves_out_settings_that_are_refused(name, capsys):
+    assert main(["train", name, "--help"]) == 0
+    page = capsys.readouterr().out
+    for setting in RECIPES[name].config.absent:
+        assert f"--{setting.replace('_', '-')} " not in page
+    assert "--share-params " in page

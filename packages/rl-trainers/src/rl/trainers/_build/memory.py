@@ -19,7 +19,7 @@ from rl.replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from rl.trainers._config.named import find_call
 from rl.trainers._build.networks import ACTIVATIONS, network, observations_of
 
-__all__ = ["MemoryConfig", "activation_of", "replay_sampler", "stored_keys", "transitions_buffer", "with_memory"]
+__all__ = ["MemoryConfig", "activation_of", "recurrent_layers", "replay_sampler", "stored_keys", "transitions_buffer", "with_memory"]
 
 
 class MemoryConfig(Protocol):
@@ -74,7 +74,7 @@ def with_memory(
     observations: list[Any] = list(observations_of(env))
     if config.policy == "mlp":
         return TensorDictModule(make(in_features=None), in_keys=observations, out_keys=list(out_keys))
-    size, activation, device = config.recurrent_size, activation_of(config), config.device
+    size, activation = config.recurrent_size, activation_of(config)
     dense = network(
         env,
         out_features=size,
@@ -82,25 +82,47 @@ def with_memory(
         activation=activation,
         last_gain=math.sqrt(2),
         layout=config.observation_layout,
-        device=device,
+        device=config.device,
     )
     inputs, features = (state, "inputs"), (state, "features")
+    return TensorDictSequential(
+        TensorDictModule(nn.Sequential(dense, ACTIVATIONS[activation]()), in_keys=observations, out_keys=[inputs]),
+        recurrent_layers(config, inputs, features, (state,)),
+        TensorDictModule(make(in_features=size), in_keys=[features], out_keys=list(out_keys)),
+    )
+
+
+def recurrent_layers(
+    config: MemoryConfig,
+    in_key: NestedKey,
+    out_key: NestedKey,
+    state: tuple[str, ...],
+    *,
+    n_agents: int | None = None,
+) -> LSTMModule | GRUModule:
+    """The recurrent layers of the settings, as wide at the input as at the output.
+
+    Args:
+        config: kind, width, number and initial time scale.
+        in_key: of the input.
+        out_key: of the output.
+        state: where the states are, which are called ``h`` and, of an LSTM, ``c``.
+        n_agents: number of agents, which have a state each; None without agents.
+    """
+    size = config.recurrent_size
     parts = ("h", "c") if config.policy == "lstm" else ("h",)
     kind: Any = LSTMModule if config.policy == "lstm" else GRUModule
-    recurrent = kind(
+    layers = kind(
         size,
         size,
         num_layers=config.recurrent_layers,
-        in_keys=[inputs, *((state, part) for part in parts)],
-        out_key=features,
-        device=device,
+        in_keys=[in_key, *((*state, part) for part in parts)],
+        out_key=out_key,
+        device=config.device,
+        n_agents=n_agents,
     )
-    _initialize(recurrent, size, config.recurrent_horizon)
-    return TensorDictSequential(
-        TensorDictModule(nn.Sequential(dense, ACTIVATIONS[activation]()), in_keys=observations, out_keys=[inputs]),
-        recurrent,
-        TensorDictModule(make(in_features=size), in_keys=[features], out_keys=list(out_keys)),
-    )
+    _initialize(layers, size, config.recurrent_horizon)
+    return layers
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import re
+from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -200,7 +201,7 @@ def _parser(recipe: Recipe) -> ArgumentParser:
         _add(run, field)
     for field in config_fields(recipe.config):
         group = run if field.name in common else algorithm
-        _add(group, field)
+        _add(group, field, hidden=field.name in recipe.config.absent)
     return parser
 
 
@@ -231,9 +232,9 @@ def _collected(words: Sequence[str], repeated: set[str]) -> list[str]:
 _METAVARS = {int: "N", float: "X", bool: "true|false", str: "NAME"}
 
 
-def _add(group: Any, field: ConfigField) -> None:
+def _add(group: Any, field: ConfigField, *, hidden: bool = False) -> None:
     names = {"metavar": _METAVARS.get(field.type, "VALUE")}
-    help_text = _escaped(field.doc)
+    help_text = SUPPRESS if hidden else _escaped(field.doc)
     group.add_argument(f"--{field.name}", type=field.type, default=field.default, help=help_text, **names)
 
 

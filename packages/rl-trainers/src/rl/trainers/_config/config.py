@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -85,6 +85,8 @@ class RunConfig:
     multi_agent: ClassVar[bool] = False
     """Whether the environment has groups of agents; `GroupFields` sets it."""
     report_group: ClassVar[str] = ""
+    absent: ClassVar[tuple[str, ...]] = ()
+    """Settings of base classes that the recipe does not have: they keep their defaults, and --help leaves them out."""
     own_transforms: ClassVar[tuple[str, ...]] = ()
     """Transforms whose entries the policy of the recipe reads, after those of the user."""
 
@@ -124,6 +126,7 @@ class RunConfig:
             SpecError: if one is out of its range.
         """
         above_zero = (positive, "above 0")
+        check(self, {name: self._left_out(name) for name in self.absent})
         check(
             self,
             {
@@ -177,6 +180,10 @@ class RunConfig:
                     ),
                 },
             )
+
+    def _left_out(self, name: str) -> tuple[Callable[[Any], bool], str]:
+        default = getattr(type(self), name)
+        return (lambda value: value == default), f"left out with {self.recipe}, which does not have it"
 
 
 def _is_mapping(value: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rl.trainers._config.fields import check
 from rl.trainers._config.recipe import Recipe
 from rl.trainers.recipes.multi_agent._config import GroupFields
 from rl.trainers.recipes.off_policy._config import DeterministicConfig
@@ -29,6 +28,7 @@ class MADDPGConfig(GroupFields, DeterministicConfig):
     """
 
     recipe: ClassVar[str] = "maddpg"
+    absent: ClassVar[tuple[str, ...]] = (*GroupFields.absent, "n_step")
 
     env: str = "vmas/balance"
     total_frames: int = 500_000
@@ -41,10 +41,6 @@ class MADDPGConfig(GroupFields, DeterministicConfig):
     learning_rate: float = 3e-4
     eval_every: int = 50_000
     log_every: int = 5_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, {"n_step": (lambda n: n == 1, "1 with maddpg")})
 
 
 MADDPG = Recipe.of(MADDPGConfig)

@@ -55,7 +55,8 @@ class MAPPOConfig(GroupFields, PPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, {"policy": (lambda name: name == "mlp", "mlp")})
+        if self.policy != "mlp":
+            check(self, {"share_params": (bool, f"true with policy={self.policy}")})
 
 
 MAPPO = Recipe.of(MAPPOConfig)

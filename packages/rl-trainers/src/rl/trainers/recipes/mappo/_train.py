@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictSequential
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
 from rl.core.contract import Contract
@@ -17,7 +19,8 @@ from rl.core.specs import OneHot
 from rl.modules import MaskedCategorical, MaskedOneHotCategorical, ProbabilisticActor, RunningValueNorm
 from rl.objectives import MAPPOLoss, MultiAgentGAE
 from rl.trainers._build.actions import distribution_for
-from rl.trainers._build.memory import activation_of
+from rl.trainers._build.memory import activation_of, recurrent_layers
+from rl.trainers._build.networks import ACTIVATIONS
 from rl.trainers._build.team import GroupLosses
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.mappo._config import MAPPO, MAPPOConfig
@@ -125,31 +128,74 @@ def mappo_networks(config: MAPPOConfig, env: Env, recipe: str) -> tuple[TensorDi
     actors = [_actor(config, env, group, recipe) for group in groups]
     critics = []
     for group in groups:
-        net = layers_of(
-            config, group, 1, centralized=config.centralized_critic, activation=activation_of(config), gain=gain
+        make = partial(layers_of, config, group, 1, activation=activation_of(config), gain=gain)
+        critics.append(
+            _network(
+                config,
+                env,
+                group,
+                make,
+                [group.key("state_value")],
+                centralized=config.centralized_critic,
+                state="critic_state",
+            )
         )
-        critics.append(inputs_of(env, group, net, [group.key("state_value")], config.device))
     return TensorDictSequential(*actors), TensorDictSequential(*critics)
+
+
+def _network(
+    config: MAPPOConfig,
+    env: Env,
+    group: Group,
+    make: Callable[..., nn.Module],
+    out_keys: Sequence[NestedKey],
+    *,
+    centralized: bool,
+    state: str = "recurrent_state",
+) -> TensorDictModuleBase:
+    """A network from the observations of a group; with recurrent layers in front if the policy is so.
+
+    Args:
+        config: which layers.
+        env: for the shapes of the observations.
+        group: the group.
+        make: called with ``centralized`` and ``width``, returns the network; a width of None is for observations.
+        out_keys: what it writes.
+        centralized: whether it sees the observations of all agents.
+        state: where states are, ``(group, state, "h")``.
+    """
+    if config.policy == "mlp":
+        net = make(centralized=centralized, width=None)
+        return inputs_of(env, group, net, out_keys, config.device)
+    size, activation = config.recurrent_size, activation_of(config)
+    gain = math.sqrt(2) if config.ortho_init else None
+    dense = layers_of(config, group, size, centralized=centralized, activation=activation, gain=gain, hidden=())
+    inputs, features = (group.name, state, "inputs"), (group.name, state, "features")
+    return TensorDictSequential(
+        inputs_of(env, group, nn.Sequential(dense, ACTIVATIONS[activation]()), [inputs], config.device),
+        recurrent_layers(config, inputs, features, (group.name, state), n_agents=group.n_agents),
+        TensorDictModule(
+            make(centralized=False, width=size).to(config.device), in_keys=[features], out_keys=list(out_keys)
+        ),
+    )
 
 
 def _actor(config: MAPPOConfig, env: Env, group: Group, recipe: str) -> ProbabilisticActor:
     action = distribution_for(group.action, group.spec[0], type(env).__name__, recipe)
     gain = 0.01 if config.ortho_init else None
 
-    def make(out_features: int, last_gain: float | None) -> nn.Module:
-        return layers_of(
-            config, group, out_features, centralized=False, activation=activation_of(config), gain=last_gain
-        )
+    def make(out_features: int, last_gain: float | None, **given: Any) -> nn.Module:
+        return layers_of(config, group, out_features, activation=activation_of(config), gain=last_gain, **given)
 
     scaled = len(action.params) == 2
-    net = with_scale(config, make, action, gain)() if scaled else make(action.width, gain)
+    net = with_scale(config, make, action, gain) if scaled else partial(make, action.width, gain)
     params = [group.key(name) for name in action.params]
     kind, reads = action.kind, dict(zip(action.params, params, strict=True))
     if group.masks_actions:
         kind = MaskedOneHotCategorical if isinstance(group.spec, OneHot) else MaskedCategorical
         reads = {**reads, "mask": group.key("action_mask")}
     return ProbabilisticActor(
-        inputs_of(env, group, net, params, config.device),
+        _network(config, env, group, net, params, centralized=False),
         in_keys=reads if group.masks_actions else params,
         out_keys=[group.action],
         spec=group.spec,

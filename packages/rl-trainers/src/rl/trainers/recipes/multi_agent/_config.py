@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from rl.trainers._config.fields import check
+from typing import ClassVar
 
 __all__ = ["GroupFields"]
-
-_NOT_HERE = (
-    "normalize_observation",
-    "normalize_reward",
-    "clip_actions",
-    "atari",
-    "observation_indices",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,25 +21,20 @@ class GroupFields:
 
     Attributes:
         multi_agent: the environment has groups of agents.
-        recipe: name of the recipe, which a subclass sets.
+        absent: settings of one agent, which recipes of groups do not have.
     """
 
     multi_agent: ClassVar[bool] = True
-    recipe: ClassVar[str]
+    absent: ClassVar[tuple[str, ...]] = (
+        "normalize_observation",
+        "normalize_reward",
+        "clip_actions",
+        "frame_stack",
+        "atari",
+        "observation_layout",
+        "observation_indices",
+    )
 
     share_params: bool = True
     report_group: str = ""
     max_episode_steps: int = 100
-
-    def __post_init__(self) -> None:
-        above: Any = super()  # the settings of the algorithm
-        above.__post_init__()
-        unset = (lambda given: not given, f"left out with {self.recipe}, which does not know it")
-        check(self, dict.fromkeys(_NOT_HERE, unset))
-        check(
-            self,
-            {
-                "frame_stack": (lambda n: n == 1, f"left out with {self.recipe}"),
-                "observation_layout": (lambda name: name == "auto", f"left out with {self.recipe}"),
-            },
-        )

@@ -168,6 +168,8 @@ def layers_of(
     activation: str,
     gain: float | None,
     more: int = 0,
+    width: int | None = None,
+    hidden: Sequence[int] | None = None,
 ) -> nn.Module:
     """The multi-layer perceptron of a group that `config` describes.
 
@@ -179,14 +181,16 @@ def layers_of(
         activation: a key of `ACTIVATIONS`.
         gain: scale of the last layer's orthogonal initial weights; torch's initial weights if None.
         more: width of further inputs of one agent.
+        width: of an input of one agent that takes the place of the observations.
+        hidden: widths of the hidden layers; those of `config` if None.
     """
     net = MultiAgentMLP(
-        group.width + more,
+        (group.width if width is None else width) + more,
         out_features,
         group.n_agents,
         centralized=centralized,
         share_params=config.share_params,
-        num_cells=list(config.hidden),
+        num_cells=list(config.hidden if hidden is None else hidden),
         activation_class=ACTIVATIONS[activation],
     )
     return net if gain is None else orthogonal_init(net, math.sqrt(2), gain)

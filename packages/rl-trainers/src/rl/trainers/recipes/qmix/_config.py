@@ -21,6 +21,8 @@ class TeamQConfig(GroupFields, QLearningConfig):
         SpecError: if a value is out of its range.
     """
 
+    absent: ClassVar[tuple[str, ...]] = (*GroupFields.absent, "dueling", "noisy", "n_step")
+
     env: str = "pettingzoo/mpe2/simple_spread"
     total_frames: int = 500_000
     num_envs: int = 8
@@ -34,11 +36,6 @@ class TeamQConfig(GroupFields, QLearningConfig):
     epsilon_frames: int = 100_000
     eval_every: int = 50_000
     log_every: int = 5_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        known = (lambda given: not given, f"false with {self.recipe}")
-        check(self, {"dueling": known, "noisy": known, "n_step": (lambda n: n == 1, f"1 with {self.recipe}")})
 
 
 @dataclass(frozen=True, kw_only=True)
