@@ -29,6 +29,9 @@ from rl.objectives import (
     MultiAgentGAE,
     QMixerLoss,
     SACLoss,
+    TD0Estimator,
+    TD1Estimator,
+    TDLambdaEstimator,
 )
 
 B, N, OBS, ACT = 6, 3, 4, 2
@@ -297,16 +300,67 @@ def test_a_centralized_critic_reads_no_action_of_an_agent_that_does_not_act():
     assert sum(one.equal(later) for one in acts) == 1  # actions of the target
 
 
-@pytest.mark.parametrize("options", [{}, {"average_gae": True}, {"shifted": True}])
-def test_agents_that_do_not_act_change_no_advantage(options):
-    td = masked_batch(None, (4, 6))
-    for name in ("observation", "mask"):  # as collected: the next entries are those of the following step
+def of_group(make, value, **options):
+    """An estimator with the keys of the group."""
+    estimate = make(value_network=value, **options)
+    estimate.set_keys(**{name: ("agents", str(GAE.default_keys[name])) for name in ("value", *MultiAgentGAE._grouped)})
+    return estimate
+
+
+def continued(td):
+    """The batch as it was collected: next entries are those of the following step."""
+    for name in ("observation", "mask"):
         td["next", "agents", name][:, :-1] = td["agents", name][:, 1:]
-    estimate = MultiAgentGAE(value_network=critic(net=Central(OBS)), **options)
+    return td
+
+
+@pytest.mark.parametrize("options", [{}, {"average_gae": True}, {"shifted": True}])
+@pytest.mark.parametrize("make", [MultiAgentGAE, GAE])
+def test_agents_that_do_not_act_change_no_advantage(make, options):
+    td = continued(masked_batch(None, (4, 6)))
+    estimate = of_group(make, critic(net=Central(OBS)), **options)
     clean, other = estimate(td.clone()), estimate(garbled(td))
     assert other["agents", "advantage"].isfinite().all()
     for name in ("advantage", "value_target", "state_value"):
         torch.testing.assert_close(clean["agents", name], other["agents", name])
+
+
+@pytest.mark.parametrize("kind", ["td0", "td1", "td-lambda", "gae", "multi-agent-gae"])
+def test_agents_that_do_not_act_change_no_loss_that_estimates(kind):
+    policy = actor()
+    td = continued(masked_batch(policy, (4, 6)))
+    loss = MAPPOLoss(policy, critic(net=Central(OBS)))
+    loss.make_value_estimator(kind)
+    clean, other = loss(td.clone()), loss(garbled(td))
+    for name, found in other.items():
+        assert found.isfinite(), name
+        torch.testing.assert_close(found, clean[name], msg=name)
+
+
+def test_estimators_of_agents_agree_where_some_do_not_act():
+    """TD(lambda) is GAE, TD(1) is GAE with lambda 1, and where all act TD(0) is GAE with lambda 0."""
+    td, value = continued(masked_batch(None, (4, 6))), critic(net=Central(OBS))
+    gae, lmbda = of_group(GAE, value, lmbda=0.8), of_group(TDLambdaEstimator, value, lmbda=0.8)
+    for name in ("advantage", "value_target"):
+        expected = of_group(MultiAgentGAE, value, lmbda=0.8)(td.clone())["agents", name]
+        for estimate in (gae, lmbda):
+            torch.testing.assert_close(estimate(td.clone())["agents", name], expected)
+        expected = of_group(MultiAgentGAE, value, lmbda=1.0)(td.clone())["agents", name]
+        torch.testing.assert_close(of_group(TD1Estimator, value)(td.clone())["agents", name], expected)
+    for part in (td["agents"], td["next", "agents"]):
+        part["mask"] = torch.ones(4, 6, N, dtype=torch.bool)
+    expected = of_group(MultiAgentGAE, value, lmbda=0.0)(td.clone())["agents", "advantage"]
+    torch.testing.assert_close(of_group(TD0Estimator, value)(td.clone())["agents", "advantage"], expected)
+
+
+def test_an_agent_that_leaves_has_no_next_value_in_td0():
+    td, value = masked_batch(None), critic(net=Central(OBS))
+    seen = td["next", "agents", "observation"]
+    following = value.module(seen.where(td["next", "agents", "mask"].unsqueeze(-1), 0)).detach()
+    td["next", "done"][:], td["next", "terminated"][:] = False, False
+    expected = td["next", "agents", "reward"] + 0.9 * following * td["next", "agents", "mask"].unsqueeze(-1)
+    found = of_group(TD0Estimator, value, gamma=0.9)(td)["agents", "value_target"]
+    torch.testing.assert_close(found[td["agents", "mask"]], expected[td["agents", "mask"]])
 
 
 def test_gae_passes_over_steps_in_which_an_agent_does_not_act():
@@ -383,13 +437,33 @@ def test_the_observation_at_a_truncation_counts(flags):
         torch.testing.assert_close(found, expected)
 
 
-def test_the_mask_of_agents_has_their_shape():
+@pytest.mark.parametrize("norm", [None, "norm"])
+def test_a_batch_without_an_agent_that_acts_has_losses_of_0(norm):
     policy = actor()
     td = batch(policy=policy)
     for name in ("advantage", "value_target"):
         td["agents", name] = torch.randn(B, N, 1)
-    with pytest.raises(ShapeError, match="true for those that act"):
-        MAPPOLoss(policy, critic())(td.set(("agents", "mask"), torch.ones(B, N, 1, dtype=torch.bool)))
+    td["agents", "mask"] = torch.zeros(B, N, dtype=torch.bool)
+    norm = norm and Norm()
+    out = MAPPOLoss(policy, critic(), value_norm=norm)(td)
+    assert all(out[name] == 0 for name in set(out.keys()) - {"explained_variance"})
+    sum(v for k, v in out.items() if k.startswith("loss")).backward()
+    assert norm is None or norm.updates == 0
+
+
+@pytest.mark.parametrize("shape", [(N, 1), (N - 1,)])
+def test_the_mask_of_agents_has_their_shape(shape):
+    td = batch(policy=actor())
+    td["agents", "action"] = torch.randint(ACT, (B, N))
+    for name in ("advantage", "value_target"):
+        td["agents", name] = torch.randn(B, N, 1)
+    wrong = torch.ones(B, *shape, dtype=torch.bool)
+    for part in (MAPPOLoss(actor(), critic()), q_team(), MultiAgentGAE(value_network=critic())):
+        with pytest.raises(ShapeError, match=r"'mask'\) is torch.bool .* a flag of each agent: true for those"):
+            part(td.clone().set(("agents", "mask"), wrong))
+    td["agents", "mask"] = torch.ones(B, N, dtype=torch.bool)
+    with pytest.raises(ShapeError, match=r"\('next', 'agents', 'mask'\) is .*, expected bool \[6, 3\]"):
+        q_team()(td.set(("next", "agents", "mask"), wrong))
 
 
 def test_normalized_advantages_are_those_of_agents_that_act():
@@ -437,9 +511,10 @@ class Norm(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.rows = 0
+        self.rows = self.updates = 0
 
     def update(self, value):
+        self.updates += 1
         self.rows += value.numel()
 
     def normalize(self, value):

@@ -15,9 +15,11 @@ from rl.core.keys import DONE, NEXT, TERMINATED, NestedKey, as_tuple, key_str, n
 from rl.objectives._batch.mask import fitted, mask_key, without_padding
 
 __all__ = [
+    "AGENT_MASK",
     "acting",
     "agent_mask_key",
     "bootstrapped",
+    "check_agent_mask",
     "group_of",
     "in_group",
     "mask_keys",
@@ -27,7 +29,7 @@ __all__ = [
     "without_idle",
 ]
 
-_AGENT_MASK = "mask"
+AGENT_MASK = "mask"
 """Name that environments give the flags of the agents that act, in each group."""
 
 
@@ -49,7 +51,7 @@ def in_group(group: tuple[str, ...], name: str) -> NestedKey:
 def agent_mask_key(keys: Mapping[str, Any]) -> NestedKey | None:
     """Key of the flags of the agents that act, in the group of the action; None if the action is in none."""
     group = group_of(keys.get("action", ()) or "")
-    return in_group(group, _AGENT_MASK) if group else None
+    return in_group(group, AGENT_MASK) if group else None
 
 
 def mask_keys(keys: Mapping[str, Any], *, after: bool = False) -> tuple[Key, ...]:
@@ -83,15 +85,25 @@ def acting(td: TensorDictBase, keys: Mapping[str, Any], steps: Tensor | None, ow
     mask: Tensor | None = None if name is None else td.get(name, None)
     if mask is None or name is None:
         return steps
-    if mask.dtype is not torch.bool or mask.ndim != td.ndim + 1:
-        raise ShapeError(
-            f"{owner}: {key_str(name)} is {mask.dtype} {list(mask.shape)}, expected bool {list(td.batch_size)} and the"
-            " agents: true for those that act. Rename the entry if it means something else"
-        )
+    action: Tensor = td.get(keys["action"], mask)
+    check_agent_mask(mask, name, action.shape[: td.ndim + 1], owner)
     return mask if steps is None else mask & fitted(steps, mask)
 
 
-def bootstrapped(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor) -> Tensor:
+def check_agent_mask(mask: Tensor, name: NestedKey, shape: torch.Size, owner: str) -> None:
+    """Raise unless `mask` is bool ``[*B, n_agents]``, which is `shape`.
+
+    Raises:
+        ShapeError: naming the entry.
+    """
+    if mask.dtype is not torch.bool or mask.shape != shape:
+        raise ShapeError(
+            f"{owner}: {key_str(name)} is {mask.dtype} {list(mask.shape)}, expected bool {list(shape)}, a flag of each"
+            " agent: true for those that act. Rename the entry if it means something else"
+        )
+
+
+def bootstrapped(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor, owner: str) -> Tensor:
     """Mask of agents whose next value is part of the return, ``[*B, n_agents]``; `now` without a mask under ``next``.
 
     They act next, or acted in the last step of a truncated episode.
@@ -100,11 +112,16 @@ def bootstrapped(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor) -> Te
         td: the batch ``[*B]``.
         keys: of the loss.
         now: the mask of agents that act.
+        owner: the component that reads it, for messages.
+
+    Raises:
+        ShapeError: if the flags under ``next`` have another shape or dtype.
     """
     name = agent_mask_key(keys)
     later: Tensor | None = None if name is None else td.get(next_key(name), None)
-    if later is None:
+    if later is None or name is None:
         return now
+    check_agent_mask(later, next_key(name), now.shape, owner)
 
     def flag(key: NestedKey) -> Tensor | None:
         found: Tensor | None = td.get(next_key(key), None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
@@ -18,6 +18,18 @@ from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import any_of_step, check_sequences, check_time_order
 from rl.objectives import _foreign
+from rl.objectives._batch.agents import (
+    AGENT_MASK,
+    acting,
+    agent_mask_key,
+    bootstrapped,
+    check_agent_mask,
+    group_of,
+    in_group,
+    mask_keys,
+    per_agent,
+    without_idle,
+)
 from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     DISCOUNT,
@@ -25,7 +37,6 @@ from rl.objectives._batch.mask import (
     STEPS,
     discount_key,
     fitted,
-    mask_key,
     steps_key,
     terminated_key,
     valid_steps,
@@ -34,6 +45,7 @@ from rl.objectives._batch.mask import (
 from rl.objectives._batch.time_dim import find_time_dim
 from rl.objectives._networks.calls import NetworkCall, input_key
 from rl.objectives._networks.keyed_module import KeyedModule
+from rl.objectives.estimators._passed_over import passed_over
 from rl.objectives.functional._regression import is_number
 
 __all__ = ["TDEstimatorBase", "ValueEstimatorBase"]
@@ -45,6 +57,11 @@ Pairs = dict[NestedKey, tuple[Tensor, Tensor]]
 @_foreign.estimator
 class ValueEstimatorBase(KeyedModule):
     """Base of value estimators, which write ``advantage`` and ``value_target`` into a batch.
+
+    With ``advantage`` or ``value`` in a group of agents, a reward and flags of the whole group, ``[*B, 1]``, count for
+    each agent, and ``(group, "mask")`` (bool ``[*B, n_agents]``), if the batch has it, masks out agents that do not
+    act, as described for `MultiAgentGAE`; `TD0Estimator`, which sees single steps, gives agents that do not act in the
+    next step the next value 0.
 
     Args:
         gamma: discount, in [0, 1].
@@ -74,6 +91,8 @@ class ValueEstimatorBase(KeyedModule):
     needs_time = True
     needs_actor = False
     """Whether the constructor takes ``actor_network``, which a loss with an actor then gives."""
+    _repeats: ClassVar[bool] = False
+    """Whether a shared reward is repeated for each agent though no key is in a group."""
 
     def __init__(
         self,
@@ -129,7 +148,7 @@ class ValueEstimatorBase(KeyedModule):
             Key(next_key(keys["reward"]), (1,), "reward of the step"),
             Key(next_key(keys["done"]), (1,), "whether the episode ended with the step", torch.bool),
             terminated_key(keys["terminated"]),
-            *self._mask_reads(),
+            *mask_keys(self._agent_keys, after=True),
             *([discount_key(keys["discount"]), steps_key(keys["steps_to_next_obs"])] if "discount" in keys else []),
         )
         writes = [
@@ -140,9 +159,6 @@ class ValueEstimatorBase(KeyedModule):
             writes.append(Key(keys["value"], (1,), "value of the state, units of return"))
         self._reads = Contract(reads, tuple(writes))
         return self._reads  # a subclass may read more
-
-    def _mask_reads(self) -> tuple[Key, ...]:
-        return (mask_key(self._keys["mask"]),)
 
     def _refuse_shifted(self, call: NetworkCall) -> None:
         if self.shifted and call.states:
@@ -161,9 +177,56 @@ class ValueEstimatorBase(KeyedModule):
         """`estimate`, bound to further entries of the batch."""
         return self.estimate
 
-    def without_idle(self, tensordict: TensorDictBase, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:  # noqa: ARG002 - for groups of agents
-        """The entries of a group of agents, without those of agents that do not act; none by default."""
-        return {}
+    def _denormalized(self, value: Tensor) -> Tensor:
+        """The network's values in units of return; as they are, unless a subclass normalizes them."""
+        return value
+
+    def _acting(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor] | None:
+        """The masks ``[*B, n_agents]`` of agents that act and of those with a next value; None if all do.
+
+        Raises:
+            ShapeError: if ``(group, "mask")`` has another shape or dtype.
+        """
+        owner = type(self).__name__
+        now = acting(tensordict, self._agent_keys, None, owner)
+        return None if now is None else (now, bootstrapped(tensordict, self._agent_keys, now, owner))
+
+    @property
+    def _agent_keys(self) -> dict[str, Any]:
+        """The keys, with an ``action`` in the group in which `acting` and `bootstrapped` search for the mask."""
+        group = group_of(self._keys["advantage"]) or group_of(self._keys["value"])
+        return {**self._keys, "action": in_group(group, AGENT_MASK)}
+
+    def _without_idle(
+        self, tensordict: TensorDictBase, entries: Mapping[NestedKey, Tensor], masks: tuple[Tensor, Tensor]
+    ) -> dict[NestedKey, Tensor]:
+        """The entries of the group, with 0 for agents that do not act."""
+        keys, group = self._keys, group_of(self._agent_keys["action"])
+        reward = next_key(keys["reward"])
+        flags = {next_key(keys[name]) for name in ("done", "terminated")}
+        rest = {} if self._states else {key: entries[key] for key in entries if key not in flags}
+        out = without_idle({**rest, reward: entries[reward]}, group, masks, outcome={reward})
+        left: Tensor | None = tensordict.get(keys["done"], None) if group_of(keys["done"]) == group else None
+        if left is not None and reward in out:  # agents that are still in the episode wait for their turn
+            out[reward] = entries[reward].where(fitted(masks[0], left) | ~left.bool(), 0)
+        return out
+
+    def _of_agents(
+        self, values: tuple[Tensor, Tensor], outcome: Sequence[Tensor], masks: tuple[Tensor, Tensor] | None, dim: int
+    ) -> list[Tensor]:
+        """Values, and reward, done and terminated, in units of return and of each agent; idle ones are skipped."""
+        value, next_value = map(self._denormalized, values)
+        keys = self._agent_keys
+        name = agent_mask_key(keys)
+        if self._repeats or name is not None:
+            outcome = per_agent(value, outcome)
+        if masks is not None and name is not None:
+            check_agent_mask(masks[0], name, value.shape[:-1], type(self).__name__)
+            if self.needs_time:
+                value, next_value = passed_over(self.gamma, value, next_value, outcome, masks, dim)
+            else:
+                next_value = next_value.where(fitted(masks[1], next_value), 0)
+        return [value, next_value, *outcome]
 
     def find_time(self, td: TensorDictBase, done: Tensor) -> int:
         """Which batch dimension is time.
@@ -197,7 +260,9 @@ class ValueEstimatorBase(KeyedModule):
         raw_done = leaves[names.index(next_key(keys["done"]))]  # padding after a step that is not done raises
         ended = tensordict.get(next_key(keys["terminated"]), None)
         done, terminated = end_flags(tensordict, raw_done, ended, keys, mask, type(self).__name__)
-        entries |= self.without_idle(tensordict, entries)
+        masks = self._acting(tensordict)
+        if masks is not None:
+            entries |= self._without_idle(tensordict, entries, masks)
         reward = entries[next_key(keys["reward"])]
         dim = self.find_time(tensordict, done)
         if self._states:
@@ -207,7 +272,8 @@ class ValueEstimatorBase(KeyedModule):
                 value, next_value = entries[keys["value"]], entries[next_key(keys["value"])]
             else:
                 value, next_value = self._evaluate(self._call, entries, (done, terminated), tensordict.batch_size, dim)
-            advantage, target = self.formula(tensordict)(value, next_value, reward, done, terminated, dim)
+            found = self._of_agents((value, next_value), (reward, done, terminated), masks, dim)
+            advantage, target = self.formula(tensordict)(*found, dim)
         if self._call is not None:
             tensordict.set(self._keys["value"], value)
         tensordict.set(self._keys["advantage"], advantage)

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl.objectives import _foreign
+from rl.objectives._batch.agents import acting
 from rl.objectives._batch.mask import mean_std, valid_steps
 from rl.objectives.estimators._base import ValueEstimatorBase
 from rl.objectives.functional._gae import vec_generalized_advantage_estimate
@@ -97,8 +98,9 @@ class GAE(ValueEstimatorBase):
         return masked
 
     def counted(self, tensordict: TensorDictBase) -> Tensor | None:
-        """Which elements mean and deviation are taken over: the valid steps, ``[*B]``; None for all."""
-        return valid_steps(tensordict, self._keys["mask"], type(self).__name__)
+        """Which elements mean and deviation are taken over: valid steps, ``[*B]``, or the agents that act in them."""
+        owner = type(self).__name__
+        return acting(tensordict, self._agent_keys, valid_steps(tensordict, self._keys["mask"], owner), owner)
 
     @staticmethod
     def _scaled(advantage: Tensor, mask: Tensor | None) -> Tensor:

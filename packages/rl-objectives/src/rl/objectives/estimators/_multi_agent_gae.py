@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
-import torch
-from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl.core.contract import Key
 from rl.core.errors import SpecError
-from rl.core.keys import NestedKey, as_tuple, next_key
+from rl.core.keys import as_tuple
 from rl.objectives import _foreign
-from rl.objectives._batch.agents import acting, bootstrapped, group_of, in_group, mask_keys, per_agent, without_idle
-from rl.objectives._batch.mask import fitted
+from rl.objectives._batch.agents import group_of, in_group
 from rl.objectives.estimators._gae import GAE
-from rl.objectives.functional._recurrence import linear_recurrence
 
 __all__ = ["MultiAgentGAE"]
 
@@ -61,6 +55,7 @@ class MultiAgentGAE(GAE):
         torch.Size([2, 5, 3, 1])
     """
 
+    _repeats: ClassVar[bool] = True
     _grouped: ClassVar[tuple[str, ...]] = ("reward", "advantage", "value_target")
 
     def __init__(self, *, value_network: nn.Module | None = None, value_norm: Any = None, **others: Any) -> None:
@@ -73,68 +68,5 @@ class MultiAgentGAE(GAE):
             names = {name: in_group(group, name) for name in self._grouped}
             self.set_keys(value=written[0], **names)
 
-    def counted(self, tensordict: TensorDictBase) -> Tensor | None:
-        """The agents that act in valid steps, ``[*B, T, n_agents]``, if the batch has ``(group, "mask")``."""
-        return acting(tensordict, self._agent_keys, super().counted(tensordict), type(self).__name__)
-
-    def _mask_reads(self) -> tuple[Key, ...]:
-        return mask_keys(self._agent_keys, after=True)
-
-    @property
-    def _agent_keys(self) -> dict[str, Any]:
-        """The keys, with an ``action``, whose group `acting` and `bootstrapped` search for the mask."""
-        return {**self._keys, "action": self._keys["advantage"]}
-
-    def _acting(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor] | None:
-        """The masks of agents that act, and of those with a next value; None without ``(group, "mask")``."""
-        now = acting(tensordict, self._agent_keys, None, type(self).__name__)
-        return None if now is None else (now, bootstrapped(tensordict, self._agent_keys, now))
-
-    def without_idle(self, tensordict: TensorDictBase, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
-        masks, keys = self._acting(tensordict), self._keys
-        if masks is None:
-            return {}
-        reward = next_key(keys["reward"])
-        flags = {next_key(keys[name]) for name in ("done", "terminated")}
-        rest = {} if self._states else {key: entries[key] for key in entries if key not in flags}
-        group = group_of(keys["advantage"])
-        out = without_idle({**rest, reward: entries[reward]}, group, masks, outcome={reward})
-        left: Tensor | None = tensordict.get(keys["done"], None) if group_of(keys["done"]) == group else None
-        if left is not None and reward in out:  # agents that are still in the episode wait for their turn
-            out[reward] = entries[reward].where(fitted(masks[0], left) | ~left.bool(), 0)
-        return out
-
-    def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
-        """`estimate`, with what the agents share repeated for each."""
-        estimate, masks = super().formula(tensordict), self._acting(tensordict)
-
-        def of_agents(value: Tensor, next_value: Tensor, *outcome: Any) -> tuple[Tensor, Tensor]:
-            if self.value_norm is not None:
-                value, next_value = (self.value_norm.denormalize(one) for one in (value, next_value))
-            reward, done, terminated = per_agent(value, outcome[:3])
-            if masks is not None:
-                value, next_value = self._passed_over(value, next_value, (reward, done, terminated), masks, outcome[3])
-            return estimate(value, next_value, reward, done, terminated, outcome[3])
-
-        return of_agents
-
-    def _passed_over(
-        self, value: Tensor, next_value: Tensor, outcome: Sequence[Tensor], masks: tuple[Tensor, Tensor], time_dim: int
-    ) -> tuple[Tensor, Tensor]:
-        """Value and next value that skip the steps in which an agent does not act.
-
-        After a step whose next step the agent skips, the next value is the sum of its discounted rewards until its
-        next act and of the discounted value there. The value of a skipped step is the same sum, so that it has no
-        advantage.
-        """
-        reward, done, terminated = outcome
-        now, later = (fitted(mask, value) for mask in masks)
-        open_ended = ~(later | done)  # the agent does not act next, and the episode continues
-        after = next_value.where(later & ~terminated, 0)
-        added = value.where(now, reward + self.gamma * after)
-        kept = (self.gamma * (open_ended & ~now)).expand(value.shape).to(value.dtype)
-        passed = linear_recurrence(added, kept, time_dim)
-        steps = value.shape[time_dim]
-        last = torch.zeros_like(passed.narrow(time_dim, 0, 1))
-        following = torch.cat([passed.narrow(time_dim, 1, steps - 1), last], time_dim)
-        return passed, following.where(open_ended, after)
+    def _denormalized(self, value: Tensor) -> Tensor:
+        return value if self.value_norm is None else self.value_norm.denormalize(value)

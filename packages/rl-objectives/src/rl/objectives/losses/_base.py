@@ -170,7 +170,7 @@ class LossModule(KeyedModule):
         own = {part for key in read for part in (key, next_key(key))}
         kept = {part for key in (*flags, name) for part in (key, next_key(key))}
         rest = {key: value for key, value in found.items() if key not in kept and (key in own or not self._states)}
-        later = bootstrapped(td, self._keys, mask)
+        later = bootstrapped(td, self._keys, mask, type(self).__name__)
         later = later if steps is None else later & fitted(steps, later)
         out = without_idle(rest, group_of(self._keys["action"]), (mask, later), outcome=own, copied=own)
         return {**out, name: mask, next_key(name): later}

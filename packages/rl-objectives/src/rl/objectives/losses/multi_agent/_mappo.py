@@ -41,7 +41,8 @@ class MAPPOLoss(ClipPPOLoss):
         critic_network: writes ``(group, "state_value")`` ``[*B, n_agents, 1]``, of the observations of all agents or of
             a state: `MultiAgentMLP` with ``centralized=True``.
         value_norm: normalizes the targets of the critic, as `PopArtValueNorm` of rl-modules; it has ``update``,
-            ``normalize`` and ``denormalize``. Targets of each batch in training mode are included in its statistics.
+            ``normalize`` and ``denormalize``. Targets of agents that act, of each batch in training mode, are included
+            in its statistics.
         normalize_advantage: as for `PPOLoss`; over each agent's part of the batch.
         normalize_advantage_exclude_dims: dimensions of the advantage ``[*B, n_agents, 1]`` that are normalized apart;
             ``(-2,)``, the agents.
@@ -108,7 +109,8 @@ class MAPPOLoss(ClipPPOLoss):
         target = entries[key].detach()
         if self.training:
             valid = target if mask is None else target[fitted(mask, target).squeeze(-1)]
-            norm.update(valid)
+            if len(valid):
+                norm.update(valid)
         loss, value = super()._value_loss({**entries, key: norm.normalize(target)}, size, mask)
         return loss, norm.denormalize(value)
 

@@ -125,7 +125,7 @@ class PPOLoss(PolicyLoss):
         return (
             scalar("entropy", "entropy of the policy, nats, no gradient"),
             scalar("kl_approx", "estimate of KL(old || new), nats, no gradient"),
-            scalar("ESS", "effective sample size as a share of the batch, (0, 1], no gradient"),
+            scalar("ESS", "effective sample size as a share of the batch, (0, 1], 0 if nothing is valid, no gradient"),
             scalar("explained_variance", "share of the targets' variance that the critic explains, no gradient"),
         )
 
@@ -182,10 +182,12 @@ class PPOLoss(PolicyLoss):
     ) -> dict[str, Tensor]:
         log_ratio = log_ratio.detach()
         flat, count = log_ratio.reshape(-1), max(log_ratio.numel(), 1)
-        if mask is not None:
+        if mask is None:
+            doubled = torch.logsumexp(2 * flat, 0)
+        else:
             inside = fitted(mask, log_ratio).reshape(-1)
-            flat, count = flat.where(inside, -torch.inf), inside.sum()
-        doubled = torch.logsumexp(2 * flat, 0)
+            flat, count = flat.where(inside, -torch.inf), inside.sum().clamp_min(1)
+            doubled = torch.logsumexp(2 * flat, 0).where(inside.any(), 0)  # ESS is 0 if nothing is valid
         unexplained, spread = (mean_std(x, mask)[1].square() for x in (target - value, target))
         return {
             "entropy": mean_of(entropy.detach(), mask),
