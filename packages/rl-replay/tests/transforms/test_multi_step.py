@@ -111,6 +111,48 @@ def test_a_flag_can_be_named_and_rewards_after_an_end_do_not_matter():
         assert out["next", "reward"].isfinite().all()
 
 
+def test_rewards_of_agents_that_do_not_act_count_as_zero():
+    data, keys = stream(20, seed=2), ["reward", ("agents", "reward")]
+    mask = torch.rand(20, 2, generator=torch.Generator().manual_seed(0)) < 0.6
+    data["agents", "mask"] = mask
+    other = data.clone()
+    other["next", "agents", "reward"][~mask] = 0.0
+    expected = naive(other, 4, keys)[:16]
+    data["next", "agents", "reward"][~mask] = torch.nan
+    out = MultiStepTransform(4, GAMMA, reward_keys=keys).inv(data)
+    for key in keys:
+        torch.testing.assert_close(out["next"].get(key), expected["next"].get(key))
+    data["agents", "mask"] = mask.unsqueeze(-1)
+    with pytest.raises(ShapeError, match=r"expected bool \[20, 2\]: true for agents that act"):
+        MultiStepTransform(4, GAMMA, reward_keys=keys).inv(data)
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["starts again", "waits for the others"])
+def test_windows_end_where_an_agent_ends(stays):
+    """Against a loop over agents: rewards of an episode of each, and the state after as many steps for all."""
+    n, steps, key = 4, 30, ("agents", "done")
+    random = torch.Generator().manual_seed(3)
+    data = stream(steps, seed=4).exclude(*[("next", name) for name in ("done", "terminated", "truncated")])
+    over, before, now = [], [], torch.zeros(2, 1, dtype=torch.bool)
+    for _ in range(steps):
+        before.append(now)
+        over.append(now | (torch.rand(2, 1, generator=random) < 0.15))
+        now = over[-1] & ~over[-1].all() if stays else now
+    data[key], data["next", "agents", "done"] = torch.stack(before), torch.stack(over)
+    out = MultiStep(GAMMA, n, reward_keys=[("agents", "reward")], done_key=key)(data)
+    rewards, k = data["next", "agents", "reward"], out["steps_to_next_obs"].flatten().tolist()
+    for t in range(steps):
+        inside = range(t, t + k[t])
+        ends = [bool((over[i] & ~before[i]).any()) for i in inside]
+        assert not any(ends[:-1])
+        assert ends[-1] or k[t] == min(n, steps - t)
+        torch.testing.assert_close(
+            out["next", "agents", "reward"][t], sum(GAMMA ** (i - t) * rewards[i] for i in inside)
+        )
+        assert torch.equal(out["next", "agents", "done"][t], over[inside[-1]])
+    assert any(k[t] == n for t in range(5, steps))
+
+
 def test_padding_is_marked_and_not_crossed():
     data = stream(1, 8, ends=0.0)
     data["collector", "mask"] = torch.arange(8).expand(1, 8) < 4
@@ -197,10 +239,10 @@ def test_wrong_input_is_named_and_changes_nothing(change, error, message):
     assert transform.held == 3
 
 
-def test_a_group_flag_a_flat_reward_and_an_absent_flag_are_refused_at_the_first_batch():
+def test_a_flat_group_flag_a_flat_reward_and_an_absent_flag_are_refused_at_the_first_batch():
     data = stream(10)
-    data["next", "agents", "done"] = torch.zeros(10, 2, 1, dtype=torch.bool)
-    with pytest.raises(ShapeError, match=r"expected bool \[10, 1\]: name a flag of the whole step"):
+    data["next", "agents", "done"] = torch.zeros(10, 2, dtype=torch.bool)
+    with pytest.raises(ShapeError, match=r"expected bool \[10, 1\], or \[10, n_agents, 1\] in a group"):
         MultiStepTransform(3, GAMMA, done_key=("agents", "done")).inv(data)
     with pytest.raises(ContractError, match="over"):
         MultiStepTransform(3, GAMMA, done_keys=["done", "over"]).inv(data)

@@ -70,7 +70,7 @@ class MultiStepBase:
             ShapeError: if a flag or reward has another shape.
         """
         end, valid = self._ends(data)
-        rewards = [self._reward(data, key) for key in self.reward_keys]
+        rewards = [self._acted(data, key, self._reward(data, key)) for key in self.reward_keys]
         check_time_order(data, data.ndim - 1, end, self._owner, mask=valid, mask_key=self.mask_key)
         return self._transitions(data, rewards, end, valid, count) if count > 0 else None
 
@@ -92,12 +92,32 @@ class MultiStepBase:
         return end | ~valid, valid
 
     def _flag(self, data: TensorDictBase, flag: Tensor, key: NestedKey) -> Tensor:
-        if flag.dtype is not torch.bool or flag.shape not in (data.batch_size, (*data.batch_size, 1)):
+        shape, path = flag.shape, as_tuple(key)
+        of_agents = path[0] == NEXT and len(path) > 2 and shape == (*data.batch_size, *shape[-2:-1], 1)
+        if flag.dtype is not torch.bool or not (of_agents or shape in (data.batch_size, (*data.batch_size, 1))):
+            size = ", ".join(map(str, data.batch_size))
             raise ShapeError(
-                f"{self._owner}: {key_str(key)} is {flag.dtype} {list(flag.shape)}, expected bool"
-                f" {[*data.batch_size, 1]}: name a flag of the whole step with done_key"
+                f"{self._owner}: {key_str(key)} is {flag.dtype} {list(shape)}, expected bool [{size}, 1], or"
+                f" [{size}, n_agents, 1] in a group: name another flag with done_key"
             )
+        before = data.get(path[1:], None) if of_agents else None
+        if before is not None and before.shape == shape:  # agents that wait for the others have ended already
+            flag = flag & ~before.bool()
         return any_of_step(flag, data.ndim)
+
+    def _acted(self, data: TensorDictBase, key: NestedKey, reward: Tensor) -> Tensor:
+        """The reward of a group with 0 for the agents that do not act."""
+        group = as_tuple(key)[:-1]
+        mask: Tensor | None = data.get((*group, "mask"), None) if group else None
+        if mask is None:
+            return reward
+        if mask.dtype is not torch.bool or mask.shape != reward.shape[: data.ndim + 1]:
+            raise ShapeError(
+                f"{self._owner}: {key_str((*group, 'mask'))} is {mask.dtype} {list(mask.shape)}, expected bool"
+                f" {list(reward.shape[: data.ndim + 1])}: true for agents that act. Rename the entry if it means"
+                " something else"
+            )
+        return reward.where(mask.reshape(*mask.shape, *(1,) * (reward.ndim - mask.ndim)), 0)
 
     def _reward(self, data: TensorDictBase, key: NestedKey) -> Tensor:
         reward = data.get(next_key(key), None)
@@ -130,9 +150,9 @@ class MultiStepBase:
             own.logical_and_(~end.narrow(dim, k, inside))
         last = torch.arange(count, device=steps.device) + steps - 1
         after = data.get(NEXT)[_along_last(last)]
-        for key, reward, total in zip(self.reward_keys, rewards, returns, strict=True):
+        for key, total in zip(self.reward_keys, returns, strict=True):
             *group, name = as_tuple(key)
-            after.set(key, total).set((*group, f"original_{name}"), reward.narrow(dim, 0, count))
+            after.set(key, total).set((*group, f"original_{name}"), data.get(next_key(key)).narrow(dim, 0, count))
         nonterminal = ~end[..., :count]
         out.set("steps_to_next_obs", steps.unsqueeze(-1))
         out.set("gamma", torch.pow(self.gamma, steps.unsqueeze(-1)))

@@ -30,13 +30,18 @@ class MultiStepTransform(MultiStepBase):
     not depend on how a stream is cut into batches. A trajectory ends where an end flag is true; where it is cut
     without one, mark its last step as done and truncated, as ``env.rollout(..., set_truncated=True)`` does.
 
-    Reads the rewards and the end flags under ``next``. Writes, with ``[*B, T, 1]`` each if not stated otherwise:
+    Flags of a group, ``done_key=("agents", "done")``, end the window of all agents where one of them ends, so that the
+    state that is reached is as many steps later for each; an agent that waits for the others ends no further window.
+    Rewards of a group are 0 where ``("agents", "mask")`` (bool ``[*B, T, n_agents]``) is false.
+
+    Reads the rewards and the end flags under ``next``; of groups also the mask and the flags before the step, where the
+    batch has them. Writes, with ``[*B, T, 1]`` each if not stated otherwise:
 
     - the rewards: n-step returns, in their shape and dtype;
     - ``("next", "original_reward")``: the reward of the step; ``original_`` and its name for another reward;
     - ``steps_to_next_obs``: k, int64;
     - ``gamma``: ``gamma ** k``, float32; `DQNLoss` discounts the next value by it;
-    - ``nonterminal``: bool, false at the last step of a trajectory and at padding.
+    - ``nonterminal``: bool, false at the last step of a trajectory, of any agent of a group, and at padding.
 
     Args:
         n_steps: largest number of steps, at least 1.
@@ -45,7 +50,7 @@ class MultiStepTransform(MultiStepBase):
             ``("agents", "reward")``, with any shape after ``[*B, T]``.
         done_key: the only end flag, without ``next``.
         done_keys: several end flags; ``done``, ``terminated`` and ``truncated``, where the batch has them, if neither
-            is given. Flags are bool ``[*B, T, 1]``.
+            is given. Flags are bool ``[*B, T, 1]``, or ``[*B, T, n_agents, 1]`` in a group.
         mask_key: bool ``[*B, T]`` or ``[*B, T, 1]``, false at padding; read where the batch has it. ``("collector",
             "mask")`` if None.
 
