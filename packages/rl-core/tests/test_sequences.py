@@ -62,6 +62,20 @@ def test_is_init_that_is_never_true_is_refused():
         check_sequences(td, STATES, "PPOLoss")
 
 
+def test_an_agent_that_ends_before_its_episode_restarts_no_state():
+    """States restart with the episode: the flag at the root decides; without it that of any agent does."""
+    td = batch()
+    td["next", "agents", "done"] = td["next", "done"].unsqueeze(-2).repeat(1, 1, 3, 1)
+    td["next", "agents", "done"][:, 1, 0] = True
+    check_sequences(td, STATES, "PPOLoss", done_key=("agents", "done"))
+    missed = td.clone()
+    missed["is_init"][:, 3] = False
+    with pytest.raises(ContractError, match=r"an episode ends at step 2 of this batch \(\('next', 'done'\)\)"):
+        check_sequences(missed.exclude(H), STATES, "PPOLoss", done_key=("agents", "done"))
+    with pytest.raises(ContractError, match=r"step 1 .*'agents', 'done'\).* keep \('next', 'done'\)"):
+        check_sequences(td.exclude(("next", "done")), STATES, "PPOLoss", done_key=("agents", "done"))
+
+
 @pytest.mark.parametrize("element", [0, 1])
 def test_one_wrong_element_is_enough(element):
     td = batch()

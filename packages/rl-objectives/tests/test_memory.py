@@ -22,6 +22,7 @@ from rl.objectives import (
     DistributionalDQNLoss,
     DQNLoss,
     ImpalaLoss,
+    MultiAgentGAE,
     PPOLoss,
     QRDQNLoss,
     TD0Estimator,
@@ -372,3 +373,20 @@ def test_compiled_losses_refuse_leaks_too(which):
     td["is_init"].zero_()
     with pytest.raises(RuntimeError, match="an episode ends at a step of this batch"):
         compiled(td)
+
+
+def test_agents_that_end_before_their_episode_leave_the_states_as_they_are():
+    memory, last = Memory(), nn.Linear(WIDTH, 2)
+    split = TensorDictModule(lambda x: last(x).unsqueeze(-1), ["features"], [("agents", "state_value")])
+    td = batch(memory=memory)
+    over = td["next", "done"].unsqueeze(-2).repeat(1, 1, 2, 1)
+    over[0, 1, 0], over[1, 3] = True, torch.tensor([[True], [False]])
+    td["next", "agents"] = TensorDict(done=over, terminated=over.clone(), reward=torch.randn(over.shape))
+    estimate = MultiAgentGAE(gamma=0.9, lmbda=0.8, value_network=TensorDictSequential(memory, split))
+    estimate.set_keys(done=("agents", "done"), terminated=("agents", "terminated"))
+    with torch.no_grad():
+        value = last(td["next", *H].squeeze(-2)).unsqueeze(-1)
+        following = last(memory.cell(td["next", "observation"], td["next", *H]).squeeze(-2)).unsqueeze(-1)
+    outcome = td["next", "agents", "reward"], over, over
+    expected, _ = generalized_advantage_estimate(0.9, 0.8, value, following, *outcome, time_dim=1)
+    torch.testing.assert_close(estimate(td)["agents", "advantage"], expected)

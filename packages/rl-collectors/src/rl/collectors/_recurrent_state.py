@@ -46,7 +46,9 @@ class RecurrentStates:
             raise SpecError(
                 f"the policy has the recurrent state {key_str(self.states[0].name)}, which is reset where"
                 f" {key_str(DONE)} is true; {type(env).__name__} has no such flag at its root (done keys:"
-                f" {leaf_keys(env.full_done_spec)})"
+                f" {leaf_keys(env.full_done_spec)}), and a state and {key_str(IS_INIT)} belong to the whole step, not"
+                f" to one agent. Let the environment also write {key_str(DONE)} [*B, 1], true where the episode ends"
+                " for all agents"
             )
         self.own = tuple(state for state in self.states if state.name not in written)
         self.marks = IS_INIT not in written

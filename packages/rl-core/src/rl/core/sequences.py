@@ -162,9 +162,11 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, 
     """Check that a batch is in time order and that no recurrent state leaks from one trajectory into another.
 
     The last batch dimension is time. Where ``is_init`` is false, the state stored at a step must equal the one stored
-    under ``next`` at the step before; after the end of an episode, ``is_init`` must be true. Keys that are absent are
-    not compared. A flat batch without the states under ``next`` needs other evidence of its order: a dimension named
-    ``time``, or the ``index`` of a buffer.
+    under ``next`` at the step before; after the end of an episode, ``is_init`` must be true. States restart with the
+    episode, whichever of its agents ended before: if `done_key` is in a group, ``("next", "done")`` at the root counts
+    in its place, and without that flag an end of any agent. Keys that are absent are not compared. A flat batch without
+    the states under ``next`` needs other evidence of its order: a dimension named ``time``, or the ``index`` of a
+    buffer.
 
     Args:
         td: the batch ``[*B, T]``.
@@ -196,17 +198,21 @@ def check_sequences(td: TensorDictBase, states: Sequence[State], owner: str, *, 
     if dim < 0 or td.batch_size[dim] < 2:
         return
     continues = ~_pairs(any_of_step(is_init, dim + 1), dim)[1]
-    done: Tensor | None = td.get(next_key(done_key), None)
+    ends = next_key(done_key)
+    if len(as_tuple(done_key)) > 1 and td.get(next_key(DONE), None) is not None:
+        ends = next_key(DONE)
+    done: Tensor | None = td.get(ends, None)
     ended = None if done is None else _pairs(any_of_step(done, dim + 1), dim)[0]
     # Within episodes first: shuffled steps are reported as such, whatever their flags are.
     compared = _compare(td, states, continues if ended is None else continues & ~ended, owner)
     indexed = not compared and _check_index(td, continues, owner)
     leaks = f"the state {key_str(states[0].name)} would leak into the next episode; {_INIT_REMEDY}"
     if ended is not None:
+        alone = "" if ends == next_key(DONE) else f". If the flag is that of one agent, keep {key_str(next_key(DONE))}"
         _refuse(
             ended & continues,
-            f"{owner}: an episode ends at step {{step}} of this batch, and {key_str(IS_INIT)} is false at the step"
-            f" after it: {leaks}",
+            f"{owner}: an episode ends at step {{step}} of this batch ({key_str(ends)}), and {key_str(IS_INIT)} is"
+            f" false at the step after it: {leaks}{alone}",
         )
     ids: Tensor | None = td.get(TRAJ_IDS, None)
     if ids is not None and ids.shape == td.batch_size:
