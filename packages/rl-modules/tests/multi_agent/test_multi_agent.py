@@ -92,7 +92,7 @@ def test_widths_are_found_out_and_norms_are_separate():
 
 def test_wrong_inputs_are_refused():
     net = MultiAgentMLP(4, 2, 3, centralized=False, share_params=True)
-    with pytest.raises(ShapeError, match=r"expects inputs \[\*B, n_agents=3, features\], got \(5, 2, 4\)"):
+    with pytest.raises(ShapeError, match=r"expects inputs \[\*B, n_agents=3, features=4\], got \(5, 2, 4\)"):
         net(torch.zeros(5, 2, 4))
     with pytest.raises(SpecError, match="needs in_features"):
         MultiAgentConvNet(3, centralized=False, share_params=False)
@@ -100,6 +100,34 @@ def test_wrong_inputs_are_refused():
         QMixer((7,), 8, 3)(torch.zeros(5, 3, 1), torch.zeros(5, 6))
     with pytest.raises(ShapeError, match=r"expects values \[\*B, 3, 1\], got \(5, 3\)"):
         VDNMixer(3)(torch.zeros(5, 3))
+
+
+@pytest.mark.parametrize(("centralized", "share_params"), CASES)
+def test_another_width_is_refused_in_the_shapes_of_the_input(centralized, share_params):
+    for (net, shape), (wrong, expected) in zip(
+        nets(centralized, share_params), [((6,), "features=4"), ((3, 9, 9), "channels=2, height, width")], strict=True
+    ):
+        with pytest.raises(ShapeError) as caught:
+            net(torch.zeros(5, 3, *wrong))
+        assert str(caught.value).endswith(f"expects inputs [*B, n_agents=3, {expected}], got {(5, 3, *wrong)}")
+        assert net(torch.zeros(5, 3, *shape)).shape[:2] == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"state_shape": 8},
+            r"QMixer got state_shape=8; it is the sizes of the state without the batch, such as \(8,\)",
+        ),
+        ({"state_shape": ()}, r"QMixer got state_shape=\(\); it is the sizes"),
+        ({"state_shape": (-1,)}, "QMixer: state_shape must be at least 1, got -1"),
+        ({"state_shape": (8,), "mixing_embed_dim": 0}, "QMixer: mixing_embed_dim must be at least 1, got 0"),
+    ],
+)
+def test_sizes_of_a_mixer_are_checked(options, message):
+    with pytest.raises(SpecError, match=message):
+        QMixer(n_agents=3, **options)
 
 
 def test_qmix_is_monotonic_in_the_value_of_each_agent():

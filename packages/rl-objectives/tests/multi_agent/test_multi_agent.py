@@ -443,12 +443,24 @@ def test_a_batch_without_an_agent_that_acts_has_losses_of_0(norm):
     td = batch(policy=policy)
     for name in ("advantage", "value_target"):
         td["agents", name] = torch.randn(B, N, 1)
-    td["agents", "mask"] = torch.zeros(B, N, dtype=torch.bool)
+    td["agents", "mask"] = td["next", "agents", "mask"] = torch.zeros(B, N, dtype=torch.bool)
     norm = norm and Norm()
-    out = MAPPOLoss(policy, critic(), value_norm=norm)(td)
+    loss = MAPPOLoss(policy, critic(), value_norm=norm)
+    out = loss(garbled(td))
     assert all(out[name] == 0 for name in set(out.keys()) - {"explained_variance"})
     sum(v for k, v in out.items() if k.startswith("loss")).backward()
+    assert all(parameter.grad.eq(0).all() for parameter in loss.parameters() if parameter.grad is not None)
     assert norm is None or norm.updates == 0
+
+
+def test_a_team_in_which_no_agent_acts_has_the_value_0():
+    td = batch()
+    td["agents", "action"] = torch.randint(ACT, (B, N))
+    td["agents", "mask"] = td["next", "agents", "mask"] = torch.zeros(B, N, dtype=torch.bool)
+    td["next", "terminated"] = td["next", "done"].clone()
+    for loss in (q_team(), q_agents()):
+        out = loss(garbled(td))
+        assert all(value == 0 for value in out.values())
 
 
 @pytest.mark.parametrize("shape", [(N, 1), (N - 1,)])
@@ -645,3 +657,47 @@ def test_masks_that_are_read_are_in_the_contract(make, after):
     reads = {one.name: one for one in make().contract.reads}
     assert reads["agents", "mask"].optional
     assert (("next", "agents", "mask") in reads) == after
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "message"),
+    [
+        ("categorical", torch.rand(B, N), "got torch.float32 actions .* integers"),
+        (None, torch.rand(B, N), "got torch.float32 actions .* integers"),
+        (None, torch.rand(B, N, ACT), "got torch.float32 actions .*action_space='one-hot'"),
+        ("categorical", torch.full((B, N), 9), "got actions from 9 to 9 .* 2 action values"),
+    ],
+)
+def test_actions_that_are_no_choices_are_refused(space, action, message):
+    team = TensorDictModule(lambda values: values.sum(-2), [("agents", "chosen_action_value")], ["chosen_action_value"])
+    loss = QMixerLoss(q_network(), team, action_space=space)
+    td = batch(shared=True).set(("agents", "action"), action)
+    with pytest.raises(ShapeError, match=message):
+        loss(td)
+    assert "td_error" not in td
+
+
+def test_one_hot_floats_are_actions_if_the_action_space_says_so():
+    loss = DQNLoss(TensorDictModule(nn.Linear(OBS, ACT), ["observation"], ["action_value"]), action_space="one-hot")
+    td = single(batch(1))
+    td["action"] = torch.eye(ACT)[torch.randint(ACT, (B,))]
+    expected = loss(td)["loss"]
+    torch.testing.assert_close(loss(td.set("action", td["action"].long()))["loss"], expected)
+
+
+def test_ppo_names_what_does_not_fit():
+    policy = actor()
+    td = batch(policy=policy)
+    with pytest.raises(ContractError, match=r" MultiAgentGAE\(value_network=critic\)\(batch\)"):
+        MAPPOLoss(policy, critic())(td)
+    for name in ("advantage", "value_target"):
+        td["agents", name] = torch.randn(B, N, 1)
+    other = td.clone().set(("agents", "action"), torch.randn(B, N - 1, ACT))
+    with pytest.raises(ShapeError, match=r"'action'\) of shape \(6, 2, 2\), .* distributions of \(6, 3\) actions"):
+        MAPPOLoss(policy, critic())(other)
+    for dims in ((-9,), (3,)):
+        loss = MAPPOLoss(policy, critic(), normalize_advantage_exclude_dims=dims)
+        with pytest.raises(SpecError, match=r"normalize_advantage_exclude_dims=.* \(6, 3, 1\).* from -3 to 2"):
+            loss(td)
+    with pytest.raises(SpecError, match="normalize_advantage_exclude_dims must be an integer"):
+        MAPPOLoss(policy, critic(), normalize_advantage_exclude_dims=("agents",))

@@ -25,19 +25,22 @@ class MultiAgentNetBase(nn.Module):
         centralized: whether each agent's output depends on the inputs of all.
         share_params: whether all agents have the same parameters. If the network is centralized, too, all have the
             same output.
+        n_inputs: size of the first dimension of the input of one agent; not checked if None.
 
     Shapes: ``[*B, n_agents, *input]`` to ``[*B, n_agents, output]``.
     """
 
     _input_dims: ClassVar[int]
     """Dimensions of the input of one agent."""
+    _input_names: ClassVar[tuple[str, ...]]
+    """Their names, for messages."""
 
     net: nn.Module
 
-    def __init__(self, *, n_agents: int, centralized: bool, share_params: bool) -> None:
+    def __init__(self, *, n_agents: int, centralized: bool, share_params: bool, n_inputs: int | None = None) -> None:
         super().__init__()
         self.n_agents = as_integer(n_agents, type(self).__name__, "n_agents", least=1)
-        self.centralized, self.share_params = centralized, share_params
+        self.centralized, self.share_params, self.n_inputs = centralized, share_params, n_inputs
 
     @abstractmethod
     def _separate(self, x: Tensor) -> Tensor:
@@ -50,17 +53,19 @@ class MultiAgentNetBase(nn.Module):
             inputs: ``[*B, n_agents, *input]``; several are concatenated on the first dimension after the agents.
 
         Raises:
-            ShapeError: if there is no input, or another number of agents.
+            ShapeError: if there is no input, or another number of agents or width.
         """
         own = self._input_dims
         if not inputs:
             raise ShapeError(f"{type(self).__name__} got no input")
         x = inputs[0] if len(inputs) == 1 else torch.cat(inputs, -own)
-        if x.ndim <= own or x.shape[-own - 1] != self.n_agents:
+        if x.ndim <= own or x.shape[-own - 1] != self.n_agents or self.n_inputs not in (None, x.shape[-own]):
             shapes = ", ".join(str(tuple(one.shape)) for one in inputs)
-            sizes = ", ".join(["..."] * own) if own > 1 else "features"
+            width = "" if self.n_inputs is None else f"={self.n_inputs}"
+            first, *rest = self._input_names
             raise ShapeError(
-                f"{type(self).__name__} expects inputs [*B, n_agents={self.n_agents}, {sizes}], got {shapes}"
+                f"{type(self).__name__} expects inputs"
+                f" [*B, n_agents={self.n_agents}, {', '.join([first + width, *rest])}], got {shapes}"
             )
         if self.share_params:
             if not self.centralized:

@@ -47,6 +47,7 @@ class MultiAgentConvNet(MultiAgentNetBase):
     """
 
     _input_dims: ClassVar[int] = 3
+    _input_names: ClassVar[tuple[str, ...]] = ("channels", "height", "width")
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class MultiAgentConvNet(MultiAgentNetBase):
         device: torch.device | str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(n_agents=n_agents, centralized=centralized, share_params=share_params)
+        super().__init__(n_agents=n_agents, centralized=centralized, share_params=share_params, n_inputs=in_features)
         count = self.n_agents
         cells: Any = [32, 32, 32] if num_cells is None else num_cells
         channels = in_features if in_features is None or not centralized else in_features * count

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
 from rl.core.arguments import as_integer
-from rl.core.errors import ShapeError
+from rl.core.errors import ShapeError, SpecError
 
 __all__ = ["Mixer"]
 
@@ -19,12 +20,24 @@ class Mixer(nn.Module):
     Args:
         n_agents: number of agents.
         state_shape: shape of the state of the environment; None for a mixer that reads none.
+
+    Raises:
+        SpecError: if a size is not a positive integer.
     """
 
     def __init__(self, n_agents: int, state_shape: Sequence[int] | None = None) -> None:
         super().__init__()
         self.n_agents = as_integer(n_agents, type(self).__name__, "n_agents", least=1)
-        self.state_shape = None if state_shape is None else tuple(state_shape)
+        self.state_shape = None if state_shape is None else self._sizes(state_shape)
+
+    def _sizes(self, shape: Any) -> tuple[int, ...]:
+        name = type(self).__name__
+        if not isinstance(shape, Sequence) or isinstance(shape, str) or not shape:
+            raise SpecError(
+                f"{name} got state_shape={shape!r}; it is the sizes of the state without the batch, such as (8,)"
+            )
+        sizes: Sequence[Any] = shape  # pyright: ignore[reportUnknownVariableType]
+        return tuple(as_integer(size, name, "state_shape", least=1) for size in sizes)
 
     def forward(self, chosen_action_value: Tensor, state: Tensor | None = None) -> Tensor:
         """Value of the team.

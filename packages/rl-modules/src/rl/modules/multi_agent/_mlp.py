@@ -53,6 +53,7 @@ class MultiAgentMLP(MultiAgentNetBase):
     """
 
     _input_dims: ClassVar[int] = 1
+    _input_names: ClassVar[tuple[str, ...]] = ("features",)
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class MultiAgentMLP(MultiAgentNetBase):
         device: torch.device | str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(n_agents=n_agents, centralized=centralized, share_params=share_params)
+        super().__init__(n_agents=n_agents, centralized=centralized, share_params=share_params, n_inputs=n_agent_inputs)
         width = n_agent_inputs if n_agent_inputs is None or not centralized else n_agent_inputs * self.n_agents
         if not share_params:
             kwargs["layer_class"] = LayerMaker(self.n_agents)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
+from rl.core.arguments import as_integer
 from rl.modules.multi_agent._mixer import Mixer
 from rl.modules.nets._mlp import MLP
 
@@ -28,6 +29,9 @@ class QMixer(Mixer):
         n_agents: number of agents.
         device: where the parameters are made.
 
+    Raises:
+        SpecError: if a size is not a positive integer.
+
     Shapes: ``[*B, n_agents, 1]`` and a state ``[*B, *state_shape]`` to ``[*B, 1]``.
 
     Example:
@@ -44,8 +48,8 @@ class QMixer(Mixer):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(n_agents, state_shape)
-        size, width = math.prod(self.state_shape or ()), mixing_embed_dim
-        self.width = width
+        size = math.prod(self.state_shape or ())
+        self.width = width = as_integer(mixing_embed_dim, "QMixer", "mixing_embed_dim", least=1)
 
         def hyper(out: int) -> MLP:
             return MLP(size, out, num_cells=[width], activation_class=nn.ReLU, device=device)

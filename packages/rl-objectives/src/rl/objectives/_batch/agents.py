@@ -144,7 +144,7 @@ def without_idle(
     """The entries of a group with other values for agents that do not act, so that theirs have no effect.
 
     The values are 0, since a centralized network reads the entries of all agents. Flags, and entries under `copied`,
-    get those of the first agent that acts instead: a formula that refuses some values accepts these.
+    get those of the first agent that acts instead, if there is one: a formula that refuses some values accepts these.
 
     Args:
         entries: of a batch; those without a dimension of agents are left out.
@@ -166,7 +166,8 @@ def without_idle(
         if (path[: len(group)] != group and key not in outcome) or entry.shape[: mask.ndim] != mask.shape:
             continue
         if key in copied or entry.dtype is torch.bool:
-            (out[key],) = without_padding([entry], mask)
+            (found,) = without_padding([entry], mask)
+            out[key] = found.where(mask.any(), 0)
         else:
             out[key] = entry.masked_fill(~fitted(mask, entry), 0)
     return out

@@ -145,7 +145,7 @@ class QMixerLoss(DQNLoss):
         steps = mask if mask is None or mask.ndim == len(size) else mask.any(-1)
         later = self._of_team(entries, now, later, len(size))
         action_value, after = self._now(entries, size)
-        chosen = action_value.gather(-1, self._index(entries[keys["action"]], action_value))
+        chosen = self._of_action(action_value, entries[keys["action"]])
         state = {key: entries[key] for key in self._mixed_keys}
         predicted = self._mix(self._mixer, chosen, now, state, size)
         with torch.no_grad():

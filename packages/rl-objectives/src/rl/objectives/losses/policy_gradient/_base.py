@@ -28,7 +28,7 @@ EntropyCoeff = float | Mapping[NestedKey, float]
 
 _LOG_PROB_REMEDY = "Build the actor with return_log_prob=True, or name the key with loss.set_keys(sample_log_prob=...)"
 _ADVANTAGE_REMEDY = (
-    "Run an estimator on the batch as it was collected, GAE(value_network=critic)(batch), or call"
+    "Run an estimator on the batch as it was collected, {}(value_network=critic)(batch), or call"
     " loss.make_value_estimator() and give the loss batches [*B, T] in time order"
 )
 _PER_DIMENSION = "a distribution with one log-probability for each dimension needs torch.distributions.Independent"
@@ -106,9 +106,11 @@ class PolicyLoss(LossModule):
             *([] if clip is None else [Key(keys["value"], (1,), "value of the state before the update")]),
             *self._more_reads(),
         )
+        of_agents = self.default_value_estimator is ValueEstimators.MAGAE
+        remedy = _ADVANTAGE_REMEDY.format("MultiAgentGAE" if of_agents else "GAE")
         estimated = (
-            Key(keys["advantage"], (1,), "advantage of the action, units of return", remedy=_ADVANTAGE_REMEDY),
-            Key(keys["value_target"], (1,), "target of the critic, units of return", remedy=_ADVANTAGE_REMEDY),
+            Key(keys["advantage"], (1,), "advantage of the action, units of return", remedy=remedy),
+            Key(keys["value_target"], (1,), "target of the critic, units of return", remedy=remedy),
         )
         self._reads = Contract((*reads, *estimated, *mask_keys(keys)))
         if not self._estimators:
@@ -152,7 +154,13 @@ class PolicyLoss(LossModule):
     def _log_prob(self, dist: Distribution, entries: Entries, size: torch.Size) -> Tensor:
         """Log-probability of the action that was taken, ``[*B]``."""
         keys = self._keys
-        log_prob = joint(dist.log_prob(taken(entries, keys["action"], size)))
+        action, among = taken(entries, keys["action"], size), getattr(dist, "batch_shape", ())
+        if isinstance(action, Tensor) and action.shape[: len(among)] != among:
+            raise ShapeError(
+                f"{type(self).__name__} got {key_str(keys['action'])} of shape {tuple(action.shape)}, and the actor"
+                f" gives distributions of {tuple(among)} actions: collect with a policy of the same actions and agents"
+            )
+        log_prob = joint(dist.log_prob(action))
         old = joint(taken(entries, keys["sample_log_prob"], size)) if self._compares else log_prob
         advantage = entries[keys["advantage"]]
         if log_prob.shape != old.shape or advantage.shape != (*log_prob.shape, 1):

@@ -9,6 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from rl.core.arguments import as_integer
 from rl.core.contract import Key
 from rl.core.errors import SpecError
 from rl.objectives import _foreign
@@ -107,7 +108,10 @@ class PPOLoss(PolicyLoss):
         self.entropy_coeff = check_entropy(entropy_coeff, samples_mc_entropy, type(self).__name__, bonus=entropy_bonus)
         self.normalize_advantage, self.diagnostics = normalize_advantage, diagnostics
         self.samples_mc_entropy = samples_mc_entropy
-        self.normalize_advantage_exclude_dims = tuple(normalize_advantage_exclude_dims)
+        self.normalize_advantage_exclude_dims = tuple(
+            as_integer(dim, type(self).__name__, "normalize_advantage_exclude_dims")
+            for dim in normalize_advantage_exclude_dims
+        )
         self.derive_early()
 
     def _writes(self) -> tuple[Key, ...]:
@@ -159,7 +163,13 @@ class PPOLoss(PolicyLoss):
         log_ratio = self._log_prob(dist, entries, size)
         advantage = entries[self._keys["advantage"]]
         if self.normalize_advantage:
-            mean, std = mean_std(advantage, mask, apart=self.normalize_advantage_exclude_dims)
+            apart, dims = self.normalize_advantage_exclude_dims, advantage.ndim
+            if any(not -dims <= dim < dims for dim in apart):
+                raise SpecError(
+                    f"{type(self).__name__} got normalize_advantage_exclude_dims={apart} and advantages of shape"
+                    f" {tuple(advantage.shape)}: their dimensions are from {-dims} to {dims - 1}"
+                )
+            mean, std = mean_std(advantage, mask, apart=apart)
             advantage = (advantage - mean) / std.clamp_min(1e-6)  # a constant advantage stays finite
         advantage = advantage.squeeze(-1)
         loss_entropy, entropy = weighted_entropy(

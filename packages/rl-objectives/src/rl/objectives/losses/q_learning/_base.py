@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
-from rl.core.keys import NestedKey, next_key, unwrap
+from rl.core.keys import NestedKey, key_str, next_key, unwrap
 from rl.objectives._batch.agents import mask_keys, per_agent, priority_of, weights_of
 from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
@@ -164,14 +164,42 @@ class QLoss(LossModule):
     def _index(self, action: Tensor, action_value: Tensor) -> Tensor:
         """Index of the action among the n values ``[*B, n]``: ``[*B, 1]`` int64."""
         if action.shape == action_value.shape and self.action_space != _CATEGORICAL:
+            if action.is_floating_point() and self.action_space is None:
+                self._refuse_floats(action, "If they are one-hot, give the loss action_space='one-hot'")
             return action.long().argmax(-1, keepdim=True)
         if action.shape == action_value.shape[:-1] and self.action_space != _ONE_HOT:
+            if action.is_floating_point():
+                self._refuse_floats(action, "If they are indices, convert them with .long()")
             return action.long().unsqueeze(-1)
         raise ShapeError(
             f"{type(self).__name__} got actions of shape {tuple(action.shape)} for action values of shape"
             f" {tuple(action_value.shape)} and action_space={self.action_space!r}: one-hot actions have that shape,"
             " categorical ones lack its last dimension"
         )
+
+    def _refuse_floats(self, action: Tensor, remedy: str) -> NoReturn:
+        raise ShapeError(
+            f"{type(self).__name__} got {action.dtype} actions of shape {tuple(action.shape)}, and chooses among"
+            f" {key_str(self._keys['action_value'])}: actions are one-hot or integers. {remedy}"
+        )
+
+    def _of_action(self, action_value: Tensor, action: Tensor) -> Tensor:
+        """Value of the action that was taken, ``[*B, 1]``, of the values ``[*B, n]``.
+
+        Raises:
+            ShapeError: if actions have another shape or dtype, or on a CPU an index is out of range.
+        """
+        index, count = self._index(action, action_value), action_value.shape[-1]
+        try:
+            return action_value.gather(-1, index)
+        except RuntimeError:
+            if index.device.type != "cpu" or ((low := int(index.min())) >= 0 and int(index.max()) < count):
+                raise
+            raise ShapeError(
+                f"{type(self).__name__} got actions from {low} to {int(index.max())} for {count} action values:"
+                f" indices are 0 to {count - 1}. Give the network that writes"
+                f" {key_str(self._keys['action_value'])} an output for each action"
+            ) from None
 
     def _next_distribution(self, entries: Entries, after: list[Tensor], size: torch.Size) -> tuple[Tensor, Tensor]:
         """Distributions of all next values, as the network writes them, and the index of the best action ``[*B, 1]``.

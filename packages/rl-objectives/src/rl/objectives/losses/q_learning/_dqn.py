@@ -110,7 +110,7 @@ class DQNLoss(QLoss):
         entries, mask = self.read(tensordict)
         keys, size = self._keys, tensordict.batch_size
         action_value, after = self._now(entries, size)
-        predicted = action_value.gather(-1, self._index(entries[keys["action"]], action_value))
+        predicted = self._of_action(action_value, entries[keys["action"]])
         with torch.no_grad():
             target = self._backup(tensordict, entries, mask, self._next_value(entries, after, size))
         return self._fit(tensordict, predicted, target, entries, mask)
