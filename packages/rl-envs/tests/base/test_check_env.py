@@ -123,6 +123,76 @@ class Ended(Walk):
         return super()._reset(td).set("done", torch.ones(*self.batch_size, 1, dtype=torch.bool))
 
 
+class Team(EnvBase):
+    """Two agents in each element, whose places are random; each is reset alone, or with `root` all together."""
+
+    lost = careless = False
+    lengths = ((3, 4), (12, 13))  # the resets of one draw numbers while the other goes on
+
+    def __init__(self, *, root=False):
+        super().__init__(batch_size=[2])
+        self.root, self.clock = root, torch.zeros(2, 2, 1)
+        flags = lambda *shape: {name: Categorical(2, shape=shape, dtype=torch.bool) for name in self.flags}
+        self.flags = ["done", "terminated", "truncated"]
+        self.observation_spec = Composite(agents=Composite(place=Unbounded((2, 1))))
+        self.action_spec = Composite(agents=Composite(action=Unbounded((2, 1))))
+        self.reward_spec = Composite(agents=Composite(reward=Unbounded((2, 1))))
+        self.done_spec = Composite(agents=Composite(flags(2, 1)), **(flags(1) if root else {}))
+        self.generator = torch.Generator()
+
+    def _place(self):
+        return torch.rand(2, 2, 1, generator=self.generator)
+
+    def _reset(self, td):
+        mask = None if td is None else td.get("_reset" if self.root else ("agents", "_reset"), None)
+        if mask is None or self.careless:
+            self.clock = torch.zeros(2, 2, 1)
+        else:
+            self.clock = self.clock.masked_fill(mask.unsqueeze(-2) if self.root else mask, 0.0)
+        self.first = self._place()
+        return TensorDict(agents=TensorDict(place=self.first, batch_size=[2]), batch_size=[2])
+
+    def _step(self, td):
+        self.clock = self.clock + 1
+        over = self.clock >= torch.tensor(self.lengths).unsqueeze(-1)
+        flags = {"done": over, "terminated": over, "truncated": over & False}
+        own = {name: flag.all(-2) for name, flag in flags.items()} if self.root else {}
+        place = self._place() if not self.lost else torch.where(over, 0.0, td["agents", "place"] + 1)
+        agents = {"place": place, "reward": td["agents", "action"], **flags}
+        return TensorDict(agents=TensorDict(agents, batch_size=[2]), **own, batch_size=[2])
+
+    def _set_seed(self, seed):
+        self.generator.manual_seed(seed)
+
+
+class LosingTeam(Team):
+    lost = True
+
+    def _place(self):
+        return torch.zeros(2, 2, 1)
+
+
+class CarelessTeam(Team):
+    careless = True
+    lengths = ((3, 4), (3, 4))
+
+
+@pytest.mark.parametrize("root", [False, True], ids=["group", "group and root"])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        pytest.param(CarelessTeam, "partial reset: after a reset of element 0, .*done.* of another element", id="all"),
+        pytest.param(LosingTeam, "the last one is lost", id="lost"),
+    ],
+)
+def test_resets_and_ends_of_agents_are_judged(kind, message, root, capsys):
+    check_env(Team(root=root), steps=40)
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("last observation", "partial"))]
+    assert [row.split("|")[-1].strip() for row in rows] == ["ok", "ok"]
+    with pytest.raises(SpecError, match=message):
+        check_env(kind(root=root), steps=40)
+
+
 FAULTS = {
     "missing": (outcome(mark=None), "'next', 'mark'.*it is missing"),
     "extra": (outcome(speed=torch.zeros(2, 1)), "'next', 'speed'.*no spec has this entry"),

@@ -6,9 +6,12 @@ import warnings
 
 import pytest
 import torch
+from tensordict import TensorDict
 
 from rl.core.errors import CheckError, NotExercisedWarning
-from rl.core.specs import Bounded, Composite, Unbounded
+from rl.core.keys import leaf_keys
+from rl.core.mdp import FLAGS, merge_reset, reset_masks
+from rl.core.specs import Binary, Bounded, Composite, Unbounded
 from rl.core.testing import CountingEnv, check_env, check_env_specs
 
 
@@ -316,6 +319,98 @@ class HiddenClock(CountingEnv):
             out["reward"] = torch.rand((3, 1), generator=self.generator)
         over = self.clock >= self.limit
         return out | {"done": over, "truncated": over.clone()}
+
+
+class Pair:
+    """Two agents in each element that count their steps; agent i ends after 3 + i of them, and is reset alone.
+
+    Args:
+        fault: ``clock``, of which only ends tell, or ``place``: of all where one is reset; ``lost``: ends show a reset.
+        root: whether the root has flags, too, by which elements are reset.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, fault="", *, root=False, batch_size=(2,)):
+        self.batch_size, self.fault, self.root = torch.Size(batch_size), fault, root
+        self.shape = (*batch_size, 2, 1)
+        flag = Binary(shape=self.shape, dtype=torch.bool)
+        flags = Composite(dict.fromkeys(FLAGS, flag), shape=batch_size)
+        own = dict.fromkeys(FLAGS, Binary(shape=(*batch_size, 1), dtype=torch.bool)) if root else {}
+        self.observation_spec = Composite(
+            agents=Composite(place=Unbounded(self.shape), shape=batch_size), shape=batch_size
+        )
+        self.full_action_spec = Composite(
+            agents=Composite(action=Unbounded(self.shape), shape=batch_size), shape=batch_size
+        )
+        self.full_reward_spec = Composite(
+            agents=Composite(reward=Unbounded(self.shape), shape=batch_size), shape=batch_size
+        )
+        self.full_done_spec = Composite(agents=flags, **own, shape=batch_size)
+        self.clock = torch.zeros(self.shape)
+
+    def flagged(self, place, over, **more):
+        """Entries of a reset or a step."""
+        flags = {"done": over, "terminated": over.clone(), "truncated": torch.zeros_like(over)}
+        own = {name: flag.all(-2) for name, flag in flags.items()} if self.root else {}
+        agents = TensorDict({"place": place, **flags, **more}, self.batch_size)
+        return TensorDict({"agents": agents, **own}, self.batch_size)
+
+    def reset(self, tensordict=None):
+        fresh = self.flagged(torch.zeros(self.shape), torch.zeros(self.shape, dtype=torch.bool))
+        masks = {} if tensordict is None else reset_masks(tensordict, leaf_keys(self.full_done_spec))
+        if not masks:
+            self.clock = torch.zeros(self.shape)
+            return fresh
+        ((level, mask),) = masks.items()
+        mask = mask if level else mask.unsqueeze(-2).expand(self.shape)
+        self.clock = torch.zeros(self.shape) if self.fault == "clock" else self.clock.masked_fill(mask, 0.0)
+        old = {key: tensordict.get(key) for key in leaf_keys(fresh)}
+        new = merge_reset(old, {key: fresh.get(key) for key in leaf_keys(fresh)}, masks)
+        out = tensordict.exclude("_reset", ("agents", "_reset"))
+        for key, value in new.items():
+            out.set(key, value)
+        return out.set(("agents", "place"), torch.zeros(self.shape)) if self.fault == "place" else out
+
+    def step(self, tensordict):
+        self.clock = self.clock + 1
+        over = self.clock >= torch.tensor([[3.0], [4.0]])
+        place = tensordict["agents", "place"] + 1
+        place = torch.where(over, 0.0, place) if self.fault == "lost" else place
+        return tensordict.set("next", self.flagged(place, over, reward=torch.ones(self.shape)))
+
+    def step_and_maybe_reset(self, tensordict):
+        stepped = self.step(tensordict)
+        root = stepped["next"].exclude(("agents", "reward")).clone()
+        level = () if self.root else ("agents",)
+        done = root.get((*level, "done"))
+        return stepped, self.reset(root.set((*level, "_reset"), done.clone())) if bool(done.any()) else root
+
+    def set_seed(self, seed):
+        return seed + 1
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("root", [False, True], ids=["group", "group and root"])
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("", None),
+        ("clock", r"after the reset of one element, .*done.* of the others is not what it is"),
+        ("place", r"the reset of (one element|finished elements) changed \('agents', 'place'\) of (the )?others"),
+        ("lost", "the terminal observation is lost"),
+    ],
+)
+def test_resets_and_ends_of_agents_are_judged(fault, message, root):
+    if message is not None:
+        with pytest.raises(CheckError, match=message):
+            check_env(lambda: Pair(fault, root=root))
+        return
+    with pytest.warns(NotExercisedWarning):
+        report = check_env(lambda: Pair(root=root))
+    assert not [one for one in report.not_exercised if one.startswith(("partial", "terminal"))]
 
 
 class CrashesLater(CountingEnv):

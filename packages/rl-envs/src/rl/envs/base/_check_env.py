@@ -15,7 +15,7 @@ from torch import Tensor
 from rl.core.arguments import as_integer
 from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import as_tuple, key_str, unwrap
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.mdp import done_levels
 from rl.core.specs import Composite
 from rl.envs.base._adapter import as_env
@@ -125,6 +125,8 @@ class _Checks:
     def __init__(self, env: Any, table: _Table, seed: int, steps: int) -> None:
         self.env, self.table, self.seed, self.steps = env, table, seed, steps
         self.levels = done_levels(env.done_keys)
+        single = () if () in self.levels else self.levels[0] if len(self.levels) == 1 else None
+        self.level: tuple[str, ...] | None = single  # of the flags that end episodes; None if several groups do
         self.transform = vars(env).get("transform")
         self.state = None if self.transform is None else copy.deepcopy(self.transform.state_dict())
         self.seeded = True
@@ -188,11 +190,11 @@ class _Checks:
                 outcome = stepped.get("next").clone()
                 td = env.maybe_reset(root)
                 found.append(TensorDict({"root": before, "next": outcome, "following": td.clone()}, env.batch_size))
-                if step == 2 and resets is not None:
-                    if resets:
-                        env.set_seed(self.seed + 1)
-                        td = self._reset_first(td)
-                    env.set_seed(self.seed + 1)  # what follows is drawn alike
+                if step == 2 and resets:
+                    env.set_seed(self.seed + 1)
+                    td = self._reset_first(td)
+                if step > 1 and resets is not None:
+                    env.set_seed(self.seed + step)  # what follows is drawn alike, whatever resets have drawn
         except Exception as error:  # noqa: BLE001  # whatever it is, it goes into the table
             text = f"{type(error).__name__}: {error}"
             where = "the reset" if step == 0 else f"step {step}"
@@ -241,21 +243,25 @@ class _Checks:
     def _judge_last_observations(self, run: tuple[list[TensorDictBase], list[TensorDict]]) -> None:
         """An observation at the end of an episode that always equals the first of the next one is not the last."""
         name, expected = "last observation of an episode", "under 'next'"
-        if self.levels != [()]:
-            self.table.skip(name, "done flags at several levels")
+        if self.level is None:
+            self.table.skip(name, "done flags in several groups")
             return
         ends = kept = 0
         moved = False
+        shape = self._ended(run[0][0].get("next")).shape
+        values = {key: run[0][0].get(("next", *as_tuple(key)), None) for key in self.env.observation_keys}
         keys = [
             key
-            for key in self.env.observation_keys
-            if isinstance(run[0][0].get(("next", *as_tuple(key)), None), Tensor)
+            for key, value in values.items()
+            if isinstance(value, Tensor)
+            and as_tuple(key)[: len(self.level)] == self.level
+            and value.shape[: len(shape)] == shape
         ]
         if not keys:
             self.table.skip(name, "no observation under 'next'")
             return
         for step in run[0]:
-            over = step.get(("next", "done")).flatten(len(self.env.batch_size)).any(-1)
+            over = self._ended(step.get("next"))
             root, outcome, following = step.get("root"), step.get("next"), step.get("following")
             moved |= any(not _same(root.get(key), outcome.get(key)) for key in keys)
             if bool(over.any()):
@@ -271,8 +277,8 @@ class _Checks:
 
     def _judge_partial_reset(self) -> None:
         name, expected = "partial reset", "of marked elements only"
-        if self.env.batch_size.numel() < 2 or self.levels != [()]:
-            self.table.skip(name, "one element" if self.levels == [()] else "done flags at several levels")
+        if self.env.batch_size.numel() < 2 or self.level is None:
+            self.table.skip(name, "done flags in several groups" if self.level is None else "one element")
             return
         plain = self._walk(name, resets=0)
         reset = None if plain is None else self._walk(name, plain[1], resets=1)
@@ -285,9 +291,18 @@ class _Checks:
         self.table.row(name, expected, "so" if fault is None else "otherwise", fault)
 
     def _reset_first(self, td: TensorDictBase) -> TensorDictBase:
-        mask = torch.zeros_like(td.get("done"))
-        mask.view(-1)[0] = True
-        return self.env.reset(td.set("_reset", mask))
+        mask = torch.zeros_like(td.get(self._key("done")))
+        mask.view(self.env.batch_size.numel(), -1)[0] = True
+        return self.env.reset(td.set(self._key("_reset"), mask))
+
+    def _key(self, name: str) -> NestedKey:
+        """A key beside the flags that end episodes."""
+        return unwrap((*(self.level or ()), name))
+
+    def _ended(self, outcome: TensorDictBase) -> Tensor:
+        """Which episodes ended, ``[*B]``; for flags of a group ``[*B, n]``."""
+        done = outcome.get(self._key("done"))
+        return done.any(-1) if self.level else done.flatten(len(self.env.batch_size)).any(-1)
 
     def _first_difference(self, one: list[TensorDictBase], two: list[TensorDictBase]) -> str | None:
         """The first key in which another element than the first differs before it ends."""
@@ -300,7 +315,7 @@ class _Checks:
                 value, other = a.get(key), b.get(key, None)
                 if isinstance(value, Tensor) and not bool((_same_rows(value, other, ndim) | ~alive).all()):
                     return key_str(key)
-            alive = alive & ~a.get("done").flatten(ndim).any(-1).cpu()
+            alive = alive & ~a.get(self._key("done")).flatten(ndim).any(-1).cpu()
         return None
 
     def _unmoved(self, before: TensorDictBase, after: TensorDictBase) -> bool:

@@ -205,9 +205,10 @@ def _check_fresh(course: Course, fresh: TensorDictBase, outcome: TensorDictBase)
     left = [key for key in leaf_keys(fresh) if as_tuple(key)[-1] == "_reset"]
     require(not left, f"left {left} in its input: it must be taken out", owner)
     if course.one_level:
-        over = course.per_element(outcome.get("done"))
+        done = outcome.get(course.done_keys[0])
         for key in course.observation_keys:
             now, then = fresh.get(key), outcome.get(key)
+            over = course.of_entry(done, key, then) if isinstance(then, torch.Tensor) else course.per_element(done)
             same = same_values(now[~over], then[~over])
             require(same, f"the reset of finished elements changed {key_str(key)} of others", owner)
 
@@ -218,17 +219,16 @@ def _check_partial_reset(course: Course, seed: int, report: Report) -> None:
     if env.batch_size.numel() < 2:
         return
     if not course.one_level:
-        report.skip("partial resets: the done flags stand at several levels")
+        report.skip("partial resets: the done flags are in several groups, and not at the root")
         return
     env.set_seed(seed)
     td = env.reset()
     for _ in range(2):
         _, td = course.step(td, course.act())
-    mask = torch.zeros_like(td.get("done"))
-    mask.view(-1)[0] = True
+    mask = course.first_element(td)
     held = {key: td.get(key) for key in course.observation_keys}
     before = {key: value.clone() for key, value in held.items()}
-    fresh = env.reset(td.set("_reset", mask))
+    fresh = env.reset(td.set(course.at_level("_reset"), mask))
     others = ~course.per_element(mask)
     for key, value in before.items():
         kept = same_values(held[key], value)
@@ -266,10 +266,9 @@ def _others(make_env: Callable[[], Any], seed: int, steps: int, resets: int) -> 
         td = env.reset()
         for _ in range(2):
             _, td = course.step(td, course.act())
-        mask = torch.zeros_like(td.get("done"))
-        mask.view(-1)[0] = True
+        mask = course.first_element(td)
         for _ in range(resets):
-            td = env.reset(td.set("_reset", mask.clone()))
+            td = env.reset(td.set(course.at_level("_reset"), mask.clone()))
         alive = ~course.per_element(mask)
         for step in range(steps):
             env.set_seed(seed + step)  # the same random numbers, whatever the resets have drawn
@@ -278,7 +277,7 @@ def _others(make_env: Callable[[], Any], seed: int, steps: int, resets: int) -> 
             keys = [*course.observation_keys, *course.reward_keys, *course.done_keys]
             values = {key: outcome.get(key) for key in keys}
             seen.append({key: value[alive].clone() for key, value in values.items() if isinstance(value, torch.Tensor)})
-            alive = alive & ~course.per_element(outcome.get("done"))
+            alive = alive & ~course.per_element(outcome.get(course.done_keys[0]))
             if not bool(alive.any()):
                 break
     return seen

@@ -79,8 +79,17 @@ class Course:
 
     @property
     def one_level(self) -> bool:
-        """Whether a flag at the root ends episodes, so that it belongs to elements of the batch."""
-        return self.done_keys == ["done"]
+        """Whether episodes are ended by the flag at the root, or by those of the only group."""
+        return len(self.done_keys) == 1
+
+    @property
+    def level(self) -> tuple[str, ...]:
+        """Where the flags that end episodes are, if it is one level."""
+        return as_tuple(self.done_keys[0])[:-1]
+
+    def at_level(self, name: str) -> NestedKey:
+        """A key beside the flags that end episodes."""
+        return unwrap((*self.level, name))
 
     def rewind(self) -> None:
         """Draw the same random numbers for actions again."""
@@ -95,8 +104,24 @@ class Course:
         return any(bool(entries.get(key).any()) for key in self.done_keys)
 
     def per_element(self, flag: Tensor) -> Tensor:
-        """A done flag ``[*B, 1]`` as ``[*B]``."""
+        """A done flag ``[*B, 1]``, or one for each agent of a group ``[*B, n, 1]``, as ``[*B]``."""
         return flag.flatten(len(self.env.batch_size)).any(-1)
+
+    def per_episode(self, flag: Tensor) -> Tensor:
+        """A done flag as ``[*B]``, that of a group as ``[*B, n]``."""
+        return flag.any(-1) if self.level else self.per_element(flag)
+
+    def of_entry(self, flag: Tensor, key: NestedKey, value: Tensor) -> Tensor:
+        """A done flag for an entry: for each agent ``[*B, n]`` if the entry is one of the group, else ``[*B]``."""
+        episodes = self.per_episode(flag)
+        own = as_tuple(key)[: len(self.level)] == self.level and value.shape[: episodes.ndim] == episodes.shape
+        return episodes if own else self.per_element(flag)
+
+    def first_element(self, root: TensorDictBase) -> Tensor:
+        """The mask of a reset of the first element of the batch, all agents of it."""
+        mask = torch.zeros_like(root.get(self.done_keys[0]))
+        mask.view(self.env.batch_size.numel(), -1)[0] = True
+        return mask
 
     def mark_reset(self, root: TensorDictBase) -> TensorDictBase:
         """Mark what has ended for a reset."""

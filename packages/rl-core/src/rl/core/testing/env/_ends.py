@@ -32,12 +32,12 @@ class Ends:
 
     def __init__(self, course: Course, time_limit: int | None) -> None:
         self._course, self._limit = course, time_limit
-        self._age = torch.zeros(course.env.batch_size, dtype=torch.int64)
+        self._age = torch.zeros((), dtype=torch.int64)  # of each episode, from the first step on
         self._truncated: list[int] = []
         self._kept = self._moved = False
         self._alike = 0
         keys = leaf_keys(course.env.full_done_spec)
-        levels = [()] if course.one_level else done_levels(keys)
+        levels = [course.level] if course.one_level else done_levels(keys)
         flags = [(flag, unwrap((*level, flag))) for flag in FLAGS[1:] for level in levels]
         self._flags = [(flag, key) for flag, key in flags if key in keys]
         self._kinds: set[str] = set()
@@ -61,23 +61,29 @@ class Ends:
         self._kinds |= {flag for flag, key in self._flags if bool(outcome.get(key).any())}
         if not course.one_level:
             return
-        over = course.per_element(outcome.get("done")).cpu()
-        self._age += 1
-        cut = outcome.get("truncated", None)
-        cut = torch.zeros_like(over) if cut is None else course.per_element(cut).cpu()
+        over = course.per_episode(outcome.get(course.done_keys[0])).cpu()
+        self._age = self._age + torch.ones_like(over, dtype=torch.int64)
+        cut = outcome.get(course.at_level("truncated"), None)
+        cut = torch.zeros_like(over) if cut is None else course.per_episode(cut).cpu()
         self._check_limit(over, cut)
         self._truncated += self._age[cut].tolist()
-        self._moved |= not all(same_values(before.get(key), outcome.get(key)) for key in self._keys(outcome))
+        self._moved |= not all(same_values(before.get(key), outcome.get(key)) for key in self._keys(outcome, over))
         if bool(over.any()):
             alike = torch.ones_like(over)
-            for key in self._keys(outcome):
+            for key in self._keys(outcome, over):
                 alike &= _same_rows(outcome.get(key), root.get(key), over.ndim)
             self._alike += int((alike & over).sum())
             self._kept |= bool((over & ~alike).any())
         self._age[over] = 0
 
-    def _keys(self, outcome: TensorDictBase) -> list[NestedKey]:
-        return [key for key in self._course.observation_keys if isinstance(outcome.get(key), Tensor)]
+    def _keys(self, outcome: TensorDictBase, over: Tensor) -> list[NestedKey]:
+        """The observations of each episode: those of the group, if each agent has its own."""
+        values = {key: outcome.get(key) for key in self._course.observation_keys}
+        return [
+            key
+            for key, value in values.items()
+            if isinstance(value, Tensor) and self._course.of_entry(over.unsqueeze(-1), key, value).shape == over.shape
+        ]
 
     def _check_limit(self, over: Tensor, cut: Tensor) -> None:
         if self._limit is None:
@@ -104,7 +110,7 @@ class Ends:
             limit = f", although the time limit is {self._limit}" if self._limit and flag == "truncated" else ""
             report.skip(f"ends reported as {flag}: none in {steps} random steps{limit}; give `steps=`")
         if not self._course.one_level:
-            report.skip("terminal observations: the done flags stand at several levels")
+            report.skip("terminal observations: the done flags are in several groups, and not at the root")
             return
         if self._alike > 1 and self._moved and not self._kept:
             fail(_LOST, self._course.owner)
