@@ -76,9 +76,10 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
         assert torch.equal(value, two["policy"][key]), key
 
 
-@pytest.mark.parametrize("name", ["mappo", "qmix"])
-def test_agents_that_leave_are_trained_until_then(name, tmp_path):
-    config = config_of(name, {"leaves": True, "groups": ["pair"]}, total_frames=6144)
+@pytest.mark.parametrize(("name", "policy"), [("mappo", "mlp"), ("mappo", "gru"), ("qmix", "mlp")])
+def test_agents_that_leave_are_trained_until_then(name, policy, tmp_path):
+    settings = {} if policy == "mlp" else {"policy": policy, "recurrent_size": 16, "sequence_length": 8}
+    config = config_of(name, {"leaves": True, "groups": ["pair"]}, total_frames=6144, **settings)
     assert train(name, config, out=tmp_path / "run").eval_return_mean > 5.6  # of 8 + 4 halved
 
 
