@@ -275,10 +275,11 @@ def test_it_learns_the_distribution_of_a_coin():
     [
         (lambda b: b.exclude("action"), ContractError, "DistributionalDQNLoss reads 'action'"),
         (lambda b: b.set("action", b["action"].unsqueeze(-1)), ShapeError, r"actions of shape \(7, 1\)"),
+        (lambda b: b.set("action", torch.full_like(b["action"], 9)), ShapeError, "from 9 to 9 for 3 action values"),
         (lambda b: b.set(("next", "reward"), b["next", "reward"][:, 0]), ShapeError, r"got reward of shape \(7,\)"),
         (lambda b: b.set("gamma", torch.ones(7)), ShapeError, r"got gamma of shape \(7,\)"),
     ],
-    ids=["missing", "action", "reward", "gamma"],
+    ids=["missing", "action", "index", "reward", "gamma"],
 )
 def test_wrong_batches_are_refused_before_anything_is_written(change, error, text):
     batch = change(make_batch(7))  # as many rows as atoms

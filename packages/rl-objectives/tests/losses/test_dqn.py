@@ -258,9 +258,10 @@ def test_an_estimator_of_state_values_is_refused(network):
     [
         (lambda b: b.exclude("action"), ContractError, "DQNLoss reads 'action'"),
         (lambda b: b.set("action", b["action"].unsqueeze(-1)), ShapeError, r"actions of shape \(8, 1\)"),
+        (lambda b: b.set("action", b["action"] - 9), ShapeError, r"actions from -9 to -\d for \d action values"),
         (lambda b: b.set(("next", "reward"), b["next", "reward"][:, 0]), ShapeError, "would broadcast"),
     ],
-    ids=["missing", "action", "reward"],
+    ids=["missing", "action", "index", "reward"],
 )
 def test_wrong_batches_are_refused_before_anything_is_written(network, change, error, text):
     batch = change(make_batch(8))

@@ -138,9 +138,10 @@ def test_huge_errors_have_finite_gradients():
     [
         (lambda b: b.exclude("action"), ContractError, "QRDQNLoss reads 'action'"),
         (lambda b: b.set("action", b["action"].unsqueeze(-1)), ShapeError, r"actions of shape \(5, 1\)"),
+        (lambda b: b.set("action", torch.full_like(b["action"], 9)), ShapeError, "actions from 9 to 9 for"),
         (lambda b: b.set(("next", "reward"), b["next", "reward"][:, 0]), ShapeError, r"got reward of shape \(5,\)"),
     ],
-    ids=["missing", "action", "reward"],
+    ids=["missing", "action", "index", "reward"],
 )
 def test_wrong_batches_are_refused_before_anything_is_written(change, error, text):
     batch = change(make_batch(5))  # as many rows as quantiles

@@ -189,10 +189,18 @@ class QLoss(LossModule):
         Raises:
             ShapeError: if actions have another shape or dtype, or on a CPU an index is out of range.
         """
-        index, count = self._index(action, action_value), action_value.shape[-1]
+        return self._gather(action_value, -1, self._index(action, action_value))
+
+    def _gather(self, values: Tensor, dim: int, index: Tensor) -> Tensor:
+        """``values.gather(dim, index)``, where `dim` is that of the actions.
+
+        Raises:
+            ShapeError: if on a CPU an index is out of range.
+        """
         try:
-            return action_value.gather(-1, index)
+            return values.gather(dim, index)
         except RuntimeError:
+            count = values.shape[dim]
             if index.device.type != "cpu" or ((low := int(index.min())) >= 0 and int(index.max()) < count):
                 raise
             raise ShapeError(

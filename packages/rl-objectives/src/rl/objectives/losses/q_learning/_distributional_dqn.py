@@ -114,7 +114,7 @@ class DistributionalDQNLoss(QLoss):
 
         Raises:
             ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree.
+            ShapeError: if shapes do not agree, or on a CPU an action is out of range.
         """
         entries, mask = self.read(tensordict)
         size = tensordict.batch_size
@@ -126,7 +126,7 @@ class DistributionalDQNLoss(QLoss):
             )
         index = self._index(entries[self._keys["action"]], action_value[..., 0, :]).unsqueeze(-2)
         chosen = index.expand(*action_value.shape[:-1], 1)
-        log_prob = action_value.gather(-1, chosen).squeeze(-1).log_softmax(-1)
+        log_prob = self._gather(action_value, -1, chosen).squeeze(-1).log_softmax(-1)
         with torch.no_grad():
             support = self.support.to(log_prob.dtype)
             following, best = self._next_distribution(entries, after, size)

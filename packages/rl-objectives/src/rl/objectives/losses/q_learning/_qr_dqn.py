@@ -96,7 +96,7 @@ class QRDQNLoss(QLoss):
 
         Raises:
             ContractError: if a key that is read is absent, or a step is terminated or truncated and not done.
-            ShapeError: if shapes do not agree.
+            ShapeError: if shapes do not agree, or on a CPU an action is out of range.
         """
         entries, mask = self.read(tensordict)
         size = tensordict.batch_size
@@ -107,16 +107,15 @@ class QRDQNLoss(QLoss):
                 f" batch of shape {tuple(size)}; expected [*B, n_actions, n_quantiles]"
             )
         index = self._index(entries[self._keys["action"]], action_value[..., 0])
-        predicted = _quantiles_of(action_value, index)
+        predicted = self._quantiles_of(action_value, index)
         with torch.no_grad():
             following, best = self._next_distribution(entries, after, size)
-            target = self._backup(tensordict, entries, mask, _quantiles_of(following, best))
+            target = self._backup(tensordict, entries, mask, self._quantiles_of(following, best))
         elements = quantile_huber(predicted, target, self.kappa)
         mean, aim = predicted.detach().mean(-1), target.mean(-1)
         return self._result(tensordict, elements, (mean - aim).abs(), mean, aim, entries, mask)
 
-
-def _quantiles_of(action_value: Tensor, index: Tensor) -> Tensor:
-    """Quantiles of one action each, ``[*B, n_quantiles]``."""
-    chosen = index.unsqueeze(-1).expand(*index.shape, action_value.shape[-1])
-    return action_value.gather(-2, chosen).squeeze(-2)
+    def _quantiles_of(self, action_value: Tensor, index: Tensor) -> Tensor:
+        """Quantiles of one action each, ``[*B, n_quantiles]``."""
+        chosen = index.unsqueeze(-1).expand(*index.shape, action_value.shape[-1])
+        return self._gather(action_value, -2, chosen).squeeze(-2)
