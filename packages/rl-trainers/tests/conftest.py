@@ -209,9 +209,9 @@ class TeamEnv(LeafEnvBase):
             action = root[name, "action"]
             named = (action[..., 0] > 0).long() if self._floats else action.argmax(-1) if self._one_hot else action
             right = (self._kinds[name] == named).float()
+            assert not self._strict or right.all()
             if self._leaves:
                 right = right * root[name, "mask"]
-            assert not self._strict or right.all()
             paid[name, "reward"] = right.unsqueeze(-1)
         if self._shared:
             paid = {"reward": torch.cat(list(paid.values()), -2).mean(-2)}

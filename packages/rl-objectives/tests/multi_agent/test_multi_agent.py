@@ -463,6 +463,57 @@ def test_a_team_in_which_no_agent_acts_has_the_value_0():
         assert all(value == 0 for value in out.values())
 
 
+class Legal(torch.distributions.Categorical):
+    """A categorical distribution over the actions that a mask allows; there is one."""
+
+    def __init__(self, logits, mask):
+        assert mask.dtype is torch.bool
+        assert mask.any(-1).all()
+        super().__init__(logits=logits.masked_fill(~mask, -1e9))
+
+
+def legal_values(values, mask):
+    assert mask.dtype is torch.bool
+    assert mask.any(-1).all()
+    return values.masked_fill(~mask, -1e9)
+
+
+@pytest.mark.parametrize("acting", ["some", "none", "none next"])
+def test_masks_of_actions_stay_masks_beside_those_of_agents(acting):
+    td = masked_batch(None)
+    for part in (td["agents"], td["next", "agents"]):
+        part["action_mask"] = torch.tensor([True, False]).expand(B, N, ACT).clone()
+        part["action_mask"][~part["mask"]] = False  # idle agents have no legal action
+    td["agents", "action"] = torch.zeros(B, N, dtype=torch.int64)
+    td["agents", "action_log_prob"] = torch.zeros(B, N)
+    for name in ("advantage", "value_target"):
+        td["agents", name] = torch.randn(B, N, 1)
+    if acting != "some":
+        td["next", "agents", "mask"][:] = td["next", "agents", "action_mask"][:] = False
+    if acting == "none":
+        td["agents", "mask"][:] = td["agents", "action_mask"][:] = False
+    seen, logits, legal = (("agents", name) for name in ("observation", "logits", "action_mask"))
+    head = ProbabilisticTensorDictModule(
+        {"logits": logits, "mask": legal},
+        [("agents", "action")],
+        distribution_class=Legal,
+        return_log_prob=True,
+        log_prob_key=("agents", "action_log_prob"),
+    )
+    policy = ProbabilisticTensorDictSequential(TensorDictModule(nn.Linear(OBS, ACT), [seen], [logits]), head)
+    out = MAPPOLoss(policy, critic())(td.clone())
+    torch.testing.assert_close(out["entropy"], torch.tensor(0.0))  # one action is legal
+    torch.testing.assert_close(out["kl_approx"], torch.tensor(0.0))
+    value = ("agents", "action_value")
+    net = TensorDictSequential(
+        TensorDictModule(nn.Linear(OBS, ACT), [seen], [value]), TensorDictModule(legal_values, [value, legal], [value])
+    )
+    team = TensorDictModule(lambda values: values.sum(-2), [("agents", "chosen_action_value")], ["chosen_action_value"])
+    loss = QMixerLoss(net, team, action_space="categorical")
+    loss.set_keys(reward=("agents", "reward"))
+    assert loss(td)["loss"].isfinite()
+
+
 @pytest.mark.parametrize("shape", [(N, 1), (N - 1,)])
 def test_the_mask_of_agents_has_their_shape(shape):
     td = batch(policy=actor())
@@ -500,6 +551,51 @@ def test_the_end_of_the_episode_ends_each_agent():
     own.set_keys(done=("agents", "done"), terminated=("agents", "terminated"))
     expected = root(td.clone())["agents", "advantage"]
     torch.testing.assert_close(own(td)["agents", "advantage"], expected)
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_an_end_of_the_episode_is_terminal_for_agents_that_are_not_done_if_it_is_at_the_root(terminated):
+    """The first agent truncates by itself, which is no terminal state; the others are ended by the root."""
+    td = batch()
+    td["agents", "action"] = torch.randint(ACT, (B, N))
+    td["next", "done"][:], td["next", "terminated"][:] = True, terminated
+    over = torch.zeros(B, N, 1, dtype=torch.bool)
+    td["next", "agents", "terminated"] = over
+    td["next", "agents", "done"] = over.clone()
+    td["next", "agents", "done"][:, 0] = True
+    keys = {"done": ("agents", "done"), "terminated": ("agents", "terminated")}
+    lives = ~over
+    lives[:, 1:] = not terminated
+    value = critic()
+    estimate = MultiAgentGAE(gamma=0.9, value_network=value)
+    estimate.set_keys(**keys)
+    following = value.module(td["next", "agents", "observation"]).detach()
+    expected = td["next", "agents", "reward"] + 0.9 * following * lives
+    torch.testing.assert_close(estimate(td.clone().unsqueeze(1))["agents", "value_target"].squeeze(1), expected)
+    loss = q_agents()
+    loss.set_keys(**keys)
+    following = loss.target_value_network.module(td["next", "agents", "observation"]).amax(-1, keepdim=True)
+    target = td["next", "agents", "reward"] + 0.99 * following * lives
+    torch.testing.assert_close(loss(td)["target_value"], target.mean())
+
+
+def test_an_agent_that_waits_at_a_truncation_has_the_value_of_the_last_state():
+    """The first agent acts in the first step and the second in the second one, which the episode is cut after."""
+    td = batch(2, size=(1, 2))
+    td["next", "agents", "observation"][:, 0] = td["agents", "observation"][:, 1]
+    td["next", "done"], td["next", "terminated"] = torch.tensor([[[False], [True]]]), torch.zeros(1, 2, 1).bool()
+    td["agents", "mask"] = torch.eye(2, dtype=torch.bool).unsqueeze(0)
+    td["next", "agents", "mask"] = torch.tensor([[[False, True], [False, False]]])
+    td["agents", "done"] = torch.zeros(1, 2, 2, 1, dtype=torch.bool)
+    td["next", "agents", "done"] = td["next", "done"].unsqueeze(-2).expand(1, 2, 2, 1).clone()
+    td["next", "agents", "terminated"] = torch.zeros(1, 2, 2, 1, dtype=torch.bool)
+    estimate = MultiAgentGAE(gamma=0.5, lmbda=1.0, value_network=critic())
+    estimate.set_keys(done=("agents", "done"), terminated=("agents", "terminated"))
+    last = estimate.value_network.module(td["next", "agents", "observation"][0, 1]).detach()
+    reward = td["next", "agents", "reward"][0]
+    target = estimate(td)["agents", "value_target"][0]
+    torch.testing.assert_close(target[0, 0], reward[0, 0] + 0.5 * reward[1, 0] + 0.25 * last[0])
+    torch.testing.assert_close(target[1, 1], reward[1, 1] + 0.5 * last[1])
 
 
 def test_an_end_of_another_group_does_not_end_this_one():

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from rl.core.cli import main
 from rl.core.errors import SpecError
 from rl.core.testing import check_env
-from rl.trainers import evaluate, load_checkpoint, make_env
+from rl.trainers import evaluate, load_checkpoint, load_run, make_env
 from rl.trainers._build.team import GroupLosses
 from rl.trainers.recipes.ippo._config import IPPO
 from rl.trainers.recipes.iql_ma._config import IQL_MA
@@ -101,6 +101,17 @@ def test_agents_may_have_one_reward(name, tmp_path):
 def test_random_actions_are_legal(tmp_path):
     config = config_of("iql-ma", {"strict": True}, learning_starts=512)
     assert train("iql-ma", config, out=tmp_path / "run").eval_return_mean == 8.0
+
+
+@pytest.mark.parametrize("name", ["mappo", "qmix", "iql-ma"])
+def test_actions_of_agents_that_leave_may_be_masked(name, tmp_path):
+    config = config_of(name, {"strict": True, "leaves": True, "groups": ["pair"]})
+    assert train(name, config, out=tmp_path / "run").eval_return_mean == 6.0  # of 8 and 4
+
+
+def test_sums_of_rewards_are_no_observation(tmp_path):
+    train("mappo", config_of("mappo", transform=("reward-sum",)), out=tmp_path / "run")
+    assert load_run(tmp_path / "run").policy.in_keys == [("pair", "observation"), ("single", "observation")]
 
 
 def test_one_hot_actions_may_be_masked(tmp_path):

@@ -106,7 +106,8 @@ def check_agent_mask(mask: Tensor, name: NestedKey, shape: torch.Size, owner: st
 def bootstrapped(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor, owner: str) -> Tensor:
     """Mask of agents whose next value is part of the return, ``[*B, n_agents]``; `now` without a mask under ``next``.
 
-    They act next, or acted in the last step of a truncated episode.
+    They act next, or acted in the last step of a truncated episode. An agent that waits for its turn in that step
+    counts too, if it has done flags of its own, which show that it has not left.
 
     Args:
         td: the batch ``[*B]``.
@@ -131,7 +132,9 @@ def bootstrapped(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor, owner
     if terminated is None:
         return later
     ends = [end for end in map(flag, {keys["done"], DONE}) if end is not None]
-    return torch.stack([later, *[now & end & ~terminated for end in ends]]).any(0)
+    left: Tensor | None = td.get(keys["done"], None) if group_of(keys["done"]) == group_of(name) else None
+    present = now if left is None else now | ~left.bool().squeeze(-1)
+    return torch.stack([later, *[present & end & ~terminated for end in ends]]).any(0)
 
 
 def without_idle(
@@ -144,7 +147,8 @@ def without_idle(
     """The entries of a group with other values for agents that do not act, so that theirs have no effect.
 
     The values are 0, since a centralized network reads the entries of all agents. Flags, and entries under `copied`,
-    get those of the first agent that acts instead, if there is one: a formula that refuses some values accepts these.
+    get those of the first agent that acts instead: a formula that refuses some values accepts these. If there is none,
+    flags become true, so that masks of actions allow some.
 
     Args:
         entries: of a batch; those without a dimension of agents are left out.
@@ -167,7 +171,8 @@ def without_idle(
             continue
         if key in copied or entry.dtype is torch.bool:
             (found,) = without_padding([entry], mask)
-            out[key] = found.where(mask.any(), 0)
+            none = torch.ones_like(found) if entry.dtype is torch.bool else torch.zeros_like(found)
+            out[key] = found.where(mask.any(), none)
         else:
             out[key] = entry.masked_fill(~fitted(mask, entry), 0)
     return out

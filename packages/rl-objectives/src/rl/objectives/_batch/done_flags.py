@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError
-from rl.core.keys import DONE, TRUNCATED, as_tuple, key_str, next_key, unwrap
+from rl.core.keys import DONE, TERMINATED, TRUNCATED, as_tuple, key_str, next_key, unwrap
 from rl.objectives._batch.mask import fitted
 
 __all__ = ["end_flags", "ended"]
@@ -26,7 +26,8 @@ def end_flags(
 ) -> tuple[Tensor, Tensor]:
     """The flags ``done`` and ``terminated`` as bool; a step that is terminated or truncated is done.
 
-    Flags of a group of agents end where the episode does: ``("next", "done")`` at the root counts too, if it is there.
+    Flags of a group of agents end where the episode does: ``("next", "done")`` at the root counts too, if it is there,
+    and for agents that are not done themselves ``("next", "terminated")`` beside it.
 
     On CPU a contradiction is refused. Elsewhere, and in compiled code, a check would wait for the device: there `done`
     is completed with the other two.
@@ -45,7 +46,10 @@ def end_flags(
     done, terminated = ended(done, terminated)
     above: Tensor | None = None if keys["done"] == DONE else td.get(next_key(DONE), None)
     if above is not None:
-        done = done | fitted(above.bool().reshape(td.batch_size), done)
+        above = fitted(above.bool().reshape(td.batch_size), done)
+        over: Tensor | None = td.get(next_key(TERMINATED), None)
+        over = above if over is None else above & fitted(over.bool().reshape(td.batch_size), done)
+        terminated, done = terminated | (over & ~done), done | above
     beside = unwrap((*as_tuple(keys["done"])[:-1], TRUNCATED))
     checked = done.device.type == "cpu" and not torch.compiler.is_compiling()
     whole = done

@@ -77,7 +77,9 @@ _COMMAND_LINE_ONLY = ("out", "resume", "seeds", "config", "preset")
 def usage() -> str:
     """The page of ``rl train --help``."""
     lines = ["usage: rl train [RECIPE] [--env ID] [--total-frames N] [--seed S] [--out DIR] ...", "", "Recipes:"]
-    lines += [f"  {component.name:<12}{component.summary}" for component in components("recipe")]
+    recipes = components("recipe")
+    width = max(len(component.name) for component in recipes)
+    lines += [f"  {component.name:<{width}}  {component.summary}" for component in recipes]
     lines += ["", "Without arguments: ppo on CartPole-v1. All settings of a recipe: rl train RECIPE --help"]
     return "\n".join(lines) + "\n"
 

@@ -28,13 +28,15 @@ def presets_page(recipes: Iterable[Recipe], *, settings: bool) -> str:
         recipes: whose presets.
         settings: below each, list its settings and their source.
     """
-    lines = [f"{'recipe':<10} {'preset':<30} {'frames':>9}  best return by seed"]
+    recipes = list(recipes)
+    width = max(len(name) for name in ("recipe", *(recipe.name for recipe in recipes)))
+    lines = [f"{'recipe':<{width}} {'preset':<30} {'frames':>9}  best return by seed"]
     for recipe in recipes:
         for preset in recipe.load_presets().values():
             frames = preset.settings.get("total_frames", recipe.config.total_frames)
             returns = ", ".join(f"{value:.1f}" for value in preset.returns)
             middle = f" (median {median(preset.returns):.1f})" if len(preset.returns) > 1 else ""
-            lines.append(f"{recipe.name:<10} {preset.name:<30} {frames:>9}  {returns}{middle}")
+            lines.append(f"{recipe.name:<{width}} {preset.name:<30} {frames:>9}  {returns}{middle}")
             if settings:
                 lines += [f"    {_options(preset)}", f"    source: {preset.source}"]
     return "\n".join(lines) + "\n"

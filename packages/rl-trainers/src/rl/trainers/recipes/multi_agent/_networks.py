@@ -16,11 +16,11 @@ from rl.core.interfaces import Env
 from rl.core.keys import REWARD, NestedKey, as_tuple, key_str, leaf_keys
 from rl.core.specs import Categorical
 from rl.modules import MultiAgentMLP, orthogonal_init
-from rl.trainers._build.networks import ACTIVATIONS
+from rl.trainers._build.networks import ACTIVATIONS, BOOKKEEPING
 
 __all__ = ["Group", "described_groups", "groups_of", "inputs_of", "joined", "layers_of"]
 
-_NO_INPUT = ("action_mask", "mask", "info")
+_NO_INPUT = {"action_mask", "mask", "info", *BOOKKEEPING}
 
 
 @dataclass(frozen=True)
