@@ -193,6 +193,99 @@ def test_resets_and_ends_of_agents_are_judged(kind, message, root, capsys):
         check_env(kind(root=root), steps=40)
 
 
+class LargeTeam(Team):
+    """Writes an entry of four agents, two more than there are, once the first element has done `after` steps."""
+
+    def __init__(self, name, lengths, *, root, after=0):
+        super().__init__(root=root)
+        self.name, self.lengths, self.after = name, lengths, after
+
+    def _step(self, td):
+        out = super()._step(td)
+        if self.clock[0, 0] > self.after:
+            out["agents", self.name] = out["agents", self.name].repeat(1, 2, 1)
+        return out
+
+
+TOGETHER, APART = ((3, 3), (3, 3)), ((3, 3), (3, 5))
+
+
+@pytest.mark.parametrize("root", [False, True], ids=["group", "group and root"])
+@pytest.mark.parametrize("lengths", [TOGETHER, APART], ids=["together", "apart"])
+@pytest.mark.parametrize("name", ["place", "reward", "done", "terminated", "truncated"])
+def test_entries_of_too_many_agents_are_faults(name, lengths, root):
+    with pytest.raises(SpecError) as caught:
+        check_env(LargeTeam(name, lengths, root=root), steps=40)
+    message = str(caught.value)
+    dtype, domain = ("float32", "") if name in ("place", "reward") else ("bool", " of Categorical(2)")
+    fault = f"('next', 'agents', '{name}'): expected {dtype} [2, 2, 1]{domain}, got {dtype} [2, 4, 1] (at step 1)"
+    assert fault in message
+    assert "step 1 raised" not in message
+
+
+def test_runs_whose_shapes_differ_are_compared():
+    late = LargeTeam("place", ((9, 9), (9, 9)), root=True, after=2)
+    with pytest.raises(SpecError, match=r"'place'\): expected float32 \[2, 2, 1\], got .* \(at step 3\)"):
+        check_env(late, steps=8)
+
+
+@pytest.mark.parametrize("root", [False, True], ids=["group", "group and root"])
+def test_last_observations_of_too_many_agents_are_not_judged(root, capsys):
+    with pytest.raises(SpecError):
+        check_env(LargeTeam("place", TOGETHER, root=root), steps=40)
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("last observation of an episode")]
+    assert [row.split("|")[-1].strip() for row in rows] == ["not judged"]
+
+
+class Squad(EnvBase):
+    """Three agents whose entries are zeros of their specs."""
+
+    def __init__(self, flags=(3, 1), mask=(3,), action=(3, 2), reward=(3, 1)):
+        super().__init__(batch_size=[2])
+        flag = lambda shape: Categorical(2, shape=shape, dtype=torch.bool)
+        self.observation_spec = Composite(team=Composite(observation=Unbounded((3, 4)), mask=flag(mask)))
+        self.action_spec = Composite(team=Composite(action=Bounded(-1, 1, shape=action)))
+        self.reward_spec = Composite(team=Composite(reward=Unbounded(reward)))
+        self.done_spec = Composite(done=flag((1,)), team=Composite(done=flag(flags)))
+
+    def _reset(self, td):
+        return self.observation_spec.zero()
+
+    def _step(self, td):
+        out = self.observation_spec.zero()
+        return out.update(self.full_reward_spec.zero()).update(self.full_done_spec.zero())
+
+    def _set_seed(self, seed):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "faults"),
+    [
+        ({}, {}),
+        ({"reward": (1,), "flags": (1,), "mask": (), "action": (2,)}, {}),
+        ({"flags": (2, 1)}, dict.fromkeys(["done", "terminated"], ("[2, 2, 1]", "[2, 3, 1]"))),
+        ({"mask": (3, 1)}, {"mask": ("[2, 3, 1]", "[2, 3]")}),
+        ({"mask": (2,)}, {"mask": ("[2, 2]", "[2, 3]")}),
+        ({"action": (2, 2)}, {"action": ("[2, 2, 2]", "[2, 3, ...]")}),
+    ],
+    ids=str,
+)
+def test_entries_that_contradict_the_reward_of_their_group_are_faults(changes, faults, capsys):
+    env = Squad(**changes)
+    if not faults:
+        check_env(env, steps=5)
+        return
+    with pytest.raises(SpecError) as caught:
+        check_env(env, steps=5)
+    assert str(caught.value).splitlines()[1:] == [
+        f"  spec of ('team', '{name}'): the spec has shape {got}, expected {expected}, as ('team', 'reward')"
+        " is [2, 3, 1]; change one of the two specs"
+        for name, (got, expected) in faults.items()
+    ]
+    assert capsys.readouterr().out.count("FAULT") == len(faults)
+
+
 FAULTS = {
     "missing": (outcome(mark=None), "'next', 'mark'.*it is missing"),
     "extra": (outcome(speed=torch.zeros(2, 1)), "'next', 'speed'.*no spec has this entry"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from tensordict import TensorDict
 from rl.core.errors import CheckError, NotExercisedWarning
 from rl.core.keys import leaf_keys
 from rl.core.mdp import FLAGS, merge_reset, reset_masks
-from rl.core.specs import Binary, Bounded, Composite, Unbounded
-from rl.core.testing import CountingEnv, check_env, check_env_specs
+from rl.core.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded
+from rl.core.testing import CountingEnv, check_env, check_env_specs, group_faults
 
 
 class WrongShape(CountingEnv):
@@ -411,6 +412,98 @@ def test_resets_and_ends_of_agents_are_judged(fault, message, root):
     with pytest.warns(NotExercisedWarning):
         report = check_env(lambda: Pair(root=root))
     assert not [one for one in report.not_exercised if one.startswith(("partial", "terminal"))]
+
+
+ROLES = {"observation": "observation_spec", "action": "full_action_spec", "reward": "full_reward_spec"}
+
+
+def flag(*shape):
+    return Binary(shape=shape, dtype=torch.bool)
+
+
+def group_specs(batch=(2,), level=("agents",), **leaves):
+    """The specs of one group, at `level`, behind a batch."""
+    specs = {name: Composite(shape=batch) for name in (*ROLES.values(), "full_done_spec")}
+    for name, leaf in leaves.items():
+        specs["full_done_spec" if name in FLAGS else ROLES.get(name, "observation_spec")][(*level, name)] = leaf
+    return SimpleNamespace(batch_size=torch.Size(batch), **specs)
+
+
+RIGHT = {"reward": Unbounded((2, 3, 1)), "done": flag(2, 3, 1), "mask": flag(2, 3), "action": Unbounded((2, 3, 4))}
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        {},
+        {"done": flag(2, 3, 1), "terminated": flag(2, 3, 1), "truncated": flag(2, 3, 1)},
+        {"mask": Unbounded((2, 3, 1))},
+        {"action": Categorical(5, shape=(2, 3))},
+        {"action": OneHot(5, shape=(2, 3, 5))},
+        {"action": MultiCategorical(torch.tensor([2, 3]), shape=(2, 3, 2))},
+        {"action": torch.stack([Unbounded((2, 4)), Unbounded((2, 5)), Unbounded((2, 4))], 1)},
+        {"reward": Unbounded((2, 1)), "done": flag(2, 1)},
+        {"reward": Unbounded((2, 3, 2)), "done": flag(2, 1)},
+        {"reward": Unbounded((2, 4, 3, 1)), "done": flag(2, 4, 1)},
+    ],
+)
+def test_groups_that_agree_have_no_fault(leaves):
+    assert group_faults(group_specs(**{**RIGHT, **leaves})) == {}
+    nested = group_specs(level=("teams", "red"), **{**RIGHT, **leaves})
+    assert group_faults(nested) == {}
+
+
+def test_entries_at_the_root_are_not_compared():
+    root = group_specs((), (), reward=Unbounded((3, 1)), done=flag(1), action=Unbounded(4), mask=flag(2))
+    assert group_faults(root) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "leaf", "got", "expected"),
+    [
+        ("done", flag(2, 2, 1), "[2, 2, 1]", "[2, 3, 1]"),
+        ("terminated", flag(2, 1), "[2, 1]", "[2, 3, 1]"),
+        ("truncated", flag(2, 3), "[2, 3]", "[2, 3, 1]"),
+        ("mask", flag(2, 3, 1), "[2, 3, 1]", "[2, 3]"),
+        ("mask", flag(2, 2), "[2, 2]", "[2, 3]"),
+        ("action", Unbounded((2, 2, 4)), "[2, 2, 4]", "[2, 3, ...]"),
+        ("action", Categorical(5, shape=(2,)), "[2]", "[2, 3, ...]"),
+    ],
+)
+def test_a_group_that_contradicts_its_reward_has_a_fault(name, leaf, got, expected):
+    fault = (
+        f"the spec has shape {got}, expected {expected}, as ('agents', 'reward') is [2, 3, 1]; change one of the two"
+        " specs"
+    )
+    assert group_faults(group_specs(**{**RIGHT, name: leaf})) == {("agents", name): fault}
+
+
+def test_groups_are_compared_with_their_own_reward():
+    specs = group_specs(**RIGHT)
+    specs.full_reward_spec["single", "reward"] = Unbounded((2, 1))
+    specs.full_done_spec["single", "done"] = flag(2, 1)
+    specs.full_reward_spec["pair", "reward"] = Unbounded((2, 2, 1))
+    specs.full_done_spec["pair", "done"] = flag(2, 3, 1)
+    assert list(group_faults(specs)) == [("pair", "done")]
+
+
+class OddGroups(Pair):
+    """Its flags and actions are those of three agents, its reward is that of two."""
+
+    def __init__(self):
+        super().__init__()
+        self.full_done_spec["agents"] = Composite(dict.fromkeys(FLAGS, flag(2, 3, 1)), shape=(2,))
+        self.full_action_spec["agents", "action"] = Unbounded((2, 3, 1))
+
+
+def test_contradictions_of_a_group_are_named_before_the_first_step():
+    with pytest.raises(CheckError) as caught:
+        check_env(OddGroups)
+    *lines, last = str(caught.value).splitlines()
+    rest = "as ('agents', 'reward') is [2, 2, 1]; change one of the two specs"
+    for name, line in zip(FLAGS, lines, strict=True):
+        assert line == f"('agents', '{name}'): the spec has shape [2, 3, 1], expected [2, 2, 1], {rest}"
+    assert last == f"('agents', 'action'): the spec has shape [2, 3, 1], expected [2, 2, ...], {rest} (OddGroups)"
 
 
 class CrashesLater(CountingEnv):

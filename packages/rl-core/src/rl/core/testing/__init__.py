@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rl.core.testing.env._check_env import check_env
     from rl.core.testing.env._check_env_specs import check_env_specs
     from rl.core.testing.env._check_transform import check_transform
+    from rl.core.testing.env._entries import group_faults
     from rl.core.testing.loss._check_estimator import check_estimator
     from rl.core.testing.loss._check_loss import check_loss
     from rl.core.testing.plugin._check_component import check_component
@@ -60,6 +61,7 @@ __all__ = [
     "check_storage",
     "check_transform",
     "check_writer",
+    "group_faults",
     "recurrent_reference",
     "toy_linear_recurrence",
 ]

@@ -31,11 +31,12 @@ _LIMIT = 46
 def check_env(env: Env, *, seed: int = 0, steps: int = 200) -> None:
     """Check an environment, print what it writes key by key, and raise one error with all faults.
 
-    Random steps are compared with the specs: keys, shapes, dtypes, devices, bounds, NaN. Further rows say whether the
-    done flags agree, an episode begins without a done flag, the last observation of an episode is kept, one seed gives
-    one trajectory, inputs stay as they are, and a partial reset (``_reset``) leaves the other elements alone. What
-    could not be judged is said too. The environment is left in the middle of an episode. The kit
-    `rl.core.testing.check_env` checks more, given a function that makes environments.
+    The specs of a group must have the number of agents of its reward (`rl.core.testing.group_faults`). Random steps are
+    compared with the specs: keys, shapes, dtypes, devices, bounds, NaN. Further rows say whether the done flags agree,
+    an episode begins without a done flag, the last observation of an episode is kept, one seed gives one trajectory,
+    inputs stay as they are, and a partial reset (``_reset``) leaves the other elements alone. What could not be judged
+    is said too. The environment is left in the middle of an episode. The kit `rl.core.testing.check_env` checks more,
+    given a function that makes environments.
 
     Args:
         env: any environment of the `rl.core.interfaces.Env` protocol.
@@ -133,6 +134,7 @@ class _Checks:
 
     def run(self) -> None:
         """Fill the table."""
+        self._judge_groups()
         try:
             self.env.set_seed(self.seed)
         except RLError as error:
@@ -209,6 +211,12 @@ class _Checks:
 
     # ---- verdicts
 
+    def _judge_groups(self) -> None:
+        from rl.core.testing import group_faults  # the conformance kit; imported on first use
+
+        for key, fault in group_faults(self.env).items():
+            self.table.row(f"spec of {key_str(key)}", "as many agents as its reward", "another shape", fault)
+
     def _judge_start(self, td: TensorDictBase) -> None:
         over = [key_str(key) for key in self.env.done_keys if bool(td.get(key).any())]
         fault = f"a reset returned {', '.join(over)} true: an episode cannot begin at its end" if over else None
@@ -225,8 +233,9 @@ class _Checks:
             flags = [outcome.get(unwrap((*level, flag)), None) for flag in FLAGS]
             if flags[0] is None or flags[1] is None:
                 continue
-            ended = flags[1] if flags[2] is None else flags[1] | flags[2]
-            agree = flags[0].shape == ended.shape and bool((flags[0] == ended).all())
+            ends = [flag for flag in flags[1:] if flag is not None]
+            alike = len({flag.shape for flag in (flags[0], *ends)}) == 1
+            agree = alike and bool((flags[0] == torch.stack(ends).any(0)).all())
             name = "done flags" if not level else f"done flags of {'.'.join(level)}"
             fault = None if agree else f"done is not terminated | truncated at step {step}"
             table.row(name, "done = terminated | truncated", "so" if agree else "otherwise", fault)
@@ -248,17 +257,9 @@ class _Checks:
             return
         ends = kept = 0
         moved = False
-        shape = self._ended(run[0][0].get("next")).shape
-        values = {key: run[0][0].get(("next", *as_tuple(key)), None) for key in self.env.observation_keys}
-        keys = [
-            key
-            for key, value in values.items()
-            if isinstance(value, Tensor)
-            and as_tuple(key)[: len(self.level)] == self.level
-            and value.shape[: len(shape)] == shape
-        ]
+        keys = self._comparable(run[0])
         if not keys:
-            self.table.skip(name, "no observation under 'next'")
+            self.table.skip(name, "no flags and observations of the spec's shape")
             return
         for step in run[0]:
             over = self._ended(step.get("next"))
@@ -274,6 +275,21 @@ class _Checks:
             self.table.row(name, expected, "lost", fault)
         else:
             self.table.skip(name, f"{ends} ends in {self.steps} steps")
+
+    def _comparable(self, steps: list[TensorDictBase]) -> list[NestedKey]:
+        """Observations beside the flags that end episodes; none unless both have the shapes of their specs."""
+        level, done, seen = self.level or (), self._key("done"), self.env.observation_spec
+        flags = self.env.full_done_spec[done].shape
+        episodes = flags[:-1] if level else self.env.batch_size
+        if not _has_shape(steps, done, flags):
+            return []
+        return [
+            key
+            for key in self.env.observation_keys
+            if as_tuple(key)[: len(level)] == level
+            and seen[key].shape[: len(episodes)] == episodes
+            and _has_shape(steps, key, seen[key].shape)
+        ]
 
     def _judge_partial_reset(self) -> None:
         name, expected = "partial reset", "of marked elements only"
@@ -327,6 +343,12 @@ class _Checks:
         return moved and all(_same(place.get(key), now.get(key)) for key in keys)
 
 
+def _has_shape(steps: list[TensorDictBase], key: NestedKey, shape: torch.Size) -> bool:
+    """Whether an entry is a tensor of `shape` after each step, and in the root that follows."""
+    values = [step.get(part).get(key, None) for step in steps for part in ("next", "following")]
+    return all(isinstance(value, Tensor) and value.shape == shape for value in values)
+
+
 def _same(left: Any, right: Any) -> bool:
     if not isinstance(left, Tensor) or not isinstance(right, Tensor):
         return type(left) is type(right) and (not isinstance(left, Mapping) or left == right)
@@ -335,8 +357,10 @@ def _same(left: Any, right: Any) -> bool:
     return bool(_same_rows(left, right, left.ndim).all())
 
 
-def _same_rows(left: Tensor, right: Tensor, ndim: int) -> Tensor:
-    """Which elements are equal, ``[*B]``; NaN equals NaN."""
+def _same_rows(left: Tensor, right: Any, ndim: int) -> Tensor:
+    """Which elements are equal, ``[*B]``; NaN equals NaN. None are if the shapes differ."""
+    if not isinstance(right, Tensor) or left.shape != right.shape:
+        return torch.zeros(left.shape[:ndim], dtype=torch.bool)
     same = left == right
     if left.is_floating_point():
         same |= left.isnan() & right.isnan()

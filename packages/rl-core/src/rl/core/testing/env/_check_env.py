@@ -18,7 +18,7 @@ from rl.core.testing._report import Report, fail, raising, require, require_plai
 from rl.core.testing.env._check_env_specs import check_env_specs
 from rl.core.testing.env._course import Course, naming_calls
 from rl.core.testing.env._ends import Ends, check_inner_reset
-from rl.core.testing.env._entries import require_flags, require_in_specs
+from rl.core.testing.env._entries import group_faults, require_flags, require_in_specs
 from rl.core.testing.env._leaf_form import check_leaf_form
 
 __all__ = ["check_env"]
@@ -31,7 +31,8 @@ def check_env(make_env: Callable[[], Env], *, seed: int = 0, steps: int = 200, t
     """Check an environment: specs, flags, terminal observations, partial resets, seeds, state, and its leaf form.
 
     Every step is compared with the specs, so that NaN and values out of bounds are found later in an episode and at
-    its end. What was returned before must stay as it was.
+    its end. What was returned before must stay as it was. The specs of a group must have the number of agents of its
+    reward, see `group_faults`.
 
     Args:
         make_env: makes the environment; called several times. What it makes is an `rl.core.interfaces.Env`, it need
@@ -110,6 +111,8 @@ def _check_protocol(env: Any, owner: str) -> None:
             " with values",
             owner,
         )
+    faults = group_faults(env)
+    require(not faults, "\n".join(f"{key_str(key)}: {fault}" for key, fault in faults.items()), owner)
     td = env.reset().update(env.full_action_spec.rand())
     stepped = env.step(td)
     require(stepped is td, "step must return its input, with the outcome under 'next'", owner)

@@ -1,4 +1,4 @@
-"""Entries of an environment against its specs."""
+"""Entries of an environment against its specs, and the specs of a group against each other."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl.core.interfaces import Env
 from rl.core.keys import NestedKey, as_tuple, key_str, leaf_keys, nearest, unwrap
 from rl.core.mdp import FLAGS, done_levels
 from rl.core.specs import Composite
 from rl.core.testing._report import require
 
-__all__ = ["leaf_keys", "require_flags", "require_in_specs"]
+__all__ = ["group_faults", "leaf_keys", "require_flags", "require_in_specs"]
 
 
 def _described(value: Any) -> str:
@@ -63,3 +64,40 @@ def require_flags(entries: Any, env: Any, owner: str) -> None:
         either = either if truncated is None else either | truncated
         same = torch.equal(entries.get(names[0]), either)
         require(same, f"{key_str(names[0])} is not the union of terminated and truncated", owner)
+
+
+def group_faults(env: Env) -> dict[NestedKey, str]:
+    """Entries of groups whose specs have another number of agents than the reward of the group, and the fault of each.
+
+    The reward ``(group, "reward")`` ``[*B, n, 1]`` gives the number of agents: ``done``, ``terminated`` and
+    ``truncated`` of the group must be ``[*B, n, 1]``, a bool ``mask`` ``[*B, n]``, and ``action`` ``[*B, n, ...]``.
+    A group with a reward of another number of dimensions, such as ``[*B, 1]``, is not compared.
+
+    Args:
+        env: any environment of the `rl.core.interfaces.Env` protocol; neither reset nor stepped.
+
+    Example:
+        >>> from rl.core.testing import CountingEnv
+        >>> group_faults(CountingEnv())
+        {}
+    """
+    faults: dict[NestedKey, str] = {}
+    for reward in leaf_keys(env.full_reward_spec):
+        *group, name = as_tuple(reward)
+        shape = env.full_reward_spec[reward].shape
+        if not group or name != "reward" or len(shape) != len(env.batch_size) + 2 or shape[-1] != 1:
+            continue
+        agents = shape[:-1]
+        wanted = [(env.full_done_spec, flag, shape) for flag in FLAGS]
+        wanted += [(env.observation_spec, "mask", agents), (env.full_action_spec, "action", agents)]
+        for spec, entry, expected in wanted:
+            key, rest = unwrap((*group, entry)), ", ..." if entry == "action" else ""
+            leaf = spec[key] if key in leaf_keys(spec) else None
+            if leaf is None or (entry == "mask" and leaf.dtype != torch.bool):
+                continue
+            if (leaf.shape[: len(agents)] if rest else leaf.shape) != expected:
+                faults[key] = (
+                    f"the spec has shape {list(leaf.shape)}, expected [{', '.join(map(str, expected))}{rest}], as"
+                    f" {key_str(reward)} is {list(shape)}; change one of the two specs"
+                )
+    return faults
