@@ -440,7 +440,7 @@ def test_an_environment_that_cannot_say_where_it_stands(counter):
     env = counter([2])
     state = env.state_dict()
     assert state == {"restorable": False}
-    with pytest.warns(UserWarning, match="reset before the next step"):
+    with pytest.warns(UserWarning, match="a reset begins another"):
         assert env.load_state_dict(state) is False
 
 

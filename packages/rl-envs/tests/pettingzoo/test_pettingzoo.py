@@ -232,6 +232,8 @@ def test_groups():
     each = PettingZooWrapper(Race(), group_map=MarlGroupMapType.ONE_GROUP_PER_AGENT, categorical_actions=False)
     assert each.full_action_spec["a_1", "action"] == OneHot(3, dtype=torch.int64)
     assert each.rollout(2)["next", "a_1", "reward"].shape == (2, 1)
+    assert PettingZooWrapper(Race(), group_map="All_in_one_group").group_map == everyone.group_map
+    assert PettingZooWrapper(Race(), group_map="one_group_per_agent").rollout(2)["a_1", "observation"].shape == (2, 1)
     named = PettingZooWrapper(Race(), group_map={"slow": ["a_1"], "fast": ["a_0"]})
     assert named.rollout(2)["slow", "observation"].shape == (2, 1, 1)
     with pytest.raises(SpecError, match=r"different observation spaces.*ONE_GROUP_PER_AGENT"):
@@ -247,7 +249,10 @@ def test_groups():
         ({"g": ["a_0", "a_1", "b"]}, "unknown agent 'b'"),
         ({"g": ["a_0", "a_1"], "h": []}, "no agents in the group 'h'"),
         ({"state": ["a_0", "a_1"]}, "'state', which is the name of another entry"),
-        ("agents", "must be a mapping from groups to names, or a MarlGroupMapType, got 'agents'"),
+        (
+            "agents",
+            "must be a mapping from groups to lists of agents, or 'all_in_one_group' or 'one_group_per_agent', got 'a",
+        ),
         (["a_0", "a_1"], "must be a mapping"),
         ({"": ["a_0", "a_1"]}, "must be a string that is not empty"),
         ({("g", "h"): ["a_0", "a_1"]}, "must be a string that is not empty"),

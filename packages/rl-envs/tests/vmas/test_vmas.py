@@ -9,6 +9,7 @@ from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownCompone
 from rl.core.specs import Categorical, MultiOneHot, OneHot
 from rl.core.testing import check_env
 from rl.envs import MarlGroupMapType, SerialEnv, VmasEnv, VmasWrapper
+from rl.envs._ids import unknown_id
 
 vmas = pytest.importorskip("vmas")
 EACH = MarlGroupMapType.ONE_GROUP_PER_AGENT
@@ -206,6 +207,9 @@ def test_groups_need_equal_agents():
 def test_errors_say_what_to_do(monkeypatch):
     with pytest.raises(UnknownComponentError, match=r"'balanc'\. Did you mean 'balance'"):
         VmasEnv("balanc", 2)
+    with pytest.raises(UnknownComponentError, match=r"no environment 'nosuch'\. It has .*balance, .*, wind_flocking$"):
+        VmasEnv("nosuch", 2)
+    assert unknown_id("EnvPool", "q", map(str, range(151))).endswith(", 115 and 131 more")
     assert "transport" in VmasEnv.available_envs
     with pytest.raises(SpecError, match=r"vmas\.make_env"):
         VmasWrapper(3)

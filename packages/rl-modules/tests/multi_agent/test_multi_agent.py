@@ -102,6 +102,38 @@ def test_wrong_inputs_are_refused():
         VDNMixer(3)(torch.zeros(5, 3))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([torch.zeros(5, 3, 4, dtype=torch.int64)], r"floating-point inputs, got torch.int64 \(5, 3, 4\): convert"),
+        ([torch.zeros(5, 3, 2), torch.zeros(3, 2)], r"inputs \[.*features=4\], got \(5, 3, 2\), \(3, 2\)"),
+        ([torch.zeros(5, 3, 2), torch.zeros(6, 3, 2)], r"inputs \[.*features=4\], got \(5, 3, 2\), \(6, 3, 2\)"),
+        ([torch.zeros(()), torch.zeros(())], r"inputs \[.*features=4\], got \(\), \(\)"),
+        ([], "MultiAgentMLP got no input"),
+    ],
+)
+def test_inputs_that_do_not_fit_together_are_refused(inputs, message):
+    with pytest.raises(ShapeError, match=message):
+        MultiAgentMLP(4, 2, 3, centralized=False, share_params=True)(*inputs)
+
+
+def test_images_of_other_sizes_and_of_integers_are_refused():
+    net = MultiAgentConvNet(3, centralized=False, share_params=True, num_cells=[4], kernel_sizes=3)
+    with pytest.raises(ShapeError, match=r"expects inputs .*, got \(5, 3, 1, 9, 9\), \(5, 3, 1, 9, 8\)"):
+        net(torch.zeros(5, 3, 1, 9, 9), torch.zeros(5, 3, 1, 9, 8))
+    with pytest.raises(ShapeError, match=r"MultiAgentConvNet expects .* got torch.uint8 .*: scale them, as by x / 255"):
+        net(torch.zeros(5, 3, 3, 9, 9, dtype=torch.uint8))
+    assert net(torch.zeros(5, 3, 1, 9, 9), torch.zeros(5, 3, 2, 9, 9)).shape[:2] == (5, 3)
+
+
+@pytest.mark.parametrize("options", [{"centralized": "yes"}, {"centralized": None}, {"share_params": "no"}])
+@pytest.mark.parametrize("kind", [lambda **kw: MultiAgentMLP(4, 2, 3, **kw), lambda **kw: MultiAgentConvNet(3, **kw)])
+def test_switches_are_bools(kind, options):
+    ((name, value),) = options.items()
+    with pytest.raises(SpecError, match=f"MultiAgent.*: {name} must be True or False, got {value!r}"):
+        kind(**{"centralized": False, "share_params": True, **options})
+
+
 @pytest.mark.parametrize(("centralized", "share_params"), CASES)
 def test_another_width_is_refused_in_the_shapes_of_the_input(centralized, share_params):
     for (net, shape), (wrong, expected) in zip(

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from rl.core.cli import main
-from rl.core.errors import RLError, SpecError, UnknownComponentError
+from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError
+from rl.core.registry import load
 from rl.envs import GymEnv
 from rl.trainers import PPOConfig, load_checkpoint, make_env, train_ppo
 from rl.trainers._build import envs as _envs
@@ -30,6 +31,11 @@ class Mission(gymnasium.Space):
 
     def contains(self, x):
         return isinstance(x, str)
+
+
+class Batch:
+    def __init__(self, num_envs):
+        pass
 
 
 class Maze(gymnasium.Env):
@@ -139,6 +145,9 @@ def test_arguments_of_any_number_are_given_as_a_list():
         pytest.param({"env": "json:dumps"}, RLError, "json:dumps' cannot be made: .*; give what", id="no-env"),
         pytest.param({"env": "MAZE:Nope"}, UnknownComponentError, r"[.?] And the module 'maze_.*' has no 'Nope'\.$",
                      id="no-class"),
+        pytest.param({"env": "MAZE:Batch", "workers": 1}, SpecError,
+                     "Batch makes a batch of environments itself: leave it out", id="workers-of-a-batch"),
+        pytest.param({"env": "gymnax"}, UnknownComponentError, "takes an id: write gymnax/ID$", id="no-example"),
         pytest.param({"env": "Nope-v7"}, UnknownComponentError, r"[.?] And no installed plugin offers", id="full-stop"),
     ],
 )  # fmt: skip
@@ -147,6 +156,18 @@ def test_what_cannot_be_made_is_named(settings, error, message, maze):
     env = settings.pop("env", "MAZE:Maze").replace("MAZE", maze)
     with pytest.raises(error, match=message):
         make_env(env, 1, seed=0, **settings)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("component", "example"), _envs._EXAMPLES.items())
+def test_the_example_of_an_id_is_one_of_the_component(component, example):
+    with pytest.raises(UnknownComponentError, match=f"write {component}/ID, for example {component}/{example}$"):
+        make_env(component, 1, seed=0)
+    try:
+        ids = load("env", component).available_envs
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+    assert any(one == example or one.startswith(f"{example}_v") for one in ids)
 
 
 def test_a_module_that_raises_is_named(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """The recipes of several agents learn, resume exactly, and refuse what they cannot train."""
 
+import re
+
 import pytest
 import torch
 from rl_trainers_test_envs import TeamEnv
@@ -7,6 +9,7 @@ from tensordict import TensorDict
 
 from rl.core.cli import main
 from rl.core.errors import SpecError
+from rl.core.specs import Bounded, Categorical, Composite, Unbounded
 from rl.core.testing import check_env
 from rl.trainers import evaluate, load_checkpoint, load_run, make_env
 from rl.trainers._build.team import GroupLosses
@@ -14,6 +17,7 @@ from rl.trainers.recipes.ippo._config import IPPO
 from rl.trainers.recipes.iql_ma._config import IQL_MA
 from rl.trainers.recipes.maddpg._config import MADDPG
 from rl.trainers.recipes.mappo._config import MAPPO
+from rl.trainers.recipes.multi_agent._networks import groups_of
 from rl.trainers.recipes.qmix._config import QMIX
 from rl.trainers.recipes.vdn._config import VDN
 
@@ -161,6 +165,46 @@ def test_the_return_is_that_of_a_group():
 def test_other_environments_are_refused(name, changes, match, tmp_path):
     with pytest.raises(SpecError, match=match):
         train(name, config_of(name, **changes), out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("spec", "match"),
+    [
+        (
+            Unbounded((2, 1)),
+            r"an Unbounded float32 .* without finite bounds: .* or train it without bounds with mappo$",
+        ),
+        (Bounded(0, torch.inf, shape=(2, 1)), r"bounds: set them with --transform 'clip:{.*\[pair, action\]\], .*}'$"),
+        (Bounded(0, 1, shape=(2,)), "a Bounded float32 .*: convert it with a transform"),
+        (Unbounded((2,)), "an Unbounded float32 .*: convert it with a transform"),
+        (Categorical(2, shape=(2,)), "int64 .*: train discrete actions with mappo or qmix"),
+    ],
+)
+def test_maddpg_names_what_other_actions_lack(spec, match):
+    env = TeamEnv(4, groups=["pair"])
+    env.action_spec = Composite({("pair", "action"): spec})
+    with pytest.raises(SpecError, match=match):
+        MADDPG.load_policy()(config_of("maddpg"), env)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1,)])
+def test_rewards_without_a_dimension_of_agents_are_refused(shape):
+    env = TeamEnv(4, groups=["pair"])
+    env.reward_spec = Composite({("pair", "reward"): Unbounded(shape), "reward": Unbounded((1,))})
+    found = re.escape(f"""rewards {{"('pair', 'reward')": [4, {shape[0]}]}} and actions [4, 2]. If group_map in""")
+    with pytest.raises(SpecError, match=found):
+        groups_of(env, "mappo")
+
+
+def test_a_run_whose_environment_has_no_state_resumes_with_a_note(tmp_path, monkeypatch, capsys, recwarn):
+    monkeypatch.delattr(TeamEnv, "state_dict")
+    monkeypatch.delattr(TeamEnv, "load_state_dict")
+    config = config_of("mappo")
+    train("mappo", config, out=tmp_path / "run", should_stop=lambda frames: frames >= 256)
+    MAPPO.load_train()(config, resume=tmp_path / "run", display="plain")
+    line = "note: TeamEnv is not restored exactly: it has no state to save within an episode."
+    assert capsys.readouterr().out.count(line) == 1
+    assert not recwarn.list
 
 
 def test_environments_of_one_agent_are_refused(tmp_path):

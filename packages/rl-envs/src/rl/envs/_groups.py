@@ -22,6 +22,8 @@ class MarlGroupMapType(Enum):
     - `ALL_IN_ONE_GROUP`: one group, ``"agents"``, whose entries have an agent dimension.
     - `ONE_GROUP_PER_AGENT`: a group for each agent, of its name, whose entries have no agent dimension.
 
+    An environment also takes the name of one as a string, in upper or lower case.
+
     Example:
         >>> MarlGroupMapType.ONE_GROUP_PER_AGENT.get_group_map(["red", "blue"])
         {'red': ['red'], 'blue': ['blue']}
@@ -67,7 +69,8 @@ def check_marl_grouping(group_map: GroupMap, agent_names: Sequence[str]) -> None
 
 def _check_form(group_map: Any) -> None:
     if not isinstance(group_map, Mapping):
-        raise SpecError(f"group_map must be a mapping from groups to names, or a MarlGroupMapType, got {group_map!r}")
+        types = " or ".join(repr(name.lower()) for name in MarlGroupMapType.__members__)
+        raise SpecError(f"group_map must be a mapping from groups to lists of agents, or {types}, got {group_map!r}")
     for group, agents in group_map.items():
         if not isinstance(group, str) or not group:
             raise SpecError(f"group_map has the group {group!r}: its name must be a string that is not empty")
@@ -111,7 +114,7 @@ class AgentGroup:
 
 
 def agent_groups(
-    group_map: MarlGroupMapType | GroupMap | None,
+    group_map: MarlGroupMapType | GroupMap | str | None,
     agent_names: Sequence[str],
     default: GroupMap,
     reserved: Sequence[str],
@@ -119,7 +122,7 @@ def agent_groups(
     """Return the groups for the argument `group_map` of an environment.
 
     Args:
-        group_map: groups by name, a standard grouping, or None for the default.
+        group_map: groups by name, a standard grouping or its name, or None for the default.
         agent_names: all agents.
         default: the groups for None.
         reserved: names of root entries, which no group may have.
@@ -127,9 +130,11 @@ def agent_groups(
     Raises:
         SpecError: if the groups do not fit the agents, or one has a reserved name.
     """
+    if isinstance(group_map, str):  # from a command line
+        group_map = MarlGroupMapType.__members__.get(group_map.upper(), group_map)
     stacked = group_map is not MarlGroupMapType.ONE_GROUP_PER_AGENT
     if group_map is None:
-        names: GroupMap = default
+        names: Any = default
     else:
         names = group_map.get_group_map(agent_names) if isinstance(group_map, MarlGroupMapType) else group_map
     check_marl_grouping(names, agent_names)

@@ -191,6 +191,6 @@ def check_env_specs(env: Env, *, seed: int | None = None, steps: int = 3) -> Non
 def warn_not_restorable(owner: str, why: str = "it has no state to save within an episode") -> None:
     """Warn that an environment does not continue exactly from its state."""
     issue_warning(
-        f"{owner} is not restored exactly: {why}. The episode under way is lost: reset before the next step. What"
-        " follows is valid experience, but not the one that an uninterrupted run would have seen"
+        f"{owner} is not restored exactly: {why}. The episode under way is lost: a reset begins another,"
+        " which is valid experience, but not the one that an uninterrupted run would have seen"
     )

@@ -38,7 +38,7 @@ class MultiAgentConvNet(MultiAgentNetBase):
     Shapes: floating-point pixels ``[*B, n_agents, C, H, W]`` to ``[*B, n_agents, F]``.
 
     Raises:
-        SpecError: if arguments contradict each other, or `in_features` is needed.
+        SpecError: if arguments contradict each other or are of another kind, or `in_features` is needed.
 
     Example:
         >>> net = MultiAgentConvNet(3, centralized=False, share_params=False, in_features=4, num_cells=[8, 8])
@@ -48,6 +48,7 @@ class MultiAgentConvNet(MultiAgentNetBase):
 
     _input_dims: ClassVar[int] = 3
     _input_names: ClassVar[tuple[str, ...]] = ("channels", "height", "width")
+    _conversion: ClassVar[str] = "scale them, as by x / 255"
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class MultiAgentMLP(MultiAgentNetBase):
     on the last dimension.
 
     Raises:
-        SpecError: if arguments contradict each other or are out of range.
+        SpecError: if arguments contradict each other, are out of range or of another kind.
 
     Example:
         >>> critic = MultiAgentMLP(6, 1, n_agents=3, centralized=True, share_params=False, depth=2, num_cells=64)
@@ -54,6 +54,7 @@ class MultiAgentMLP(MultiAgentNetBase):
 
     _input_dims: ClassVar[int] = 1
     _input_names: ClassVar[tuple[str, ...]] = ("features",)
+    _conversion: ClassVar[str] = "convert them, as by x.float()"
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 
@@ -25,6 +25,16 @@ from rl.trainers._config.named import find_call, import_attribute, import_named
 __all__ = ["env_options", "make_env"]
 
 Make = Callable[..., Any]
+
+_EXAMPLES = {
+    "dm-control": "cheetah-run",
+    "envpool": "HalfCheetah-v5",
+    "gym": "CartPole-v1",
+    "open-spiel": "tic_tac_toe",
+    "pettingzoo": "mpe2/simple_spread",
+    "vmas": "balance",
+}
+"""An id of components that take one, for messages."""
 
 
 def make_env(
@@ -293,9 +303,8 @@ def _resolve(env: str) -> tuple[Make, tuple[str, ...]]:
             )
         return load("env", prefix), (rest,)
     if env in known:
-        raise UnknownComponentError(
-            f"the environment component {env!r} takes an id: write {env}/ID, for example gym/CartPole-v1"
-        )
+        example = f", for example {env}/{_EXAMPLES[env]}" if env in _EXAMPLES else ""
+        raise UnknownComponentError(f"the environment component {env!r} takes an id: write {env}/ID{example}")
     if ":" in env:
         module, _, name = env.partition(":")
         if ":" in name or not module:
@@ -397,6 +406,9 @@ def _in_processes(
 def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wrappers: list[Any]) -> Any:
     """One environment without a batch."""
     names = _parameters(make)
+    size = names.get("num_envs")
+    if size is not None and size.default is size.empty and "num_envs" not in options:
+        _refuse_workers(make, "makes a batch of environments itself")
     options = {name: value for name, value in options.items() if name != "device"}
     if "categorical_action_encoding" in names:
         options.setdefault("categorical_action_encoding", True)
@@ -410,11 +422,15 @@ def _single(make: Make, arguments: tuple[str, ...], options: dict[str, Any], wra
         return GymWrapper(reduce(_apply, wrappers, made), categorical_action_encoding=True)
     made = _unwrapped(made, wrappers)
     if getattr(made, "batch_size", None) != ():
-        raise SpecError(
-            f"workers (--workers) puts single environments into processes, and {getattr(make, '__name__', make)} makes"
-            " a batch or no environment of ours: leave it out"
-        )
+        _refuse_workers(make, "makes a batch or no environment of ours")
     return made
+
+
+def _refuse_workers(make: Make, why: str) -> NoReturn:
+    raise SpecError(
+        f"workers (--workers) puts single environments into processes, and {getattr(make, '__name__', make)} {why}:"
+        " leave it out"
+    )
 
 
 def _unwrapped(env: Any, wrappers: list[Callable[[Any], Any]]) -> Any:

@@ -125,6 +125,7 @@ class Run:
         self._since, self._cpu_since = time.perf_counter(), time.process_time()
         self._best: dict[str, Any] | None = None
         self._changes: list[str] = []
+        self._inexact: list[str] = []  # notes about parts that were not restored exactly
         self._log = Every(config.log_every)
         self._eval = Every(config.eval_every)
         self._checkpoint = Every(config.checkpoint_every)
@@ -180,6 +181,8 @@ class Run:
             )
             if self._changes:
                 self.note(f"resumed with {', '.join(self._changes)}")
+            for line in self._inexact:
+                self.note(line)
             stack.enter_context(self._signals)
             self._since, self._cpu_since = time.perf_counter(), time.process_time()
             yield self
@@ -455,8 +458,11 @@ class Run:
             raise CheckpointError(f"{self.folder.last} lacks {sorted(missing)}; it was written by another recipe")
         name = "run"
         try:
-            for name, part in self._parts.items():
-                part.load_state_dict(saved[name])
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", UserWarning)
+                for name, part in self._parts.items():
+                    part.load_state_dict(saved[name])
+            self._inexact = [f"note: {warning.message}" for warning in caught]
             name, run = "run", saved["run"]
             self.frames, self._seconds, self._times = run["frames"], run["seconds"], dict(run["times"])
             self._cpu_seconds = run.get("cpu_seconds", 0.0)  # rl-trainers 0.3 had none

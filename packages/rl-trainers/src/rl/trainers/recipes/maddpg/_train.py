@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from tensordict.nn import TensorDictModule, TensorDictSequential
 
 from rl.core.errors import SpecError
 from rl.core.interfaces import Env
 from rl.core.keys import key_str
+from rl.core.specs import Bounded, Unbounded
 from rl.objectives import DDPGLoss
-from rl.trainers._build.networks import described
+from rl.trainers._build.networks import described, yaml_key
 from rl.trainers._build.team import GroupLosses
 from rl.trainers._run.run import TrainResult
 from rl.trainers.recipes.maddpg._config import MADDPG, MADDPGConfig
@@ -41,10 +43,20 @@ def _groups(config: MADDPGConfig, env: Env) -> list[Group]:
         if not is_bounded(group.spec, 2):  # agents and vector
             raise SpecError(
                 f"maddpg trains vectors of bounded floats; {key_str(group.action)} of {type(env).__name__} is"
-                f" {described(group.spec)}: train discrete actions with mappo or qmix, or for mpe2 set"
-                " --env-kwargs '{continuous_actions: true}'"
+                f" {described(group.spec)}{_remedy(group)}"
             )
     return groups
+
+
+def _remedy(group: Group) -> str:
+    """How to train other actions."""
+    spec, keys = group.spec, f"in_keys_inv: [{yaml_key(group.action)}]"
+    if type(spec) not in (Bounded, Unbounded) or not spec.dtype.is_floating_point:
+        return ": train discrete actions with mappo or qmix, or for mpe2 set --env-kwargs '{continuous_actions: true}'"
+    if len(spec.shape) != 2 or spec.dtype not in (torch.float32, torch.float64):  # agents and vector
+        return ": convert it with a transform of your own (--transform module:Class)"
+    other = ", or train it without bounds with mappo" if type(spec) is Unbounded else ""
+    return f" without finite bounds: set them with --transform 'clip:{{{keys}, low: LOW, high: HIGH}}'{other}"
 
 
 def maddpg_policy(config: MADDPGConfig, env: Env) -> TensorDictSequential:

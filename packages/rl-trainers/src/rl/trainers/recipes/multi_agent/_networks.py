@@ -106,11 +106,12 @@ def _reward_of(env: Env, group: str, action: NestedKey, recipe: str) -> tuple[Ne
     own = 0 if isinstance(spec, Categorical) else 1  # dimensions of the action of one agent
     if rewards is None and shared is not None and len(spec.shape) == batch + 1 + own:
         return REWARD, int(spec.shape[batch])
-    found = {key_str(name): list(env.full_reward_spec[name].shape) for name in leaf_keys(env.full_reward_spec)}
+    names = leaf_keys(env.full_reward_spec) if rewards is None else [key]  # a root reward may be the trainer's
+    found = {key_str(name): list(env.full_reward_spec[name].shape) for name in names}
     raise SpecError(
         f"{recipe} needs rewards ({group!r}, 'reward') of shape [*B, n_agents, 1], or one 'reward' for all and actions"
         f" with a dimension of agents; {type(env).__name__} has the rewards {found} and actions {list(spec.shape)}."
-        " With group_map in --env-kwargs, leave it out"
+        " If group_map in --env-kwargs makes groups of one agent without a dimension of agents, leave it out"
     )
 
 
