@@ -791,6 +791,9 @@ def test_ppo_names_what_does_not_fit():
     other = td.clone().set(("agents", "action"), torch.randn(B, N - 1, ACT))
     with pytest.raises(ShapeError, match=r"'action'\) of shape \(6, 2, 2\), .* distributions of \(6, 3\) actions"):
         MAPPOLoss(policy, critic())(other)
+    shared = td.clone().set(("agents", "advantage"), torch.randn(B, 1, 1))
+    with pytest.raises(ShapeError, match=r"'advantage'\) \(6, 1, 1\); expected .* and \[\*B, n_agents, 1\]"):
+        MAPPOLoss(policy, critic())(shared)
     for dims in ((-9,), (3,)):
         loss = MAPPOLoss(policy, critic(), normalize_advantage_exclude_dims=dims)
         with pytest.raises(SpecError, match=r"normalize_advantage_exclude_dims=.* \(6, 3, 1\).* from -3 to 2"):

@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.objectives._batch.agents import mask_keys
+from rl.objectives._batch.agents import group_of, mask_keys
 from rl.objectives._batch.mask import MASK
 from rl.objectives._networks.calls import ActorCall, NetworkCall, actor_keys, input_key, joint_states
 from rl.objectives._networks.composite import joint, listed, taken
@@ -165,10 +165,11 @@ class PolicyLoss(LossModule):
         advantage = entries[keys["advantage"]]
         if log_prob.shape != old.shape or advantage.shape != (*log_prob.shape, 1):
             sampled = f", {keys['sample_log_prob']!r} {tuple(old.shape)}" if self._compares else ""
+            each = "*B, n_agents" if group_of(keys["action"]) else "*B"
             raise ShapeError(
                 f"{type(self).__name__} got log-probabilities of shape {tuple(log_prob.shape)} from the actor{sampled}"
-                f" and {keys['advantage']!r} {tuple(advantage.shape)}; expected [*B],{' [*B]' if sampled else ''} and"
-                f" [*B, 1]; {_PER_DIMENSION}"
+                f" and {keys['advantage']!r} {tuple(advantage.shape)}; expected [{each}],"
+                f"{f' [{each}]' if sampled else ''} and [{each}, 1]; {_PER_DIMENSION}"
             )
         return log_prob - old.detach() if self._compares else log_prob
 
