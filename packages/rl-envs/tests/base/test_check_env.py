@@ -193,6 +193,21 @@ def test_resets_and_ends_of_agents_are_judged(kind, message, root, capsys):
         check_env(kind(root=root), steps=40)
 
 
+class Linked(Walk):
+    """The first walker decides how many numbers a step draws before that of the second one, as opponents may."""
+
+    def _outcome(self, td):
+        more = int(td["place"][0, 0] * 100) % 3
+        noise = torch.rand(more + 1, generator=self.generator)[-1:]
+        return super()._outcome(td.clone().set("place", td["place"] + 0.01 * noise))
+
+
+def test_a_partial_reset_that_changes_what_others_draw_is_no_fault(capsys):
+    check_env(Linked(), steps=40)
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("partial reset")]
+    assert rows[0].split("|")[-1].strip() == "not judged"
+
+
 class LargeTeam(Team):
     """Writes an entry of four agents, two more than there are, once the first element has done `after` steps."""
 

@@ -598,6 +598,56 @@ def test_an_agent_that_waits_at_a_truncation_has_the_value_of_the_last_state():
     torch.testing.assert_close(target[1, 1], reward[1, 1] + 0.5 * last[1])
 
 
+def test_the_end_of_a_batch_is_a_cut_for_agents_that_wait():
+    """Two agents alternate; the second to last act is followed by the last state, two steps later."""
+    td = batch(2, size=(1, 4))
+    turn = torch.eye(2, dtype=torch.bool).repeat(2, 1).unsqueeze(0)
+    td["next", "done"], td["next", "terminated"] = torch.zeros(2, 1, 4, 1, dtype=torch.bool)
+    td["agents", "mask"], td["next", "agents", "mask"] = turn, ~turn
+    td["next", "agents", "observation"][:, :-1] = td["agents", "observation"][:, 1:]
+    for name in ("done", "terminated"):
+        td["agents", name], td["next", "agents", name] = torch.zeros(2, 1, 4, 2, 1, dtype=torch.bool)
+    estimate = MultiAgentGAE(gamma=0.5, lmbda=1.0, value_network=critic())
+    estimate.set_keys(done=("agents", "done"), terminated=("agents", "terminated"))
+    last = estimate.value_network.module(td["next", "agents", "observation"][0, 3]).detach()
+    reward = td["next", "agents", "reward"][0]
+    target = estimate(td.clone())["agents", "value_target"][0]
+    torch.testing.assert_close(target[2, 0], reward[2, 0] + 0.5 * reward[3, 0] + 0.25 * last[0])
+    torch.testing.assert_close(target[3, 1], reward[3, 1] + 0.5 * last[1])
+    td["agents", "done"][:, 3, 1] = td["next", "agents", "done"][:, 2:, 1] = True  # the second has left
+    td["next", "agents", "terminated"][:, 2:, 1] = True
+    td["agents", "mask"][:, 3, 1] = td["next", "agents", "mask"][:, 2, 1] = False
+    target = estimate(td)["agents", "value_target"][0]
+    torch.testing.assert_close(target[1, 1], reward[1, 1] + 0.5 * reward[2, 1])
+
+
+@pytest.mark.parametrize("name", ["ddpg", "sac", "dqn"])
+def test_an_agent_that_does_not_act_next_has_the_next_value_0(name):
+    nets = nn.Linear(OBS, 2 * ACT), nn.Linear(OBS + ACT, 1)
+    makes = {"ddpg": lambda: off_policy(DDPGLoss, "agents", nets), "sac": lambda: off_policy(SACLoss, "agents", nets)}
+    loss = makes.get(name, q_agents)()
+    td = masked_batch(actor())
+    if name == "dqn":
+        td["agents", "action"] = torch.randint(ACT, (B, N))
+    td["agents", "mask"][:] = True
+    td["next", "agents", "mask"][:] = td["next", "done"][:] = td["next", "terminated"][:] = False
+    torch.testing.assert_close(loss(td)["target_value"], td["next", "agents", "reward"].mean())
+
+
+def test_a_team_goes_on_while_an_agent_waits():
+    """The first agent acts and leaves; the second waits and acts next."""
+    loss = q_team()
+    loss.set_keys(done=("agents", "done"), terminated=("agents", "terminated"))
+    td = batch(2).exclude(("next", "done"), ("next", "terminated"))
+    td["agents", "action"] = torch.randint(ACT, (B, 2))
+    first = torch.tensor([True, False]).expand(B, 2).clone()
+    td["agents", "mask"], td["next", "agents", "mask"] = first, ~first
+    td["next", "agents", "done"] = td["next", "agents", "terminated"] = first.unsqueeze(-1)
+    following = loss.target_value_network.module(td["next", "agents", "observation"])[:, 1].amax(-1)
+    target = td["next", "agents", "reward"][:, 0, 0] / 2 + 0.99 * following
+    torch.testing.assert_close(loss(td)["target_value"], target.mean())
+
+
 def test_an_end_of_another_group_does_not_end_this_one():
     td = batch(size=(2, 7)).exclude(("next", "done"), ("next", "terminated"))
     flag = torch.zeros(2, 7, N, 1, dtype=torch.bool)

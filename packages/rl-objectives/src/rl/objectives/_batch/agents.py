@@ -23,6 +23,7 @@ __all__ = [
     "group_of",
     "in_group",
     "mask_keys",
+    "next_values",
     "per_agent",
     "priority_of",
     "weights_of",
@@ -176,6 +177,21 @@ def without_idle(
         else:
             out[key] = entry.masked_fill(~fitted(mask, entry), 0)
     return out
+
+
+def next_values(value: Tensor, entries: Mapping[NestedKey, Tensor], keys: Mapping[str, Any]) -> Tensor:
+    """Next values ``[*B, n_agents, F]``, 0 for agents that have none, as `bootstrapped` says; others stay as they are.
+
+    Args:
+        value: of the next states.
+        entries: of the batch, with the mask under ``next`` if agents do not act.
+        keys: of the loss.
+    """
+    name = agent_mask_key(keys)
+    later = None if name is None else entries.get(next_key(name))
+    if later is None or later.shape != value.shape[:-1]:
+        return value
+    return value.where(fitted(later, value), 0)
 
 
 def per_agent(like: Tensor, entries: Sequence[Tensor]) -> list[Tensor]:

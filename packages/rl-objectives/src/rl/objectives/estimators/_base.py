@@ -181,15 +181,26 @@ class ValueEstimatorBase(KeyedModule):
         """The network's values in units of return; as they are, unless a subclass normalizes them."""
         return value
 
-    def _acting(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor] | None:
+    def _acting(self, tensordict: TensorDictBase, time_dim: int) -> tuple[Tensor, Tensor] | None:
         """The masks ``[*B, n_agents]`` of agents that act and of those with a next value; None if all do.
+
+        At the end of the batch, agents that wait for their turn have one: those with done flags of their own, which
+        show that they have not left.
 
         Raises:
             ShapeError: if ``(group, "mask")`` has another shape or dtype.
         """
-        owner = type(self).__name__
-        now = acting(tensordict, self._agent_keys, None, owner)
-        return None if now is None else (now, bootstrapped(tensordict, self._agent_keys, now, owner))
+        owner, keys = type(self).__name__, self._agent_keys
+        now = acting(tensordict, keys, None, owner)
+        if now is None:
+            return None
+        later = bootstrapped(tensordict, keys, now, owner)
+        left: Tensor | None = tensordict.get(keys["done"], None)
+        if self.needs_time and left is not None and group_of(keys["done"]) == group_of(keys["action"]):
+            last = torch.arange(now.shape[time_dim], device=now.device) == now.shape[time_dim] - 1
+            last = last.reshape(-1, *[1] * (now.ndim - 1 - time_dim))
+            later = later | (last & ~left.bool().squeeze(-1))
+        return now, later
 
     @property
     def _agent_keys(self) -> dict[str, Any]:
@@ -260,11 +271,11 @@ class ValueEstimatorBase(KeyedModule):
         raw_done = leaves[names.index(next_key(keys["done"]))]  # padding after a step that is not done raises
         ended = tensordict.get(next_key(keys["terminated"]), None)
         done, terminated = end_flags(tensordict, raw_done, ended, keys, mask, type(self).__name__)
-        masks = self._acting(tensordict)
+        dim = self.find_time(tensordict, done)
+        masks = self._acting(tensordict, dim)
         if masks is not None:
             entries |= self._without_idle(tensordict, entries, masks)
         reward = entries[next_key(keys["reward"])]
-        dim = self.find_time(tensordict, done)
         if self._states:
             self._check_memory(tensordict, dim)
         with profiled(type(self).__name__), nullcontext() if self.differentiable else torch.no_grad():

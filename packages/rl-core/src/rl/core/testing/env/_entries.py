@@ -70,8 +70,9 @@ def group_faults(env: Env) -> dict[NestedKey, str]:
     """Entries of groups whose specs have another number of agents than the reward of the group, and the fault of each.
 
     The reward ``(group, "reward")`` ``[*B, n, 1]`` gives the number of agents: ``done``, ``terminated`` and
-    ``truncated`` of the group must be ``[*B, n, 1]``, a bool ``mask`` ``[*B, n]``, and ``action`` ``[*B, n, ...]``.
-    A group with a reward of another number of dimensions, such as ``[*B, 1]``, is not compared.
+    ``truncated`` of the group must be ``[*B, n, 1]``, or ``[*B, 1]`` for all of its agents, a bool ``mask``
+    ``[*B, n]``, and ``action``, ``action_mask`` and ``observation`` ``[*B, n, ...]``. A group with a reward of another
+    number of dimensions, such as ``[*B, 1]``, is not compared.
 
     Args:
         env: any environment of the `rl.core.interfaces.Env` protocol; neither reset nor stepped.
@@ -89,11 +90,15 @@ def group_faults(env: Env) -> dict[NestedKey, str]:
             continue
         agents = shape[:-1]
         wanted = [(env.full_done_spec, flag, shape) for flag in FLAGS]
-        wanted += [(env.observation_spec, "mask", agents), (env.full_action_spec, "action", agents)]
+        wanted += [(env.observation_spec, name, agents) for name in ("mask", "action_mask", "observation")]
+        wanted += [(env.full_action_spec, "action", agents)]
         for spec, entry, expected in wanted:
-            key, rest = unwrap((*group, entry)), ", ..." if entry == "action" else ""
+            key = unwrap((*group, entry))
+            rest = ", ..." if entry in ("action", "action_mask", "observation") else ""
             leaf = spec[key] if key in leaf_keys(spec) else None
             if leaf is None or (entry == "mask" and leaf.dtype != torch.bool):
+                continue
+            if entry in FLAGS and leaf.shape == (*env.batch_size, 1):
                 continue
             if (leaf.shape[: len(agents)] if rest else leaf.shape) != expected:
                 faults[key] = (

@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key
-from rl.objectives._batch.agents import agent_mask_key, mask_keys, per_agent, priority_of, weights_of
+from rl.objectives._batch.agents import agent_mask_key, mask_keys, next_values, per_agent, priority_of, weights_of
 from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     DISCOUNT,
@@ -295,6 +295,7 @@ class OffPolicyLoss(LossModule):
         like = next_value[..., :1]
         reward, done, terminated = per_agent(like, [reward, done, terminated])
         discount = None if discount is None else per_agent(like, [discount])[0]
+        next_value = next_values(next_value, entries, keys)
         if next_value.shape[-1] != 1 and reward.shape == like.shape:  # a distribution
             reward, done, terminated = (x.expand_as(next_value) for x in (reward, done, terminated))
             discount = None if discount is None else discount.expand_as(next_value)

@@ -161,6 +161,7 @@ class QMixerLoss(DQNLoss):
         if entries[reward].ndim == dims + 2:
             rewards = entries[reward]
             entries[reward] = (rewards if now is None else rewards.where(fitted(now, rewards), 0)).mean(-2)
+        ends = entries[done].bool()
         for key in (done, terminated):
             flags = entries.get(key)
             if flags is None or flags.ndim != dims + 2:
@@ -169,7 +170,10 @@ class QMixerLoss(DQNLoss):
             if key == terminated:
                 alive = ~flags.squeeze(-1)
                 later = alive if later is None else later & alive
-            entries[key] = (flags if now is None else flags | ~fitted(now, flags)).all(-2)
+            if now is not None:
+                gone = ~fitted(now, flags)  # not a team mate that waits for its turn
+                flags = flags | (gone & ends if ends.shape == flags.shape else gone)
+            entries[key] = flags.all(-2)
         return later
 
     def _mix(

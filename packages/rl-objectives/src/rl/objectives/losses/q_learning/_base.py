@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key, unwrap
-from rl.objectives._batch.agents import mask_keys, per_agent, priority_of, weights_of
+from rl.objectives._batch.agents import mask_keys, next_values, per_agent, priority_of, weights_of
 from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import (
     DISCOUNT,
@@ -248,6 +248,7 @@ class QLoss(LossModule):
             discount = None if discount is None else discount.expand_as(value)
         reward, done, terminated = per_agent(value, [reward, done, terminated])
         discount = None if discount is None else per_agent(value, [discount])[0]
+        value = next_values(value, entries, keys)
         return estimator.discounted(discount)(value, reward, done, terminated, time)
 
     def _result(

@@ -40,6 +40,7 @@ class MAPPOConfig(GroupFields, PPOConfig):
     num_envs: int = 64
     frames_per_batch: int = 6_400
     minibatch_size: int = 800
+    sequence_length: int = 20
     epochs: int = 10
     learning_rate: float = 3e-4
     anneal: bool = False
