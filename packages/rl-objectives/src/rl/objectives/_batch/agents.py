@@ -26,6 +26,7 @@ __all__ = [
     "next_values",
     "per_agent",
     "priority_of",
+    "remaining",
     "weights_of",
     "without_idle",
 ]
@@ -133,9 +134,23 @@ def bootstrapped(td: TensorDictBase, keys: Mapping[str, Any], now: Tensor, owner
     if terminated is None:
         return later
     ends = [end for end in map(flag, {keys["done"], DONE}) if end is not None]
-    left: Tensor | None = td.get(keys["done"], None) if group_of(keys["done"]) == group_of(name) else None
-    present = now if left is None else now | ~left.bool().squeeze(-1)
+    there = remaining(td, keys)
+    present = now if there is None else now | there
     return torch.stack([later, *[present & end & ~terminated for end in ends]]).any(0)
+
+
+def remaining(td: TensorDictBase, keys: Mapping[str, Any]) -> Tensor | None:
+    """Agents that have not left before the step, ``[*B, n_agents]``: those that act, or wait for their turn.
+
+    None if done flags are not those of each agent: then it is unknown who has left.
+
+    Args:
+        td: the batch ``[*B]``.
+        keys: of the loss, with an ``action`` in the group.
+    """
+    key = keys["done"]
+    left: Tensor | None = td.get(key, None) if group_of(key) == group_of(keys["action"]) else None
+    return None if left is None else ~left.bool().squeeze(-1)
 
 
 def without_idle(

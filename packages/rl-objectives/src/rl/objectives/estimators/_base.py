@@ -28,6 +28,7 @@ from rl.objectives._batch.agents import (
     in_group,
     mask_keys,
     per_agent,
+    remaining,
     without_idle,
 )
 from rl.objectives._batch.done_flags import end_flags
@@ -195,11 +196,11 @@ class ValueEstimatorBase(KeyedModule):
         if now is None:
             return None
         later = bootstrapped(tensordict, keys, now, owner)
-        left: Tensor | None = tensordict.get(keys["done"], None)
-        if self.needs_time and left is not None and group_of(keys["done"]) == group_of(keys["action"]):
+        there = remaining(tensordict, keys) if self.needs_time else None
+        if there is not None:
             last = torch.arange(now.shape[time_dim], device=now.device) == now.shape[time_dim] - 1
             last = last.reshape(-1, *[1] * (now.ndim - 1 - time_dim))
-            later = later | (last & ~left.bool().squeeze(-1))
+            later = later | (last & there)
         return now, later
 
     @property
@@ -217,9 +218,9 @@ class ValueEstimatorBase(KeyedModule):
         flags = {next_key(keys[name]) for name in ("done", "terminated")}
         rest = {} if self._states else {key: entries[key] for key in entries if key not in flags}
         out = without_idle({**rest, reward: entries[reward]}, group, masks, outcome={reward})
-        left: Tensor | None = tensordict.get(keys["done"], None) if group_of(keys["done"]) == group else None
-        if left is not None and reward in out:  # agents that are still in the episode wait for their turn
-            out[reward] = entries[reward].where(fitted(masks[0], left) | ~left.bool(), 0)
+        there = remaining(tensordict, self._agent_keys)
+        if there is not None and reward in out:  # agents that are still in the episode wait for their turn
+            out[reward] = entries[reward].where(fitted(masks[0] | there, entries[reward]), 0)
         return out
 
     def _of_agents(
