@@ -40,10 +40,10 @@ def test_ctrl_c_waits_until_the_command_has_saved(given, expected, tmp_path):
     version = wanted.split('"')[1]
     stamp = f"{version} {sys.version_info[0]}.{sys.version_info[1]} {home}"
     (home / "stamp").write_text(stamp)
-    words = [sys.executable, str(tmp_path / "x"), "train", "ppo"]
+    words = [sys.executable, str(tmp_path / "x"), "train", "ppo", "{skip: 4}"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "started ['run', 'train', 'ppo']\n"
+    assert process.stdout.readline() == "started ['run', 'train', 'ppo', '{{skip: 4}}']\n"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(timeout=30) == expected
     assert process.stdout.read() == "saved\n"  # before x has ended, not after it
