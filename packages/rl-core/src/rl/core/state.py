@@ -24,7 +24,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, RLError
 
-__all__ = ["load", "pack", "reading", "save", "unpack"]
+__all__ = ["load", "pack", "reading", "save", "set_generator", "unpack"]
 
 _FORMAT = "rl-state/1"
 _FORMATS = (_FORMAT, "rl-checkpoint/1")  # the second has the same structure and no CRC-32
@@ -121,40 +121,89 @@ def pack(value: Any, owner: str) -> Any:  # noqa: PLR0911  one for each kind
     )
 
 
-def unpack(value: Any, owner: str) -> Any:
+def unpack(value: Any, owner: str, device: torch.device | None = None) -> Any:
     """The value that `pack` was given, copied.
+
+    Args:
+        value: what `pack` returned, perhaps after a file, whose tensors are on the CPU.
+        owner: the component whose state it is, for messages.
+        device: of the component, where its tensors go. If None, a TensorDict with a device goes to that one again, or
+            stays where it is on a machine without it; other tensors stay where they are.
 
     Raises:
         CheckpointError: if `value` is not what `pack` returned.
+
+    Example:
+        >>> packed = pack(TensorDict({"a": torch.ones(2)}, device="cpu"), "a batch")
+        >>> unpack(packed, "a batch", torch.device("meta")).device
+        device(type='meta')
     """
     with reading(owner):
-        return _unpack(value, owner)
+        return _unpack(value, owner, device)
 
 
-def _unpack(value: Any, owner: str) -> Any:  # noqa: PLR0911  one for each kind
+def _unpack(value: Any, owner: str, to: torch.device | None) -> Any:  # noqa: PLR0911  one for each kind
     if isinstance(value, (list, tuple)):
-        items = [_unpack(item, owner) for item in value]
+        items = [_unpack(item, owner, to) for item in value]
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, Tensor) and not value.is_meta:
-        return value.detach().clone()
+        return value.detach().to(device=to, copy=True)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if not isinstance(value, dict):
         raise CheckpointError(f"{owner}: the state is damaged: it holds {_shown(value)}. Nothing was changed")
     tag = value.get(_TAG)
     if tag is None:
-        return {key: _unpack(item, owner) for key, item in value.items()}
+        return {key: _unpack(item, owner, to) for key, item in value.items()}
     if tag == "dict":
-        return {_unpack(key, owner): _unpack(item, owner) for key, item in value["items"]}
+        return {_unpack(key, owner, None): _unpack(item, owner, to) for key, item in value["items"]}
     if tag == "array":
-        return _unpack(value["data"], owner).numpy()
+        return _unpack(value["data"], owner, torch.device("cpu")).numpy()
     if tag == "non-tensor":
-        return _non_tensor(_unpack(value["data"], owner), value["dims"])
+        return _non_tensor(_unpack(value["data"], owner, to), value["dims"])
     if tag == "tensordict":
-        entries = {name: _unpack(entry, owner) for name, entry in value["entries"]}
-        device = None if value["device"] is None else torch.device(value["device"])
+        entries = {name: _unpack(entry, owner, to) for name, entry in value["entries"]}
+        device = None if value["device"] is None else to or _reachable(torch.device(value["device"]))
         return TensorDict(entries, batch_size=value["batch_size"], names=value["names"], device=device)
     raise ValueError(f"unknown kind {tag!r}")
+
+
+def _reachable(device: torch.device) -> torch.device:
+    """`device`, or the CPU on a machine without it: a state that was saved with a GPU loads without one, too."""
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError):  # the first from a torch that was built without it
+        return torch.device("cpu")
+    return device
+
+
+def set_generator(generator: torch.Generator, state: Tensor, owner: str) -> None:
+    """Continue a generator from what its ``get_state()`` returned.
+
+    Torch takes that only from the CPU, wherever the generator and the other tensors of a state are.
+
+    Args:
+        generator: stays as it is after an error.
+        state: on any device.
+        owner: the component that it belongs to, for messages.
+
+    Raises:
+        CheckpointError: if it is that of a generator on another kind of device, whose numbers are others.
+
+    Example:
+        >>> one, other = torch.Generator().manual_seed(3), torch.Generator()
+        >>> set_generator(other, one.get_state(), "Sampler")
+        >>> other.initial_seed()
+        3
+    """
+    own = generator.get_state()
+    if state.shape != own.shape:
+        raise CheckpointError(
+            f"{owner}: its generator is on {generator.device}, and the state is of a generator on another kind of"
+            f" device ({state.numel()} bytes instead of {own.numel()}): continue on the device where it was saved"
+        )
+    with reading(f"{owner}: the generator on {generator.device}"):
+        generator.set_state(state.cpu().clone())  # a copy, because torch ignores the storage offset of the tensor
 
 
 def _non_tensor(value: Any, dims: int) -> Any:

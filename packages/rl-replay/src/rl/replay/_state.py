@@ -103,13 +103,13 @@ class Fields:
         return values
 
     def tensor(self, name: str, dtype: torch.dtype | None, dims: int) -> Tensor:
-        """A tensor of `dtype`, or of any if None, with `dims` dimensions."""
+        """A tensor of `dtype`, or of any if None, with `dims` dimensions; on the CPU, wherever the state is."""
         value = self._state[name]
         if not isinstance(value, Tensor) or dtype not in (None, value.dtype) or value.dim() != dims or value.is_meta:
             self.fail(
                 f"{name} must be a tensor of {dtype or 'any dtype'} with {dims} dimension(s), got {_shown(value)}"
             )
-        return value.detach()
+        return value.detach().cpu()
 
     def indices(self, name: str, *, low: int = 0, high: int) -> Tensor:
         """Indices in ``[low, high)``, int64 ``[n]``."""

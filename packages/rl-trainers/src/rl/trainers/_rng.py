@@ -59,14 +59,17 @@ def rng_state() -> dict[str, Any]:
 
 
 def load_rng_state(state: Mapping[str, Any]) -> None:
-    """Continue where `rng_state` was taken."""
+    """Continue where `rng_state` was taken.
+
+    With other CUDA devices than there, or none, their generators keep the seed that they were given.
+    """
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
+    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"].cpu())  # torch takes states from the CPU only
     if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
-        torch.cuda.set_rng_state_all(state["cuda"])
+        torch.cuda.set_rng_state_all([one.cpu() for one in state["cuda"]])
 
 
 @contextmanager

@@ -16,8 +16,16 @@ _FIELDS = ("frames", "free_id", "ids", "root", "root_keys", "next_keys", "env")
 _LATER = {"policy_version": 0, "trajectories": None}  # absent in states of earlier versions
 
 
-def unpack_state(state: Mapping[str, Any], batch_size: torch.Size) -> dict[str, Any]:
+def unpack_state(
+    state: Mapping[str, Any], batch_size: torch.Size, home: torch.device, storing: torch.device
+) -> dict[str, Any]:
     """The fields of a state, copied; the environment's own as it is.
+
+    Args:
+        state: of a collector, on any device: its file has it on the CPU.
+        batch_size: of the environments.
+        home: device of the environment, which reads the root and numbers the trajectories.
+        storing: device of the batches, to which the saved trajectories are added.
 
     Raises:
         CheckpointError: if it is not the state of a collector, or of another batch size.
@@ -29,7 +37,9 @@ def unpack_state(state: Mapping[str, Any], batch_size: torch.Size) -> dict[str, 
             f" {', '.join(map(str, state)) or 'nothing'}); pass what Collector.state_dict() returned"
         )
     known = {name: state[name] for name in _FIELDS if name != "env"}
-    found = unpack(known | {name: state.get(name, value) for name, value in _LATER.items()}, "Collector")
+    later = {name: state.get(name, value) for name, value in _LATER.items()}
+    found = unpack(known | later | {"trajectories": None}, "Collector", home)
+    found["trajectories"] = unpack(later["trajectories"], "Collector", storing)
     ids = found["ids"]
     if ids is not None and ids.shape != batch_size:
         raise CheckpointError(

@@ -10,6 +10,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rl.collectors._base import CollectorBase
 from rl.collectors._collector import Collector
@@ -225,8 +226,8 @@ class WorkersBase(CollectorBase):
         if len(parts) != self.num_workers:
             raise CheckpointError(f"{type(self).__name__} has {self.num_workers} {self._kind}, the state {len(parts)}")
         self._idle()
-        for index, part in enumerate(parts):
-            self._call(index, "call", "load_state_dict", part)
+        for index, part in enumerate(parts):  # a process that was forked cannot receive tensors of a CUDA device
+            self._call(index, "call", "load_state_dict", tree_map_only(Tensor, Tensor.cpu, part))
         self._frames = state["frames"]
 
     @property

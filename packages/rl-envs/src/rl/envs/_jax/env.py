@@ -238,7 +238,7 @@ class JaxEnv(LeafEnvBase):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Continue from `state`."""
-        key = state["key"].numpy().astype(np.uint32)
+        key = state["key"].cpu().numpy().astype(np.uint32)
         self._key = self._jax.random.wrap_key_data(self._jax.numpy.asarray(key))
         self._block, self._used = [], state.get("used", 0)  # absent in states of earlier versions
         return True

@@ -226,7 +226,8 @@ class LeafForm:
             rules.flags.clear(fresh, self._env.full_done_spec)
         if not checked:
             rules.check_reset(fresh, None if mask is None else {(): mask})
-        if mask is None or current is None or bool(mask.all()):
+        # A device with a queue is not asked: the answer would wait for all work before it.
+        if mask is None or current is None or (not mask.is_cuda and bool(mask.all())):
             return fresh
         return merge_reset(current, fresh, {(): mask})
 

@@ -168,7 +168,8 @@ class Chunk:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Continue from a state."""
-        self._root = dict(state["root"])
+        device = self.env.device or "cpu"  # a file has the root on the CPU
+        self._root = {key: leaf.to(device) for key, leaf in state["root"].items()}
         return self.env.load_state_dict(state)
 
     def attribute(self, name: str) -> list[Any] | str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rl.core.errors import CheckpointError, RLError
 from rl.core.interfaces import Env, Leaves
@@ -243,8 +244,9 @@ class WorkersEnv(EnvBase):
             )
         exact: list[bool] = []
         for index, (a, b) in enumerate(pairwise(self._starts)):
-            part = {"envs": envs[a:b], "root": {key: leaf[a:b].clone() for key, leaf in root.items()}}
-            exact.append(self._idle().call(index, "load_state_dict", part))
+            part: Any = {"envs": envs[a:b], "root": {key: leaf[a:b].clone() for key, leaf in root.items()}}
+            # A process that was forked cannot receive tensors of a CUDA device.
+            exact.append(self._idle().call(index, "load_state_dict", tree_map_only(Tensor, Tensor.cpu, part)))
         return all(exact)
 
     # ---- environments

@@ -88,9 +88,9 @@ def _unpack_value(packed: Any) -> Any:
         return packed
     ((kind, inner),) = packed.items()
     if kind == "stack":
-        return list(inner.numpy().copy())
+        return list(inner.cpu().numpy().copy())
     if kind == "tuple":
         return tuple(_unpack_value(one) for one in inner)
     if kind == "array":
-        return inner.numpy().copy()
+        return inner.cpu().numpy().copy()
     return {key: _unpack_value(one) for key, one in inner.items()}

@@ -232,11 +232,11 @@ class MujocoEnv(LeafEnvBase):
         """Continue from `state`."""
         kind = self._mujoco.mjtState.mjSTATE_INTEGRATION
         for row, data, one, saved in zip(
-            state["states"].numpy(), self.data, self._generators, state["generators"], strict=True
+            state["states"].cpu().numpy(), self.data, self._generators, state["generators"], strict=True
         ):
             self._mujoco.mj_setState(self.model, data, row, kind)
             one.bit_generator.state = saved
-        self._before = state["places"].numpy().copy()
+        self._before = state["places"].cpu().numpy().copy()
         return True
 
     def compile(self, **kwargs: Any) -> Any:

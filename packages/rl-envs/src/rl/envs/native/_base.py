@@ -11,6 +11,8 @@ from torch import Tensor
 from rl.core.errors import CheckpointError
 from rl.core.interfaces import Leaves
 from rl.core.specs import Categorical, OneHot, TensorSpec
+from rl.core.state import set_generator
+from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import LeafEnvBase
 
 __all__ = ["NativeEnv", "action_index", "discrete_action"]
@@ -41,6 +43,11 @@ class NativeEnv(LeafEnvBase):
         else:
             self._generator.manual_seed(seed)
 
+    @property
+    def generators(self) -> tuple[torch.Generator, ...]:
+        """Generators that steps and resets draw from, besides torch's own: a CUDA graph has to know them."""
+        return (self._generator,)
+
     def _set_seed(self, seed: int) -> None:
         self._generator.manual_seed(seed)
 
@@ -65,6 +72,10 @@ class NativeEnv(LeafEnvBase):
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Continue from `state`.
 
+        Returns:
+            False if the state was saved on another kind of device, whose generator draws other numbers. The environment
+            then warned, and keeps its own generator: with the seed that it was given.
+
         Raises:
             CheckpointError: if `state` has no generator.
         """
@@ -72,7 +83,14 @@ class NativeEnv(LeafEnvBase):
             raise CheckpointError(
                 f"{type(self).__name__} cannot load a state with the entries {sorted(state)}: no 'generator'"
             )
-        self._generator.set_state(state["generator"].cpu())
+        if state["generator"].shape != self._generator.get_state().shape:
+            warn_not_restorable(
+                type(self).__name__,
+                f"its generator is on {self._generator.device}, and was saved on another kind of device, which draws"
+                " other numbers",
+            )
+            return False
+        set_generator(self._generator, state["generator"], type(self).__name__)
         return True
 
 

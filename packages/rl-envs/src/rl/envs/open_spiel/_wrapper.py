@@ -262,7 +262,7 @@ class OpenSpielWrapper(LeafEnvBase):
         self._state = loaded
         if loaded is not None:
             self._read()
-        self._generator.set_state(state["generator"])
+        self._generator.set_state(state["generator"].cpu())
         return True
 
     def compile(self, **kwargs: Any) -> Any:

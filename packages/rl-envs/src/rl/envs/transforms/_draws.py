@@ -59,4 +59,5 @@ class RandomTransform(Transform):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        self._random = state.get("random")
+        random = state.get("random")
+        self._random = None if random is None else random.cpu()  # as torch takes it; see `to`

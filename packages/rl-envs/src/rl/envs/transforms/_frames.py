@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from rl.core.errors import CheckpointError, RLError, SpecError
@@ -51,6 +52,7 @@ class FrameMemory(Transform):
             )
         self._length = length
         self._frames: dict[NestedKey, list[Tensor]] = {}
+        self._device: torch.device | None = None
 
     def _before(self, first: Tensor) -> Tensor:
         """What stands in for the frames before the first one."""
@@ -92,6 +94,7 @@ class FrameMemory(Transform):
         """
         if specs.done_levels() != [()]:
             raise SpecError(f"{self!r} needs a 'done' at the root, the environment has {specs.done_levels()}")
+        self._device = specs.device or torch.device("cpu")  # that of the entries here: a later cast may move them
         super().transform_specs(specs)
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,7 +113,6 @@ class FrameMemory(Transform):
                 f"{self!r} holds {self._length} frames of {len(self.in_keys)} entries, the state has"
                 f" {[len(one) for one in saved]}: build the same transform"
             )
-        device = None if self._parent is None else self._parent.device
         self._frames = {
-            key: [frame.to(device) for frame in frames] for key, frames in zip(self.in_keys, saved, strict=False)
+            key: [frame.to(self._device) for frame in frames] for key, frames in zip(self.in_keys, saved, strict=False)
         }

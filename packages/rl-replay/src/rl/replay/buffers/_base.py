@@ -18,7 +18,7 @@ from rl.core.errors import BackendError, CheckpointError, ContractError, ShapeEr
 from rl.core.interfaces import Sampler, Storage, Writer
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, NestedKey
 from rl.core.profiling import profiled, profiling_enabled
-from rl.core.state import load, pack, reading, save, unpack
+from rl.core.state import load, pack, reading, save, set_generator, unpack
 from rl.replay import _foreign
 from rl.replay._arguments import Index, check_parts, row_index, whole
 from rl.replay._kinds import class_in, one_row
@@ -718,10 +718,8 @@ class ReplayBuffer:
                 f"{owner}: the {has} has a generator, the {lacks} has none; the continuation would sample other batches"
             )
         if self.generator is not None:
-            # A copy, because torch ignores the storage offset of the tensor.
-            random = fields.tensor("generator", torch.uint8, 1).clone()
-            with reading(f"{owner}: the generator on {self.generator.device}"):
-                torch.Generator(self.generator.device).set_state(random)
+            random = fields.tensor("generator", torch.uint8, 1)
+            set_generator(torch.Generator(self.generator.device), random, owner)
         size = None if fields["batch_size"] is None else fields.integer("batch_size", low=1)
         in_flight = fields.items("in_flight")
         if in_flight and size != self.batch_size:
@@ -729,13 +727,16 @@ class ReplayBuffer:
                 f"{owner}: the state holds prefetched batches of {size} rows, this buffer has "
                 f"batch_size={self.batch_size}"
             )
-        landing = [_landing(owner, item, rows) for item in in_flight]
+        # A transform or a function may have moved its batches: they go where they were, if that is known.
+        moved = len(self._transforms) or self._collate is not collate
+        device = None if moved else getattr(self.storage, "device", None)
+        landing = [_landing(owner, item, rows, device) for item in in_flight]
 
         def apply() -> None:
             self._flight.clear()
             self._write_count = count
             if self.generator is not None and random is not None:
-                self.generator.set_state(random)
+                set_generator(self.generator, random, owner)
             for batch, last in landing:
                 self._flight.land(batch, last=last)
 
@@ -789,10 +790,11 @@ def _check_options(owner: str, batch_size: Any, prefetch: Any, *, pin_memory: bo
         raise BackendError(f"{owner}: pin_memory=True needs a CUDA device, and none is available; leave it out")
 
 
-def _landing(owner: str, item: Any, rows: int | None) -> tuple[Batch, bool]:
-    """A prefetched batch of a state, and whether it ended a pass."""
+def _landing(owner: str, item: Any, rows: int | None, device: torch.device | None) -> tuple[Batch, bool]:
+    """A prefetched batch of a state, on `device` if one is given, and whether it ended a pass."""
     fields = Fields(owner, item, ("data", "info", "last"))
-    data, info = (unpack(fields[name], f"{owner}: a prefetched batch") for name in ("data", "info"))
+    data = unpack(fields["data"], f"{owner}: a prefetched batch", device)
+    info = unpack(fields["info"], f"{owner}: a prefetched batch")
     if not isinstance(info, dict) or INDEX not in info:
         fields.fail("the info of a prefetched batch has no index")
     index = info[INDEX]

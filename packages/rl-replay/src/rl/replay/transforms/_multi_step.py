@@ -7,6 +7,7 @@ from typing import Any, final
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from rl.core.errors import CheckpointError, ShapeError
 from rl.core.state import pack, unpack
@@ -132,5 +133,20 @@ class MultiStepTransform(MultiStepBase):
                 f" {list(data.batch_size)}: write batches [*B, T] with the same [*B], or empty the buffer first"
             )
         Layout.of(held, dims).check(flatten(data, dims), "MultiStepTransform")
+        held = _beside(held, data)
         joined: Any = torch.cat([held, data], dims - 1)
         return joined
+
+
+def _beside(held: TensorDictBase, data: TensorDictBase) -> TensorDictBase:
+    """`held`, each entry on the device of that of `data`: a file had it on the CPU, and the transform has no device."""
+    moved: dict[Any, Tensor] = {}
+    for key, leaf in held.items(include_nested=True, leaves_only=True):
+        other = data.get(key, None)
+        if isinstance(leaf, Tensor) and isinstance(other, Tensor) and leaf.device != other.device:
+            moved[key] = leaf.to(other.device)
+    if moved:
+        held = held.copy().clear_device_()
+        for key, leaf in moved.items():
+            held.set(key, leaf)
+    return held

@@ -96,7 +96,7 @@ class EpisodeStats:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.episodes = state["episodes"]
-        self._running, self._steps = state["running"].clone(), state["steps"].clone()
+        self._running, self._steps = (state[name].to("cpu", copy=True) for name in ("running", "steps"))
         self._returns = deque(state["returns"], maxlen=self._returns.maxlen)
         self._lengths = deque(state["lengths"], maxlen=self._lengths.maxlen)
 

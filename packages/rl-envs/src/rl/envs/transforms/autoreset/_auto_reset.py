@@ -60,6 +60,7 @@ class AutoResetTransform(Transform):
         self.replace, self.fill_float, self.fill_int, self.fill_bool = replace, float(fill_float), fill_int, fill_bool
         self._begun: Any = None
         self._waiting: Tensor | None = None
+        self._device: torch.device | None = None
 
     def _terminal(self, key: NestedKey, outcome: Any) -> Tensor:
         """The last observations of finished elements, ``[*B, ...]``."""
@@ -107,6 +108,7 @@ class AutoResetTransform(Transform):
 
     def transform_specs(self, specs: Specs) -> None:
         """Allow the fill values in the observation."""
+        self._device = specs.device or torch.device("cpu")  # that of the entries here
         check_root_done(specs, self)
         self._rewards, self._flags = leaf_keys(specs.reward), leaf_keys(specs.done)
         self._observed = leaf_keys(specs.observation)
@@ -127,9 +129,11 @@ class AutoResetTransform(Transform):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        self._waiting = state.get("waiting")
+        waiting = state.get("waiting")
+        self._waiting = None if waiting is None else waiting.to(self._device)
         keys = (*self._observed, *self._flags)
-        self._begun = dict(zip(keys, state["begun"], strict=True)) if "begun" in state else None
+        begun = [leaf.to(self._device) for leaf in state.get("begun", [])]
+        self._begun = dict(zip(keys, begun, strict=True)) if "begun" in state else None
 
 
 class AutoResetEnv(TransformedEnv):

@@ -60,6 +60,7 @@ class RandomTruncationTransform(RandomTransform):
         self.min_horizon, self.max_horizon, self.prob, self.first_episode_prob = min_horizon, max_horizon, prob, first
         self._horizon: Tensor | None = None
         self._episode: Tensor | None = None
+        self._device: torch.device | None = None
 
     def set_seed(self, seed: int) -> None:
         super().set_seed(seed)
@@ -93,6 +94,7 @@ class RandomTruncationTransform(RandomTransform):
 
     def transform_specs(self, specs: Specs) -> None:
         """Add ``truncated`` to the flags."""
+        self._device = specs.device or torch.device("cpu")  # that of the entries here
         check_root_done(specs, self)
         if specs.observation.get("step_count", None) is None:
             raise SpecError(
@@ -109,4 +111,5 @@ class RandomTruncationTransform(RandomTransform):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         super().load_state_dict(state)
-        self._horizon, self._episode = state.get("horizon"), state.get("episode")
+        saved = (state.get("horizon"), state.get("episode"))
+        self._horizon, self._episode = (None if one is None else one.to(self._device) for one in saved)

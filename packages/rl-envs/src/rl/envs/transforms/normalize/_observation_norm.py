@@ -169,7 +169,9 @@ class ObservationNorm(Transform):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over statistics, and derive the specs again."""
-        self.loc, self.scale = state["loc"], state["scale"]
+        own = self.loc.device if self.loc is not None else None if self._parent is None else self._parent.device
+        saved = (state["loc"], state["scale"])
+        self.loc, self.scale = (None if one is None else one.to(own) for one in saved)
         if self._parent is not None:
             self._parent.refresh()
 

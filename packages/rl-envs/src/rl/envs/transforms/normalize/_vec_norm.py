@@ -126,6 +126,8 @@ class VecNorm(Transform):
                     stats.share(self._shared.get(key))
             elif self._stats[key].mean.shape != shape:
                 raise SpecError(f"{self!r} has statistics of {list(self._stats[key].mean.shape)} for {list(shape)}")
+            elif self._shared is None and specs.device is not None:  # loaded before it had an environment
+                self._stats[key].to(specs.device)
         super().transform_specs(specs)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
@@ -259,7 +261,7 @@ class VecNorm(Transform):
         for key, stats in state["stats"]:
             name = tuple(key) if isinstance(key, list) else key
             if name not in self._stats:
-                self._stats[name] = RunningStats(stats["mean"].shape, self.decay, device=stats["mean"].device)
+                self._stats[name] = RunningStats(stats["mean"].shape, self.decay)
             self._stats[name].load_state_dict(stats)
 
 
