@@ -14,7 +14,7 @@ from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import DONE, INDEX, IS_INIT, NEXT, TRAJ_IDS, NestedKey, as_tuple, key_str, leaf_keys, next_key
 from rl.core.recurrent import State
 
-__all__ = ["any_of_step", "check_sequences", "check_time_last", "check_time_order"]
+__all__ = ["OrderWatch", "any_of_step", "check_sequences", "check_time_last", "check_time_order"]
 
 _assert_async: Any = torch._assert_async  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  an assertion inside a graph
 
@@ -146,6 +146,29 @@ def check_time_order(
                 f"{owner} needs steps in time order, but {key_str(IS_INIT)} is true at step {step + 1}, and step"
                 f" {step} is not done, so that returns would cross from one sequence into another: {_ORDER_REMEDY}"
             )
+
+
+class OrderWatch:
+    """Whether an estimator or a loss compares the order of the steps of a batch.
+
+    Each batch on the CPU is compared. On another device only the first one is: the comparison reads values, which would
+    wait for all work before it and could not be recorded in a CUDA graph.
+
+    Example:
+        >>> watch = OrderWatch()
+        >>> [watch.compares(torch.zeros(1, device="meta")) for _ in range(2)], watch.compares(torch.zeros(1))
+        ([True, False], True)
+    """
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def compares(self, leaf: Tensor) -> bool:
+        """Whether to compare the batch that `leaf` is an entry of."""
+        if torch.compiler.is_compiling() or leaf.is_cpu:
+            return True
+        seen, self._seen = self._seen, True
+        return not seen
 
 
 def _without_end(td: TensorDictBase, dim: int, steps: Tensor) -> Tensor:

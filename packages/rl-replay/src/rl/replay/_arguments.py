@@ -20,6 +20,7 @@ __all__ = [
     "raise_no_priority",
     "row_index",
     "row_numbers",
+    "to_device",
     "whole",
 ]
 
@@ -47,6 +48,25 @@ def whole(value: Any) -> int | None:
     except TypeError:
         return None
     return number if number >= 1 else None
+
+
+def to_device(values: Tensor, device: torch.device | None) -> Tensor:
+    """`values` on a device; those of the CPU get there without waiting for the device.
+
+    A copy with ``non_blocking=True`` has read pageable memory when the call returns. It reads pinned memory later, when
+    the caller may have changed it, and a copy to the CPU may be incomplete: those wait.
+
+    Args:
+        values: the tensor.
+        device: the device; where `values` is if None.
+
+    Example:
+        >>> to_device(torch.arange(3), torch.device("cpu"))
+        tensor([0, 1, 2])
+    """
+    if device is None or values.device == device:
+        return values
+    return values.to(device, non_blocking=values.is_cpu and not values.is_pinned())
 
 
 def row_index(owner: str, index: Any, rows: int) -> int | slice | Tensor:

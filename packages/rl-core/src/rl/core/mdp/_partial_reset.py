@@ -60,7 +60,8 @@ def merge_reset(current: Mapping[Any, Any], fresh: Mapping[Any, Any], masks: Map
     Raises:
         ContractError: if an entry is absent in `current` though not everything is reset.
     """
-    partial = {level: mask for level, mask in masks.items() if not bool(mask.all())}
+    # A mask on a CUDA device is not read, which would wait for all work before it: `where_reset` is right for any mask.
+    partial = {level: mask for level, mask in masks.items() if mask.is_cuda or not bool(mask.all())}
     out: dict[Any, Any] = {}
     for key, value in fresh.items():
         path = as_tuple(key)
@@ -70,6 +71,9 @@ def merge_reset(current: Mapping[Any, Any], fresh: Mapping[Any, Any], masks: Map
             out[key] = value
             continue
         old = current.get(key, None)
+        if old is None and partial[level].is_cuda and bool(partial[level].all()):
+            out[key] = value
+            continue
         if old is None:
             raise ContractError(
                 f"a partial reset reads {key_str(key)} of what is not reset, which is not in the input"

@@ -92,7 +92,8 @@ def valid_steps(td: TensorDictBase, key: NestedKey, owner: str) -> Tensor | None
             f"{owner}: {key_str(key)} is {mask.dtype} {list(mask.shape)}, expected bool {list(size)}: true at valid"
             " steps, false at padding. Remove the entry if it means something else"
         )
-    if not torch.compiler.is_compiling() and mask.numel() and not bool(mask.any()):
+    # Read on the CPU only: on another device, reading waits for all work before it.
+    if not torch.compiler.is_compiling() and mask.is_cpu and mask.numel() and not bool(mask.any()):
         raise ShapeError(
             f"{owner}: {key_str(key)} is false at each of {mask.numel()} steps: no step is valid, skip this batch"
         )

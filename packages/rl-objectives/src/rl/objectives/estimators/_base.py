@@ -16,7 +16,7 @@ from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str, next_key
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
-from rl.core.sequences import any_of_step, check_sequences, check_time_order
+from rl.core.sequences import OrderWatch, any_of_step, check_sequences, check_time_order
 from rl.objectives import _foreign
 from rl.objectives._batch.agents import (
     AGENT_MASK,
@@ -110,6 +110,7 @@ class ValueEstimatorBase(KeyedModule):
         self.differentiable, self.shifted, self.time_dim = differentiable, shifted, time_dim
         self._call: NetworkCall | None = None
         self._states: tuple[State, ...] = ()
+        self._order, self._memory = OrderWatch(), OrderWatch()
         if type(self)._derive is ValueEstimatorBase._derive:  # noqa: SLF001 - one that extends it has more to set
             self.derive_early()
 
@@ -250,7 +251,8 @@ class ValueEstimatorBase(KeyedModule):
             return 0
         owner, mask_key = type(self).__name__, self._keys["mask"]
         dim = find_time_dim(td, self.time_dim, owner)
-        check_time_order(td, dim, done, owner, mask=valid_steps(td, mask_key, owner), mask_key=mask_key)
+        if self._order.compares(done):
+            check_time_order(td, dim, done, owner, mask=valid_steps(td, mask_key, owner), mask_key=mask_key)
         return dim
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -278,7 +280,7 @@ class ValueEstimatorBase(KeyedModule):
             entries |= self._without_idle(tensordict, entries, masks)
         reward = entries[next_key(keys["reward"])]
         if self._states:
-            self._check_memory(tensordict, dim)
+            self._check_memory(tensordict, dim, done)
         with profiled(type(self).__name__), nullcontext() if self.differentiable else torch.no_grad():
             if self._call is None:
                 value, next_value = entries[keys["value"]], entries[next_key(keys["value"])]
@@ -321,14 +323,15 @@ class ValueEstimatorBase(KeyedModule):
             return _evaluate_shifted(call, pairs, done > terminated, batch_size, time_dim)
         return _evaluate_both(call, pairs, batch_size, time_dim if self.needs_time else None)
 
-    def _check_memory(self, td: TensorDictBase, dim: int) -> None:
+    def _check_memory(self, td: TensorDictBase, dim: int, done: Tensor) -> None:
         """Raise if a recurrent network would misread the order of the batch."""
         if self.needs_time and dim != td.ndim - 1:
             raise ContractError(
                 f"{type(self).__name__} found time in dimension {dim} of a batch of shape {tuple(td.shape)}; a"
                 " recurrent network reads it from the last one: transpose the batch"
             )
-        check_sequences(td, self._states, type(self).__name__, done_key=self._keys["done"])
+        if self._memory.compares(done):
+            check_sequences(td, self._states, type(self).__name__, done_key=self._keys["done"])
 
 
 def _evaluate_both(

@@ -16,7 +16,7 @@ from rl.core.errors import ArgumentError, SpecError
 from rl.core.keys import NestedKey, as_tuple, nearest, next_key
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
-from rl.core.sequences import check_sequences
+from rl.core.sequences import OrderWatch, check_sequences
 from rl.objectives._batch.agents import acting, agent_mask_key, bootstrapped, group_of, without_idle
 from rl.objectives._batch.mask import MASK, fitted, valid_steps, without_padding
 from rl.objectives._networks.keyed_module import KeyedModule
@@ -65,6 +65,12 @@ class LossModule(KeyedModule):
         self._estimators: list[ValueEstimatorBase] = []  # in a list: its networks are not held twice
         self._networks_before: dict[str, nn.Module] = {}
         self._states: tuple[State, ...] = ()
+        self._order = OrderWatch()
+
+    def _placed(self, value: Tensor) -> Tensor:
+        """A tensor of the loss itself on the device of its networks, where the batches are."""
+        parameter = next(self.parameters(), None)
+        return value if parameter is None else value.to(parameter.device)
 
     def __call__(self, tensordict: TensorDictBase | None = None, **tensors: Tensor) -> Any:
         """Compute the losses of a batch, or of tensors by keyword: ``loss(observation=..., next_reward=...)``.
@@ -146,7 +152,7 @@ class LossModule(KeyedModule):
         for key in contract.reads:
             if key.optional and (leaf := tensordict.get(key.name, None)) is not None:
                 found[key.name] = leaf
-        if self._states:
+        if self._states and self._order.compares(next(iter(found.values()))):
             check_sequences(tensordict, self._states, owner, done_key=self._keys["done"])
         if steps is not None:
             found.pop(self._keys["mask"], None)

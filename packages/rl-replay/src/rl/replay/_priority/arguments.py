@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import ContractError, ShapeError, SpecError
+from rl.replay._arguments import to_device
 from rl.replay._priority.checks import zeros
 
 __all__ = [
@@ -104,7 +105,7 @@ def as_index(owner: str, index: Any, device: torch.device) -> Tensor:
             raise SpecError(f"{owner}: an index is an integer, got {index.dtype}")
         index = index.long()
     if index.device != device:
-        index = index.to(device, non_blocking=_is_pageable(index))
+        index = to_device(index, device)
     return index if index.dim() == 1 else index.reshape(-1)
 
 
@@ -128,15 +129,6 @@ def flat_priority(index: Any, priority: Any) -> Any:
     return priority
 
 
-def _is_pageable(values: Tensor) -> bool:
-    """Whether `values` may be copied to another device with ``non_blocking=True``.
-
-    Pageable memory was read when the call returns. Pinned memory is read later, when the caller may have changed it,
-    and a copy to the CPU may be incomplete.
-    """
-    return values.is_cpu and not values.is_pinned()
-
-
 def as_priority(owner: str, priority: Any, rows: int, reduction: str, like: Tensor) -> Tensor:
     """Raw priorities ``[rows]`` of the dtype and device of `like`, detached.
 
@@ -155,7 +147,7 @@ def as_priority(owner: str, priority: Any, rows: int, reduction: str, like: Tens
     if priority.is_complex():
         raise SpecError(f"{owner}: a priority is a real number, got {priority.dtype}; give its absolute value")
     if priority.dtype is not like.dtype or priority.device != like.device:
-        priority = priority.to(like, non_blocking=_is_pageable(priority))
+        priority = to_device(priority, like.device).to(like.dtype)
     if priority.dim() == 0:
         return priority.expand(rows)
     if priority.shape[0] != rows:

@@ -19,7 +19,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
 from rl.core.keys import DONE, INDEX, TERMINATED, NestedKey, as_tuple, key_str, unwrap
-from rl.replay._arguments import check_rows, whole
+from rl.replay._arguments import check_rows, to_device, whole
 from rl.replay._index_set import IndexSet, Longs
 from rl.replay._slices.table import TrajectoryTable, each_step
 from rl.replay._slices.trajectories import Boundaries, Trajectories
@@ -348,8 +348,9 @@ def _edges(
         after = torch.arange(padded, device="cpu") - torch.tensor(steps, device="cpu").unsqueeze(1)
         first, last, mask = after >= 0, after >= -1, after < 0
         first[:, 0] = True
-        return first.flatten().to(device), last.flatten().to(device), mask.flatten().to(device)
+        flags = first.flatten(), last.flatten(), mask.flatten()
+        return to_device(flags[0], device), to_device(flags[1], device), to_device(flags[2], device)
     ends = torch.tensor(steps, device="cpu").cumsum(0)
     first, last = torch.zeros(2, int(ends[-1]), dtype=torch.bool, device="cpu")
     first[0], first[ends[:-1]], last[ends - 1] = True, True, True
-    return first.to(device), last.to(device), None
+    return to_device(first, device), to_device(last, device), None

@@ -11,6 +11,7 @@ from torch import Tensor
 from rl.core.errors import ContractError
 from rl.core.keys import INDEX, PRIORITY_WEIGHT, TD_ERROR, NestedKey, key_str
 from rl.replay import _foreign
+from rl.replay._arguments import to_device
 from rl.replay.buffers._base import GENERATION, ReplayBuffer
 from rl.replay.buffers._options import SampledOptions
 from rl.replay.sample_units._sequence import Sequence
@@ -138,7 +139,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
             if not isinstance(value, Tensor):
                 continue
             repeat = len(shape) > 1 and value.dim() == 1
-            data.set(key, value.view(-1, *[1] * (len(shape) - 1)).expand(shape) if repeat else value)
+            there = to_device(value, data.device)  # a TensorDict on a device would wait for it
+            data.set(key, there.view(-1, *[1] * (len(shape) - 1)).expand(shape) if repeat else there)
         return data
 
 

@@ -16,7 +16,7 @@ from rl.core.errors import CheckpointError, ContractError, ShapeError, SpecError
 from rl.core.interfaces import RowGather
 from rl.core.keys import NestedKey, key_str
 from rl.core.state import pack, reading, unpack
-from rl.replay._arguments import Index, row_numbers, whole
+from rl.replay._arguments import Index, row_numbers, to_device, whole
 from rl.replay._kinds import Kinds, batch_shape, one_row, stacked
 from rl.replay._layout import Cells, Column, Layout, flatten, leading
 from rl.replay._state import Apply, Fields, load_cells
@@ -246,7 +246,7 @@ class TensorRows:
                 self._allocate(layout)
         index = self.by_batch(index, data) if by_step else index.reshape(-1)
         if not self.on_cpu:
-            index, cells = index.to(self.device), self._moved(cells)
+            index, cells = to_device(index, self.device), self._moved(cells)
         if self._next is not None:
             index, cells = _last_of_each(index, cells)
             self._next.write(index.cpu().numpy(), cells, self._len)
@@ -258,7 +258,7 @@ class TensorRows:
 
     def _moved(self, cells: Cells) -> Cells:
         """Entries on the device of the storage."""
-        return {key: cell.to(self.device) if isinstance(cell, Tensor) else cell for key, cell in cells.items()}
+        return {key: to_device(cell, self.device) if isinstance(cell, Tensor) else cell for key, cell in cells.items()}
 
     def _set_objects(self, index: Tensor, cells: Cells) -> None:
         for key, values in self._lists:
@@ -533,7 +533,7 @@ class TensorRows:
         """`index` on the device of the rows; bounds are checked on the CPU only, else the host would wait."""
         if index.is_cpu and index.numel():
             self._check_bounds(index)
-        return index.to(self.device)
+        return to_device(index, self.device)
 
     def _check_bounds(self, index: Tensor) -> None:
         low, high = (int(bound) for bound in index.aminmax())

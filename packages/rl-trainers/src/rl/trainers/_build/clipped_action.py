@@ -37,7 +37,9 @@ class ClippedAction(Transform):
         self._low = self._high = torch.zeros(())
 
     def _inverse(self, value: Tensor) -> Tensor:
-        return value.clamp(self._low.to(value.device), self._high.to(value.device))
+        if self._low.device != value.device:  # once: a copy at each step would wait for the device
+            self._low, self._high = self._low.to(value.device), self._high.to(value.device)
+        return value.clamp(self._low, self._high)
 
     def transform_specs(self, specs: Specs) -> None:
         """Remove the bounds of the action."""

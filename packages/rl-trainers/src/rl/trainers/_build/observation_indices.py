@@ -39,7 +39,9 @@ class ObservationIndices(Transform):
         self._index = torch.tensor(self.indices)
 
     def _apply(self, value: Tensor) -> Tensor:
-        return value.index_select(-1, self._index.to(value.device))
+        if self._index.device != value.device:  # once: a copy at each step would wait for the device
+            self._index = self._index.to(value.device)
+        return value.index_select(-1, self._index)
 
     def transform_specs(self, specs: Specs) -> None:
         """Map the spec of the observation to that of the entries that are kept."""

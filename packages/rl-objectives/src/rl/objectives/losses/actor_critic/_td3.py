@@ -99,8 +99,8 @@ class TD3Loss(OffPolicyLoss):
         low, high = _bounds(action_spec, bounds, self._keys["action"])
         self.low: Tensor
         self.high: Tensor
-        self.register_buffer("low", low)
-        self.register_buffer("high", high)
+        self.register_buffer("low", self._placed(low))
+        self.register_buffer("high", self._placed(high))
 
     def _derive_actor(self) -> list[NestedKey]:
         action = {"action": self._keys["action"]}

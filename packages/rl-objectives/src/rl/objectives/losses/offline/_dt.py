@@ -164,7 +164,8 @@ class OnlineDTLoss(_SequenceLoss):
         super().__init__(reduction=reduction)
         self._log_bounds = log_bounds(type(self).__name__, alpha_init, min_alpha, max_alpha, target_entropy)
         self.target_entropy, self.samples_mc_entropy = target_entropy, samples_mc_entropy
-        first = torch.tensor(math.log(alpha_init))
+        device = next((parameter.device for parameter in actor_network.parameters()), None)
+        first = torch.tensor(math.log(alpha_init), device=device)
         if fixed_alpha:
             self.register_buffer("log_alpha", first)
         else:

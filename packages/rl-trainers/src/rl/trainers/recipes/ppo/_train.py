@@ -162,7 +162,7 @@ class PPOLearner(Learner):
     def _minibatches(self, rows: Mapping[NestedKey, Tensor]) -> Iterator[TensorDict]:
         """Shuffled rows, cut into pieces; a last piece below half a minibatch joins the one before."""
         size, total = self._size, next(iter(rows.values())).shape[0]
-        order = torch.randperm(total).to(self._settings.device)
+        order = torch.randperm(total).to(self._settings.device, non_blocking=True)  # pageable: read when it returns
         shuffled = {key: leaf.index_select(0, order) for key, leaf in rows.items()}
         count = max(1, round(total / size))
         for i in range(count):
