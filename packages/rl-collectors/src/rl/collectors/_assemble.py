@@ -167,7 +167,7 @@ class Assembler:
             return False
         rows = column.narrow(dim, self.steps, count)
         rows.narrow(dim, 1, count - 1).copy_(source.narrow(dim, self.steps, count - 1))
-        index = torch.tensor(fresh, device=first.device)
+        index = torch.tensor(fresh).to(first.device, non_blocking=True)
         rows.index_copy_(dim, index, torch.stack([leaves[t] for t in fresh], dim))
         return True
 

@@ -96,6 +96,8 @@ class Collector(BackgroundCollector):
         track_policy_version: write ``policy_version``, int64 ``[*B, T]``: the number of `update_policy_weights_`.
         compile_policy: compile the policy: True, or the arguments of `torch.compile`.
         cudagraph_policy: record the policy in a CUDA graph: True, or the arguments of `tensordict.nn.CudaGraphModule`.
+        cudagraph: record the steps of policy, environment and resets in CUDA graphs, and replay them. Both have to be
+            on one CUDA device, in leaf form, and never read a value of it; what they count in Python stands still.
         pre_collect_hook: function that is called before every batch.
         post_collect_hook: function that is called with every batch, after `postproc`.
         interruptor: an `Interruptor`; a batch ends early once it is stopped.
@@ -154,6 +156,7 @@ class Collector(BackgroundCollector):
         track_policy_version: bool = False,
         compile_policy: bool | Mapping[str, Any] | None = None,
         cudagraph_policy: bool | Mapping[str, Any] | None = None,
+        cudagraph: bool = False,
         pre_collect_hook: Callable[[], Any] | None = None,
         post_collect_hook: Callable[[Any], Any] | None = None,
         interruptor: Any = None,
@@ -179,6 +182,8 @@ class Collector(BackgroundCollector):
             ends_early=interruptor is not None,
         )
         self.policy = make_policy(policy, policy_factory)
+        if cudagraph and cudagraph_policy:
+            raise SpecError("a collector takes cudagraph_policy or cudagraph, which records the policy too; got both")
         acting = accelerated(self.policy, compile_policy, cudagraph_policy)
         away = device_of_policy(self.policy, device if policy_device is None else policy_device)
         env = make_env(create_env_fn, create_env_kwargs)
@@ -210,6 +215,7 @@ class Collector(BackgroundCollector):
             limit=limit,
             debug=debug,
             stopped=None if interruptor is None else interruptor.collection_stopped,
+            record=cudagraph,
         )
         self._runner = self._make_runner(clock=self._clock)
         self._levels = done_levels(leaf_keys(self.env.full_done_spec))
@@ -483,7 +489,8 @@ class Collector(BackgroundCollector):
             CheckpointError: if the state is not a collector's, of another batch size, or of a policy with other
                 recurrent states. Nothing is loaded then.
         """
-        found = unpack_state(state, self._batch_size)
+        home = self._devices.env
+        found = unpack_state(state, self._batch_size, home, self._devices.storing or home)
         self._recurrent.check_continued(found["root"])
         load: Any = getattr(self.env, "load_state_dict", None)
         with self._alone("load_state_dict"):

@@ -31,6 +31,8 @@ class LeafLoop:
         acts: action keys, if the other root entries of the policy are copied to the next root, as `rl.core.step_mdp`
             does; None for a policy of known inputs, which does not need them.
         done: key of the flag of elements that are reset.
+        asks: reset only after steps at which an element is done, which reads a value of the device. If false, every
+            step resets, with a mask that may be empty.
     """
 
     def __init__(
@@ -40,13 +42,17 @@ class LeafLoop:
         around: Around = _as_it_is,
         acts: Iterable[NestedKey] | None = None,
         done: NestedKey = DONE,
+        *,
+        asks: bool = True,
     ) -> None:
         self.root: Leaves | None = None
         self.reset = around("env", env.reset_leaves)
         self._rewards, self._done = list(rewards), done
         self._acts = None if acts is None else list(acts)
         # reading one flag is eight times cheaper than a reduction
-        self._any: Callable[[Tensor], Tensor] = _itself if env.batch_size.numel() == 1 else Tensor.any
+        self._any: Callable[[Tensor], Any] = _itself if env.batch_size.numel() == 1 else Tensor.any
+        if not asks:
+            self._any = _always
 
     def run(self, steps: int, act: LeafAct, step: LeafStep, roots: list[Leaves], nexts: list[Leaves]) -> None:
         """Take `steps` steps and append their entries to `roots` and `nexts`.
@@ -86,3 +92,7 @@ class LeafLoop:
 
 def _itself(done: Tensor) -> Tensor:
     return done
+
+
+def _always(_: Tensor) -> bool:
+    return True

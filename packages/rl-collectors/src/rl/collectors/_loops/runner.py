@@ -16,11 +16,14 @@ from rl.collectors._loops.leaf import LeafLoop
 from rl.collectors._loops.leaves import LeafAct, TensorDictAct
 from rl.collectors._loops.limit import LimitedEnv, LimitedLeaves
 from rl.collectors._loops.lowered_policy import lowered_policy
+from rl.collectors._loops.recorded import RecordedLoop
 from rl.collectors._loops.tensordict import TensorDictLoop
 from rl.collectors._loops.tensordict_policy import opaque_act, opaque_policy
+from rl.collectors._pipeline.arguments import name_of
 from rl.collectors._pipeline.placement import device_of_env
 from rl.collectors._profiling import Clock, Ranges
 from rl.collectors._recurrent_state import RecurrentEnv, RecurrentLeaves, RecurrentStates
+from rl.core.errors import SpecError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import DONE, leaf_keys
 from rl.core.lowering import lower, lower_env
@@ -51,6 +54,10 @@ class Runner:
         debug: check every step, not only the first two.
         clock: what times or records policy and environment, or None.
         stopped: returns whether to end a batch early; it is called every few steps.
+        record: replay steps from CUDA graphs.
+
+    Raises:
+        SpecError: if steps should be recorded and cannot be.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class Runner:
         debug: bool = False,
         clock: Clock | Ranges | None = None,
         stopped: Callable[[], bool] | None = None,
+        record: bool = False,
     ) -> None:
         home = device_of_env(env)
         acting = policy if acting is None else acting
@@ -91,9 +99,17 @@ class Runner:
             leaf_env = RecurrentLeaves(leaf_env, recurrent) if writes else leaf_env
             own, self.path = _leaf_policy(acting, away, home, env.batch_size)
             acts = None if self.path == "leaves" else leaf_keys(env.full_action_spec)
-            self._loop = LeafLoop(leaf_env, leaf_keys(env.full_reward_spec), around, acts, ENDED if grouped else DONE)
+            done = ENDED if grouped else DONE
+            self._loop = LeafLoop(leaf_env, leaf_keys(env.full_reward_spec), around, acts, done, asks=not record)
             random, step = _random_leaf_act(env, own), leaf_env.step_leaves
             check_act, check_step, probe = checks.leaf_act, checks.leaf_step, ActProbe
+        self._first_loop = self._loop
+        if record:
+            who = f"{name_of(env)} with {'random actions' if policy is None else name_of(policy)}"
+            _check_recordable(who, self.path, home, away, debug=debug)
+            if clock is None:  # times and ranges of single steps are those of steps that run one by one
+                self._loop = RecordedLoop(self._loop, home, getattr(env, "generators", ()), who)
+            self.path = f"{self.path}, CUDA graph"
         checked: Any = check_step(step)
         self._step = around("env", checked if debug else step)
         self._first_step = around("env", checked if probe is None else StepProbe(checked, type(env).__name__))
@@ -135,7 +151,7 @@ class Runner:
                     if lane.settled:
                         self._loop.run(length, lane.act, self._step, roots, nexts)
                     else:
-                        self._loop.run(1, lane.first_act, self._first_step, roots, nexts)
+                        self._first_loop.run(1, lane.first_act, self._first_step, roots, nexts)
                         lane.settle()
                     take(roots, nexts)
                 except Exception:
@@ -171,6 +187,27 @@ class _Lane:
         if self.settled and self._probe is not None:
             self.act = self._wrap(self._probe.settle())
             self._probe = self.first_act = None  # they hold the first steps' tensors
+
+
+def _check_recordable(who: str, path: str, home: torch.device, away: torch.device | None, *, debug: bool) -> None:
+    """Check that steps can be recorded in a CUDA graph.
+
+    Raises:
+        SpecError: if they run on another device, or through TensorDicts, or are all to be checked.
+    """
+    if home.type != "cuda" or away is not None:
+        where = f"{who} is on {home}" + ("" if away is None else f", the policy on {away}")
+        raise SpecError(
+            f"Collector(cudagraph=True) needs environment and policy on one CUDA device, and {where}: make them there"
+            " (device='cuda'), or leave cudagraph out"
+        )
+    if path != "leaves":
+        raise SpecError(
+            f"Collector(cudagraph=True) needs an environment and a policy with a leaf form, and the path of {who} is"
+            f" {path!r}: see docs/performance.md, or use cudagraph_policy=True"
+        )
+    if debug:
+        raise SpecError("Collector(cudagraph=True) cannot check every step: leave out debug=True, or cudagraph")
 
 
 def _random_leaf_act(env: Env, policy: LeafAct | None) -> LeafAct:
