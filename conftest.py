@@ -8,9 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import on_device
 import pytest
-from sybil import Sybil
-from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
 SIMULATORS = {
     "brax": "brax",
@@ -26,6 +25,24 @@ SIMULATORS = {
     "vmas": "vmas",
 }
 """Folder of ``rl.envs`` and page of ``docs/howto/simulators``, and the library that their examples need."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--device`, see `tests/on_device.py`."""
+    parser.addoption("--device", help="device of what tests make; leave out the others with -m 'not cpu and not gpu'")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to place what tests make on the device of `--device`."""
+    name = config.getoption("--device")
+    if name is not None:
+        on_device.start(name)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Do not let a test that broke the device fail all others."""
+    if (item.config.getoption("--device") or "").startswith("cuda"):
+        on_device.check_alive()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -61,18 +78,22 @@ def teardown(namespace: dict[str, Any]) -> None:
     namespace["_folder"].cleanup()
 
 
-pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser(), SkipParser()],
-    patterns=[
-        "README.md",
-        "CONTRIBUTING.md",
-        "docs/*.md",
-        "docs/**/*.md",
-        "docs/howto/simulators/*.md",  # its two stars match one folder
-        "packages/*/README.md",
-        "template/**/README.md",
-    ],
-    excludes=["docs/_build/**", "docs/reference/api/**"],
-    setup=setup,
-    teardown=teardown,
-).pytest()
+if find_spec("sybil"):  # absent where only tests are run, as by tools/check_gpu.py
+    from sybil import Sybil
+    from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
+
+    pytest_collect_file = Sybil(
+        parsers=[PythonCodeBlockParser(), SkipParser()],
+        patterns=[
+            "README.md",
+            "CONTRIBUTING.md",
+            "docs/*.md",
+            "docs/**/*.md",
+            "docs/howto/simulators/*.md",  # its two stars match one folder
+            "packages/*/README.md",
+            "template/**/README.md",
+        ],
+        excludes=["docs/_build/**", "docs/reference/api/**"],
+        setup=setup,
+        teardown=teardown,
+    ).pytest()

@@ -275,7 +275,12 @@ def test_it_learns_the_distribution_of_a_coin():
     [
         (lambda b: b.exclude("action"), ContractError, "DistributionalDQNLoss reads 'action'"),
         (lambda b: b.set("action", b["action"].unsqueeze(-1)), ShapeError, r"actions of shape \(7, 1\)"),
-        (lambda b: b.set("action", torch.full_like(b["action"], 9)), ShapeError, "from 9 to 9 for 3 action values"),
+        pytest.param(  # elsewhere indices are not read
+            lambda b: b.set("action", torch.full_like(b["action"], 9)),
+            ShapeError,
+            "from 9 to 9 for 3 action values",
+            marks=pytest.mark.cpu,
+        ),
         (lambda b: b.set(("next", "reward"), b["next", "reward"][:, 0]), ShapeError, r"got reward of shape \(7,\)"),
         (lambda b: b.set("gamma", torch.ones(7)), ShapeError, r"got gamma of shape \(7,\)"),
     ],

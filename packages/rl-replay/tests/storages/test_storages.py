@@ -265,6 +265,7 @@ def test_reading_by_index_list_and_mask():
         _ = buffer[torch.tensor([True])]
 
 
+@pytest.mark.cpu  # elsewhere indices are not read
 @every_storage
 @pytest.mark.parametrize("index", [5, -6, torch.tensor([0, 5]), torch.tensor([-1])], ids=str)
 def test_an_index_outside_is_refused(make, index):
@@ -395,6 +396,7 @@ def test_plain_tensors_are_copied_on_the_way_in_and_out(make):
     assert (buffer[0] == 1).all()
 
 
+@pytest.mark.cpu  # it mixes the CPU and another device
 def test_an_index_on_the_device_of_the_rows_is_not_read():
     storage = LazyTensorStorage(10, device="meta")
     storage.set(torch.arange(3), TensorDict(x=torch.zeros(3, 2), batch_size=[3]))
