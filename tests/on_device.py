@@ -49,7 +49,7 @@ def _made_by_a_test(frame: FrameType | None) -> bool:
     return False
 
 
-class TestsOn(DeviceContext):
+class PlaceTests(DeviceContext):
     """Place what tests make on a device.
 
     Args:
@@ -79,7 +79,7 @@ def start(name: str) -> None:
     if find_spec("rl.replay"):  # a storage is on the CPU unless its device is said
         replay = import_module("rl.replay")
         inspect.unwrap(replay.LazyTensorStorage.__init__).__kwdefaults__["device"] = device
-    TestsOn(device).__enter__()
+    PlaceTests(device).__enter__()
 
 
 def check_alive() -> None:
