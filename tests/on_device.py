@@ -59,13 +59,12 @@ class PlaceTests(DeviceContext):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         makes = func in _device_constructors() and kwargs.get("device") is None
-        if func is torch.from_numpy or makes:
-            if not _made_by_a_test(sys._getframe(1)):
-                return func(*args, **kwargs)
-            generator = kwargs.get("generator")
-            if func is torch.from_numpy or (generator is not None and generator.device.type != self.device.type):
-                return func(*args, **kwargs).to(self.device)
-            kwargs["device"] = self.device
+        if not makes or not _made_by_a_test(sys._getframe(1)):
+            return func(*args, **kwargs)
+        generator = kwargs.get("generator")
+        if generator is not None and generator.device.type != self.device.type:
+            return func(*args, **kwargs).to(self.device)
+        kwargs["device"] = self.device
         return func(*args, **kwargs)
 
 

@@ -41,7 +41,7 @@ class CountingEnv:
 
     def __init__(self, length: int | list[int] = 3, batch_size: tuple[int, ...] = ()) -> None:
         self.batch_size = torch.Size(batch_size)
-        self.device = torch.get_default_device()
+        self.device = torch.device("cpu")
         self._length = (
             torch.as_tensor(length, dtype=torch.float32).reshape(-1, 1) if isinstance(length, list) else length
         )
