@@ -21,8 +21,8 @@ MODES = [(torch.float32, mode) for mode in ("ieee", "tf32", "tf32x3")] + [(torch
         (256, 256, 1, "group", True),
         (32, 512, 1, "group", False),
         (256, 256, 0, "group", False),
-        (8192, 512, 1, "step", False),
-        (8192, 256, 0, "loop", False),
+        (8192, 512, 1, "group", False),
+        (8192, 256, 0, "group", False),
     ],
 )
 def test_the_selected_shape_on_an_h200(batch, hidden, mode, shape, kept):
@@ -32,10 +32,11 @@ def test_the_selected_shape_on_an_h200(batch, hidden, mode, shape, kept):
         assert bool(found.ahead) == kept
 
 
-@pytest.mark.parametrize("device", [H200, SMALL, Device(1, 49152)])
+@pytest.mark.parametrize(("device", "widest"), [(H200, 4096), (SMALL, 448), (Device(1, 49152), 32)])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_groups_run_at_once_and_weights_fit(device, cell):
-    batches, sizes = (1, 17, 256, 1000, 8192), (1, 16, 33, 100, 256, 300, 512, 1024, 4096)
+def test_groups_run_at_once_and_weights_fit(device, widest, cell):
+    batches, sizes = (1, 17, 256, 1000, 8192, 32768), (1, 16, 32, 33, 100, 256, 300, 448, 512, 1024, 4096)
+    sizes = [hidden for hidden in sizes if hidden <= widest]
     for batch, hidden, mode, direction in itertools.product(batches, sizes, MODES, ("forward", "backward")):
         found = plan(cell, direction, batch, hidden, *mode, device)
         if found.shape == "group":
@@ -44,10 +45,15 @@ def test_groups_run_at_once_and_weights_fit(device, cell):
             assert not found.ahead or kept < device.shared_memory_per_block_optin
 
 
-def test_a_group_needs_as_many_processors_as_it_has_programs():
-    assert plan("lstm", "forward", 1, 4096, *MODES[1], SMALL).shape != "group"
-    with pytest.raises(BackendError, match="processors"):
-        plan("lstm", "forward", 1, 4096, *MODES[1], SMALL, "group")
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("mode", "widest"), [(0, 14 * 32), (1, 14 * 64), (3, 14 * 64)])
+def test_a_hidden_size_with_more_tiles_than_processors_is_refused(cell, direction, mode, widest):
+    for batch in (1, 256, 8192):
+        assert plan(cell, direction, batch, widest, *MODES[mode], SMALL).shape == "group"
+        for shape in (None, "group"):
+            with pytest.raises(BackendError, match=r'14 processors .* take recurrent_backend="scan"'):
+                plan(cell, direction, batch, widest + 1, *MODES[mode], SMALL, shape)
 
 
 def test_weights_that_do_not_fit_cannot_be_resident():

@@ -13,7 +13,7 @@ else the compute type. All tensors lie on one device. Nothing here waits for it,
   where `mask` is set.
 - `grad_h`, `grad_c` ``[B, n, H]`` or None (zeros), `grad_reset_c`, `direct` ``[B, n, H]`` or None (not wanted): any
   floating type, any strides but 1 in the last place.
-- `launch`: a shape ("loop", "resident", "group", "step") or a whole `Launch`; None lets `plan` choose.
+- `launch`: a shape ("resident" or "group") or a whole `Launch`; None lets `plan` choose.
 
 States before step t0 are read from `h` and `c` at t0 - 1, or from `h0` and `c0` where t0 is 0.
 """
@@ -53,7 +53,7 @@ KERNELS: dict[str, Any] = {
 
 Steps = tuple[int, int]
 _ROWS, _COLUMNS = 16, 64  # of a program of `states_before`
-# One processor: the interpreter runs one program after the other, so that those of a group would wait for ever.
+# One processor, as the interpreter runs one program after the other.
 _INTERPRETER = Device(multi_processor_count=1, shared_memory_per_block_optin=96 * 1024)
 
 
@@ -251,6 +251,9 @@ def _planned(
     device: torch.device,
     shape: Shape | None,
 ) -> Launch:
+    if device.type != "cuda" and shape != "resident" and hidden > 32:
+        # One program has all columns: the interpreter runs several one after the other, and they would wait for ever.
+        return Launch("group", columns=1 << (hidden - 1).bit_length(), ahead=0)
     return plan(cell, direction, batch, hidden, dtype, precision, _properties(device), shape)
 
 
@@ -294,21 +297,10 @@ def _run(
         kernel[tiles,](*tensors, *numbers, first, end, *strides, **sizes, **options)
         return
     sizes["BK"] = how.depth
-    if how.shape == "group":
-        counters = torch.zeros(tiles * COUNTER_STRIDE, dtype=torch.int32, device=state.device)
-        kernel = KERNELS[f"{name}_group"]
-        options["launch_cooperative_grid"] = True
-        sizes["AHEAD"] = how.ahead
-        for tile in range(0, tiles, how.wave or tiles):
-            grid = (min(tiles - tile, how.wave or tiles), columns)
-            kernel[grid](counters, tile, *tensors, *numbers, first, end, *strides, **sizes, **options)
-        return
-    whole = how.shape == "loop"
-    sizes["COLUMNS"] = columns * how.columns if whole else how.columns
-    walk = KERNELS[f"{name}_walk"][tiles, 1 if whole else columns]
-    given, constants = (*tensors, *numbers), {**sizes, **options}
-    if whole:
-        walk(*given, first, end, *strides, **constants)
-        return
-    for t in range(first, end) if name.endswith("forward") else range(end - 1, first - 1, -1):
-        walk(*given, t, t + 1, *strides, **constants)
+    sizes["AHEAD"] = how.ahead
+    counters = torch.zeros(tiles * COUNTER_STRIDE, dtype=torch.int32, device=state.device)
+    kernel = KERNELS[f"{name}_group"]
+    options["launch_cooperative_grid"] = True
+    for tile in range(0, tiles, how.wave or tiles):
+        grid = (min(tiles - tile, how.wave or tiles), columns)
+        kernel[grid](counters, tile, *tensors, *numbers, first, end, *strides, **sizes, **options)

@@ -5,17 +5,14 @@ The shapes:
 - ``resident``: one program has a tile of the batch, all columns and all steps; weights stay in shared memory, states in
   registers. Taken wherever the weights fit: H <= 64 for float32, H <= 128 for half types (less where shared memory is
   small).
-- ``group``: H / columns programs share a tile of the batch, and they exchange parts of the state after each step.
-  It keeps its columns of the weights in shared memory, or reads them again in each step. All must run at once, so
-  that larger problems take several launches, at most `WAVES`.
-- ``loop``: one program has a tile of the batch and all steps, and reads all weights in each step.
-- ``step``: one launch a step, over tiles of the batch and of the columns.
+- ``group``: everything else. H / columns programs share a tile of the batch, and they exchange parts of the state after
+  each step. It keeps its columns of the weights in shared memory, or reads them again in each step. All must run at
+  once, so that a larger batch takes several launches, one after the other.
 
-Of the last three the one is taken whose step is shortest by `_microseconds`. A step that is a launch from Python takes
-ten microseconds on the host, more than a group takes to hand over and to read its columns of the weights from the
-second-level cache; so groups that keep nothing serve what shared memory does not hold, until the batch is so large that
-the products count. Kernels that keep weights have all their products written out, which `WRITTEN` bounds: it is the
-compiler's time. Products in "ieee" and "tf32x3" take longer than reading their weights, so those are not kept.
+Among groups the one is taken whose step is shortest by `_microseconds`. Groups that keep nothing serve what shared
+memory does not hold, and many rows, where the products count. Kernels that keep weights have all their products written
+out, which `WRITTEN` bounds: it is the compiler's time. Products in "ieee" and "tf32x3" take longer than reading their
+weights, so those are not kept.
 
 Tiles follow what the compiler does with them: with 16 rows, warps lie side by side along the columns and each needs 8;
 with as many rows as columns or more, along the rows, and each needs 16. More warps would compute the same again.
@@ -35,15 +32,11 @@ __all__ = ["SHAPES", "Cell", "Device", "Direction", "Launch", "Properties", "Sha
 
 Cell = Literal["lstm", "gru"]
 Direction = Literal["forward", "backward"]
-Shape = Literal["loop", "resident", "group", "step"]
-SHAPES: tuple[Shape, ...] = ("resident", "group", "loop", "step")
+Shape = Literal["resident", "group"]
+SHAPES: tuple[Shape, ...] = ("resident", "group")
 
-WAVES = 4
-"""Launches of a group: each costs about as much as all of it would, if the device were larger."""
 WRITTEN = {"tf32": 36 * 1024, "half": 64 * 1024, "tf32x3": 0, "ieee": 0}
 """Weights (slots times H times columns of a tile) whose products a kernel of a group may have written out."""
-LAUNCH = 10.0
-"""Microseconds between two launches from Python; in a CUDA graph it is about 4."""
 HANDOVER = 2.0
 """Microseconds from the end of one program's step to the begin of the next one's in a group."""
 FILL = 1.0
@@ -77,7 +70,7 @@ class Launch:
     """A launch shape and its tiles.
 
     Args:
-        shape: "loop", "resident", "group" or "step".
+        shape: "resident" or "group".
         rows: rows of the batch of a tile.
         columns: of the hidden size of a tile; a power of two, not below it, for "resident".
         depth: terms of a product that are taken at once.
@@ -158,7 +151,7 @@ def plan(
         shape: this one; chosen if None.
 
     Raises:
-        BackendError: if the requested shape does not fit the device.
+        BackendError: if the device has no room for the requested shape, or for any.
 
     Example:
         >>> import torch
@@ -170,17 +163,15 @@ def plan(
     kept = 2 * size if single and precision == "tf32x3" else size
     kind = precision if single else "half"
     task = _Task(direction, _SLOTS[cell], batch, hidden, size, kept, kind, device)
-    if shape is None:
-        found = _resident(task) or _fastest(task, [*_groups(task, WAVES), *_loops(task), *_steps(task)])
-    elif shape == "resident":
-        found = _resident(task)
-    else:
-        found = _fastest(task, {"group": _groups, "loop": _loops, "step": _steps}[shape](task))
+    found = None if shape == "group" else _resident(task)
+    if found is None and shape != "resident":
+        found = min(_groups(task), key=lambda one: _microseconds(task, one), default=None)
     if found is None:
+        who = "the kernels of rl-recurrent-triton have" if shape is None else f"launch shape {shape!r} has"
         raise BackendError(
-            f"launch shape {shape!r} has no room for a {cell} of hidden size {hidden} in {dtype}: the device has"
+            f"{who} no room for a {cell} of hidden size {hidden} in {dtype}: the device has"
             f" {device.multi_processor_count} processors and {device.shared_memory_per_block_optin} bytes of shared"
-            " memory; take 'step' or 'loop'"
+            ' memory; take recurrent_backend="scan"'
         )
     return found
 
@@ -200,13 +191,14 @@ def _resident(task: _Task) -> Launch | None:
     return Launch("resident", columns=columns, depth=columns, warps=warps, registers=registers)
 
 
-def _groups(task: _Task, waves: int | None = None) -> list[Launch]:
+def _groups(task: _Task) -> list[Launch]:
+    """Groups of which at least one runs at once; none if the hidden size has more tiles than the device processors."""
     tiles = [(16, 32), (32, 32), (32, 64)]
     if task.room > (200 if task.hidden % 32 else 120) * 1024:  # the products of older devices spill
         tiles.append((64, 32))
-    found = [*_keeping(task), *_streaming(task, "group", *tiles)]
+    found = [*_keeping(task), *_streaming(task, *tiles)]
     found = [replace(one, wave=task.device.multi_processor_count // cdiv(task.hidden, one.columns)) for one in found]
-    return [one for one in found if one.wave and (waves is None or _waves(task, one) <= waves)]
+    return [one for one in found if one.wave]
 
 
 def _keeping(task: _Task) -> list[Launch]:
@@ -229,58 +221,34 @@ def _keeping(task: _Task) -> list[Launch]:
     return found
 
 
-def _loops(task: _Task) -> list[Launch]:
-    return _streaming(task, "loop", (16, 64), (32, 64), (32, 32))
-
-
-def _steps(task: _Task) -> list[Launch]:
-    return _streaming(task, "step", (16, 32), (16, 64), (32, 32), (32, 64), (64, 32))
-
-
-def _streaming(task: _Task, shape: Shape, *tiles: tuple[int, int]) -> list[Launch]:
-    """Launches that read weights in each step, in a pipeline of three stages. The first fits everywhere."""
+def _streaming(task: _Task, *tiles: tuple[int, int]) -> list[Launch]:
+    """Groups that read weights in each step, in a pipeline of three stages. The first fits into any shared memory."""
     masked = task.size == 2 and task.hidden % 64 != 0  # which takes registers
     depth = 64 if task.size == 2 and not masked else 32
     found: list[Launch] = []
     for rows, columns in tiles:
         # Others spill: large tiles of exact products, and squares on tensor cores.
-        large = rows > 32 or (columns > 32 and (task.kind == "ieee" or (rows > 16 and task.slots == 4)))
+        large = rows > 32 or (columns > 32 and (task.kind == "ieee" or task.slots == 4))
         if (large and task.kind in {"ieee", "tf32x3"}) or (rows == columns and task.kind != "ieee"):
             continue
         matrices = task.slots if task.direction == "forward" else 1
         pipeline = 3 * (matrices * columns + rows) * depth * task.size
-        if found and rows > 32 and pipeline > task.room:
+        if rows > 32 and pipeline > task.room:
             continue
-        many = rows * columns >= 2048 or task.kind == "ieee" or (task.kind == "tf32x3" and columns > 32)
-        warps = 8 if many else 4
+        warps = 8 if rows * columns >= 2048 or task.kind == "ieee" else 4
         registers = None if rows * columns <= 512 and warps == 4 and not masked else 255
-        found.append(Launch(shape, rows, columns, depth, warps, stages=3, ahead=0, registers=registers))
+        found.append(Launch("group", rows, columns, depth, warps, stages=3, ahead=0, registers=registers))
     return found
 
 
-def _waves(task: _Task, launch: Launch) -> int:
-    """How often the device is filled by what must run."""
-    tiles = cdiv(task.batch, launch.rows)
-    if launch.shape == "group":
-        return cdiv(tiles, launch.wave)
-    across = cdiv(task.hidden, launch.columns) if launch.shape == "step" else 1
-    return cdiv(tiles * across, task.device.multi_processor_count)
-
-
 def _microseconds(task: _Task, launch: Launch) -> float:
-    """An estimate of the time of one step."""
+    """An estimate of the time of one step of a group, in all of its launches."""
     tiles, across = cdiv(task.batch, launch.rows), cdiv(task.hidden, launch.columns)
-    waves, processors = _waves(task, launch), task.device.multi_processor_count
+    processors = task.device.multi_processor_count
     weights = 0 if launch.ahead else task.slots * task.hidden * launch.columns * task.size
-    programs = {"group": min(tiles, launch.wave) * across, "loop": tiles}.get(launch.shape, tiles * across)
+    programs = min(tiles, launch.wave) * across
     rate = min(ALONE, SHARED * processors / min(programs, processors))
     products = 2 * task.slots * task.hidden * launch.rows * launch.columns / RATE[task.kind]
     products /= 2 if launch.rows >= 64 else 1
     tile = FILL + (launch.rows * task.state + weights) / rate + products
-    if launch.shape == "group":
-        return waves * (HANDOVER + tile)
-    return waves * across * tile if launch.shape == "loop" else max(LAUNCH, HANDOVER + waves * tile)
-
-
-def _fastest(task: _Task, launches: list[Launch]) -> Launch | None:
-    return min(launches, key=lambda one: _microseconds(task, one), default=None)
+    return cdiv(tiles, launch.wave) * (HANDOVER + tile)

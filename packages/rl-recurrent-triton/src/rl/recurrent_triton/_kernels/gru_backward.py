@@ -26,7 +26,7 @@ from rl.recurrent_triton._kernels.tiles import (
     within,
 )
 
-__all__ = ["gru_backward_group", "gru_backward_resident", "gru_backward_walk"]
+__all__ = ["gru_backward_group", "gru_backward_resident"]
 
 _NUMBERS = ["batch", "time", "first", "span", "start", "stop", "mask_b", "mask_t", "reset_h_b", "reset_h_t"]
 _NUMBERS += ["grad_h_b", "grad_h_t", "direct_b", "direct_t"]
@@ -68,73 +68,6 @@ def _tile(
     if counter is not None:
         announce(counter)
     return d_r, d_z, d_m, dh
-
-
-@triton.jit(do_not_specialize=_NUMBERS)
-def gru_backward_walk(
-    gates,
-    weight,
-    h0,
-    mask,
-    reset_h,
-    h,
-    grad_h,
-    incoming,
-    grad_gates,
-    direct,
-    batch: tl.int32,
-    time: tl.int32,
-    first: tl.int32,
-    span: tl.int32,
-    start: tl.int32,
-    stop: tl.int32,
-    mask_b: tl.int64,
-    mask_t: tl.int64,
-    reset_h_b: tl.int64,
-    reset_h_t: tl.int64,
-    grad_h_b: tl.int64,
-    grad_h_t: tl.int64,
-    direct_b: tl.int64,
-    direct_t: tl.int64,
-    H: tl.constexpr,
-    BB: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    RESET_H_UNIT: tl.constexpr,
-    GRAD_H_UNIT: tl.constexpr,
-    DIRECT_UNIT: tl.constexpr,
-    ACTIVATED: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Steps stop-1..start; the direct part of the gradient of h goes from step to step through `incoming`."""
-    b, rows = rows_of(batch, BB, 0)
-    last = first + span - 1
-    for back in range(stop - start):
-        t = stop - 1 - back
-        restart = restarts(mask, b, t, rows, mask_b, mask_t)
-        onward = rows & ~restarts(mask, b, t + 1, rows & (t < last), mask_b, mask_t)
-        h_before = previous(h0, h, b, t, time, H)
-        h_reset = row_at(reset_h, b, t, reset_h_b, reset_h_t, RESET_H_UNIT)
-        gate_row = (b * span + (t - first)) * (4 * H)
-        # Slots r, z, m of the step after this one; at the last step `incoming` is the whole gradient.
-        later = grad_gates + gate_row + 5 * H
-        terms = tl.where(t < last, 3 * H, 0)
-        for j in range(tl.program_id(1) * COLUMNS, tl.program_id(1) * COLUMNS + COLUMNS, BN):
-            n = j + tl.arange(0, BN)
-            exist = within(n, H, BN)
-            tile = rows[:, None] & exist[None, :]
-            carry_at = incoming + b[:, None] * H + n[None, :]
-            dh = tl.load(carry_at, mask=tile, other=0.0)
-            dh = products(later, onward, weight, n, exist, dh, terms, H, 3 * H, BK, "", PRECISION)
-            was = state_tile(h_before, h_reset, n, rows & ~restart, restart, exist, "")
-            place = gate_row[:, None] + n[None, :]
-            grad_h_at = tile_at(grad_h, b, t - first, grad_h_b, grad_h_t, n, GRAD_H_UNIT)
-            _, _, _, dh = _tile(dh, was, gates + place, grad_gates + place, grad_h_at, tile, None, H, ACTIVATED)
-            direct_at = tile_at(direct, b, t - first, direct_b, direct_t, n, DIRECT_UNIT)
-            tl.store(carry_at, cut(dh, restart, direct_at, tile), mask=tile)
-        # What one thread has written, others read in the next step.
-        tl.debug_barrier()
 
 
 @triton.jit(do_not_specialize=["tile0", *_NUMBERS])
@@ -204,7 +137,7 @@ def gru_backward_group(
                     dh = dot(x[q - q0], kept[q], dh, PRECISION)
         else:
             terms = tl.where(back > 0, 3 * H, 0)
-            dh = products(later_row, onward, weight, n, exist, dh, terms, H, 3 * H, BK, ".cg", PRECISION)
+            dh = products(later_row, onward, weight, n, exist, dh, terms, H, 3 * H, BK, PRECISION)
         place = gate_row[:, None] + n[None, :]
         grad_h_at = tile_at(grad_h, b, t - first, grad_h_b, grad_h_t, n, GRAD_H_UNIT)
         _, _, _, dh = _tile(dh, was, gates + place, grad_gates + place, grad_h_at, tile, counter, H, ACTIVATED)

@@ -24,7 +24,7 @@ from rl.recurrent_triton._kernels.tiles import (
     within,
 )
 
-__all__ = ["gru_forward_group", "gru_forward_resident", "gru_forward_walk"]
+__all__ = ["gru_forward_group", "gru_forward_resident"]
 
 _NUMBERS = ["batch", "time", "first", "span", "start", "stop", "mask_b", "mask_t", "reset_h_b", "reset_h_t"]
 
@@ -74,70 +74,19 @@ def _products(
     exist,
     H: tl.constexpr,
     BK: tl.constexpr,
-    CACHE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """The sums with the products of the states before a step and the weights of columns `n`, which are read here."""
     for k0 in range(0, H, BK):
         k = k0 + tl.arange(0, BK)
         there = within(k, H, BK)
-        x = state_tile(before, reset, k, going, restart, there, CACHE)
+        x = state_tile(before, reset, k, going, restart, there, ".cg")
         w = weight + n[None, :] * H + k[:, None]
         both = there[:, None] & exist[None, :]
         r = dot(x, tl.load(w, mask=both, other=0.0), r, PRECISION)
         z = dot(x, tl.load(w + H * H, mask=both, other=0.0), z, PRECISION)
         m = dot(x, tl.load(w + 2 * H * H, mask=both, other=0.0), m, PRECISION)
     return r, z, m
-
-
-@triton.jit(do_not_specialize=_NUMBERS)
-def gru_forward_walk(
-    gates,
-    weight,
-    bias_n,
-    h0,
-    mask,
-    reset_h,
-    h,
-    batch: tl.int32,
-    time: tl.int32,
-    first: tl.int32,
-    span: tl.int32,
-    start: tl.int32,
-    stop: tl.int32,
-    mask_b: tl.int64,
-    mask_t: tl.int64,
-    reset_h_b: tl.int64,
-    reset_h_t: tl.int64,
-    H: tl.constexpr,
-    BB: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    RESET_H_UNIT: tl.constexpr,
-    KEEP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Steps start..stop-1, COLUMNS columns a program; h of the step before is read back."""
-    SLOTS: tl.constexpr = 4 if KEEP else 3
-    b, rows = rows_of(batch, BB, 0)
-    for t in range(start, stop):
-        restart = restarts(mask, b, t, rows, mask_b, mask_t)
-        going = rows & ~restart
-        h_before = previous(h0, h, b, t, time, H)
-        h_reset = row_at(reset_h, b, t, reset_h_b, reset_h_t, RESET_H_UNIT)
-        row, gate_row = (b * time + t) * H, (b * span + (t - first)) * (SLOTS * H)
-        for j in range(tl.program_id(1) * COLUMNS, tl.program_id(1) * COLUMNS + COLUMNS, BN):
-            n = j + tl.arange(0, BN)
-            exist = within(n, H, BN)
-            tile = rows[:, None] & exist[None, :]
-            gates_at = gates + gate_row[:, None] + n[None, :]
-            new, r, z, m = _load_sums(gates_at, bias_n, n, exist, tile, H, h.dtype.element_ty)
-            r, z, m = _products(r, z, m, h_before, h_reset, going, restart, weight, n, exist, H, BK, "", PRECISION)
-            was = state_tile(h_before, h_reset, n, going, restart, exist, "")
-            _tile(new, r, z, m, was, gates_at, h + row[:, None] + n[None, :], tile, None, H, KEEP)
-        # What one thread has written, others read in the next step.
-        tl.debug_barrier()
 
 
 @triton.jit(do_not_specialize=["tile0", *_NUMBERS])
@@ -199,7 +148,7 @@ def gru_forward_group(
                     z = dot(x[q - q0], kept[3 * q + 1], z, PRECISION)
                     m = dot(x[q - q0], kept[3 * q + 2], m, PRECISION)
         else:
-            r, z, m = _products(r, z, m, h_before, h_reset, going, restart, weight, n, exist, H, BK, ".cg", PRECISION)
+            r, z, m = _products(r, z, m, h_before, h_reset, going, restart, weight, n, exist, H, BK, PRECISION)
         h_at = h + ((b * time + t) * H)[:, None] + n[None, :]
         h_now = _tile(new, r, z, m, h_now, gates_at, h_at, tile, counter, H, KEEP)
 

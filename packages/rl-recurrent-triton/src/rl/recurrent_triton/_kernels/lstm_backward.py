@@ -1,9 +1,8 @@
 """Backward pass of the LSTM in Triton. `tiles` defines the size names, `_launch` the arguments.
 
-It has one function that finishes a tile of one step (`_tile`), and three kernels around it, which differ in where
+It has one function that finishes a tile of one step (`_tile`), and two kernels around it, which differ in where
 weights and states stay between the steps:
 
-- ``walk``: nothing stays. One program for all columns and steps (loop), or one for each tile of one step (step).
 - ``group``: the programs of a batch tile exchange their states after each step; each keeps its part of the weights
   (AHEAD > 0: number of pieces of the state read at once), or reads it again in each step (AHEAD = 0).
 - ``resident``: one program has all columns, and keeps weights and states.
@@ -35,7 +34,7 @@ from rl.recurrent_triton._kernels.tiles import (
     within,
 )
 
-__all__ = ["lstm_backward_group", "lstm_backward_resident", "lstm_backward_walk"]
+__all__ = ["lstm_backward_group", "lstm_backward_resident"]
 
 _NUMBERS = ["batch", "time", "first", "span", "start", "stop", "mask_b", "mask_t", "reset_c_b", "reset_c_t"]
 _NUMBERS += ["grad_h_b", "grad_h_t", "grad_c_b", "grad_c_t", "grad_reset_b", "grad_reset_t"]
@@ -75,93 +74,6 @@ def _tile(
     if counter is not None:
         announce(counter)
     return d_i, d_f, d_g, d_o, dc
-
-
-@triton.jit(do_not_specialize=_NUMBERS)
-def lstm_backward_walk(
-    gates,
-    weight,
-    c0,
-    mask,
-    reset_c,
-    c,
-    grad_h,
-    grad_c,
-    incoming_h,
-    incoming_c,
-    grad_gates,
-    grad_reset_c,
-    batch: tl.int32,
-    time: tl.int32,
-    first: tl.int32,
-    span: tl.int32,
-    start: tl.int32,
-    stop: tl.int32,
-    mask_b: tl.int64,
-    mask_t: tl.int64,
-    reset_c_b: tl.int64,
-    reset_c_t: tl.int64,
-    grad_h_b: tl.int64,
-    grad_h_t: tl.int64,
-    grad_c_b: tl.int64,
-    grad_c_t: tl.int64,
-    grad_reset_b: tl.int64,
-    grad_reset_t: tl.int64,
-    H: tl.constexpr,
-    BB: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    RESET_C_UNIT: tl.constexpr,
-    GRAD_H_UNIT: tl.constexpr,
-    GRAD_C_UNIT: tl.constexpr,
-    GRAD_RESET_UNIT: tl.constexpr,
-    ACTIVATED: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Steps stop-1..start; the gradient of c goes from step to step through `incoming_c`."""
-    b, rows = rows_of(batch, BB, 0)
-    last = first + span - 1
-    for back in range(stop - start):
-        t = stop - 1 - back
-        restart = restarts(mask, b, t, rows, mask_b, mask_t)
-        onward = rows & ~restarts(mask, b, t + 1, rows & (t < last), mask_b, mask_t)
-        c_before = previous(c0, c, b, t, time, H)
-        c_reset = row_at(reset_c, b, t, reset_c_b, reset_c_t, RESET_C_UNIT)
-        row, gate_row = (b * time + t) * H, (b * span + (t - first)) * (4 * H)
-        # At the last step nothing comes from a later one but `incoming_h`.
-        terms = tl.where(t < last, 4 * H, 0)
-        for j in range(tl.program_id(1) * COLUMNS, tl.program_id(1) * COLUMNS + COLUMNS, BN):
-            n = j + tl.arange(0, BN)
-            exist = within(n, H, BN)
-            tile = rows[:, None] & exist[None, :]
-            carry_at = incoming_c + b[:, None] * H + n[None, :]
-            dh = tl.load(incoming_h + b[:, None] * H + n[None, :], mask=tile & (t == last), other=0.0)
-            dh = products(
-                grad_gates + gate_row + 4 * H, onward, weight, n, exist, dh, terms, H, 4 * H, BK, "", PRECISION
-            )
-            dc = tl.load(carry_at, mask=tile, other=0.0)
-            was = state_tile(c_before, c_reset, n, rows & ~restart, restart, exist, "")
-            place = row[:, None] + n[None, :]
-            gate_place = gate_row[:, None] + n[None, :]
-            _, _, _, _, dc = _tile(
-                dh,
-                dc,
-                was,
-                gates + gate_place,
-                grad_gates + gate_place,
-                c + place,
-                tile_at(grad_h, b, t - first, grad_h_b, grad_h_t, n, GRAD_H_UNIT),
-                tile_at(grad_c, b, t - first, grad_c_b, grad_c_t, n, GRAD_C_UNIT),
-                tile,
-                None,
-                H,
-                ACTIVATED,
-            )
-            reset_at = tile_at(grad_reset_c, b, t - first, grad_reset_b, grad_reset_t, n, GRAD_RESET_UNIT)
-            tl.store(carry_at, cut(dc, restart, reset_at, tile), mask=tile)
-        # What one thread has written, others read in the next step.
-        tl.debug_barrier()
 
 
 @triton.jit(do_not_specialize=["tile0", *_NUMBERS])
@@ -237,7 +149,7 @@ def lstm_backward_group(
                     dh = dot(x[q - q0], kept[q], dh, PRECISION)
         else:
             terms = tl.where(back > 0, 4 * H, 0)
-            dh = products(later_row, onward, weight, n, exist, dh, terms, H, 4 * H, BK, ".cg", PRECISION)
+            dh = products(later_row, onward, weight, n, exist, dh, terms, H, 4 * H, BK, PRECISION)
         place = ((b * time + t) * H)[:, None] + n[None, :]
         gate_place = gate_row[:, None] + n[None, :]
         _, _, _, _, dc = _tile(

@@ -1,9 +1,8 @@
 """Forward pass of the LSTM in Triton. `tiles` defines the size names, `_launch` the arguments.
 
-It has one function that finishes a tile of one step (`_tile`), and three kernels around it, which differ in where
+It has one function that finishes a tile of one step (`_tile`), and two kernels around it, which differ in where
 weights and states stay between the steps:
 
-- ``walk``: nothing stays. One program for all columns and steps (loop), or one for each tile of one step (step).
 - ``group``: the programs of a batch tile exchange their states after each step; each keeps its part of the weights
   (AHEAD > 0: number of pieces of the state read at once), or reads it again in each step (AHEAD = 0).
 - ``resident``: one program has all columns, and keeps weights and states.
@@ -33,7 +32,7 @@ from rl.recurrent_triton._kernels.tiles import (
     within,
 )
 
-__all__ = ["lstm_forward_group", "lstm_forward_resident", "lstm_forward_walk"]
+__all__ = ["lstm_forward_group", "lstm_forward_resident"]
 
 _NUMBERS = ["batch", "time", "first", "span", "start", "stop", "mask_b", "mask_t", "reset_h_b", "reset_h_t"]
 _NUMBERS += ["reset_c_b", "reset_c_t"]
@@ -68,7 +67,6 @@ def _products(
     exist,
     H: tl.constexpr,
     BK: tl.constexpr,
-    CACHE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """`sums` with the products of the states before a step and the weights of columns `n`, which are read here."""
@@ -76,7 +74,7 @@ def _products(
     for k0 in range(0, H, BK):
         k = k0 + tl.arange(0, BK)
         there = within(k, H, BK)
-        x = state_tile(before, reset, k, going, restart, there, CACHE)
+        x = state_tile(before, reset, k, going, restart, there, ".cg")
         w = weight + n[None, :] * H + k[:, None]
         both = there[:, None] & exist[None, :]
         i = dot(x, tl.load(w, mask=both, other=0.0), i, PRECISION)
@@ -84,63 +82,6 @@ def _products(
         g = dot(x, tl.load(w + 2 * H * H, mask=both, other=0.0), g, PRECISION)
         o = dot(x, tl.load(w + 3 * H * H, mask=both, other=0.0), o, PRECISION)
     return i, f, g, o
-
-
-@triton.jit(do_not_specialize=_NUMBERS)
-def lstm_forward_walk(
-    gates,
-    weight,
-    h0,
-    c0,
-    mask,
-    reset_h,
-    reset_c,
-    h,
-    c,
-    batch: tl.int32,
-    time: tl.int32,
-    first: tl.int32,
-    span: tl.int32,
-    start: tl.int32,
-    stop: tl.int32,
-    mask_b: tl.int64,
-    mask_t: tl.int64,
-    reset_h_b: tl.int64,
-    reset_h_t: tl.int64,
-    reset_c_b: tl.int64,
-    reset_c_t: tl.int64,
-    H: tl.constexpr,
-    BB: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    RESET_H_UNIT: tl.constexpr,
-    RESET_C_UNIT: tl.constexpr,
-    KEEP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Steps start..stop-1, COLUMNS columns a program; h of the step before is read back."""
-    b, rows = rows_of(batch, BB, 0)
-    for t in range(start, stop):
-        restart = restarts(mask, b, t, rows, mask_b, mask_t)
-        going = rows & ~restart
-        h_before = previous(h0, h, b, t, time, H)
-        c_before = previous(c0, c, b, t, time, H)
-        h_reset = row_at(reset_h, b, t, reset_h_b, reset_h_t, RESET_H_UNIT)
-        c_reset = row_at(reset_c, b, t, reset_c_b, reset_c_t, RESET_C_UNIT)
-        row, gate_row = (b * time + t) * H, (b * span + (t - first)) * (4 * H)
-        for j in range(tl.program_id(1) * COLUMNS, tl.program_id(1) * COLUMNS + COLUMNS, BN):
-            n = j + tl.arange(0, BN)
-            exist = within(n, H, BN)
-            tile = rows[:, None] & exist[None, :]
-            gates_at = gates + gate_row[:, None] + n[None, :]
-            sums = load_gates(gates_at, tile, H, h.dtype.element_ty)
-            sums = _products(sums, h_before, h_reset, going, restart, weight, n, exist, H, BK, "", PRECISION)
-            was = state_tile(c_before, c_reset, n, going, restart, exist, "")
-            place = row[:, None] + n[None, :]
-            _tile(sums, was, gates_at, h + place, c + place, tile, None, H, KEEP)
-        # What one thread has written, others read in the next step.
-        tl.debug_barrier()
 
 
 @triton.jit(do_not_specialize=["tile0", *_NUMBERS])
@@ -210,7 +151,7 @@ def lstm_forward_group(
                     o = dot(x[q - q0], kept[4 * q + 3], o, PRECISION)
             sums = (i, f, g, o)
         else:
-            sums = _products(sums, h_before, h_reset, going, restart, weight, n, exist, H, BK, ".cg", PRECISION)
+            sums = _products(sums, h_before, h_reset, going, restart, weight, n, exist, H, BK, PRECISION)
         place = ((b * time + t) * H)[:, None] + n[None, :]
         _, c_now = _tile(sums, c_now, gates_at, h + place, c + place, tile, counter, H, KEEP)
 

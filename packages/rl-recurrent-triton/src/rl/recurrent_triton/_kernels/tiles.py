@@ -202,14 +202,16 @@ def products(
     H: tl.constexpr,
     K: tl.constexpr,
     BK: tl.constexpr,
-    CACHE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """``total + x @ w``: the first `terms` of K terms, rows of `x` that go `onward`, `w` columns `n` of [K, H]."""
+    """``total + x @ w``: the first `terms` of K terms, rows of `x` that go `onward`, `w` columns `n` of [K, H].
+
+    Other programs wrote `x` in this very launch, so it is read past the first-level cache.
+    """
     for k0 in range(0, terms, BK):
         k = k0 + tl.arange(0, BK)
         there = within(k, K, BK)
-        x = state_tile(x_at, None, k, onward, onward, there, CACHE)
+        x = state_tile(x_at, None, k, onward, onward, there, ".cg")
         w = tl.load(weight + k[:, None] * H + n[None, :], mask=there[:, None] & exist[None, :], other=0.0)
         total = dot(x, w, total, PRECISION)
     return total
