@@ -129,6 +129,8 @@ def test_expln_is_smooth_at_zero():
     _, scale = NormalParamExtractor("expln")(torch.stack([x, x], -1))
     expected = torch.tensor([1.0, 1.0, 1.0, 1 + torch.tensor(4.0).log(), torch.tensor(-2.0).exp()], dtype=torch.float64)
     assert_close(scale.squeeze(-1), expected, atol=1e-6, rtol=0)
+    (grad,) = torch.autograd.grad(scale.sum(), x)
+    assert_close(grad[:3], torch.ones(3, dtype=torch.float64), atol=1e-6, rtol=0)  # the same from both sides
 
 
 @pytest.mark.parametrize("state_dependent", [False, True])

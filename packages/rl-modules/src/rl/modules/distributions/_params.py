@@ -57,7 +57,7 @@ def _biased_softplus(x: Tensor, shift: float, least: float) -> Tensor:
 
 def _expln(x: Tensor) -> Tensor:
     """Exponential below zero, ``1 + log(1 + x)`` above: positive and growing slowly (van Hoof et al., 2017)."""
-    return torch.where(x > 0, x.clamp_min(0).log1p() + 1, x.clamp_max(0).exp())
+    return torch.where(x > 0, x.clamp_min(0).log1p() + 1, torch.where(x > 0, 0, x).exp())
 
 
 class NormalParamExtractor(nn.Module):

@@ -145,8 +145,8 @@ class TruncatedNormal(LeanDistribution):
 
     def _log_masses(self, far: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
         """Log of the mass between the bounds: itself, for ``near > 0``; and in the tail, less the density at `near`."""
-        tail = near.clamp_max(0)
-        low = far.clamp_max(0)
+        # The derivative of a clamp at its bound is 1 before torch 2.14 and 0 since; it is 1 here.
+        tail, low = (torch.where(end > 0, 0, end) for end in (near, far))
         above = torch.where(near > 0, near, 1.0)
         mass = 0.5 * (torch.erf(above / _SQRT_TWO) - torch.erf(torch.where(near > 0, low, -1.0) / _SQRT_TWO))
         apart = torch.where(near > 0, -1.0, _log_ratio(low, tail).clamp_max(-torch.finfo(near.dtype).tiny))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 __all__ = ["signed_hyperbolic", "signed_parabolic", "symexp", "symlog"]
@@ -17,7 +18,8 @@ def symlog(x: Tensor) -> Tensor:
         >>> symlog(torch.tensor([-1.718281828, 0.0]))
         tensor([-1.,  0.])
     """
-    return x.clamp_min(0).log1p() - (-x).relu().log1p()  # of both parts, one has a derivative at zero
+    # Of both parts, one has a derivative at zero; that of a clamp at its bound depends on the version of torch.
+    return torch.where(x < 0, 0, x).log1p() - (-x).relu().log1p()
 
 
 def symexp(x: Tensor) -> Tensor:
@@ -30,7 +32,7 @@ def symexp(x: Tensor) -> Tensor:
         >>> symexp(torch.tensor([-1.0, 0.0]))
         tensor([-1.7183,  0.0000])
     """
-    return x.clamp_min(0).expm1() - (-x).relu().expm1()
+    return torch.where(x < 0, 0, x).expm1() - (-x).relu().expm1()
 
 
 def signed_hyperbolic(x: Tensor, eps: float = 1e-3) -> Tensor:
