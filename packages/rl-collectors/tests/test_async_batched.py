@@ -230,3 +230,19 @@ def test_environments_with_a_batch_have_time_last():
     assert batch.shape == (2, 6)
     assert isinstance(batch, TensorDict)
     assert batch.names == [None, "time"]
+
+
+class Late(Episodes):
+    """Returns one number where it returned two."""
+
+    def _step_leaves(self, root):
+        outcome = super()._step_leaves(root)
+        return {**outcome, "observation": outcome["observation"][:1]} if self.total == 4 else outcome
+
+
+@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
+def test_a_late_observation_of_another_shape_is_refused(backend):
+    collector = AsyncBatchedCollector([Late] * 2, policy(), frames_per_batch=20, env_backend=backend)
+    with pytest.raises(WorkerError, match=r"Late.step: 'observation' is float32 \[1, 1\], expected float32 \[1, 2\]"):
+        collector.collect()
+    collector.shutdown()

@@ -1,5 +1,6 @@
 """Collectors with worker processes: the data of single ones, weights, and what happens when workers are lost."""
 
+import gc
 import os
 import signal
 import threading
@@ -443,3 +444,20 @@ def test_workers_that_are_killed_at_the_same_time_are_replaced(kind):
         for count in range(20):  # at first those that were complete
             lives = set((multi.collect()["collector", "traj_ids"] >> 40).flatten().tolist())
             assert lives <= {0, 2} or (kind is MultiAsyncCollector and count < 6)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of open files")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_collector_that_is_dropped_without_shutdown_leaves_no_memory(kind):
+    def memory():
+        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        return {os.stat(link).st_ino for link in links if os.path.islink(link) and "memfd:rl" in os.readlink(link)}
+
+    before = memory()
+    collector = kind([CountingEnv] * 2, policy(), frames_per_batch=8)
+    collector.collect()
+    new = memory() - before
+    assert len(new) == 2
+    del collector
+    gc.collect()
+    assert not memory() & new

@@ -11,9 +11,10 @@ from functools import partial
 
 import pytest
 import torch
+from tensordict import TensorDict
 
-from rl.core.errors import SpecError, WorkerError, WorkerTimeoutError
-from rl.core.workers import SharedLeaves, ThreadGroup, WorkerGroup, layout_of
+from rl.core.errors import ShapeError, SpecError, WorkerError, WorkerTimeoutError
+from rl.core.workers import SharedLeaves, ThreadGroup, WorkerGroup, _base, layout_of, write_leaves
 
 
 class Handler:
@@ -271,3 +272,216 @@ def test_a_worker_that_is_killed_while_it_sends_a_result_has_ended(known):
         workers.request(0, "die")
         with pytest.raises(WorkerError, match="worker 0 has ended"):
             workers.result(0) if known else workers.wait_any()
+
+
+def test_entries_of_another_form_than_the_prepared_memory_are_refused_before_any_is_written():
+    places = {"a": torch.zeros(2), ("b", "c"): torch.zeros(3, 2)}
+    for wrong in (torch.ones(1, 2), torch.ones(3, 2, dtype=torch.float64), torch.ones(3, 1), None, 1.0):
+        with pytest.raises(ShapeError, match=r"owner: \('b', 'c'\) is .*expected float32 \[3, 2\]"):
+            write_leaves(places, {"a": torch.ones(2), ("b", "c"): wrong}, "owner")
+    assert [place.sum().item() for place in places.values()] == [0, 0]
+    write_leaves(places, {"a": torch.ones(2), "other": torch.ones(1)}, "owner")
+    write_leaves(places, TensorDict({"b": {"c": torch.ones(1, 2)}}, batch_size=[]), "owner", torch.tensor([1]))
+    assert places["a"].tolist() == [1, 1]
+    assert places["b", "c"].tolist() == [[0, 0], [1, 1], [0, 0]]
+    with pytest.raises(ShapeError, match=r"expected float32 \[1, 2\]"):
+        write_leaves(places, {("b", "c"): torch.ones(2, 2)}, "owner", torch.tensor([1]))
+
+
+def interrupt(call, line):
+    """Call a function with Ctrl-C at a line of our sources, counted from its start; return whether it was reached."""
+    left = line
+
+    def trace(frame, event, _):
+        nonlocal left
+        if "/core/workers/" not in frame.f_code.co_filename or "/tests/" in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+class Echo:
+    def __init__(self):
+        self.commands = (self.count,)
+        self.total = 0
+
+    def count(self):
+        self.total += 1
+
+    def echo(self, value):
+        return value
+
+    def counted(self):
+        return self.total
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("kind", [WorkerGroup, ThreadGroup])
+def test_a_call_after_ctrl_c_at_any_line_of_another_returns_its_own_results(kind):
+    with kind([Echo] * 2, owner="group", timeout=20) as group:
+        line = 0
+        while interrupt(lambda: group.call_all("echo", "old"), line := line + 1):
+            assert group.call_all("echo", line) == [line] * 2
+            assert group.call(1, "echo", -line) == -line
+        assert line > 30
+
+
+@pytest.mark.parametrize("kind", [WorkerGroup, ThreadGroup])
+def test_commands_after_ctrl_c_at_any_line_are_counted_once(kind):
+    with kind([Echo] * 2, owner="group", timeout=20) as group:
+
+        def both():
+            group.send(0, 0)
+            group.send(1, 0)
+            group.wait()
+
+        line = 0
+        while interrupt(both, line := line + 1):
+            before = group.call_all("counted")
+            group.settle()
+            assert group.busy == []
+            both()
+            assert group.call_all("counted") == [count + 1 for count in before]
+        assert line > 20
+
+
+def test_a_second_ctrl_c_ends_a_wait_that_the_first_one_does_not():
+    with WorkerGroup([Echo] * 2, owner="group", timeout=20) as group:
+        connection = group._workers[0].connection
+
+        class Stuck:
+            def recv_bytes(self):
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+
+            def __getattr__(self, name):
+                return getattr(connection, name)
+
+        group._workers[0].connection = Stuck()
+        with pytest.raises(KeyboardInterrupt):
+            group.call_all("echo", 1)
+        with pytest.raises(WorkerError, match="worker 0 has ended"):
+            group.call_all("echo", 2)
+        assert group.call(1, "echo", 3) == 3
+
+
+HANGS = textwrap.dedent("""
+    import os, sys, time
+    from concurrent.futures import ThreadPoolExecutor
+    from rl.core.workers import WorkerGroup
+
+    class Handler:
+        def __init__(self): self.commands = (self.hang,)
+        def hang(self): time.sleep(1e6)
+        def pid(self): return os.getpid()
+        def close(self): pass
+
+    if __name__ == "__main__":
+        def make(): return WorkerGroup([Handler, Handler], owner="Script", start_method=sys.argv[1])
+        if sys.argv[2] == "thread":
+            with ThreadPoolExecutor() as pool: groups = [pool.submit(make).result() for _ in "ab"]
+        else:
+            groups = [make(), make()]
+        print(*[pid for group in groups for pid in group.call_all("pid")], flush=True)
+        groups[0].send(1, 0)
+        time.sleep(60)
+""")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads /proc")
+@pytest.mark.parametrize("thread", ["main", "thread"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_end_when_their_parent_is_killed_while_one_hangs(method, thread, tmp_path):
+    (tmp_path / "script.py").write_text(HANGS)
+    command = [sys.executable, tmp_path / "script.py", method, thread]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        time.sleep(0.1)  # the command arrives
+        parent.kill()
+    assert len(pids) == 4
+    limit = time.monotonic() + 20
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_memory_that_is_dropped_leaves_no_file():
+    memory = SharedLeaves()
+    number = memory._file.number
+    leaves = memory.map({"a": ((2,), torch.float32)})
+    del memory
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+    assert leaves["a"].tolist() == [0, 0]
+
+
+OPENMP = textwrap.dedent("""
+    import torch
+    from rl.core.workers import WorkerGroup
+
+    class Handler:
+        commands = ()
+        def product(self):
+            x = torch.ones(600, 600)
+            return float((x @ x).exp().clamp(max=1).sum()), torch.get_num_threads()
+        def close(self): pass
+
+    torch.set_num_threads(2)
+    Handler().product()
+    with WorkerGroup([Handler] * 2, owner="Script", start_method="fork", num_threads=2, timeout=30) as workers:
+        print(workers.call_all("product"))
+""")
+
+
+def test_forks_with_several_threads_do_not_wait_for_those_of_their_parent():
+    done = subprocess.run([sys.executable, "-c", OPENMP], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == "[(360000.0, 2), (360000.0, 2)]", done.stderr
+
+
+@BOTH
+def test_a_long_wait_without_a_limit_warns_once_and_goes_on(group, monkeypatch):
+    monkeypatch.setattr(_base, "PATIENCE", 0.05)
+    with (
+        group([Handler], owner="Pair") as workers,
+        pytest.warns(UserWarning, match="worker 0 for 0.05 s, and there is no"),
+    ):
+        workers.call(0, "sleep", 0.3)
+
+
+def test_a_daemonic_worker_may_have_workers():
+    class Outer(Handler):
+        def __init__(self):
+            super().__init__()
+            self.inner = WorkerGroup([Echo] * 2, owner="inner")
+
+        def echo(self, value):
+            return self.inner.call_all("echo", value)
+
+        def close(self):
+            self.inner.close()
+
+    with WorkerGroup([Outer] * 2, owner="outer") as workers:
+        assert workers.call_all("echo", 3) == [[3, 3], [3, 3]]

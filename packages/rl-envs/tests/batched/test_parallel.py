@@ -7,17 +7,20 @@ import signal
 import time
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
 
-from rl.core.errors import RLError, SpecError, WorkerError
+from rl.core.errors import ContractError, RLError, ShapeError, SpecError, WorkerError
 from rl.core.specs import Categorical, Composite, Unbounded
 from rl.core.testing import check_env
 from rl.envs import (
+    AsyncEnvPool,
     Compose,
     EnvBase,
     GymEnv,
+    GymWrapper,
     ParallelEnv,
     PendulumEnv,
     SerialEnv,
@@ -193,8 +196,6 @@ class Words(gymnasium.Env):
 
 
 def test_entries_that_are_no_tensors_are_sent_as_messages():
-    from rl.envs import GymWrapper
-
     def make():
         return GymWrapper(Words())
 
@@ -286,3 +287,129 @@ def test_after_an_error_of_one_environment_no_result_is_that_of_an_earlier_call(
     found, expected = env.step(root)["next", "observation"], serial.step(serial_root)["next", "observation"]
     assert torch.equal(found, expected)
     env.close()
+
+
+def step_until_one_is_done(env, early):
+    """Roots of a CartPole of which environment `early` was just reset, and the other stepped."""
+    env.set_seed(0)
+    root = env.reset()
+    while True:
+        action = torch.zeros(2, 2, dtype=torch.int64)
+        action[early, 0] = 1
+        action[1 - early, int(root["step_count"][1 - early]) % 2] = 1
+        stepped, root = env.step_and_maybe_reset(root.set("action", action))
+        if bool(stepped["next", "done"].any()):
+            assert stepped["next", "done"].flatten().tolist() == [early == 0, early == 1]
+            return root
+
+
+@pytest.mark.parametrize("kind", [ParallelEnv, AsyncEnvPool])
+@pytest.mark.parametrize("early", [0, 1])
+def test_a_state_is_saved_where_one_worker_has_stepped_and_another_was_reset(kind, early):
+    made = [
+        ParallelEnv(2, cartpole, processes=2) if kind is ParallelEnv else AsyncEnvPool([cartpole] * 2) for _ in "ab"
+    ]
+    root = step_until_one_is_done(made[0], early)
+    assert made[1].load_state_dict(made[0].state_dict())
+    found = []
+    for env in made:
+        torch.manual_seed(0)
+        found.append(env.rollout(60, tensordict=root.clone(), auto_reset=False, break_when_any_done=False))
+        env.close()
+    for key in ("observation", "step_count", ("next", "observation"), ("next", "done")):
+        assert torch.equal(found[0][key], found[1][key]), key
+
+
+class Writes(EnvBase):
+    """Writes its state entry in a step, in a reset if `always`."""
+
+    def __init__(self, always):
+        super().__init__()
+        self.always = always
+        self.observation_spec = Composite(observation=Unbounded(1))
+        self.state_spec = Composite(place=Unbounded(1))
+        self.action_spec = Unbounded(1)
+
+    def _reset(self, tensordict):
+        state = {"place": torch.zeros(1)} if self.always else {}
+        return TensorDict(observation=torch.zeros(1), **state)
+
+    def _step(self, tensordict):
+        return TensorDict(
+            observation=torch.ones(1),
+            place=torch.ones(1),
+            reward=torch.zeros(1),
+            terminated=torch.zeros(1, dtype=torch.bool),
+        )
+
+    def _set_seed(self, seed):
+        pass
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_environments_of_which_only_one_writes_an_entry_are_refused(first):
+    makers = [lambda: Writes(first), lambda: Writes(not first)]
+    lacks = "lacks 'place'" if first else "also has 'place'"
+    with pytest.raises(ContractError, match=f"SerialEnv: .*reset of environment 1 wrote {lacks}"):
+        SerialEnv(2, makers).reset()
+    env = ParallelEnv(2, makers, processes=2)
+    with pytest.raises(ContractError, match=f"ParallelEnv: .*reset of environment 1 wrote {lacks}"):
+        env.reset()
+    env.close()
+
+
+class Late(gymnasium.Env):
+    """Returns something else than its first observations at step `when`."""
+
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, late, when=3):
+        self.late, self.when, self.steps = late, when, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.late if self.steps == self.when else np.ones(3, np.float32), 1.0, False, False, {}
+
+
+BACKENDS = {
+    "one process": lambda make: make(),
+    "serial": lambda make: SerialEnv(2, make),
+    "parallel": lambda make: ParallelEnv(2, make, processes=2),
+    "parallel, two in a process": lambda make: ParallelEnv(2, make, processes=1),
+    "messages": lambda make: ParallelEnv(2, make, processes=2, shared_memory=False),
+    "pool": lambda make: AsyncEnvPool([make] * 2),
+    "threads": lambda make: AsyncEnvPool([make] * 2, backend="threading"),
+}
+
+
+@pytest.mark.parametrize("late", [np.array([7.0], np.float32), np.zeros((1, 3), np.float32), None])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_late_observation_of_another_shape_is_refused(backend, late):
+    env = BACKENDS[backend](lambda: GymWrapper(Late(late)))
+    with pytest.raises((SpecError, ShapeError, WorkerError), match="observation"):
+        env.rollout(5, break_when_any_done=False)
+    env.close()
+
+
+@pytest.mark.parametrize("action", [torch.zeros(1, 1), torch.zeros(2, 1, dtype=torch.float64), torch.zeros(3, 1)])
+def test_a_late_action_of_another_form_is_refused_before_it_is_written(action):
+    env = ParallelEnv(2, Walk, processes=2)
+    root = env.rollout(2)[:, -1]["next"].clone().set("action", torch.ones(2, 1))
+    form = {"action": action} if action.shape[0] == 2 else None
+    wrong = TensorDict(form or {}, batch_size=[2]) if form else {"action": action}
+    with pytest.raises((SpecError, ShapeError), match="action"):
+        env._send_step(wrong)
+    assert env.step(root)["next", "observation"].shape == (2, 1)
+    pool = AsyncEnvPool([Walk] * 2)
+    pool.async_step_send(pool.rand_action(pool.reset()))
+    rows = pool.async_step_recv(2)
+    if form:
+        with pytest.raises((SpecError, ShapeError), match="action"):
+            pool.async_step_send(rows.select("env_index").set("action", action))
+    env.close()
+    pool.close()

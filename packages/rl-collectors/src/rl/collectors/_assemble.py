@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from rl.core.errors import ContractError, ShapeError
 from rl.core.interfaces import Leaves
 from rl.core.keys import NestedKey, as_tuple, key_str, next_key, unwrap
+from rl.core.specs import set_group_sizes
 
 __all__ = ["CHUNK", "Assembler", "place"]
 
@@ -31,13 +32,15 @@ class Assembler:
 
     Args:
         batch_size: batch of the environment; time is the dimension after it.
+        groups: batch sizes of groups, see `group_sizes`.
 
     Attributes:
         steps: number of appended steps.
         forms: shape and dtype of the entries of a step.
     """
 
-    def __init__(self, batch_size: torch.Size) -> None:
+    def __init__(self, batch_size: torch.Size, groups: Mapping[NestedKey, torch.Size] | None = None) -> None:
+        self._groups = groups or {}
         self.root_keys: list[NestedKey] | None = None
         self.next_keys: list[NestedKey] = []
         self._batch_size = batch_size
@@ -82,7 +85,10 @@ class Assembler:
     def tensordict(self, entries: dict[str, Any]) -> TensorDict:
         """Return the batch ``[*B, T]`` with the last dimension named ``time``."""
         names: Any = [*[None] * self._dim, "time"]
-        return TensorDict(entries, batch_size=(*self._batch_size, self.steps), names=names)
+        batch = TensorDict(entries, batch_size=(*self._batch_size, self.steps), names=names)
+        for part in (batch, batch.get("next", None)) if self._groups else ():
+            set_group_sizes(part, self._groups, self._dim)
+        return batch
 
     def _column(self, rows: Sequence[Leaves], key: NestedKey, under: tuple[str, ...]) -> list[Tensor]:
         try:

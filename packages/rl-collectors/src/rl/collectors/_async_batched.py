@@ -22,7 +22,7 @@ from rl.collectors._pipeline.placement import Devices, device_of_policy
 from rl.collectors._recurrent_state import EpisodeStart, RecurrentStates
 from rl.collectors._trajectories import WholeTrajectories
 from rl.core import set_recurrent_mode
-from rl.core.errors import MissingExtraError, SpecError, UnknownComponentError, WorkerError
+from rl.core.errors import MissingExtraError, RLError, SpecError, UnknownComponentError, WorkerError, WorkerTimeoutError
 from rl.core.interfaces import Env
 from rl.core.keys import DONE, IS_INIT, NEXT, TRAJ_IDS, NestedKey, as_tuple, leaf_keys, next_key
 from rl.core.profiling import profiled
@@ -171,6 +171,12 @@ class AsyncBatchedCollector(BackgroundCollector):
             RLError: after `shutdown`, and while the background thread collects.
         """
         self._check_usable()
+        if self._torn:
+            self.reset()
+        with self._undivided():
+            return self._collect()
+
+    def _collect(self) -> Any:
         if self._before is not None:
             self._before()
         batch: Any = self._trajectory() if self._finished is not None else self._batch()
@@ -319,7 +325,7 @@ class AsyncBatchedCollector(BackgroundCollector):
     def reset(self) -> None:
         """Drop the running episodes, and begin the next batch with a reset of all environments."""
         with self._background.held():
-            self._idle()
+            self._settle() if self._torn else self._idle()
             self._root, self._started, self._chunks, self._failed = None, False, [], []
             self._new_trajectories(range(self.env.num_envs))
 
@@ -328,6 +334,21 @@ class AsyncBatchedCollector(BackgroundCollector):
         busy = self.env.num_envs - len(self._failed) - (0 if self._root is None else self._root.shape[0])
         if self._started and busy:
             self.env.async_step_and_maybe_reset_recv(busy)
+
+    def _settle(self) -> None:
+        """`_idle` where Ctrl-C has left unknown which environments step, or are reset."""
+        for receive in (self.env.async_step_and_maybe_reset_recv, self.env.async_reset_recv):
+            sent = True
+            while sent:
+                try:
+                    receive(1)
+                except WorkerTimeoutError:
+                    raise
+                except WorkerError as error:
+                    if error.ended:
+                        raise
+                except RLError:  # there are no more
+                    sent = False
 
     def set_seed(self, seed: int) -> int:
         """Seed the environments, and begin new episodes. The order in which they answer is not repeatable.

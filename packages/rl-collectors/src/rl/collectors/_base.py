@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 from rl.core.errors import RLError
@@ -18,6 +19,8 @@ class CollectorBase(ABC):
     frames_per_batch: int
     _frames = 0
     _closed = False
+    _torn = False
+    """Whether Ctrl-C came in the middle of a batch: the next one begins with a reset."""
 
     def __iter__(self) -> Iterator[Any]:
         while self.total_frames < 0 or self._frames < self.total_frames:
@@ -39,6 +42,17 @@ class CollectorBase(ABC):
     def _check_open(self) -> None:
         if self._closed:
             raise RLError("this collector was shut down and its environments closed: make a new one")
+
+    @contextmanager
+    def _undivided(self) -> Generator[None]:
+        """Note that the collector is torn if its state is changed in part: by Ctrl-C, not by an error, inside."""
+        self._torn = True
+        try:
+            yield
+        except Exception:
+            self._torn = False
+            raise
+        self._torn = False
 
     @abstractmethod
     def shutdown(self) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial, reduce
 from math import ceil
-from threading import Lock
+from threading import Lock, get_ident
 from time import perf_counter
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -41,15 +42,20 @@ from rl.collectors._trajectories import WholeTrajectories, number_trajectories
 from rl.core import set_recurrent_mode
 from rl.core.errors import RLError, SpecError, issue_warning
 from rl.core.interfaces import Env
-from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, leaf_keys, unwrap
+from rl.core.keys import DONE, NEXT, TRAJ_IDS, TRUNCATED, NestedKey, leaf_keys, unwrap
 from rl.core.mdp import FLAGS, complete_done, done_levels
 from rl.core.profiling import profiled, profiling_enabled
+from rl.core.specs import Composite, group_sizes
 from rl.core.state import pack
+from rl.core.workers import Undivided
 
 __all__ = ["VERSION", "Collector"]
 
 VERSION = "policy_version"
 """Key of the number of weight updates."""
+
+_LOCKING = ("_begin_again", "_gather", "reset", "set_seed", "state_dict", "load_state_dict")
+"""Methods that lock the collector."""
 
 
 @_foreign.collector
@@ -204,7 +210,7 @@ class Collector(BackgroundCollector):
         self._exploration = exploration_type
         self._track, self._set_truncated, self._track_version = track_traj_ids, set_truncated, track_policy_version
         self._clock = Clock() if profile else None
-        self._assemble = Assembler(self._batch_size)
+        self._assemble = Assembler(self._batch_size, _groups_of(self.env))
         self._make_runner = partial(
             Runner,
             self.env,
@@ -219,17 +225,17 @@ class Collector(BackgroundCollector):
         )
         self._runner = self._make_runner(clock=self._clock)
         self._levels = done_levels(leaf_keys(self.env.full_done_spec))
-        self._lock = Lock()
+        self._lock, self._user = Lock(), 0
         super().__init__(replay_buffer, weight_updater)
 
     # ------------------------------------------------------------------ collecting
 
     def __iter__(self) -> Iterator[Any]:
         while self.total_frames < 0 or self._frames < self.total_frames:
-            batch = self._gather(self.total_frames)
+            batch = self._finished(self.total_frames)
             if batch is None:  # no trajectory ended before the last frame
                 return
-            yield self._output.finish(batch)
+            yield batch[0]
 
     def collect(self) -> Any:
         """Collect the next batch, whether or not `total_frames` is reached; None if it goes to a replay buffer.
@@ -239,11 +245,25 @@ class Collector(BackgroundCollector):
             SpecError: if an action or a step's outcome does not fit its spec.
             RLError: after `shutdown`, or while another thread collects with this collector.
         """
-        return self._output.finish(self._gather(-1))
+        batch = self._finished(-1)
+        assert batch is not None
+        return batch[0]
+
+    def _finished(self, until: int) -> tuple[Any] | None:
+        """The next batch as it is yielded, which may be None; None without a tuple if `_gather` has none."""
+        self._check_usable()
+        if self._torn:
+            self._begin_again()
+        with self._undivided():
+            batch = self._gather(until)
+            return None if batch is None else (self._output.finish(batch),)
+
+    def _begin_again(self) -> None:
+        with self._alone("collect"):
+            self._restart()
 
     def _gather(self, until: int) -> TensorDictBase | None:
         """The next batch as it is collected; with whole trajectories None if none ended within `until` frames."""
-        self._check_usable()
         if self._before is not None:
             self._before()
         with self._alone("collect"):
@@ -275,15 +295,28 @@ class Collector(BackgroundCollector):
     @contextmanager
     def _alone(self, what: str) -> Generator[None]:
         with self._background.held():
-            if not self._lock.acquire(blocking=False):
-                raise RLError(
-                    f"Collector.{what} was called while this collector was in use by another thread, or by its own"
-                    " policy: give each thread a Collector and an environment of its own"
-                )
+            taken = False
             try:
+                with Undivided():
+                    taken = self._lock.acquire(blocking=False) or self._is_left_locked()
+                    self._user = get_ident() if taken else self._user
+                if not taken:
+                    raise RLError(
+                        f"Collector.{what} was called while this collector was in use by another thread, or by its own"
+                        " policy: give each thread a Collector and an environment of its own"
+                    )
                 yield
             finally:
-                self._lock.release()
+                if taken:
+                    self._lock.release()
+
+    def _is_left_locked(self) -> bool:
+        """Whether Ctrl-C came after the last use in this thread, and before the lock was free."""
+        if self._user != get_ident():
+            return False
+        locking = {getattr(Collector, name).__code__ for name in _LOCKING}
+        frames = (frame for frame, _ in walk_stack(None) if frame.f_code in locking)
+        return sum(frame.f_locals["self"] is self for frame in frames) == 1  # the caller's, and no other
 
     def _batch(self) -> TensorDictBase:
         ids, self._ids = self._ids, None  # after an interrupted batch new ids start
@@ -394,9 +427,7 @@ class Collector(BackgroundCollector):
 
     def _collect_in_background(self) -> bool:
         until = self.total_frames
-        batch = None if 0 <= until <= self._frames else self._gather(until)
-        if batch is not None:
-            self._output.finish(batch)
+        batch = None if 0 <= until <= self._frames else self._finished(until)
         return batch is not None and (until < 0 or self._frames < until)
 
     def shutdown(self) -> None:
@@ -468,8 +499,8 @@ class Collector(BackgroundCollector):
                 f"{type(self.env).__name__} has no state_dict(): a collector that loads this state starts new"
                 " episodes; give the environment state_dict() and load_state_dict() for an exact continuation"
             )
-        exact = env_state is not None
         with self._alone("state_dict"):
+            exact = env_state is not None and not self._torn
             state = {
                 "frames": self._frames,
                 "free_id": self._free_id,
@@ -480,7 +511,7 @@ class Collector(BackgroundCollector):
                 "policy_version": self.policy_version,
                 "trajectories": None if self._whole is None else self._whole.state(),
             }
-            return {**pack(state, "Collector"), "env": env_state() if exact else None}
+            return {**pack(state, "Collector"), "env": env_state() if exact and env_state is not None else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; from a reset if the environment is not restorable.
@@ -500,6 +531,7 @@ class Collector(BackgroundCollector):
             self._ids, self._runner.root = (found["ids"], found["root"]) if exact else (None, None)
             self._assemble.root_keys, self._assemble.next_keys = found["root_keys"], found["next_keys"]
             self.policy_version = found["policy_version"]
+            self._torn = False
             if self._whole is not None:
                 self._whole.load(found["trajectories"], exact=exact)
 
@@ -519,6 +551,11 @@ class Collector(BackgroundCollector):
         messages += rounding(self.total_frames, self.frames_per_batch)
         if messages:
             issue_warning("; ".join(messages))
+
+
+def _groups_of(env: Any) -> dict[NestedKey, torch.Size]:
+    specs = [getattr(env, f"full_{part}_spec", None) for part in ("state", "action", "reward", "done")]
+    return group_sizes(spec for spec in (env.observation_spec, *specs) if isinstance(spec, Composite))
 
 
 def _truncate_last(nxt: dict[str, Any], time: int) -> None:

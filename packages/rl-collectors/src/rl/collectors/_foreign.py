@@ -18,12 +18,12 @@ collector = foreign_arguments(
         "worker_idx": (_PROCESSES, None),
         "trajs_per_write": ("use trajs_per_batch=", None),
         "reset_when_done": ("not available yet: what is done is always reset", True),
-        "use_buffers": ("needless: every batch is fresh memory", None),
-        "trust_policy": ("needless: a policy is never copied or wrapped", None),
-        "no_cuda_sync": ("needless: a collector waits only where it has to", False),
+        "use_buffers": ("needless: every batch is fresh memory", None, True, False),
+        "trust_policy": ("needless: a policy is never copied or wrapped", None, True, False),
+        "no_cuda_sync": ("needless: a collector waits only where it has to", False, True),
         "weight_sync_schemes": (_WEIGHTS, None),
         "weight_recv_schemes": (_WEIGHTS, None),
-        "auto_register_policy_transforms": ("needless: recurrent states need no transforms", None),
+        "auto_register_policy_transforms": ("needless: recurrent states need no transforms", None, True, False),
         "compact_obs": ("not available yet: the next observations are always part of a batch", False),
     }
 )
@@ -66,8 +66,8 @@ ray = foreign_arguments(
     needless={
         "update_after_each_batch": ("use update_at_each_batch=: an actor takes new weights before a batch", False),
         "max_weight_update_interval": ("use update_at_each_batch=, or update_policy_weights_()", -1),
-        "use_env_creator": ("needless: functions are sent to the actors as they are", False),
-        "no_cuda_sync": ("needless: a collector waits only where it has to", None),
+        "use_env_creator": ("needless: functions are sent to the actors as they are", False, True),
+        "no_cuda_sync": ("needless: a collector waits only where it has to", None, False, True),
         "weight_sync_schemes": (_WEIGHTS, None),
         "weight_recv_schemes": (_WEIGHTS, None),
         "trajs_per_batch": ("use split_trajs=True", None),

@@ -11,6 +11,7 @@ from rl.collectors._loops.leaf import LeafLoop
 from rl.collectors._loops.leaves import LeafAct, LeafStep
 from rl.core.errors import BackendError
 from rl.core.interfaces import Leaves
+from rl.core.workers import write_leaves
 
 __all__ = ["RecordedLoop"]
 
@@ -95,8 +96,7 @@ class RecordedLoop:
         if key not in self._graphs:
             self._graphs[key] = self._record(root, steps, act, step)
         graph = self._graphs[key]
-        for name, leaf in graph.inputs.items():
-            leaf.copy_(root[name])
+        write_leaves(graph.inputs, root, "Collector(cudagraph=True)")
         self._loop.root = None  # after an exception the environment is at an unknown step
         graph.replay()
         roots.extend(graph.steps.roots)

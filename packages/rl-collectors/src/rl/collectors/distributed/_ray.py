@@ -263,6 +263,11 @@ class RayCollector(WorkersBase):
         if not keep:
             self._running = {}
 
+    def _recover(self) -> None:
+        self._running = {}
+        self._call_all("call", "reset")
+        self._torn = False
+
     def _call(self, index: int, method: str, *args: Any) -> Any:
         return self._result(getattr(self._actors[index], method).remote(*args), index)
 

@@ -16,7 +16,7 @@ from rl.collectors.evaluation._episodes import run_episodes
 from rl.collectors.weights._load import load_weights, weights_of
 from rl.core.errors import RLError, SpecError, WorkerError
 from rl.core.keys import NestedKey
-from rl.core.workers import WorkerGroup
+from rl.core.workers import Undivided, WorkerGroup
 
 __all__ = ["Evaluator"]
 
@@ -268,7 +268,8 @@ class _Process:
     def ready(self) -> bool:
         if self.running and not self._answered:
             try:
-                self._answered = bool(self._workers.wait_any(timeout=0.0))
+                with Undivided():
+                    self._answered = bool(self._workers.wait_any(timeout=0.0))
             except WorkerError:
                 self.running = False
                 raise
@@ -279,8 +280,14 @@ class _Process:
         self.running, self._answered = True, False
 
     def result(self) -> dict[str, Any]:
-        self.running = self._answered = False
-        return self._workers.result(0)
+        try:
+            self._workers.wait([0])
+        except WorkerError:
+            self.running = self._answered = False
+            raise
+        with Undivided():  # after Ctrl-C in the wait, the evaluation is still running
+            self.running = self._answered = False
+            return self._workers.result(0)
 
     def close(self) -> None:
         self._workers.close()

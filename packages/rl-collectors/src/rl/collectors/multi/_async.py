@@ -36,6 +36,9 @@ class MultiAsyncCollector(MultiBase):
         self, create_env_fn: Any = None, policy: Any = None, *, frames_per_batch: int, **settings: Any
     ) -> None:
         super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **settings)
+        self._begin_count()
+
+    def _begin_count(self) -> None:
         count = len(self._workers)
         self._requested = [0] * count  # batches requested of each worker
         self._taken = [0] * count  # those of them that were returned or dropped

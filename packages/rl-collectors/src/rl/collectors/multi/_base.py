@@ -112,6 +112,10 @@ class WorkersBase(CollectorBase):
         """Wait until no worker collects; batches that were not returned are dropped unless `keep`."""
 
     @abstractmethod
+    def _recover(self) -> None:
+        """Drop what was collected before Ctrl-C, which may have come anywhere, and begin with a reset."""
+
+    @abstractmethod
     def _call(self, index: int, method: str, *args: Any) -> Any:
         """Call a method of a worker."""
 
@@ -133,13 +137,23 @@ class WorkersBase(CollectorBase):
             RLError: after `shutdown`.
         """
         self._check_open()
+        if self._torn:
+            self._recover()
         if self._update_each:
             self.update_policy_weights_()
-        batch = self._next()
-        self._frames += batch.numel()
-        batch = self._output.finish(batch)
-        self._release()
-        return batch
+        with self._undivided():
+            batch = self._next()
+            self._frames += batch.numel()
+            batch = self._output.finish(batch)
+            self._release()
+            return batch
+
+    def _pause(self, *, keep: bool = False) -> None:
+        """Let no worker collect: `_idle`, also after Ctrl-C."""
+        if self._torn:
+            self._recover()
+        with self._undivided():
+            self._idle(keep=keep)
 
     def start(self) -> None:
         """Not available: the workers collect in the background themselves.
@@ -192,12 +206,12 @@ class WorkersBase(CollectorBase):
 
     def explain(self) -> str:
         """Describe stages, keys, shapes, devices and casts of worker 0; all workers are alike."""
-        self._idle(keep=True)
+        self._pause(keep=True)
         return self._call(0, "call", "explain")
 
     def reset(self) -> None:
         """Begin the next batch with a reset of all environments, and with new trajectory ids."""
-        self._idle()
+        self._pause()
         self._call_all("call", "reset")
 
     def set_seed(self, seed: int) -> int:
@@ -206,14 +220,14 @@ class WorkersBase(CollectorBase):
         Returns:
             The seed for the next environment.
         """
-        self._idle()
+        self._pause()
         for index in range(self.num_workers):
             seed = self._call(index, "call", "set_seed", seed)
         return seed
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the workers' collectors and the number of frames, without batches not yet returned."""
-        self._idle(keep=True)
+        self._pause(keep=True)
         return {"frames": self._frames, "workers": self._call_all("call", "state_dict")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -225,7 +239,7 @@ class WorkersBase(CollectorBase):
         parts = state.get("workers", [])
         if len(parts) != self.num_workers:
             raise CheckpointError(f"{type(self).__name__} has {self.num_workers} {self._kind}, the state {len(parts)}")
-        self._idle()
+        self._pause()
         for index, part in enumerate(parts):  # a process that was forked cannot receive tensors of a CUDA device
             self._call(index, "call", "load_state_dict", tree_map_only(Tensor, Tensor.cpu, part))
         self._frames = state["frames"]
@@ -238,7 +252,7 @@ class WorkersBase(CollectorBase):
     @property
     def stats(self) -> list[dict[str, float]]:
         """The `Collector.stats` of each worker."""
-        self._idle(keep=True)
+        self._pause(keep=True)
         return self._call_all("attribute", "stats")
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -63,6 +64,7 @@ class MultiBase(WorkersBase):
         self._batches, self._weights = SharedLeaves(), SharedWeights(len(makers))
         self._layout: dict[NestedKey, Any] | None = None
         self._slots: list[dict[NestedKey, Tensor]] = []
+        self._again = False  # whether the first batches of the workers begin with a reset
         common = {"settings": settings, "factory": self._makes_policy, "workers": len(makers)}
         worker = partial(CollectorWorker, self._batches, self._weights, **common)
         self._workers = self._group(
@@ -83,7 +85,7 @@ class MultiBase(WorkersBase):
         found: list[dict[str, Any]] = []
         while not found:
             try:
-                found = self._call_all("first")
+                found = self._call_all("first", self._again)
             except WorkerError as error:
                 self._renew(error)
         for index, other in enumerate(found[1:], start=1):
@@ -95,9 +97,21 @@ class MultiBase(WorkersBase):
         front = (SLOTS, len(self._workers))
         self._layout = {key: ((*front, *shape), dtype) for key, (shape, dtype) in found[0]["layout"].items()}
         self._size: torch.Size = found[0]["batch_size"]
+        self._groups: dict[NestedKey, torch.Size] = found[0]["groups"]
         mapped = self._batches.map(self._layout)
         self._slots = [{key: leaf[slot] for key, leaf in mapped.items()} for slot in range(SLOTS)]
-        self._call_all("map", self._layout, 0, 0)
+        self._workers.call_each("map", [(self._layout, 0, life) for life in self._lives])
+        self._again = False
+
+    def _recover(self) -> None:
+        self._workers.settle()
+        self._layout, self._again = None, True
+        self._begin_count()
+        self._torn = False
+
+    @abstractmethod
+    def _begin_count(self) -> None:
+        """Set the counts of batches, of which there are none."""
 
     def _renew(self, error: WorkerError, slot: int = 0) -> None:
         """Replace a worker that has ended, with `restart`; its first batch goes into `slot`."""
@@ -111,7 +125,13 @@ class MultiBase(WorkersBase):
     def _tensordict(self, entries: Mapping[NestedKey, Tensor], size: Sequence[int]) -> TensorDict:
         names: Any = [*[None] * (len(size) - 1), "time"]
         leaves: Any = entries
-        return TensorDict(leaves, batch_size=torch.Size(size), names=names)
+        batch = TensorDict(leaves, batch_size=torch.Size(size), names=names)
+        workers = torch.Size(size[: len(size) - len(self._size)])
+        for key, group in self._groups.items():
+            part: Any = batch.get(key)
+            part.batch_size = workers + group
+            part.names = [*names, *[None] * (part.ndim - len(names))]
+        return batch
 
     def _own(self, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
         """Copies of the entries, or the entries themselves if a replay buffer copies them."""
@@ -126,7 +146,7 @@ class MultiBase(WorkersBase):
         return self._workers.call_all(method, *args)
 
     def _publish(self, weights: dict[str, Any]) -> None:
-        self._weights.publish(weights)
+        self._version = self._weights.publish(weights) - 1  # the caller adds it
 
     def enable_profile(self, *, config: ProfileConfig | None = None, **settings: Any) -> None:
         """Record the next batches of some workers with `torch.profiler`, one Chrome trace for each.
@@ -142,7 +162,7 @@ class MultiBase(WorkersBase):
         workers = [*range(self.num_workers)] if wanted.workers is None else list(wanted.workers)
         if not set(workers) <= set(range(self.num_workers)):
             raise SpecError(f"enable_profile got workers {workers}; there are 0 to {self.num_workers - 1}")
-        self._idle(keep=True)
+        self._pause(keep=True)
         for index in workers:
             self._call(index, "enable_profile", wanted)
 

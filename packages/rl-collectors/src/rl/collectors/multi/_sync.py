@@ -51,7 +51,8 @@ class MultiSyncCollector(MultiBase):
         restart: replace workers that have ended, with a warning; an error otherwise.
         mp_start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None.
         num_threads: threads of torch in each worker.
-        daemon: whether workers are daemonic, and can have no processes of their own, such as those of a `ParallelEnv`.
+        daemon: whether workers are daemonic: they end with this process, and have no processes of their own other than
+            those of a `ParallelEnv`.
         timeout: seconds after which a batch that is missing is an error; None for no limit.
         shutdown_timeout: seconds after which `shutdown` kills the workers.
         settings: further arguments of `Collector`, for every worker.
@@ -88,8 +89,12 @@ class MultiSyncCollector(MultiBase):
         self._interruptor = None if preemptive_threshold is None else Interruptor()
         settings["interrupted_by"] = self._interruptor
         super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **settings)
+        self._begin_count()
+
+    def _begin_count(self) -> None:
         self._turn = 0
         self._due = {*range(len(self._workers))}  # workers without the command to collect their part
+        self._stop_workers(now=False)
 
     def _share(self, frames: int, workers: int) -> int:
         return ceil(frames / workers)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from rl.collectors._collector import VERSION, Collector
 from rl.collectors._profiling import ProfileConfig
 from rl.collectors.weights._shared import SharedWeights
-from rl.core.keys import TRAJ_IDS, NestedKey, leaf_keys
-from rl.core.workers import SharedLeaves, layout_of
+from rl.core.keys import TRAJ_IDS, NestedKey, leaf_keys, unwrap
+from rl.core.workers import SharedLeaves, layout_of, write_leaves
 
 __all__ = ["COLLECT", "SLOTS", "STEPS", "CollectorWorker", "WorkerBase"]
 
@@ -107,8 +107,15 @@ class CollectorWorker(WorkerBase):
         """Collect a batch into the next slot."""
         self._write(self._batch())
 
-    def first(self) -> dict[NestedKey, Any]:
-        """Collect the first batch, and return its layout; `map` writes it. May be called twice."""
+    def first(self, again: bool) -> dict[NestedKey, Any]:  # noqa: FBT001  # a message
+        """Collect the first batch, and return its layout; `map` writes it. May be called twice.
+
+        Args:
+            again: begin with a reset, and drop the batch of an earlier call.
+        """
+        if again:
+            self._held = None
+            self._collector.reset()
         if self._held is None:
             self._held = self._batch()
         entries = {key: self._held.get(key) for key in leaf_keys(self._held)}
@@ -117,6 +124,7 @@ class CollectorWorker(WorkerBase):
         return {
             "layout": layout_of(entries, "MultiCollector"),
             "batch_size": self._held.batch_size,
+            "groups": _groups_of(self._held),
         }
 
     def map(self, layout: Mapping[NestedKey, Any], slot: int, life: int) -> None:
@@ -141,11 +149,11 @@ class CollectorWorker(WorkerBase):
 
     def _write(self, batch: TensorDictBase) -> None:
         time, steps = batch.ndim - 1, batch.shape[-1]
-        for key, place in self._slots[self._taken % SLOTS].items():
-            if key == STEPS:
-                place.fill_(steps)
-            else:
-                (place.narrow(time, 0, steps) if self._shortens else place).copy_(batch.get(key))
+        places = self._slots[self._taken % SLOTS].copy()
+        if self._shortens:
+            places.pop(STEPS).fill_(steps)
+            places = {key: place.narrow(time, 0, steps) for key, place in places.items()}
+        write_leaves(places, batch, type(self._collector).__name__)
         self._taken += 1
 
     # ---- messages
@@ -162,3 +170,13 @@ class CollectorWorker(WorkerBase):
     def close(self) -> None:
         """Close the environment."""
         self._collector.shutdown()
+
+
+def _groups_of(batch: TensorDictBase) -> dict[NestedKey, torch.Size]:
+    """Batch sizes of the parts that have more dimensions than the batch."""
+    parts: Any = batch.items(include_nested=True)
+    return {
+        unwrap(key): part.batch_size
+        for key, part in parts
+        if isinstance(part, TensorDictBase) and part.ndim > batch.ndim
+    }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl.core.keys import NestedKey
-from rl.core.workers import SharedLeaves, layout_of
+from rl.core.workers import SharedLeaves, layout_of, write_leaves
 
 __all__ = ["SharedWeights"]
 
@@ -72,11 +72,16 @@ class SharedWeights:
         return self._acknowledged.tolist()
 
     def publish(self, weights: Mapping[str, Tensor]) -> int:
-        """Make new weights current and return their version."""
+        """Make new weights current and return their version.
+
+        Raises:
+            ShapeError: if one has another shape than the mapped one.
+        """
         version = self.version + 1
         self._begun.fill_(version)
-        for name, place in self._copies[version % 2].items():
-            place.copy_(weights[name])
+        places = self._copies[version % 2]
+        given = {name: weights[name].to(place.dtype) for name, place in places.items()}  # as load_state_dict does
+        write_leaves(places, given, "SharedWeights.publish")
         self._current.fill_(version)
         return version
 
@@ -85,8 +90,8 @@ class SharedWeights:
         version = known
         while (current := self.version) != version:
             version = current
-            for name, place in self._copies[version % 2].items():
-                weights[name].copy_(place)
+            given = {name: value.to(weights[name].dtype) for name, value in self._copies[version % 2].items()}
+            write_leaves(weights, given, "SharedWeights.acquire")
             if int(self._begun) > version + 1:  # written again in the meantime
                 version = -1
         self._acknowledged[reader] = version

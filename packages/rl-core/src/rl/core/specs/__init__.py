@@ -12,6 +12,7 @@ from rl.core.specs._bounded import Bounded
 from rl.core.specs._boxes import CategoricalBox, ContinuousBox
 from rl.core.specs._composite import Composite
 from rl.core.specs._discrete import Binary, Categorical, OneHot
+from rl.core.specs._groups import group_sizes, set_group_sizes
 from rl.core.specs._multi import MultiCategorical, MultiOneHot
 from rl.core.specs._nontensor import NonTensor
 from rl.core.specs._stacked import Stacked
@@ -36,4 +37,6 @@ __all__ = [
     "Unbounded",
     "UnboundedContinuous",
     "UnboundedDiscrete",
+    "group_sizes",
+    "set_group_sizes",
 ]

@@ -6,19 +6,22 @@ from rl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from rl.core.workers._group import WorkerGroup
-    from rl.core.workers._memory import SharedLeaves, layout_of
+    from rl.core.workers._interrupt import Undivided
+    from rl.core.workers._memory import SharedLeaves, layout_of, write_leaves
     from rl.core.workers._ray import import_ray, packed, start_ray, unpacked
     from rl.core.workers._threads import ThreadGroup
 
 __all__ = [
     "SharedLeaves",
     "ThreadGroup",
+    "Undivided",
     "WorkerGroup",
     "import_ray",
     "layout_of",
     "packed",
     "start_ray",
     "unpacked",
+    "write_leaves",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__)

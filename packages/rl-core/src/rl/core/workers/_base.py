@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Self
 
-from rl.core.errors import WorkerError, WorkerTimeoutError
+from rl.core.errors import WorkerError, WorkerTimeoutError, issue_warning
+from rl.core.workers._interrupt import Undivided
 
 __all__ = ["Failure", "GroupBase", "WorkerState"]
+
+PATIENCE = 60.0
+"""Seconds after which a wait without a limit warns."""
 
 Failure = tuple[str, str, str]
 """Type, message and traceback of an exception."""
@@ -33,6 +37,9 @@ class WorkerState:
 
 class GroupBase(ABC):
     """Workers that execute commands of their parent, each in the order in which they were sent.
+
+    After an exception such as KeyboardInterrupt in a wait, what was sent is still answered: `call` and its like drop
+    these answers, and who sends commands itself calls `wait` or `settle`.
 
     A subclass appends to `_workers` and defines `_post`, `_post_message`, `_receive` and `close`.
 
@@ -76,8 +83,9 @@ class GroupBase(ABC):
         Raises:
             WorkerError: if the worker has ended.
         """
-        self._post(index, command)
-        self._workers[index].expected.append(False)
+        with Undivided():
+            self._post(index, command)
+            self._workers[index].expected.append(False)
 
     def request(self, index: int, method: str, *args: Any) -> None:
         """Let a worker call a method of its handler; `result` returns what it returned.
@@ -85,8 +93,9 @@ class GroupBase(ABC):
         Raises:
             WorkerError: if the worker has ended.
         """
-        self._post_message(index, method, args)
-        self._workers[index].expected.append(True)
+        with Undivided():
+            self._post_message(index, method, args)
+            self._workers[index].expected.append(True)
 
     def result(self, index: int) -> Any:
         """Wait for a worker, and return the oldest result that was not returned yet."""
@@ -95,8 +104,12 @@ class GroupBase(ABC):
 
     def call(self, index: int, method: str, *args: Any) -> Any:
         """Call a method of a worker's handler and return its result."""
-        self.request(index, method, *args)
-        return self.result(index)
+        try:
+            self.request(index, method, *args)
+            return self.result(index)
+        except (WorkerTimeoutError, KeyboardInterrupt):
+            self.drop([index])
+            raise
 
     def call_all(self, method: str, *args: Any) -> list[Any]:
         """Call a method of every worker's handler, all at once, and return the results."""
@@ -108,13 +121,32 @@ class GroupBase(ABC):
             for index, args in enumerate(arguments):
                 self.request(index, method, *args)
             self.wait()
-        except WorkerError:
-            for worker in self._workers:  # the results of the others belong to this call
+            return [worker.results.popleft() for worker in self._workers]
+        except (WorkerError, KeyboardInterrupt):
+            self.drop(range(len(self)))  # the results of the others belong to this call
+            raise
+
+    def settle(self) -> None:
+        """Wait until no worker is busy, and drop all answers and failures: for who was interrupted.
+
+        Raises:
+            WorkerTimeoutError: if one takes longer than `timeout`.
+        """
+        everyone = range(len(self))
+        self.drop(everyone)
+        for index in everyone:  # one by one: one that has ended ends the wait for the others
+            self._await([index])
+        self.drop(everyone)
+        self._answered.clear()
+
+    def drop(self, indices: Iterable[int]) -> None:
+        """Forget what workers have answered, and the results that are still to come."""
+        with Undivided():
+            for index in indices:
+                worker = self._workers[index]
                 worker.results.clear()
                 worker.failures.clear()
                 worker.expected = deque(None if wanted else wanted for wanted in worker.expected)
-            raise
-        return [worker.results.popleft() for worker in self._workers]
 
     @property
     def lost(self) -> dict[int, WorkerError]:
@@ -137,19 +169,23 @@ class GroupBase(ABC):
             WorkerTimeoutError: if one takes longer than `timeout`.
         """
         wanted = range(len(self)) if indices is None else list(indices)
+        self._await(wanted)
+        self._answered = [index for index in self._answered if index not in wanted]
+        for index in wanted:
+            self._raise_failure(index)
+
+    def _await(self, wanted: Sequence[int]) -> None:
+        """Wait until workers have answered all that they were sent, or one of them has ended."""
         limit = None if self._timeout is None else monotonic() + self._timeout
         while any(self._workers[index].expected for index in wanted):
             if any(self._workers[index].end for index in wanted):
                 break
-            if not self._receive(limit):
+            if not self._receive_in_time(limit):
                 late = ", ".join(str(index) for index in wanted if self._workers[index].expected)
                 raise WorkerTimeoutError(
                     f"{self._owner}: no answer of worker {late} within {self._timeout} s. Close it, and allow more time"
                     " with timeout= if the simulator is only slow"
                 )
-        self._answered = [index for index in self._answered if index not in wanted]
-        for index in wanted:
-            self._raise_failure(index)
 
     def wait_any(self, count: int = 1, timeout: float | None = None) -> list[int]:
         """Wait until workers have given at least `count` answers that were not returned yet.
@@ -165,9 +201,7 @@ class GroupBase(ABC):
             WorkerError: if one failed; the answers of the others are for the next call. If one ended, once, when there
                 are no answers.
         """
-        limit = None if timeout is None else monotonic() + timeout
-        while self._receive(0.0 if self._ends or len(self._answered) >= count else limit):
-            pass
+        self.await_any(count, timeout)
         for index in self._answered:
             if self._workers[index].failures:  # the other answers are for the next call
                 self._answered.remove(index)
@@ -176,6 +210,23 @@ class GroupBase(ABC):
             self._raise_failure(self._ends[0])
         found, self._answered = self._answered, []
         return found
+
+    def await_any(self, count: int = 1, timeout: float | None = None) -> None:
+        """Wait as `wait_any` does, which then returns at once. An interrupt of this wait loses no answer."""
+        limit = None if timeout is None else monotonic() + timeout
+        while self._receive_in_time(0.0 if self._ends or len(self._answered) >= count else limit):
+            pass
+
+    def _receive_in_time(self, limit: float | None) -> bool:
+        """`_receive`, which says so if it takes long and there is no limit."""
+        if limit is not None or self._receive(monotonic() + PATIENCE):
+            return limit is None or self._receive(limit)
+        late = ", ".join(map(str, self.busy))
+        issue_warning(
+            f"{self._owner}: no answer of worker {late} for {PATIENCE:g} s, and there is no timeout. If it hangs, press"
+            " Ctrl-C and close it; timeout= makes this an error"
+        )
+        return self._receive(None)
 
     def __enter__(self) -> Self:
         return self

@@ -7,10 +7,11 @@ import os
 import pickle
 import select
 import signal
+import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from time import monotonic
@@ -20,6 +21,7 @@ import torch
 
 from rl.core.errors import SpecError, WorkerError
 from rl.core.workers._base import GroupBase, WorkerState
+from rl.core.workers._interrupt import Undivided
 from rl.core.workers._pipe import Descriptor, one_way
 from rl.core.workers._serve import CLOSE, DONE, MESSAGE, serve
 
@@ -39,6 +41,10 @@ class _Worker(WorkerState):
         self.answers.close()
 
 
+_GROUPS: weakref.WeakSet[WorkerGroup] = weakref.WeakSet()
+"""Groups of this process. A fork inherits the ends of their pipes, and their workers would not see the parent end."""
+
+
 class WorkerGroup(GroupBase):
     """Processes that execute commands of their parent, each in the order in which they were sent.
 
@@ -46,7 +52,7 @@ class WorkerGroup(GroupBase):
     sequence of functions without arguments, with methods that are called by name, and with `close`. A command costs
     one byte each way; its data is in shared memory (`SharedLeaves`). A message is pickled.
 
-    A worker ignores Ctrl-C, and ends when its parent closes the group or ends.
+    A worker ignores Ctrl-C, and ends when its parent closes the group or ends, even if it hangs in a step.
 
     Args:
         makers: functions that make the handlers.
@@ -54,8 +60,10 @@ class WorkerGroup(GroupBase):
         start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None. With the others the
             functions are pickled (with cloudpickle if pickle cannot), and a script guards its top level with
             ``if __name__ == "__main__"``.
-        daemon: whether the workers are daemonic, and can have no processes of their own.
-        num_threads: threads of torch in each worker.
+        daemon: whether the workers are daemonic: they end with this process, and have no processes of their own other
+            than those of a `WorkerGroup`.
+        num_threads: threads of torch in each worker. With several, a fork executes commands in a thread of its own: in
+            the one that was forked OpenMP would wait for threads of the parent for ever.
         timeout: seconds after which a missing answer is an error; None for no limit.
         shutdown_timeout: seconds after which `close` kills the workers.
 
@@ -95,6 +103,7 @@ class WorkerGroup(GroupBase):
         self._makers = list(makers) if self._method == "fork" else [_pickled(*one, owner) for one in enumerate(makers)]
         self._numbers: dict[int, int] = {}  # index of the worker by file descriptor
         self._poll = select.poll()
+        _GROUPS.add(self)
         self._finish = weakref.finalize(self, _stop, self._workers, shutdown_timeout, os.getpid())
         try:
             for index in range(len(self._makers)):
@@ -127,15 +136,20 @@ class WorkerGroup(GroupBase):
         theirs, commands = one_way()
         answers, answering = one_way()
         ours, connection = context.Pipe()
-        mine = [commands, answers, ours] if self._method == "fork" else []
-        seed = _seed_of(index)
+        forks = self._method == "fork"
+        mine = [commands, answers, ours, *_ends_of_all()] if forks else []
+        starts = self._method != "forkserver" and threading.current_thread() is threading.main_thread()
+        ways = (os.getpid() if starts else None, forks and self._threads > 1)
         process = context.Process(
             target=serve,
-            args=(self._makers[index], theirs, answering, connection, mine, self._threads, seed),
+            args=(self._makers[index], theirs, answering, connection, mine, self._threads, _seed_of(index), *ways),
             name=f"{self._owner} worker {index}",
             daemon=self._daemon,
         )
-        with warnings.catch_warnings():  # of forks beside threads: torch's threads hold no lock here
+        with (
+            _children_allowed(),
+            warnings.catch_warnings(),
+        ):  # of forks beside threads: torch's threads hold no lock here
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         for end in (theirs, answering, connection):
@@ -154,23 +168,28 @@ class WorkerGroup(GroupBase):
             self._raise_failure(index)
 
     def _post_message(self, index: int, method: str, args: Sequence[Any]) -> None:
+        message = pickle.dumps((method, args))
         self._post(index, MESSAGE)
         try:
-            self._workers[index].connection.send_bytes(pickle.dumps((method, args)))
+            self._workers[index].connection.send_bytes(message)
         except OSError:
             self._note_end(index)
             self._raise_failure(index)
+        except BaseException:  # the worker has a part of the message, and waits for the rest
+            self._abandon(index)
+            raise
 
     def _receive(self, limit: float | None) -> bool:
         wait = None if limit is None else max(0.0, limit - monotonic()) * 1e3
         ready = self._poll.poll(wait)
-        for number, _ in ready:
-            index = self._numbers[number]
-            if self._read(index):
-                continue
-            if not self._workers[index].failures:
-                self._note_end(index)
-            self._forget(index)  # else it could not make its handler, and has said why
+        with Undivided():
+            for number, _ in ready:
+                index = self._numbers[number]
+                if self._read(index):
+                    continue
+                if not self._workers[index].failures:
+                    self._note_end(index)
+                self._forget(index)  # else it could not make its handler, and has said why
         return bool(ready)
 
     def _read(self, index: int) -> bool:
@@ -185,6 +204,9 @@ class WorkerGroup(GroupBase):
                 content = pickle.loads(worker.connection.recv_bytes())  # of our own worker
             except EOFError:  # it was killed before it had sent it
                 return False
+            except BaseException:  # the rest of the result would be read in the place of the next one
+                self._abandon(index)
+                raise
         self._take(index, content, content if failed else None)
         return True
 
@@ -192,6 +214,11 @@ class WorkerGroup(GroupBase):
         number = self._workers[index].answers.number
         if self._numbers.pop(number, None) is not None:
             self._poll.unregister(number)
+
+    def _abandon(self, index: int) -> None:
+        """Kill a worker of which a message was read or written in part."""
+        self._workers[index].process.kill()
+        self._note_end(index)
 
     def _note_end(self, index: int) -> None:
         """Record that a worker is no more."""
@@ -211,6 +238,24 @@ class WorkerGroup(GroupBase):
         error.worker, error.ended = index, True
         worker.end = error
         self._ends.append(index)
+
+
+def _ends_of_all() -> list[Any]:
+    """The parent's ends of the pipes of all workers of this process."""
+    workers: list[_Worker] = [worker for group in _GROUPS for worker in group._workers]  # noqa: SLF001
+    return [end for worker in workers for end in (worker.commands, worker.answers, worker.connection)]
+
+
+@contextmanager
+def _children_allowed() -> Generator[None]:
+    """Let a daemonic process start workers, which multiprocessing refuses: they could outlive it. These end with it."""
+    config: Any = getattr(multiprocessing.current_process(), "_config", {})
+    daemon = config.get("daemon")
+    config["daemon"] = False
+    try:
+        yield
+    finally:
+        config["daemon"] = daemon
 
 
 def _seed_of(index: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -12,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str
 from rl.core.workers._pipe import Descriptor
 
-__all__ = ["Layout", "SharedLeaves", "layout_of"]
+__all__ = ["Layout", "SharedLeaves", "layout_of", "write_leaves"]
 
 Layout = Mapping[NestedKey, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype by key."""
@@ -44,6 +45,7 @@ class SharedLeaves:
             with tempfile.TemporaryFile() as file:
                 number = os.dup(file.fileno())
         self._file = Descriptor(number)
+        weakref.finalize(self, self._file.close).atexit = False
 
     def map(self, layout: Layout) -> dict[NestedKey, Tensor]:
         """Return the tensors of a layout, zeros at first; every process that maps the same layout sees the same ones.
@@ -67,7 +69,7 @@ class SharedLeaves:
         }
 
     def close(self) -> None:
-        """Close the file; mapped tensors stay valid."""
+        """Close the file; mapped tensors stay valid. Happens by itself when the object is garbage."""
         self._file.close()
 
 
@@ -88,3 +90,48 @@ def layout_of(entries: Mapping[NestedKey, Any], owner: str) -> dict[NestedKey, t
                 " shared_memory=False"
             )
     return {key: (tuple(entry.shape), entry.dtype) for key, entry in entries.items()}
+
+
+def write_leaves(places: Mapping[Any, Tensor], entries: Any, owner: str, rows: Tensor | None = None) -> None:
+    """Copy entries into prepared tensors, after a comparison: a bare copy would broadcast and cast what does not fit.
+
+    Args:
+        places: tensors by key. Those without an entry stay as they are.
+        entries: a TensorDict, or tensors by key; entries without a place are left out.
+        owner: names the component in messages.
+        rows: indices of the rows that the entries are written to; all if None.
+
+    Raises:
+        ShapeError: if an entry has another shape or dtype than its place. Nothing is written then.
+
+    Example:
+        >>> place = torch.zeros(3)
+        >>> write_leaves({"observation": place}, {"observation": torch.ones(1)}, "example")
+        Traceback (most recent call last):
+        rl.core.errors.ShapeError: example: observation is float32 [1], expected float32 [3]: ...
+        >>> place.tolist()
+        [0.0, 0.0, 0.0]
+    """
+    found: list[tuple[Tensor, Tensor]] = []
+    for key, place in places.items():
+        value = entries.get(key, None)
+        if value is None and (not isinstance(entries, Mapping) or key not in entries):
+            continue
+        shape = place.shape if rows is None else torch.Size((len(rows), *place.shape[1:]))
+        if not isinstance(value, Tensor) or value.shape != shape or value.dtype != place.dtype:
+            raise ShapeError(
+                f"{owner}: {key_str(key)} is {_form(value)}, expected {_form(place, shape)}: nothing is broadcast or"
+                " cast into prepared memory. Change what writes it, or its spec"
+            )
+        found.append((place, value))
+    for place, value in found:
+        if rows is None:
+            place.copy_(value)
+        else:
+            place[rows] = value.to(place.device)
+
+
+def _form(value: Any, shape: Any = None) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape if shape is None else shape)}"

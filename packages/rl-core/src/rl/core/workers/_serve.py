@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import random
@@ -10,7 +11,10 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection
+from threading import Thread
 from typing import Any
 
 import torch
@@ -21,6 +25,7 @@ __all__ = ["CLOSE", "DONE", "FAILED", "MESSAGE", "serve"]
 
 #: bytes of commands; those below `MESSAGE` are numbers of the handler's `commands`
 MESSAGE, CLOSE = 254, 255
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 #: bytes of answers
 DONE, FAILED = b"d", b"f"
 
@@ -33,6 +38,8 @@ def serve(
     unused: list[Any],
     num_threads: int,
     seed: int,
+    parent: int | None,
+    apart: bool,  # noqa: FBT001  # internal
 ) -> None:
     """Make the handler, and execute commands until the parent closes the pipe, or ends.
 
@@ -44,14 +51,46 @@ def serve(
         unused: ends of the pipes that belong to the parent.
         num_threads: of torch in this process.
         seed: of the random generators of this process, which a fork would share with its parent.
+        parent: the process whose main thread starts this one, and at whose end Linux kills it; None for another thread,
+            at whose end Linux would kill it too, and for a server.
+        apart: execute commands in a thread of its own.
     """
+    _end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     for end in unused:
         end.close()
-    torch.set_num_threads(num_threads)
     _seed(seed)
+    run = partial(_run, make, _Server(commands, answers, connection), num_threads)
+    if not apart:
+        run()
+        return
+    thread = Thread(target=run, name="commands")
+    thread.start()
+    thread.join()
+
+
+def _run(make: Callable[[], Any] | bytes, server: _Server, num_threads: int) -> None:
+    torch.set_num_threads(num_threads)
     with suppress(BrokenPipeError):
-        _Server(commands, answers, connection).run(make)
+        server.run(make)
+
+
+def _end_with_parent(parent: int | None) -> None:
+    """End this process when its parent ends, which a command that hangs would not notice."""
+    if parent is None or sys.platform != "linux":
+        Thread(target=_watch_parent, name="watches the parent", daemon=True).start()
+        return
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended before
+        os._exit(1)
+
+
+def _watch_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 class _Server:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -12,11 +13,15 @@ from time import monotonic
 from typing import Any
 
 from rl.core.workers._base import Failure, GroupBase, WorkerState
+from rl.core.workers._interrupt import Undivided
 
 __all__ = ["ThreadGroup"]
 
 Task = tuple[int | str, Sequence[Any]]
 """Number of a command, or name of a method and its arguments."""
+
+Answer = tuple[int, Any, Failure | None]
+"""Number of a worker, and its result or exception."""
 
 
 @dataclass(kw_only=True)
@@ -49,12 +54,18 @@ class ThreadGroup(GroupBase):
         shutdown_timeout: float = 10.0,
     ) -> None:
         super().__init__(owner, timeout)
-        self._answers: SimpleQueue[tuple[int, Any, Failure | None]] = SimpleQueue()
+        self._answers: deque[Answer] = deque()
+        self._calls: SimpleQueue[None] = (
+            SimpleQueue()
+        )  # one after each answer: an interrupt may lose what `get` returns
         self._finish = weakref.finalize(self, _stop, self._workers, shutdown_timeout)
         for index, make in enumerate(makers):
             tasks: SimpleQueue[Task | None] = SimpleQueue()
             thread = Thread(
-                target=_serve, args=(make, index, tasks, self._answers), name=f"{owner} worker {index}", daemon=True
+                target=_serve,
+                args=(make, index, tasks, self._answers, self._calls),
+                name=f"{owner} worker {index}",
+                daemon=True,
             )
             thread.start()
             self._workers.append(_Worker(thread=thread, tasks=tasks))
@@ -75,12 +86,14 @@ class ThreadGroup(GroupBase):
         self._workers[index].tasks.put((method, args))
 
     def _receive(self, limit: float | None) -> bool:
-        try:
-            wait = None if limit is None else max(0.0, limit - monotonic())
-            index, result, failure = self._answers.get(timeout=wait)
-        except Empty:
-            return False
-        self._take(index, result, failure)
+        if not self._answers:
+            try:
+                self._calls.get(timeout=None if limit is None else max(0.0, limit - monotonic()))
+            except Empty:
+                return False
+        with Undivided():
+            if self._answers:
+                self._take(*self._answers.popleft())
         return True
 
 
@@ -88,7 +101,8 @@ def _serve(
     make: Callable[[], Any],
     index: int,
     tasks: SimpleQueue[Task | None],
-    answers: SimpleQueue[tuple[int, Any, Failure | None]],
+    answers: deque[Answer],
+    calls: SimpleQueue[None],
 ) -> None:
     """Make the handler and execute tasks until there is None."""
     handler: Any = None
@@ -105,7 +119,8 @@ def _serve(
                 handler.commands[command]()
         except BaseException as error:  # noqa: BLE001  # reported to the parent
             failure = type(error).__name__, str(error), traceback.format_exc()
-        answers.put((index, result, failure))
+        answers.append((index, result, failure))
+        calls.put(None)
         task = tasks.get()
     if handler is not None:
         handler.close()

@@ -15,8 +15,8 @@ from rl.core.arguments import as_integer
 from rl.core.errors import ContractError, RLError, SpecError, WorkerError, WorkerTimeoutError
 from rl.core.interfaces import Env
 from rl.core.keys import NestedKey
-from rl.core.specs import Categorical
-from rl.core.workers import ThreadGroup, WorkerGroup
+from rl.core.specs import Categorical, set_group_sizes
+from rl.core.workers import ThreadGroup, Undivided, WorkerGroup, write_leaves
 from rl.envs import _foreign
 from rl.envs.base._base import PUBLIC_FORM
 from rl.envs.base._checks import check_action
@@ -181,7 +181,9 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """
         rows = self._collect(STEP, min_get, max_get, timeout)
         outcome: Any = self._read(self._out, rows, step=True) if self._in else torch.cat(self._results(rows))
-        return self._received(rows).set("next", outcome)
+        stepped = self._received(rows).set("next", outcome)
+        self._lost.difference_update(rows)
+        return stepped
 
     def async_step_and_maybe_reset_send(
         self, tensordict: TensorDictBase, env_index: int | Sequence[int] | None = None
@@ -207,7 +209,9 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
             pairs = self._results(rows)
             outcome, root = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         stepped = self._received(rows).set("next", outcome)
-        return stepped, self.step_mdp(stepped).update(root)
+        root = self.step_mdp(stepped).update(root)
+        self._lost.difference_update(rows)
+        return stepped, root
 
     def async_reset_send(
         self, tensordict: TensorDictBase | None = None, env_index: int | Sequence[int] | None = None
@@ -233,7 +237,9 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         """
         rows = self._collect(RESET, min_get, max_get, timeout)
         fresh: Any = self._read(self._out, rows, step=False) if self._in else torch.cat(self._results(rows))
-        return self._received(rows).update(fresh)
+        fresh = self._received(rows).update(fresh)
+        self._lost.difference_update(rows)
+        return fresh
 
     # ---- sending
 
@@ -247,6 +253,11 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         busy = self._busy.keys() & rows
         if busy:
             raise RLError(f"{type(self).__name__}: {self._are_busy(busy)}")
+        if self._unsettled:
+            self._idle()
+        if command != RESET:
+            self._check_known(rows)
+        self._workers.drop(self._lost.intersection(rows))
         if tensordict is None:
             parts: list[Any] = [None] * len(rows)
         else:
@@ -257,13 +268,17 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
             parts = [*tensordict.exclude("next").unbind(0)]
         kind = RESET if command == RESET_ROWS else command
         for index, part in zip(rows, parts, strict=True):
-            if self._in:
-                self._workers.send(index, command)
-            else:
-                given = None if part is None else part.exclude("env_index").unsqueeze(0)
-                self._workers.request(index, _MESSAGES[kind], *([given, False] if kind == RESET else [given]))
-            self._busy[index] = kind
-            self._sent[index] = None if part is None else part.exclude("_reset", *self.reset_keys)
+            with Undivided():
+                self._send_row(command, kind, index, part)
+
+    def _send_row(self, command: int, kind: int, index: int, part: Any) -> None:
+        if self._in:
+            self._workers.send(index, command)
+        else:
+            given = None if part is None else part.exclude("env_index").unsqueeze(0)
+            self._workers.request(index, _MESSAGES[kind], *([given, False] if kind == RESET else [given]))
+        self._busy[index] = kind
+        self._sent[index] = None if part is None else part.exclude("_reset", *self.reset_keys)
 
     def _rows(self, tensordict: TensorDictBase | None, env_index: Any) -> list[int]:
         """The environment of each row."""
@@ -299,11 +314,8 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def _write(self, command: int, tensordict: TensorDictBase, rows: list[int]) -> int:
         """Write rows to the shared memory; return the command."""
-        where = torch.tensor(rows)
-        for key, place in (self._masks if command == RESET else self._in).items():
-            leaf = tensordict.get(key, None)
-            if leaf is not None:
-                place[where] = leaf.to(place.dtype)
+        places = self._masks if command == RESET else self._in
+        write_leaves(places, tensordict, f"{type(self).__name__}.{_NAMES[command]}_send", torch.tensor(rows))
         if command != RESET:
             return command
         return RESET_ROWS if any(tensordict.get(key, None) is not None for key in self._masks) else RESET
@@ -328,30 +340,37 @@ class AsyncEnvPool(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
                     f"{owner}.{name}_recv: {len(ready)} of {count} environments have answered within {timeout} s. The"
                     " next call returns them too"
                 )
-        rows = sorted(ready[:max_get])
-        del ready[: len(rows)]
-        for index in rows:
-            del self._busy[index]
+        with Undivided():
+            rows = sorted(ready[:max_get])
+            del ready[: len(rows)]
+            for index in rows:
+                del self._busy[index]
+            self._lost.update(rows)  # until their outcome is complete
         return rows
 
     def _answered(self, wait: float | None) -> list[int]:
-        try:
-            found = self._workers.wait_any(1, wait)
-        except WorkerError as error:
-            if error.worker is not None:
-                self._busy.pop(error.worker, None)
-                self._sent.pop(error.worker, None)
-            raise
-        for index in found:
-            self._ready[self._busy[index]].append(index)
+        self._workers.await_any(1, wait)
+        with Undivided():
+            try:
+                found = self._workers.wait_any(1, 0.0)
+            except WorkerError as error:
+                if error.worker is not None:
+                    self._busy.pop(error.worker, None)
+                    self._sent.pop(error.worker, None)
+                    self._lost.add(error.worker)
+                raise
+            for index in found:
+                self._ready[self._busy[index]].append(index)
         return found
 
     def _read(self, leaves: Mapping[Any, Tensor], rows: list[int], *, step: bool | None = None) -> TensorDict:
         """Rows of the shared memory; of what a step or a reset writes, or all."""
         where = torch.tensor(rows)
-        keys = leaves if step is None else self._keys(rows[0], step=step)
+        keys = leaves if step is None else self._keys(rows, step=step)
         entries: Any = {key: leaves[key][where] for key in keys}
-        return TensorDict(entries, batch_size=(len(rows), *self.batch_size[1:]), device=self.device)
+        out = TensorDict(entries, batch_size=(len(rows), *self.batch_size[1:]), device=self.device)
+        set_group_sizes(out, {key: torch.Size((len(rows), *size[1:])) for key, size in self._groups.items()})
+        return out
 
     def _results(self, rows: list[int]) -> list[Any]:
         return [self._workers.result(index) for index in rows]

@@ -10,9 +10,10 @@ from tensordict import TensorDict, TensorDictBase
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.mdp import where_reset
-from rl.core.workers import SharedLeaves
+from rl.core.specs import set_group_sizes
+from rl.core.workers import SharedLeaves, write_leaves
 from rl.envs.base._specs import leaf_keys
-from rl.envs.batched._members import described
+from rl.envs.batched._members import check_same_keys, described, groups_of
 from rl.envs.batched._serial import SerialEnv
 
 __all__ = [
@@ -57,9 +58,13 @@ class Chunk:
         self._shared = shared
         self._leaf = self.env.lowered()
         self._rewards = set(self.env.reward_keys)
+        self._states = set(self.env.state_keys)
+        self._groups = groups_of(self.env)
+        name = type(self.env.envs[0]).__name__
+        self._names = {True: f"{name}.step", False: f"{name}.reset"}
         self._root: Leaves = _leaves(self.env.observation_spec.zero().update(self.env.full_done_spec.zero()))
         self._parts: dict[str, Leaves] = {}
-        self._last: Leaves = {}
+        self._written: dict[bool, set[NestedKey]] = {}  # keys of a step, and of a reset
         self.commands = (self._step, self._step_rows, self._reset, self._reset_rows, self._step_and_reset)
 
     # ---- commands, with data in shared memory
@@ -67,14 +72,14 @@ class Chunk:
     def _step(self) -> None:
         root = {**self._root, **_copies(self._parts[INPUT])}
         outcome = self._outcome(root)
-        self._write(outcome)
+        self._write(outcome, step=True)
         self._root = {key: leaf for key, leaf in {**root, **outcome}.items() if key not in self._rewards}
 
     def _step_rows(self) -> None:
         root = {**self._root, **_copies(self._parts[INPUT])}
         (held,) = _copies(self._parts[HELD]).values()
         outcome = self._outcome({**root, "_step": held})
-        self._write(outcome)
+        self._write(outcome, step=True)
         for key, leaf in outcome.items():
             if key not in self._rewards:
                 root[key] = where_reset(held, leaf, root[key]) if key in root else leaf
@@ -87,14 +92,14 @@ class Chunk:
 
     def _reset(self) -> None:
         self._root = _leaves(self.env.reset()) if self._leaf is None else self._leaf.reset_leaves()
-        self._write(self._root)
+        self._write(self._root, step=False)
 
     def _reset_rows(self) -> None:
         masks = _copies(self._parts[MASK])
         if self._leaf is None and len(masks) > 1:  # that of the root is the union, and would override them
             del masks["_reset"]
         self._reset_where(masks)
-        self._write(self._root)
+        self._write(self._root, step=False)
 
     def _reset_where(self, masks: Leaves) -> None:
         if self._leaf is not None:
@@ -107,19 +112,22 @@ class Chunk:
         done = [self._root[key] for key in self.env.done_keys if as_tuple(key)[-1] == "done"]
         if any(bool(flag.any()) for flag in done):
             self._reset_where({key: flag.clone() for key, flag in zip(self.env.reset_keys, done, strict=True)})
-        for key, place in self._parts[ROOT].items():
-            if key in self._root:
-                place.copy_(self._root[key])
+        write_leaves(self._parts[ROOT], self._root, self._names[False])
 
-    def _write(self, entries: Leaves) -> None:
-        for key, place in self._parts[OUTPUT].items():
-            if key in entries:
-                place.copy_(entries[key])
-        self._last = entries
+    def _write(self, entries: Leaves, *, step: bool) -> None:
+        written = {key for key in self._parts[OUTPUT] if key in entries and (step or key not in self._rewards)}
+        first = self._written.setdefault(step, written)
+        if step:
+            check_same_keys(first, written, self._rows.start, "step", self._names[step])
+        else:  # a partial reset also has state entries that only a step writes
+            check_same_keys(first - self._states, written - self._states, self._rows.start, "reset", self._names[step])
+        write_leaves(self._parts[OUTPUT], entries, self._names[step])
 
     def _tensordict(self, leaves: Leaves) -> TensorDict:
         entries: Any = leaves
-        return TensorDict(entries, batch_size=self.env.batch_size)
+        out = TensorDict(entries, batch_size=self.env.batch_size)
+        set_group_sizes(out, self._groups)
+        return out
 
     # ---- messages
 
@@ -135,9 +143,9 @@ class Chunk:
         for (part, *key), leaf in self._shared.map(layout).items():
             self._parts[part][unwrap(tuple(key))] = leaf[self._rows]
 
-    def written(self) -> set[NestedKey]:
-        """Keys that the last reset or step wrote."""
-        return set(self._last)
+    def written(self, step: bool) -> set[NestedKey]:  # noqa: FBT001  # a message
+        """Keys that a step or a reset writes."""
+        return self._written[step]
 
     def root_keys(self) -> set[NestedKey]:
         """Keys of the root entries."""
@@ -163,14 +171,16 @@ class Chunk:
         return self.env.envs[number].set_seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
-        """States of the environments, and the root entries here."""
-        return {"envs": self.env.state_dict()["envs"], "root": self._root}
+        """States of the environments, and the root entries here, without actions: those after a reset have none."""
+        root = {key: leaf for key, leaf in self._root.items() if key not in self.env.action_keys}
+        return {"envs": self.env.state_dict()["envs"], "root": root if self._parts else {}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Continue from a state."""
         device = self.env.device or "cpu"  # a file has the root on the CPU
         self._root = {key: leaf.to(device) for key, leaf in state["root"].items()}
-        return self.env.load_state_dict(state)
+        exact = self.env.load_state_dict(state)
+        return exact and bool(self._root or not self._parts)  # a state without shared memory has no root
 
     def attribute(self, name: str) -> list[Any] | str:
         """The attribute of each environment; `CALLABLE` if it is a method, `MISSING` if there is none."""

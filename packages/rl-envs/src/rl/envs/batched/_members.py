@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rl.core.errors import SpecError
+import torch
+
+from rl.core.errors import ContractError, SpecError
 from rl.core.interfaces import Env
-from rl.core.keys import key_str
-from rl.core.specs import Composite
+from rl.core.keys import NestedKey, key_str
+from rl.core.specs import Composite, group_sizes
 from rl.envs.base._base import EnvBase
 from rl.envs.base._checks import describe
 from rl.envs.base._specs import leaf_keys
 
-__all__ = ["check_equal", "described", "makers_of"]
+__all__ = ["check_equal", "check_same_keys", "described", "groups_of", "makers_of"]
 
 
 def makers_of(
@@ -57,6 +59,12 @@ def described(env: EnvBase) -> dict[str, Any]:
     return {"batch_size": env.batch_size, "specs": specs}
 
 
+def groups_of(env: EnvBase) -> dict[NestedKey, torch.Size]:
+    """Batch sizes of the groups of an environment."""
+    reward, action = env.full_reward_spec, env.full_action_spec
+    return group_sizes([env.observation_spec, env.full_state_spec, env.full_done_spec, reward, action])
+
+
 def check_equal(first: Mapping[str, Any], other: Mapping[str, Any], number: int, owner: str) -> None:
     """Raise a SpecError unless environment `number` has the batch size and the specs of environment 0."""
     if other["batch_size"] != first["batch_size"]:
@@ -77,3 +85,24 @@ def check_equal(first: Mapping[str, Any], other: Mapping[str, Any], number: int,
             for key in odd
         ]
         raise SpecError(f"{owner}: the {role} specs of environments 0 and {number} differ:\n" + "\n".join(lines))
+
+
+def check_same_keys(
+    first: Iterable[NestedKey], other: Iterable[NestedKey], number: int, method: str, owner: str
+) -> None:
+    """Raise unless environment `number` wrote the keys that another one wrote.
+
+    Raises:
+        ContractError: naming the keys that only one of them wrote.
+    """
+    wanted, found = set(first), set(other)
+    if wanted != found:
+        lacking, more = (sorted(map(key_str, keys)) for keys in (wanted - found, found - wanted))
+        said = [
+            *(["lacks " + ", ".join(lacking)] if lacking else []),
+            *(["also has " + ", ".join(more)] if more else []),
+        ]
+        raise ContractError(
+            f"{owner}: what the {method} of environment {number} wrote {' and '.join(said)}, compared with the"
+            f" environments before it. Let every {method} write the same entries"
+        )

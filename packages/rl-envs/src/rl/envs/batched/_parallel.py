@@ -46,7 +46,8 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         mp_start_method: ``fork``, ``spawn`` or ``forkserver``; fork where there is one if None. With the others the
             functions are pickled, and a script guards its top level with ``if __name__ == "__main__"``.
         num_threads: threads of torch in each worker.
-        daemon: whether the workers are daemonic: they end with this process, and have no processes of their own.
+        daemon: whether the workers are daemonic: they end with this process, and have no processes of their own other
+            than those of environments such as this one.
         timeout: seconds after which a step or reset that has not returned is an error; None for no limit.
         shutdown_timeout: seconds after which `close` kills the workers.
         device: device of the results; that of the environments if None.
@@ -102,8 +103,7 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
             return self._reset_masked({} if mask is None else {"_reset": mask})
 
         def step(root: Leaves) -> Leaves:
-            self._send_step(root)
-            return self._receive()
+            return self._receive(*self._send_step(root))
 
         return LeafForm(self, LeafCalls(reset, step))
 
@@ -119,13 +119,14 @@ class ParallelEnv(WorkersEnv, final=("_reset", "_step", *PUBLIC_FORM)):
         self._rl.check_open()
         if not self._in:
             raise RLError("ParallelEnv.async_step_send needs shared memory; make it with shared_memory=True")
-        self._send_step(tensordict)
+        self._pending = self._send_step(tensordict)
 
     def async_step_recv(self) -> TensorDictBase:
         """Wait for the step that `async_step_send` began; return the entries under ``next``."""
         if self._pending is None:
             raise RLError("ParallelEnv.async_step_recv was called without async_step_send: send a step first")
-        return self._rl.flags.complete(self._tensordict(self._receive()), self.full_done_spec, "ParallelEnv")
+        sent, self._pending = self._pending, None
+        return self._rl.flags.complete(self._tensordict(self._receive(*sent)), self.full_done_spec, "ParallelEnv")
 
     def share_memory(self) -> ParallelEnv:
         """Return the environment, whose data is in shared memory already.

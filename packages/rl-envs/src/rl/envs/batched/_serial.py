@@ -18,7 +18,7 @@ from rl.envs.base._checks import check_entries
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase, LeafForm, reset_where
 from rl.envs.base._rules import partial_root, start_at
 from rl.envs.base._specs import leaf_keys
-from rl.envs.batched._members import check_equal, described, makers_of
+from rl.envs.batched._members import check_equal, check_same_keys, described, makers_of
 from rl.envs.batched._view import EnvView
 
 __all__ = ["SerialEnv"]
@@ -72,11 +72,11 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         if tensordict is None:
-            return torch.stack([env.reset() for env in self.envs])  # pyright: ignore[reportReturnType, reportArgumentType]
+            return self._stacked([env.reset() for env in self.envs], torch.stack, "reset")
         rows: list[Any] = []
         for env, masks in zip(self.envs, tensordict.unbind(0), strict=True):
             rows.append(env.reset(partial_root(env, masks)) if bool(masks.get("_reset").any()) else None)
-        return torch.stack(_filled(rows))  # pyright: ignore[reportReturnType]
+        return self._stacked(rows, torch.stack, "reset")
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         rows: list[Any] = []
@@ -100,9 +100,10 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
 
         def reset(mask: Tensor | None) -> Leaves:
             if mask is None:
-                return _stack([restart(None) for restart in restarts])
+                return self._stacked([restart(None) for restart in restarts], _stack, "reset")
             rows = [restart(one) if bool(one.any()) else None for restart, one in zip(restarts, mask, strict=True)]
-            return _stack(_filled(rows)) if any(row is not None for row in rows) else _leaves(_blank(self))
+            written = any(row is not None for row in rows)
+            return self._stacked(rows, _stack, "reset") if written else _leaves(_blank(self))
 
         def step(root: Leaves) -> Leaves:
             columns = {key: value.unbind(0) for key, value in root.items()}
@@ -122,7 +123,7 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         for env, start in zip(self.envs, tensordict.unbind(0), strict=True):
             masked = start.get("_reset", None) is not None
             rows.append(None if masked and not bool(start.get("_reset").any()) else start_at(env, start))
-        return torch.stack(_filled(rows))  # pyright: ignore[reportReturnType]
+        return self._stacked(rows, torch.stack, "reset")
 
     def to(self, target: torch.device | str | int | torch.dtype) -> EnvBase:
         if not isinstance(target, torch.dtype):
@@ -140,15 +141,22 @@ class SerialEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
             env.eager()
         return self
 
-    def _stacked(self, rows: list[Any], stack: Callable[[list[Any]], Any]) -> Any:
+    def _stacked(self, rows: list[Any], stack: Callable[[list[Any]], Any], method: str = "step") -> Any:
+        filled = _filled(rows)
         try:
-            return stack(_filled(rows))
-        except Exception:
+            return stack(filled)
+        except Exception:  # what follows says more if an entry of one environment is the cause
             for number, (env, row) in enumerate(zip(self.envs, rows, strict=True)):
-                specs = [env.observation_spec, env.full_reward_spec, env.full_done_spec]
-                owner = f"{env._rl.owner}._step (environment {number})"  # noqa: SLF001  # its name in messages
-                if row is not None:  # says more if an entry of one environment is the cause
+                specs = [
+                    env.observation_spec,
+                    env.full_done_spec,
+                    *([env.full_reward_spec] if method == "step" else []),
+                ]
+                owner = f"{env._rl.owner}._{method} (environment {number})"  # noqa: SLF001  # its name in messages
+                if row is not None:
                     check_entries(row, specs, owner=owner, allowed=leaf_keys(row))
+            for number, row in enumerate(filled):
+                check_same_keys(leaf_keys(filled[0]), leaf_keys(row), number, method, "SerialEnv")
             raise
 
     def set_seed(self, seed: int) -> int:
@@ -218,4 +226,7 @@ def _filled(rows: list[Any]) -> list[Any]:
 
 
 def _stack(rows: Sequence[Leaves]) -> Leaves:
-    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    first = rows[0]
+    if any(len(row) != len(first) for row in rows):  # an entry that the first row lacks would be lost
+        raise KeyError
+    return {key: torch.stack([row[key] for row in rows]) for key in first}

@@ -9,8 +9,11 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl.core.errors import SpecError
 from rl.core.keys import as_tuple, unwrap
+from rl.core.specs import set_group_sizes
+from rl.core.workers import write_leaves
 from rl.envs.base._base import EnvBase
 from rl.envs.base._specs import leaf_keys
+from rl.envs.batched._members import groups_of
 
 __all__ = ["EnvView"]
 
@@ -56,6 +59,8 @@ class EnvView(EnvBase):
         blank = self._parent.observation_spec.zero().update(self._parent.full_done_spec.zero())
         blank.update(self._parent.full_action_spec.zero()).update(self._parent.full_state_spec.zero())
         entries = {key: blank.get(key) for key in leaf_keys(blank)}
+        chosen = {key: leaf[self._index] for key, leaf in entries.items()}
+        write_leaves(chosen, tensordict, "EnvView.step")
         for key, leaf in entries.items():
             given = tensordict.get(key, None)
             if given is not None:
@@ -68,7 +73,9 @@ class EnvView(EnvBase):
 
     def _rows(self, tensordict: TensorDictBase) -> TensorDictBase:
         leaves: Any = {key: tensordict.get(key)[self._index] for key in leaf_keys(tensordict)}
-        return TensorDict(leaves, batch_size=self.batch_size, device=self.device)
+        out = TensorDict(leaves, batch_size=self.batch_size, device=self.device)
+        set_group_sizes(out, groups_of(self))
+        return out
 
     def set_seed(self, seed: int) -> int:
         """Seed each environment with the seed that the one before it returned."""

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_map_only
 from rl.core.errors import CheckpointError, RLError
 from rl.core.interfaces import Env, Leaves
 from rl.core.keys import NestedKey, as_tuple, unwrap
-from rl.core.specs import Composite
-from rl.core.workers import SharedLeaves, ThreadGroup, WorkerGroup, layout_of
+from rl.core.specs import Composite, set_group_sizes
+from rl.core.workers import SharedLeaves, ThreadGroup, WorkerGroup, layout_of, write_leaves
 from rl.envs.base._base import EnvBase
 from rl.envs.base._specs import leaf_keys
 from rl.envs.batched._chunk import (
@@ -34,7 +34,7 @@ from rl.envs.batched._chunk import (
     STEP_ROWS,
     Chunk,
 )
-from rl.envs.batched._members import check_equal
+from rl.envs.batched._members import check_equal, check_same_keys, groups_of
 
 __all__ = ["WorkersEnv"]
 
@@ -88,9 +88,12 @@ class WorkersEnv(EnvBase):
         EnvBase.__init__(self, batch_size=(count, *first["batch_size"]), device=device)
         self.observation_spec, self.action_spec = specs["observation"], specs["action"]
         self.reward_spec, self.done_spec, self.state_spec = specs["reward"], specs["done"], specs["state"]
+        self._groups = groups_of(self)
         self._name, self._leaf = first["name"], first["leaf"] and shared is not None
         self._in: Leaves = {}
-        self._pending: tuple[int, list[int]] | None = None
+        self._pending: tuple[int, list[int]] | None = None  # of `async_step_send`
+        self._unsettled = False  # whether workers may still execute what an interrupted call has sent
+        self._lost: set[int] = set()  # environments at an unknown step, which begin with a reset
         if shared is None:
             return
         inputs = {**_by_key(self.full_action_spec), **_by_key(self.full_state_spec)}
@@ -117,54 +120,53 @@ class WorkersEnv(EnvBase):
             parts[part][unwrap(tuple(key))] = leaf
         self._in, self._out, self._masks, self._roots = parts[INPUT], parts[OUTPUT], parts[MASK], parts[ROOT]
         self._held = parts[HELD]["_step"]
-        self._written: dict[bool, list[NestedKey]] = {}
+        self._written: dict[bool, list[NestedKey]] = {}  # keys of a step, and of a reset
+        self._asked: dict[bool, set[int]] = {True: set(), False: set()}  # workers that agree on them
 
     # ---- steps and resets
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         if not self._in:
-            parts = self._split(tensordict)
-            return self._joined("reset", [(part, False) for part in parts])
+            self._check_reset(tensordict)
+            return self._joined("reset", [(part, False) for part in self._split(tensordict)])
         masks = {} if tensordict is None else {key: tensordict.get(key) for key in leaf_keys(tensordict)}
         return self._tensordict(self._reset_masked(masks))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self._in:
+            self._idle()
+            self._check_known(range(len(self)))
             return self._joined("step", [(part,) for part in self._split(tensordict.exclude("next"))])
-        self._send_step(tensordict)
-        return self._tensordict(self._receive())
+        return self._tensordict(self._receive(*self._send_step(tensordict)))
 
-    def _send_step(self, root: Any) -> None:
-        for key, place in self._in.items():
-            leaf = root.get(key)
-            if leaf is not None:
-                place.copy_(leaf)
+    def _send_step(self, root: Any) -> tuple[int, list[int]]:
+        self._idle()
+        self._check_known(range(len(self)))
+        write_leaves(self._in, root, f"{type(self).__name__}.step")
         held = root.get("_step", None) if isinstance(root, TensorDictBase) else root.get("_step")
         if held is None:
-            self._send(STEP, range(len(self._workers)))
-        else:
-            self._held.copy_(held.reshape(self._held.shape))
-            self._send(STEP_ROWS, self._touched(self._held))
+            return self._send(STEP, range(len(self._workers)))
+        self._held.copy_(held.reshape(self._held.shape))
+        return self._send(STEP_ROWS, self._touched(self._held))
 
     def _reset_masked(self, masks: Mapping[NestedKey, Tensor]) -> Leaves:
+        self._check_reset(masks)
         if not masks:
-            self._send(RESET, range(len(self._workers)))
-            return self._receive()
-        for key, mask in masks.items():
-            self._masks[key].copy_(mask)
-        self._send(RESET_ROWS, self._touched(self._masks["_reset"]))
-        return self._receive()
+            return self._receive(*self._send(RESET, range(len(self._workers))))
+        write_leaves(self._masks, masks, f"{type(self).__name__}.reset")
+        return self._receive(*self._send(RESET_ROWS, self._touched(self._masks["_reset"])))
 
     def _touched(self, mask: Tensor) -> list[int]:
         """Workers with an environment in the mask."""
         rows = mask.reshape(self.batch_size[0], -1).any(1).tolist()
         return [i for i, a in enumerate(self._starts[:-1]) if any(rows[a : self._starts[i + 1]])]
 
-    def _send(self, command: int, workers: Iterable[int]) -> None:
+    def _send(self, command: int, workers: Iterable[int]) -> tuple[int, list[int]]:
         group, sent = self._idle(), list(workers)
-        self._pending = (command, sent)
+        self._begin()
         for index in sent:
             group.send(index, command)
+        return command, sent
 
     def _idle(self) -> Group:
         """The workers, none of which is executing a command.
@@ -174,35 +176,77 @@ class WorkersEnv(EnvBase):
         """
         if self._pending is not None:
             raise RLError(f"{type(self).__name__} is in the middle of a step: call async_step_recv first")
+        if self._unsettled:
+            self._workers.settle()
+            self._unsettled = False
         return self._workers
 
-    def _receive(self) -> Leaves:
-        assert self._pending is not None
-        (command, sent), self._pending = self._pending, None
+    def _receive(self, command: int, sent: list[int]) -> Leaves:
         self._workers.wait(sent)
-        keys = self._keys(sent[0] if sent else None, step=command in (STEP, STEP_ROWS))
+        keys = self._keys(sent, step=command in (STEP, STEP_ROWS))
         if self.device is None:
-            return {key: self._out[key].clone() for key in keys}
-        return {key: self._out[key].to(self.device, copy=True) for key in keys}
+            found = {key: self._out[key].clone() for key in keys}
+        else:
+            found = {key: self._out[key].to(self.device, copy=True) for key in keys}
+        self._end()
+        return found
 
-    def _keys(self, worker: int | None, *, step: bool) -> list[NestedKey]:
-        """Keys that a step or reset of a worker writes; those of state entries may be missing."""
-        keys = self._written.get(step)
-        if keys is None:
-            written = set(self._out) if worker is None else self._workers.call(worker, "written")
-            rewards = set(self.reward_keys)
-            keys = [key for key in self._out if key in written and (step or key not in rewards)]
-            if worker is not None:
-                self._written[step] = keys
-        return keys
+    # ---- interrupts
+
+    def _begin(self) -> None:
+        """Note that all environments change: until `_end`, who is interrupted does not know how far they came."""
+        self._unsettled, self._lost = True, {*range(len(self))}
+
+    def _end(self) -> None:
+        self._unsettled, self._lost = False, set()
+
+    def _check_known(self, numbers: Iterable[int]) -> None:
+        """Raise if one of the environments is at an unknown step.
+
+        Raises:
+            RLError: if a step or reset of it was interrupted, or failed.
+            WorkerError: if its process has ended.
+        """
+        lost = self._lost.intersection(numbers)
+        if lost:
+            for error in self._workers.lost.values():
+                raise error.with_traceback(None)
+            raise RLError(
+                f"{type(self).__name__}: the last step or reset of environment {', '.join(map(str, sorted(lost)))} was"
+                " interrupted or failed, and it may have moved on. Call reset() first"
+            )
+
+    def _check_reset(self, masks: Any) -> None:
+        """Raise if one of the environments that are not reset is at an unknown step."""
+        self._idle()
+        if self._lost:
+            mask = None if masks is None else masks.get("_reset", None)
+            kept = [] if mask is None else (~mask.reshape(len(self), -1).any(1)).nonzero().flatten().tolist()
+            self._check_known(kept)
+
+    def _keys(self, workers: Sequence[int], *, step: bool) -> list[NestedKey]:
+        """Keys that a step or reset writes, the same in all workers; those of state entries may be missing."""
+        asked = self._asked[step]
+        for worker in workers:
+            if worker not in asked:
+                written: set[NestedKey] = self._workers.call(worker, "written", step)
+                keys = self._written.setdefault(step, [key for key in self._out if key in written])
+                method = "step" if step else "reset"
+                check_same_keys(keys, written, self._starts[worker], method, type(self).__name__)
+                asked.add(worker)
+        rewards = () if step else self.reward_keys
+        return self._written[step] if asked else [key for key in self._out if key not in rewards]
 
     def _tensordict(self, leaves: Leaves) -> TensorDict:
         entries: Any = leaves
-        return TensorDict(entries, batch_size=self.batch_size, device=self.device)
+        out = TensorDict(entries, batch_size=self.batch_size, device=self.device)
+        set_group_sizes(out, self._groups)
+        return out
 
     # ---- messages
 
     def _set_state(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self._check_reset(tensordict)
         return self._joined("reset", [(part, True) for part in self._split(tensordict)])
 
     def _split(self, tensordict: TensorDictBase | None) -> list[TensorDictBase | None]:
@@ -210,7 +254,10 @@ class WorkersEnv(EnvBase):
         return [None if tensordict is None else tensordict[a:b] for a, b in pairwise(self._starts)]
 
     def _joined(self, method: str, arguments: list[tuple[Any, ...]]) -> TensorDictBase:
-        out: Any = torch.cat(self._idle().call_each(method, arguments))
+        group = self._idle()
+        self._begin()
+        out: Any = torch.cat(group.call_each(method, arguments))
+        self._end()
         return out if self.device is None else out.to(self.device)
 
     def set_seed(self, seed: int) -> int:
@@ -228,7 +275,7 @@ class WorkersEnv(EnvBase):
         """Return the states of the environments."""
         parts = self._idle().call_all("state_dict")
         envs = [one for part in parts for one in part["envs"]]
-        roots = {key: torch.cat([part["root"][key] for part in parts]) for key in parts[0]["root"]}
+        roots = _joined_roots([part["root"] for part in parts], [b - a for a, b in pairwise(self._starts)])
         return {"restorable": all(one.get("restorable", False) for one in envs), "envs": envs, "root": roots}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
@@ -243,10 +290,13 @@ class WorkersEnv(EnvBase):
                 f"{type(self).__name__} has {self.batch_size[0]} environments, the state has {len(envs)}"
             )
         exact: list[bool] = []
+        self._idle()
+        self._lost = {*range(len(self))}
         for index, (a, b) in enumerate(pairwise(self._starts)):
             part: Any = {"envs": envs[a:b], "root": {key: leaf[a:b].clone() for key, leaf in root.items()}}
             # A process that was forked cannot receive tensors of a CUDA device.
             exact.append(self._idle().call(index, "load_state_dict", tree_map_only(Tensor, Tensor.cpu, part)))
+        self._lost = set()
         return all(exact)
 
     # ---- environments
@@ -286,3 +336,17 @@ def _by_key(spec: Composite) -> dict[NestedKey, Any]:
 def _part(name: str, layout: Mapping[NestedKey, Any]) -> dict[NestedKey, Any]:
     """A layout with `name` in front of every key."""
     return {(name, *as_tuple(key)): place for key, place in layout.items()}
+
+
+def _joined_roots(parts: Sequence[Leaves], rows: Sequence[int]) -> Leaves:
+    """Root entries of all workers; zeros for the rows of a worker whose last reset did not write a state entry."""
+    first = {key: leaf for part in reversed(parts) for key, leaf in part.items()}
+    return {
+        key: torch.cat(
+            [
+                part[key] if key in part else leaf.new_zeros((n, *leaf.shape[1:]))
+                for part, n in zip(parts, rows, strict=True)
+            ]
+        )
+        for key, leaf in first.items()
+    }
