@@ -1,4 +1,4 @@
-"""What all losses have in common: keyword calls, one compiled graph, one-element batches."""
+"""What all losses have in common: keyword calls, one compiled graph, batches of one element, windows, names."""
 
 import pytest
 import torch
@@ -8,9 +8,10 @@ from torch import nn
 from torch.distributions import Categorical
 
 from rl.core.contract import Contract, Key
-from rl.core.errors import ArgumentError, ContractError
+from rl.core.errors import ArgumentError, ContractError, ShapeError
 from rl.core.keys import as_tuple
 from rl.objectives import (
+    GAE,
     A2CLoss,
     ClipPPOLoss,
     DistributionalDQNLoss,
@@ -22,6 +23,10 @@ from rl.objectives import (
     QRDQNLoss,
     ReinforceLoss,
     RNDLoss,
+    TD0Estimator,
+    TD1Estimator,
+    TDLambdaEstimator,
+    VTrace,
     compile_with_warmup,
 )
 
@@ -141,3 +146,180 @@ def test_batches_of_one_element_and_zero_advantages(name):
     out = loss(batch)
     assert all(value.isfinite() for key, value in out.items() if key.startswith("loss"))
     assert all(grad.isfinite().all() for grad in gradients(loss, out))
+
+
+BY_ROW = [  # losses of which a row needs no others
+    "PPOLoss",
+    "ClipPPOLoss",
+    "KLPENPPOLoss",
+    "A2CLoss",
+    "ReinforceLoss",
+    "DQNLoss",
+    "DistributionalDQNLoss",
+    "QRDQNLoss",
+    "RNDLoss",
+]
+MASKS = ("learning_mask", "validity_mask")
+
+
+def windows(name, masks=MASKS):
+    """Windows of 2 burn-in rows, 3 learning rows and a bootstrap row; the first and the last one repeat rows."""
+    loss, batch = make(name, (4, 6))
+    step = torch.arange(6).expand(4, 6)
+    marks = {"learning_mask": (step >= 2) & (step < 5), "validity_mask": torch.ones(4, 6, dtype=torch.bool)}
+    marks["validity_mask"][0, :2] = False
+    marks["validity_mask"][3, 4:] = False
+    for key in masks:
+        batch[key] = marks[key]
+    counted = torch.stack([marks[key] for key in masks]).all(0)
+    return loss, batch, counted
+
+
+@pytest.mark.parametrize("masks", [MASKS, MASKS[:1], MASKS[1:]])
+@pytest.mark.parametrize("name", BY_ROW)
+def test_only_rows_that_count_are_learned_from(name, masks):
+    loss, batch, counted = windows(name, masks)
+    expected = loss(batch[counted].exclude(*masks))
+    found = loss(batch.clone())
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(loss, found), gradients(loss, loss(batch[counted].exclude(*masks))))
+    if "validity_mask" in masks:
+        for key in ("observation", ("next", "observation"), ("next", "reward"), "advantage", "value_target"):
+            batch[key][~batch["validity_mask"]] = torch.nan
+        torch.testing.assert_close(loss(batch), expected)
+
+
+@pytest.mark.parametrize("masks", [MASKS, MASKS[:1], MASKS[1:]])
+def test_elements_of_other_rows_are_zero(masks):
+    loss, batch, counted = windows("DQNLoss", masks)
+    loss.reduction = "none"
+    found = loss(batch)["loss"]
+    assert not found[~counted].any()
+    assert found[counted].all()
+
+
+def test_impala_corrects_returns_over_the_whole_window_and_learns_from_its_learning_part():
+    loss, batch, counted = windows("ImpalaLoss")
+    loss.reduction = "none"
+    found = loss(batch.clone())["loss_objective"]
+    # Rows before and after are part of the return: without them the figures differ.
+    alone = loss(batch[1:3].exclude(*MASKS))["loss_objective"]
+    torch.testing.assert_close(found[1:3][:, 2:5], alone[:, 2:5])
+    assert not found[~counted].any()
+
+
+def estimators():
+    values = critic()
+    return [
+        GAE(value_network=values),
+        TD0Estimator(value_network=values),
+        TD1Estimator(value_network=values),
+        TDLambdaEstimator(value_network=values),
+        VTrace(value_network=values, actor_network=actor()),
+    ]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("place", range(5))
+def test_returns_cross_neither_into_repeated_rows_nor_into_another_window(place, flat):
+    _, batch, _ = windows("PPOLoss")
+    batch["index"] = torch.arange(24).view(4, 6) * torch.tensor([[1], [2], [1], [1]])[:, :1]
+    batch["index"] = batch["index"].where(batch["validity_mask"], 9)
+    batch["sequence_id"] = torch.arange(4).unsqueeze(-1).expand(4, 6)
+    batch["index"][1] = torch.arange(100, 106)
+    batch["is_init"] = torch.zeros(4, 6, 1, dtype=torch.bool)
+    batch["is_init"][:, 0] = batch["is_init"][0, 1:3] = batch["is_init"][3, 4:] = True
+    estimator = estimators()[place]
+    rows = [batch[0, 2:], batch[1], batch[2], batch[3, :4]]
+    expected = []
+    for row in rows:
+        alone = row.exclude(*MASKS, "index", "is_init", "sequence_id").clone()
+        alone["next", "done"][-1] = True  # truncated, the value of the last state counts
+        expected.append(estimator(alone)["advantage"])
+    batch["next", "reward"][~batch["validity_mask"]] = torch.nan
+    found = estimator(batch.flatten() if flat else batch)["advantage"].view(4, 6, 1)
+    found = [found[0, 2:], found[1], found[2], found[3, :4]]
+    torch.testing.assert_close(found, expected)
+
+
+def test_averages_are_over_rows_that_count():
+    _, batch, counted = windows("PPOLoss")
+    found = GAE(value_network=critic(), average_gae=True)(batch)["advantage"][counted]
+    torch.testing.assert_close(found.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.std(correction=0), torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("key", MASKS)
+def test_entries_of_that_name_that_are_no_masks_are_refused(key):
+    loss, batch, _ = windows("DQNLoss")
+    batch[key] = torch.ones(4, 6)
+    with pytest.raises(ShapeError, match=f"DQNLoss: '{key}' is torch.float32"):
+        loss(batch)
+
+
+def observed(name, key, size=(2, 6)):
+    """A loss of networks that read ``observation`` and `key`, and a batch in which both are observations."""
+    torch.manual_seed(0)
+
+    def reading(module):
+        for part in module.modules():
+            if "observation" in (getattr(part, "in_keys", None) or ()) and len(part.out_keys) == 1:
+                part.in_keys = ["observation", key]
+                part.module = Both(part.module)
+        return module
+
+    class Both(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x, y):
+            return self.net(x + y)
+
+    nets = {"q": lambda: reading(q(3)), "c51": lambda: reading(q(5, 3)), "qr": lambda: reading(q(3, 5))}
+    loss = {
+        "DQNLoss": lambda: DQNLoss(nets["q"]()),
+        "DistributionalDQNLoss": lambda: DistributionalDQNLoss(nets["c51"](), support=torch.linspace(-2, 2, 5)),
+        "QRDQNLoss": lambda: QRDQNLoss(nets["qr"]()),
+    }[name]()
+    _, batch = make("PPOLoss", size)
+    found = torch.rand(*size, 1) if key != "steps_to_next_obs" else torch.randint(5, (*size, 1)).float()
+    batch.update({key: found, "next": {key: found + 1}})
+    return loss, batch
+
+
+@pytest.mark.parametrize("key", ["gamma", "steps_to_next_obs", "priority_weight", *MASKS, "sequence_id"])
+@pytest.mark.parametrize("name", ["DQNLoss", "DistributionalDQNLoss", "QRDQNLoss"])
+def test_an_observation_of_the_name_of_an_optional_entry_is_an_observation(name, key):
+    loss, batch = observed(name, key)
+    other, same = observed(name, "wind")
+    same["wind"], same["next", "wind"] = batch[key], batch["next", key]
+    torch.testing.assert_close(loss(batch), other(same))
+
+
+@pytest.mark.parametrize("key", ["gamma", "steps_to_next_obs"])
+@pytest.mark.parametrize("place", range(4))
+def test_an_observation_is_no_discount_of_an_estimator(place, key):
+    _, batch = make("PPOLoss")
+    estimator = estimators()[place]
+    expected = estimator(batch.clone())["advantage"]
+    batch.update({key: torch.rand(2, 6, 1), "next": {key: torch.rand(2, 6, 1)}})
+    torch.testing.assert_close(estimator(batch)["advantage"], expected)
+
+
+@pytest.mark.parametrize("value", [torch.full((2, 6, 1), 9.8), torch.ones(2, 6, 1, dtype=torch.int64)])
+def test_what_can_be_no_discount_is_refused(value):
+    loss, batch = make("DQNLoss")
+    with pytest.raises(ContractError, match=r"'gamma' is .*, and would be the discount of each row"):
+        loss(batch.set("gamma", value))
+
+
+@pytest.mark.parametrize("key", ["advantage", "value_target"])
+def test_an_observed_advantage_is_refused_by_name(key):
+    loss, batch = make("PPOLoss")
+    batch["next", key] = torch.randn(2, 6, 1)
+    for module in (loss, GAE(value_network=critic())):
+        with pytest.raises(
+            ContractError, match=rf"the batch has \('next', '{key}'\), so that '{key}' is an observation"
+        ):
+            module(batch)

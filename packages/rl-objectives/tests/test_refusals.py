@@ -101,8 +101,15 @@ def test_two_widths_are_no_width_of_the_values_clip(actor, critic):
 )  # fmt: skip
 def test_every_loss_answers_arguments_of_torchrl(actor, critic, network, make):
     make(actor, critic, network, functional=True, device=None)
-    with pytest.raises(ArgumentError, match=r"got an unexpected keyword argument functional=False: needless: a loss"):
-        make(actor, critic, network, functional=False)
+    make(actor, critic, network, functional=False)
+    with pytest.raises(ArgumentError, match=r"got an unexpected keyword argument functional=3: needless: a loss"):
+        make(actor, critic, network, functional=3)
+
+
+def test_the_device_of_a_loss_and_of_an_estimator_is_that_of_torchrl(critic, network):
+    loss = DQNLoss(network, device="meta")
+    assert {one.device.type for one in loss.state_dict().values()} == {"meta"}
+    assert GAE(value_network=critic, gamma=torch.tensor(0.9), device="meta").gamma.device.type == "meta"
 
 
 def test_weights_in_torchrls_spelling_are_named_in_ours(actor, critic):

@@ -156,3 +156,19 @@ def test_tanh_delta_is_a_point_within_bounds(low, high):
 def test_bounds_out_of_order_are_refused(make, bounds):
     with pytest.raises(SpecError, match="needs finite low < high"):
         make(torch.zeros(1), **bounds, **({"scale": 1.0} if make is TruncatedNormal else {}))
+
+
+@pytest.mark.parametrize("make", [TruncatedNormal, TanhDelta])
+def test_one_bound_may_be_a_number_and_the_other_a_tensor(make):
+    more = {"scale": torch.ones(4, 2)} if make is TruncatedNormal else {}
+    ends = torch.tensor([1.0, 2.0])
+    for low, high in ((-1.0, ends), (-ends, 1.0)):
+        param = torch.randn(4, 2)
+        dist = make(param, low=low, high=high, **more)
+        both = make(param, low=low + 0 * ends, high=high + 0 * ends, **more)
+        for name in ("mode", "mean", "deterministic_sample"):
+            if hasattr(dist, name):
+                assert_close(getattr(dist, name), getattr(both, name))
+        sample = dist.sample((5,))
+        assert ((sample >= low) & (sample <= high)).all()
+        assert_close(dist.log_prob(sample), both.log_prob(sample))

@@ -6,7 +6,13 @@ from torch.testing import assert_close
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.specs import Bounded, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 from rl.core.specs import Categorical as CategoricalSpec
-from rl.modules import AdditiveGaussianModule, EGreedyModule, ExplorationType, set_exploration_type
+from rl.modules import (
+    AdditiveGaussianModule,
+    EGreedyModule,
+    ExplorationType,
+    OrnsteinUhlenbeckProcessModule,
+    set_exploration_type,
+)
 
 SPACES = {
     "one-hot": (OneHot(4, dtype=torch.int64), torch.tensor([1, 0, 0, 0])),
@@ -155,3 +161,47 @@ def test_a_missing_action_is_named_with_the_remedy(explore):
 def test_an_action_of_another_encoding_is_refused():
     with pytest.raises(ShapeError, match=r"does not fit|fewer dimensions"):
         EGreedyModule(OneHot(3))(TensorDict(action=torch.zeros(5, 4), batch_size=[5]))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "ou"])
+def test_each_dimension_has_noise_of_its_own_width(kind):
+    torch.manual_seed(0)
+    spec = Bounded(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 100.0]), (2,))
+    half = (spec.high - spec.low) / 2
+    if kind == "gaussian":
+        module = AdditiveGaussianModule(spec, sigma_init=0.2 * half, sigma_end=0.1 * half, annealing_num_steps=4)
+        module.step(4)
+        torch.testing.assert_close(module.sigma, 0.1 * half)
+    else:
+        module = OrnsteinUhlenbeckProcessModule(spec, eps_end=1.0, sigma=0.1 * half, dt=1.0)
+    middle = torch.tensor([0.0, 50.0]).expand(5000, 2)
+    td = TensorDict(action=middle.clone(), batch_size=[5000])
+    for state in getattr(module, "states", ()):
+        td[state.name] = state.start((5000,))
+    noise = (module(td)["action"] - middle) / half
+    torch.testing.assert_close(noise.std(0), torch.full((2,), 0.1), atol=0.005, rtol=0)
+    torch.testing.assert_close(noise.mean(0), torch.zeros(2), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("sigma", [torch.tensor([0.1, -0.1]), torch.tensor([0.1, torch.nan])])
+def test_widths_by_dimension_are_checked(sigma):
+    spec = Bounded(-1.0, 1.0, (2,))
+    with pytest.raises(SpecError, match="needs start >= end >= 0"):
+        AdditiveGaussianModule(spec, sigma_init=sigma, sigma_end=sigma)
+    with pytest.raises(SpecError, match="needs sigma >= sigma_min >= 0"):
+        OrnsteinUhlenbeckProcessModule(spec, sigma=sigma)
+
+
+def test_the_spec_of_a_batch_is_refused_with_the_remedy():
+    module = OrnsteinUhlenbeckProcessModule(Bounded(-1.0, 1.0, (3, 1)))
+    td = TensorDict(action=torch.zeros(3, 1), batch_size=[3])
+    for state in module.states:
+        td[state.name] = state.start((3,))
+    with pytest.raises(ShapeError, match=r"its spec \[3, 1\] is that of one action.*env\.action_spec_unbatched"):
+        module(td)
+
+
+@pytest.mark.parametrize("make", [EGreedyModule, AdditiveGaussianModule, OrnsteinUhlenbeckProcessModule])
+def test_a_module_is_made_on_a_device(make):
+    module = make(Bounded(-1.0, 1.0, (2,)), device="meta")
+    assert {one.device.type for one in module.buffers()} == {"meta"}

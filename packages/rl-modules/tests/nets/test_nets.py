@@ -247,3 +247,12 @@ def test_integers_of_other_libraries_are_widths(n):
 def test_what_is_no_integer_is_no_width(make, n):
     with pytest.raises(SpecError, match="must be an integer, got"):
         make(n)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool])
+def test_inputs_of_another_dtype_are_refused_with_the_remedy(dtype):
+    with pytest.raises(ShapeError, match=r"MLP got inputs of torch\.\w+, and its weights are torch.float32: convert"):
+        MLP(3, 2)(torch.zeros(4, 3, dtype=dtype))
+    assert MLP(3, 2).double()(torch.zeros(4, 3, dtype=torch.float64)).dtype is torch.float64
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert MLP(3, 2)(torch.zeros(4, 3, dtype=torch.bfloat16)).dtype is torch.bfloat16

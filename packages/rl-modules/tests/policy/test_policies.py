@@ -435,3 +435,32 @@ def test_a_group_that_the_module_does_not_write_is_named():
         ProbabilisticActor(
             net, ["params"], distribution_class=CompositeDistribution, distribution_kwargs={"distribution_map": {}}
         )
+
+
+def test_a_distribution_of_ones_own_takes_as_many_numbers_as_it_needs():
+    class TwoChoices(torch.distributions.Distribution):
+        arg_constraints = {}  # noqa: RUF012 - of torch
+
+        def __init__(self, logits):
+            super().__init__(logits.shape[:-1], torch.Size([2]), validate_args=False)
+            self.parts = [torch.distributions.Categorical(logits=part) for part in logits.split([2, 3], -1)]
+
+        def sample(self, shape=()):
+            return torch.stack([part.sample(shape) for part in self.parts], -1)
+
+        deterministic_sample = property(sample)
+
+    body = TensorDictModule(MLP(4, 5), ["observation"], ["logits"])
+    spec = MultiCategorical([2, 3])
+    actor = ProbabilisticActor(body, in_keys=["logits"], spec=spec, distribution_class=TwoChoices)
+    action = actor(TensorDict(observation=torch.zeros(6, 4), batch_size=[6]))["action"]
+    assert action.shape == (6, 2)
+    assert spec.is_in(action)
+
+
+def test_a_critic_of_quantiles_has_several_outputs():
+    critic = ValueOperator(MLP(5, 25), in_keys=["observation", "action"])
+    td = TensorDict(observation=torch.zeros(4, 3), action=torch.zeros(4, 2), batch_size=[4])
+    assert critic(td)["state_action_value"].shape == (4, 25)
+    with pytest.raises(ShapeError, match=r"its spec needs 1"):
+        ValueOperator(MLP(3, 25))

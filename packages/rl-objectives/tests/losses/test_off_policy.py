@@ -522,3 +522,117 @@ def test_several_actions_of_a_composite_policy():
     out = loss(batch)
     (out["loss_actor"] + out["loss_qvalue"] + out["loss_alpha"]).backward()
     assert all(one.grad is not None for one in actor.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_windows_of_a_replay_buffer_count_in_their_learning_part(name):
+    loss, batch = make(name), make_batch(4, 6, name=name)
+    learning = (torch.arange(6) >= 2).expand(4, 6)
+    valid = torch.ones(4, 6, dtype=torch.bool)
+    valid[3, 4:] = False
+    windows, masked = batch.clone(), batch.clone()
+    windows.update({"learning_mask": learning, "validity_mask": valid})
+    windows["next", "reward"][~valid] = windows["observation"][~valid] = torch.nan
+    masked["collector", "mask"] = learning & valid
+    outs = []
+    for data in (windows, masked):
+        torch.manual_seed(0)
+        outs.append(dict(loss(data).items()))
+    torch.testing.assert_close(*outs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_observation_called_gamma_is_no_discount(name):
+    loss, batch = make(name), make_batch(8, name=name)
+    torch.manual_seed(0)
+    expected = dict(loss(batch.clone()).items())
+    for key in ("gamma", "steps_to_next_obs", "priority_weight"):
+        batch[key] = batch["next", key] = torch.rand(8, 1)
+    torch.manual_seed(0)
+    torch.testing.assert_close(dict(loss(batch).items()), expected)
+
+
+def test_the_noise_of_td3_has_a_width_for_each_dimension():
+    low, high = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 100.0])
+    half = (high - low) / 2
+    seen = []
+
+    class Watching(Joined):
+        def forward(self, observation, action):
+            seen.append(action.detach())
+            return super().forward(observation, action / half)
+
+    actor = TensorDictModule(lambda x: torch.tensor([0.0, 50.0]).expand(*x.shape[:-1], 2), ["observation"], ["action"])
+    network = TensorDictModule(Watching(), ["observation", "action"], ["state_action_value"])
+    loss = TD3Loss(
+        actor, [network, network], bounds=(low, high), policy_noise=0.2 * half, noise_clip=0.5 * half, delay_actor=False
+    )
+    torch.manual_seed(0)
+    batch = make_batch(4000)
+    seen.clear()
+    loss.critic_loss(batch)
+    noise = next((one - torch.tensor([0.0, 50.0])) / half for one in seen if not one.equal(batch["action"]))
+    torch.testing.assert_close(noise.std(0), torch.full((2,), 0.2), atol=0.01, rtol=0)
+    assert noise.abs().amax(0).le(0.5 + 1e-6).all()
+    assert "policy_noise" not in loss.state_dict()
+    for wrong in (torch.tensor([0.1, -1.0]), torch.ones(3)):
+        with pytest.raises(SpecError, match=r"policy_noise=.*one for each dimension"):
+            TD3Loss(actor, network, bounds=(low, high), policy_noise=wrong, delay_actor=False)
+
+
+class Heads(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Sequential(nn.Linear(OBS, 2), NormalParamExtractor()) for _ in range(count))
+
+    def forward(self, observation):
+        return tuple(part for head in self.heads for part in head(observation))
+
+
+class OfParts(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.net = nn.Linear(OBS + count, 1)
+
+    def forward(self, observation, *actions):
+        return self.net(torch.cat([observation, *actions], -1))
+
+
+@pytest.mark.parametrize("parts", [["move"], ["move", "turn"]])
+@pytest.mark.parametrize("kind", [SACLoss, REDQLoss])
+def test_a_composite_distribution_may_have_one_part(kind, parts):
+    torch.manual_seed(0)
+    keys = {name: ("action", name) for name in parts}
+    params = [("params", name, entry) for name in parts for entry in ("loc", "scale")]
+    body = TensorDictModule(Heads(len(parts)), ["observation"], params)
+    maps = {"distribution_map": dict.fromkeys(parts, Gauss), "name_map": keys}
+    head = ProbabilisticTensorDictModule(
+        ["params"], list(keys.values()), distribution_class=CompositeDistribution, distribution_kwargs=maps
+    )
+    actor = ProbabilisticTensorDictSequential(body, head)
+    network = TensorDictModule(OfParts(len(parts)), ["observation", *keys.values()], ["state_action_value"])
+    batch = make_batch(8).exclude("action")
+    for key in keys.values():
+        batch[key] = torch.rand(8, 1)
+    out = kind(actor, network)(batch)
+    assert all(value.isfinite() for value in out.values())
+    sum(value for name, value in out.items() if name.startswith("loss")).backward()
+
+
+def test_the_target_entropy_is_that_of_the_legal_actions():
+    legal = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]).bool().repeat(4, 1)
+
+    def uniform(x, mask):
+        return (x @ torch.zeros(OBS, N)).masked_fill(~mask, -torch.inf)
+
+    body = TensorDictModule(uniform, ["observation", "mask"], ["logits"])
+    head = ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=Categorical)
+    loss = DiscreteSACLoss(ProbabilisticTensorDictSequential(body, head), discrete()[1], target_entropy_weight=1.0)
+    batch = make_batch(12, name="discrete-sac")
+    batch["mask"] = batch["next", "mask"] = legal
+    batch["action"] = torch.zeros(12, dtype=torch.int64)
+    out = loss(batch)  # the policy is uniform: its entropy is the largest
+    torch.autograd.grad(out["loss_alpha"], loss.log_alpha)
+    (slope,) = torch.autograd.grad(loss(batch)["loss_alpha"], loss.log_alpha)
+    torch.testing.assert_close(slope, torch.tensor(0.0).expand_as(slope), atol=1e-6, rtol=0)
+    torch.testing.assert_close(out["entropy"], legal.sum(-1).log().mean())

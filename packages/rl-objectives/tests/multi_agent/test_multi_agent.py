@@ -855,3 +855,68 @@ def test_ppo_names_what_does_not_fit():
             loss(td)
     with pytest.raises(SpecError, match="normalize_advantage_exclude_dims must be an integer"):
         MAPPOLoss(policy, critic(), normalize_advantage_exclude_dims=("agents",))
+
+
+@pytest.mark.parametrize("name", ["mappo", "dqn", "qmix"])
+def test_windows_of_a_replay_buffer_count_in_their_learning_part(name):
+    policy = actor()
+    loss = {"mappo": lambda: MAPPOLoss(policy, critic()), "dqn": q_agents, "qmix": q_team}[name]()
+    td = masked_batch(policy)
+    for entry in ("advantage", "value_target"):
+        td["agents", entry] = torch.randn(B, N, 1)
+    if name != "mappo":
+        td["agents", "action"] = torch.randint(ACT, (B, N))
+    learning = torch.arange(B) % 3 > 0
+    masked = td.clone().set(("collector", "mask"), learning)
+    torch.testing.assert_close(loss(td.set("learning_mask", learning)), loss(masked))
+
+
+def team_batch(policy=None, size=(2, 7)):
+    """A batch whose reward and flags are those of the team, and the same with those of each agent."""
+    td = batch(size=size, policy=policy, shared=True)
+    td["next", "agents"].del_("reward")
+    each = td.clone()
+    for name in ("reward", "done", "terminated"):
+        each["next", "agents", name] = td["next", name].unsqueeze(-2).expand(*size, N, 1).clone()
+    return td, each
+
+
+FLAGS = {"done": ("agents", "done"), "terminated": ("agents", "terminated")}
+
+
+@pytest.mark.parametrize("flags", [{}, FLAGS], ids=["flags of the root", "flags of the group"])
+@pytest.mark.parametrize("kind", [MultiAgentGAE, GAE, TD0Estimator, TDLambdaEstimator])
+def test_estimators_of_a_group_take_the_reward_and_the_flags_of_the_team(kind, flags):
+    td, each = team_batch()
+    estimator = of_group(kind, critic())
+    estimator.set_keys(**flags)
+    found, expected = estimator(td)["agents", "advantage"], estimator(each)["agents", "advantage"]
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(ContractError, match=r"\('next', 'agents', 'reward'\)"):
+        estimator(td.exclude(("next", "reward")))
+
+
+@pytest.mark.parametrize("flags", [{}, FLAGS], ids=["flags of the root", "flags of the group"])
+@pytest.mark.parametrize("name", ["mappo", "ippo", "ddpg", "sac", "dqn", "qmix"])
+def test_losses_of_a_group_take_the_reward_and_the_flags_of_the_team(name, flags):
+    policy = actor()
+    nets = nn.Linear(OBS, 2 * ACT), nn.Linear(OBS + ACT, 1)
+    loss = {
+        "mappo": lambda: MAPPOLoss(policy, critic()),
+        "ippo": lambda: IPPOLoss(policy, critic()),
+        "ddpg": lambda: off_policy(DDPGLoss, "agents", nets),
+        "sac": lambda: off_policy(SACLoss, "agents", nets),
+        "dqn": q_agents,
+        "qmix": q_team,
+    }[name]()
+    loss.set_keys(**flags)
+    td, each = team_batch(policy)
+    if name in ("mappo", "ippo"):
+        loss.make_value_estimator(gamma=0.9)
+    if name in ("dqn", "qmix"):
+        td["agents", "action"] = each["agents", "action"] = torch.randint(ACT, (2, 7, N))
+    outs = []
+    for data in (td, each):
+        torch.manual_seed(0)
+        outs.append(dict(loss(data).items()))
+    torch.testing.assert_close(*outs)

@@ -347,3 +347,15 @@ def test_act_does_not_imitate_what_lies_after_an_episode():
         ACTLoss(net, kl_weight=-1)
     with pytest.raises(ContractError, match="expected observations and 'action_chunk'"):
         ACTLoss(TensorDictModule(Plan(), ["observation", "chunk"], ["action_pred", "mu", "log_var"]))
+
+
+@pytest.mark.parametrize("name", ["GAILLoss", "penalized GAILLoss", "DiffusionBCLoss", "ACTLoss"])
+def test_windows_of_a_replay_buffer_count_in_their_learning_part(name):
+    torch.manual_seed(0)
+    make, data, _ = LOSSES[name]
+    loss, windows = make(), data()
+    masked = windows.clone()
+    windows["learning_mask"] = torch.arange(len(windows)) % 3 > 0
+    windows["validity_mask"] = torch.arange(len(windows)) < len(windows) - 2
+    masked["collector", "mask"] = windows["learning_mask"] & windows["validity_mask"]
+    torch.testing.assert_close(seeded(loss, windows), seeded(loss, masked))

@@ -253,3 +253,15 @@ def test_discrete_cql_is_its_formula():
     with pytest.raises(SpecError, match="min_q_weight=-1"):
         DiscreteCQLLoss(loss.value_network, min_q_weight=-1)
     assert loss.out_keys[:2] == ["loss_qvalue", "loss_cql"]
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_cloning_imitates_the_actions_under_another_key(stochastic):
+    data = batch(torch.rand(B, ACT))
+    actor = gaussian() if stochastic else TensorDictModule(nn.Linear(OBS, ACT), ["observation"], ["action"])
+    expected = BCLoss(actor)(data)["loss_bc"]
+    loss = BCLoss(actor)
+    loss.set_keys(action_target="expert")
+    data["expert"], data["action"] = data["action"], torch.full((B, ACT), torch.nan)
+    torch.testing.assert_close(loss(data)["loss_bc"], expected)
+    assert loss.in_keys == ["observation", "expert"]

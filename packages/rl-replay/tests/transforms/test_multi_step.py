@@ -324,3 +324,14 @@ def test_a_collected_batch_without_steps_or_arguments_out_of_range_is_refused():
         MultiStep(GAMMA, 0)
     with pytest.raises(ContractError, match=r"MultiStep reads .*'reward'"):
         MultiStep(GAMMA, 2)(stream(4).exclude(("next", "reward")))
+
+
+@pytest.mark.parametrize("key", ["gamma", "steps_to_next_obs", "nonterminal"])
+@pytest.mark.parametrize("make", [MultiStep, MultiStepTransform])
+def test_an_observation_is_not_overwritten(make, key):
+    td = stream(5)
+    td[key] = td["next", key] = torch.rand(5, 1)
+    part = make(n_steps=2, gamma=GAMMA)
+    run = getattr(part, "inv", part)
+    with pytest.raises(ContractError, match=f"writes '{key}', and the batch has"):
+        run(td)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from rl.core.arguments import foreign_arguments
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from rl.core.arguments import Needless, foreign_arguments
 
 __all__ = [
     "actor",
@@ -21,6 +26,40 @@ __all__ = [
     "recurrent_module",
 ]
 
+C = TypeVar("C", bound=type)
+
+
+def _movable(target: C) -> C:
+    """Give the constructor of a module the argument `device` of TorchRL: the module is moved there when it is made."""
+    made: Any = target
+    start = made.__init__
+    signature = inspect.signature(start)
+    if "device" in signature.parameters:  # that of a base class
+        return target
+
+    @wraps(start)
+    def begin(self: Any, *args: Any, device: Any = None, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        if device is not None:
+            self.to(device)
+
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    rest = [one for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD]
+    device = inspect.Parameter("device", inspect.Parameter.KEYWORD_ONLY, default=None)
+    cast("Any", begin).__signature__ = signature.replace(parameters=[*own, device, *rest])
+    made.__init__ = begin
+    return target
+
+
+def _answers(needless: dict[str, Needless]) -> Callable[[C], C]:
+    """`foreign_arguments` of a module, which takes `device` too."""
+
+    def decorate(target: C) -> C:
+        return foreign_arguments(needless=needless)(_movable(target))
+
+    return decorate
+
+
 _SAFE = "not available yet: use spec.project(action)"
 _RESTARTS = "needless: a Collector, or the transform of make_tensordict_primer(), restarts the state at each episode"
 _STRICT = "needless: shapes never broadcast", True
@@ -32,7 +71,7 @@ probabilistic_actor = foreign_arguments(
     needless={
         "safe": (_SAFE, False),
         "partial_tolerant": ("not available yet: all inputs have to be there", False),
-        "cache_dist": ("needless: a distribution is built for each call", False),
+        "cache_dist": ("needless: a distribution is built for each call", False, True),
         "generator": ("not available yet: use torch.manual_seed", None),
         "log_prob_keys": ("use log_prob_key=", None),
     }
@@ -40,44 +79,47 @@ probabilistic_actor = foreign_arguments(
 q_value_module = foreign_arguments(
     needless={
         "var_nums": ("use group_sizes=", None),
-        "safe": ("needless: the chosen action is always one of the spec", False),
+        "safe": ("needless: the chosen action is always one of the spec", False, True),
         "strict_shape": _STRICT,
     }
 )
 q_value_actor = foreign_arguments(
     needless={
-        "safe": ("needless: the chosen action is always one of the spec", False),
+        "safe": ("needless: the chosen action is always one of the spec", False, True),
         "action_key": ("use a QValueModule with out_keys=", None),
+        "var_nums": ("use a QValueModule with group_sizes=", None),
         "chosen_action_value_key": ("use a QValueModule with out_keys=", None),
         "strict_shape": _STRICT,
     }
 )
-explorer = foreign_arguments(
-    needless={
+explorer = _answers(
+    {
         "safe": ("needless: explored actions are always projected into the spec", False, True),
-        "device": ("needless: a module is created on the CPU; move it with .to(device)", None),
     }
 )
-ornstein_uhlenbeck = foreign_arguments(
-    needless={
+ornstein_uhlenbeck = _answers(
+    {
         "safe": ("needless: explored actions are always projected into the spec", False, True),
-        "device": ("needless: a module is created on the CPU; move it with .to(device)", None),
         "is_init_key": (_RESTARTS, "is_init"),
     }
 )
-dt_inference = foreign_arguments(needless={"device": ("needless: states are on the device of the batch", None)})
+dt_inference = _answers({})
 multi_step_actor = foreign_arguments(needless={"init_key": (_RESTARTS, "is_init", None)})
 mlp = foreign_arguments(
     needless={"single_bias_last_layer": ("not available yet: use bias_last_layer=False and add one parameter", False)}
 )
 multi_agent_net = foreign_arguments(
-    needless={"use_td_params": ("needless: parameters are those of a torch.nn.Module", True)}
+    needless={"use_td_params": ("needless: parameters are those of a torch.nn.Module", True, False)}
 )
-mixer = foreign_arguments(needless={"device": ("needless: it has no parameters", None)})
+mixer = _answers({})
 conv_net = foreign_arguments(
     needless={"squeeze_output": ("needless: the default aggregator flattens the last three dimensions", False)}
 )
-recurrent_layer = foreign_arguments(needless={"use_scan": ("needless: the layers of this package always scan", False)})
+recurrent_layer = foreign_arguments(
+    needless={"use_scan": ("needless: the layers of this package always scan", False, True)}
+)
 recurrent_module = foreign_arguments(
-    needless={"python_based": ("needless: use recurrent_backend='scan', which handles resets and compiles", False)}
+    needless={
+        "python_based": ("needless: use recurrent_backend='scan', which handles resets and compiles", False, True)
+    }
 )

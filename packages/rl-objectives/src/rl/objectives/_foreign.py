@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
 from rl.core.arguments import Needless, foreign_arguments
 
 __all__ = [
@@ -22,11 +27,45 @@ __all__ = [
     "vtrace",
 ]
 
+C = TypeVar("C", bound=type)
+
+
+def _movable(target: C) -> C:
+    """Give the constructor of a module the argument `device` of TorchRL: the module is moved there when it is made."""
+    made: Any = target
+    start = made.__init__
+    signature = inspect.signature(start)
+    if "device" in signature.parameters:  # that of a base class
+        return target
+
+    @wraps(start)
+    def begin(self: Any, *args: Any, device: Any = None, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        if device is not None:
+            self.to(device)
+
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    rest = [one for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD]
+    device = inspect.Parameter("device", inspect.Parameter.KEYWORD_ONLY, default=None)
+    cast("Any", begin).__signature__ = signature.replace(parameters=[*own, device, *rest])
+    made.__init__ = begin
+    return target
+
+
+def _answers(needless: dict[str, Needless]) -> Callable[[C], C]:
+    """`foreign_arguments` of a module, which takes `device` too."""
+
+    def decorate(target: C) -> C:
+        return foreign_arguments(needless=needless)(_movable(target))
+
+    return decorate
+
+
 _KEYS = "use set_keys(advantage=..., value_target=..., value=...)"
 _CHUNKS = "not available yet: networks see the whole batch at once; split it along its first dimension"
 
 _ESTIMATOR: dict[str, Needless] = {
-    "vectorized": ("needless: every return is one scan over time", None, True),
+    "vectorized": ("needless: every return is one scan over time", None, True, False),
     "skip_existing": (
         "not available yet: values are always computed; use value_network=None to take those of the batch",
         None,
@@ -35,9 +74,8 @@ _ESTIMATOR: dict[str, Needless] = {
     "advantage_key": (_KEYS, None),
     "value_target_key": (_KEYS, None),
     "value_key": (_KEYS, None),
-    "device": ("needless: an estimator is where its network is; move it with .to(device)", None),
-    "deactivate_vmap": ("needless: networks never run under vmap", False),
-    "auto_reset_env": ("needless: the terminal observation is always under 'next'", False),
+    "deactivate_vmap": ("needless: networks never run under vmap", False, True),
+    "auto_reset_env": ("needless: the terminal observation is always under 'next'", False, True),
     "value_chunk_size": (_CHUNKS, None),
     "num_chunks": (_CHUNKS, None),
     "num_chunk": (_CHUNKS, None),
@@ -45,24 +83,23 @@ _ESTIMATOR: dict[str, Needless] = {
     "shifted_budget": ("needless: shifted=True also evaluates every truncated state", 1),
     "group_key": ("use one estimator for each group, with set_keys", None),
 }
-estimator = foreign_arguments(needless=_ESTIMATOR)
-multi_agent_gae = foreign_arguments(needless={**_ESTIMATOR, "agent_dim": ("needless: it is the last but one", -2)})
-td_estimator = foreign_arguments(
-    needless={
+estimator = _answers(_ESTIMATOR)
+multi_agent_gae = _answers({**_ESTIMATOR, "agent_dim": ("needless: it is the last but one", -2)})
+td_estimator = _answers(
+    {
         **_ESTIMATOR,
         "average_rewards": ("not available yet: use normalised rewards in the batch", False),
     }
 )
-vtrace = foreign_arguments(
-    needless={
+vtrace = _answers(
+    {
         **_ESTIMATOR,
         "average_adv": ("not available yet: normalise the advantage of the batch afterwards", False),
     }
 )
 
 _NETWORKS: dict[str, Needless] = {
-    "functional": ("needless: a loss always holds the networks themselves", True),
-    "device": ("needless: a loss is where its networks are; move it with .to(device)", None),
+    "functional": ("needless: a loss always holds the networks themselves", True, False),
 }
 _POLICY: dict[str, Needless] = {
     **_NETWORKS,
@@ -77,13 +114,11 @@ _COEFFICIENTS: dict[str, Needless] = {
     "entropy_coef": ("use entropy_coeff=", None),
     "critic_coef": ("use critic_coeff=", None),
 }
-impala_loss = foreign_arguments(
-    needless={**{name: why for name, why in _POLICY.items() if name != "gamma"}, **_COEFFICIENTS}
-)
-reinforce_loss = foreign_arguments(needless=_POLICY)
-a2c_loss = foreign_arguments(needless={**_POLICY, **_COEFFICIENTS})
-ppo_loss = foreign_arguments(
-    needless={
+impala_loss = _answers({**{name: why for name, why in _POLICY.items() if name != "gamma"}, **_COEFFICIENTS})
+reinforce_loss = _answers(_POLICY)
+a2c_loss = _answers({**_POLICY, **_COEFFICIENTS})
+ppo_loss = _answers(
+    {
         **_POLICY,
         **_COEFFICIENTS,
         "log_explained_variance": ("use diagnostics=False", True),
@@ -92,30 +127,31 @@ ppo_loss = foreign_arguments(
         "max_importance_ratio": ("not available yet: use ClipPPOLoss(clip_epsilon=...)", None),
     }
 )
-dqn_loss = foreign_arguments(
-    needless={
+dqn_loss = _answers(
+    {
         **_NETWORKS,
         "priority_key": ("use set_keys(priority=...)", None),
-        "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto"),
+        "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto", True),
     }
 )
 _OFF_POLICY: dict[str, Needless] = {
     **_NETWORKS,
     "separate_losses": ("not available yet: gradients of a shared network are summed; use two networks", False),
     "priority_key": ("use set_keys(priority=...)", None),
-    "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto"),
-    "deactivate_vmap": ("needless: networks never run under vmap", False),
+    "use_prioritized_weights": ("needless: 'priority_weight' counts if the batch has it", "auto", True),
+    "deactivate_vmap": ("needless: networks never run under vmap", False, True),
+    "scalar_output_mode": ("use reduction=", None),
+    "skip_done_states": ("needless: the value of a terminal state is never part of a target", False, True),
 }
-off_policy_loss = foreign_arguments(needless=_OFF_POLICY)
-sac_loss = foreign_arguments(
-    needless={
+off_policy_loss = _answers(_OFF_POLICY)
+sac_loss = _answers(
+    {
         **_OFF_POLICY,
         "delay_actor": ("needless: the next action is that of the policy itself", False),
-        "scalar_output_mode": ("use reduction=", None),
     }
 )
-discrete_sac_loss = foreign_arguments(
-    needless={**_OFF_POLICY, "delay_actor": ("needless: the next action is that of the policy itself", False)}
+discrete_sac_loss = _answers(
+    {**_OFF_POLICY, "delay_actor": ("needless: the next action is that of the policy itself", False)}
 )
 update = foreign_arguments(replaced={"loss_module": "use loss="})
 rolling = foreign_arguments(

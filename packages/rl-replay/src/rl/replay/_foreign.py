@@ -20,12 +20,12 @@ __all__ = [
     "writer",
 ]
 
-_COMPILABLE: Needless = ("needless: nothing has to be switched for torch.compile", None, False)
+_COMPILABLE: Needless = ("needless: nothing has to be switched for torch.compile", None, False, True)
 _SERVICE = "use RayReplayBuffer(...)"
-_SPEED: Needless = ("needless: the bounds of trajectories are always kept", False)
+_SPEED: Needless = ("needless: the bounds of trajectories are always kept", False, True)
 
 _BUFFER: dict[str, Needless] = {
-    "delayed_init": ("needless: a storage is allocated by the first batch", None, False),
+    "delayed_init": ("needless: a storage is allocated by the first batch", None, False, True),
     "service_backend": (_SERVICE, "direct", None),
     "service_backend_options": (_SERVICE, None),
     "transport": (_SERVICE, "auto"),
@@ -59,7 +59,7 @@ prioritized_buffer = foreign_arguments(
 lazy_tensor_storage = foreign_arguments(
     needless={
         "compilable": _COMPILABLE,
-        "consolidated": ("needless: each entry is one tensor", False),
+        "consolidated": ("needless: each entry is one tensor", False, True),
         "shared_init": ("use ReplayBuffer(shared=True)", None, False),
         "cleanup_memmap": ("use LazyMemmapStorage(auto_cleanup=...)", True),
     }

@@ -30,6 +30,7 @@ from rl.replay._arguments import whole
 __all__ = ["MultiStepBase"]
 
 _MASK: NestedKey = ("collector", "mask")
+_WRITTEN = ("steps_to_next_obs", "gamma", "nonterminal")
 
 
 class MultiStepBase:
@@ -66,9 +67,16 @@ class MultiStepBase:
         Windows end with the batch.
 
         Raises:
-            ContractError: if an entry is missing, or the steps are not in time order.
+            ContractError: if an entry is missing, an observation has the name of one that is written, or the steps are
+                not in time order.
             ShapeError: if a flag or reward has another shape.
         """
+        for key in _WRITTEN:
+            if data.get(next_key(key), None) is not None:
+                raise ContractError(
+                    f"{self._owner} writes {key_str(key)}, and the batch has {key_str(next_key(key))}: an observation"
+                    " has this name, and would be overwritten. Rename it before (RenameTransform)"
+                )
         end, valid = self._ends(data)
         rewards = [self._acted(data, key, self._reward(data, key)) for key in self.reward_keys]
         check_time_order(data, data.ndim - 1, end, self._owner, mask=valid, mask_key=self.mask_key)

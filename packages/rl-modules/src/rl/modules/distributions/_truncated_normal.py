@@ -72,6 +72,8 @@ class TruncatedNormal(LeanDistribution):
         tensors = isinstance(low, Tensor) or isinstance(high, Tensor)
         if (validate_args or not tensors) and not in_order(low, high):
             raise SpecError(f"TruncatedNormal needs finite low < high, got low={low}, high={high}")
+        if isinstance(low, Tensor) != isinstance(high, Tensor):  # torch clamps to two numbers or to two tensors
+            low, high = (torch.as_tensor(end, dtype=loc.dtype, device=loc.device) for end in (low, high))
         self.loc, self.scale, self.low, self.high, self.event_dims = loc, scale, low, high, event_dims
         self._set_shapes(*split_shape(loc.shape, event_dims), validate_args=validate_args)
 

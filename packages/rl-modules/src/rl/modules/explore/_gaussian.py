@@ -46,7 +46,8 @@ class AdditiveGaussianModule(TensorDictModuleBase):
     Args:
         spec: of the action, or a composite that has it under `action_key`; None if `set_spec` or
             `set_exploration_modules_spec_from_env` gives it before the first call.
-        sigma_init: scale of the noise at the start.
+        sigma_init: scale of the noise at the start: a number, or a tensor with one for each dimension of the action,
+            such as ``0.1 * (spec.high - spec.low) / 2``.
         sigma_end: scale after `annealing_num_steps` frames, and from then on.
         annealing_num_steps: frames in between.
         mean: of the noise.
@@ -70,8 +71,8 @@ class AdditiveGaussianModule(TensorDictModuleBase):
     def __init__(
         self,
         spec: TensorSpec | None,
-        sigma_init: float = 1.0,
-        sigma_end: float = 0.1,
+        sigma_init: float | Tensor = 1.0,
+        sigma_end: float | Tensor = 0.1,
         annealing_num_steps: int = 1000,
         mean: float = 0.0,
         std: float = 1.0,
@@ -142,5 +143,5 @@ class AdditiveGaussianModule(TensorDictModuleBase):
         noise = torch.randn_like(action)
         if self.std != 1.0 or self.mean:
             noise = noise * self.std + self.mean
-        noisy = action + noise * self.sigma
+        noisy = action + noise * self.sigma.to(noise.dtype)
         return noisy if self._low is None else torch.clamp(noisy, self._low, self._high)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl.core import load
 from rl.core.contract import Contract, Key
-from rl.core.errors import SpecError
+from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import ACTION, NestedKey, next_key, unwrap
 from rl.core.lowering import Lowered, unhooked
 from rl.core.recurrent import State
@@ -42,14 +42,14 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
     own the transform of `make_tensordict_primer` does.
 
     Args:
-        spec: of the action, or a composite that has it under `action_key`; None if `set_spec` or
-            `set_exploration_modules_spec_from_env` gives it before the first call.
+        spec: of one action, ``env.action_spec_unbatched``, or a composite that has it under `action_key`; None if
+            `set_spec` or `set_exploration_modules_spec_from_env` gives it before the first call.
         eps_init: factor of the noise at the start.
         eps_end: factor after `annealing_num_steps` frames, and from then on.
         annealing_num_steps: frames in between.
         theta: how fast the noise returns to `mu`.
         mu: its mean.
-        sigma: its volatility.
+        sigma: its volatility: a number, or a tensor with one for each dimension of the action.
         dt: length of a step.
         x0: the noise before the first step of a trajectory.
         sigma_min: volatility after `n_steps_annealing` steps of a trajectory, and from then on; `sigma` if None.
@@ -71,6 +71,8 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
 
     _low: Tensor | None
     _high: Tensor | None
+    sigma: float | Tensor
+    sigma_min: float | Tensor
 
     def __init__(  # noqa: PLR0913, PLR0917  the names that users of TorchRL know
         self,
@@ -80,22 +82,28 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
         annealing_num_steps: int = 1000,
         theta: float = 0.15,
         mu: float = 0.0,
-        sigma: float = 0.2,
+        sigma: float | Tensor = 0.2,
         dt: float = 0.01,
         x0: float = 0.0,
-        sigma_min: float | None = None,
+        sigma_min: float | Tensor | None = None,
         n_steps_annealing: int = 1000,
         *,
         action_key: NestedKey = ACTION,
     ) -> None:
         super().__init__()
-        self.sigma_min = sigma if sigma_min is None else sigma_min
-        if not 0 <= self.sigma_min <= sigma or n_steps_annealing < 1 or dt <= 0:
+        least = sigma if sigma_min is None else sigma_min
+        ordered = torch.as_tensor((least >= 0) & (least <= sigma))
+        if not bool(ordered.all()) or n_steps_annealing < 1 or dt <= 0:
             raise SpecError(
                 "OrnsteinUhlenbeckProcessModule needs sigma >= sigma_min >= 0, n_steps_annealing >= 1 and dt > 0, got"
-                f" {sigma}, {self.sigma_min}, {n_steps_annealing} and {dt}"
+                f" {sigma}, {least}, {n_steps_annealing} and {dt}"
             )
-        self.theta, self.mu, self.sigma, self.dt, self.x0 = theta, mu, sigma, dt, float(x0)
+        self.theta, self.mu, self.dt, self.x0 = theta, mu, dt, float(x0)
+        for name, value in (("sigma", sigma), ("sigma_min", least)):
+            if isinstance(value, Tensor):
+                self.register_buffer(name, value.clone(), persistent=False)
+            else:
+                setattr(self, name, value)
         self.n_steps_annealing = n_steps_annealing
         self.schedule = LinearSchedule("OrnsteinUhlenbeckProcessModule", eps_init, eps_end, annealing_num_steps)
         key = unwrap(action_key)
@@ -164,6 +172,7 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
 
         Raises:
             ContractError: if the action or the state is absent.
+            ShapeError: if their shapes differ, as with the spec of a batch.
             SpecError: if there is no spec.
         """
         if exploring():
@@ -188,9 +197,18 @@ class OrnsteinUhlenbeckProcessModule(TensorDictModuleBase):
 
     def _explore(self, action: Tensor, noise: Tensor, steps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         require_spec(self)
+        if noise.shape != action.shape:
+            raise ShapeError(
+                f"OrnsteinUhlenbeckProcessModule got actions {list(action.shape)} and noise {list(noise.shape)}: its"
+                f" spec {list(self.spec.shape)} is that of one action, without a batch. Give it"
+                " env.action_spec_unbatched, or call set_exploration_modules_spec_from_env(policy, env)"
+            )
         share = (steps.to(action.dtype) / self.n_steps_annealing).clamp(max=1)
-        sigma = self.sigma + (self.sigma_min - self.sigma) * share
-        sigma = sigma.reshape(*steps.shape[:-1], *[1] * len(self.spec.shape))
+        share = share.reshape(*steps.shape[:-1], *[1] * len(self.spec.shape))
+        sigma, least = (
+            one.to(action.dtype) if isinstance(one, Tensor) else one for one in (self.sigma, self.sigma_min)
+        )
+        sigma = sigma + (least - sigma) * share
         noise = noise + self.theta * (self.mu - noise) * self.dt
         noise = noise + sigma * math.sqrt(self.dt) * torch.randn_like(noise)
         noisy = action + self.eps * noise

@@ -15,7 +15,7 @@ class LinearSchedule(nn.Module):
 
     Args:
         owner: the component that uses it, for messages.
-        start: value before the first step, not below `end`.
+        start: value before the first step, not below `end`; a tensor has several, each of which falls.
         end: value after the last, not negative.
         steps: length, at least 1.
 
@@ -30,15 +30,22 @@ class LinearSchedule(nn.Module):
     """
 
     value: Tensor
+    start: float | Tensor
+    end: float | Tensor
     done: Tensor
 
-    def __init__(self, owner: str, start: float, end: float, steps: int) -> None:
+    def __init__(self, owner: str, start: float | Tensor, end: float | Tensor, steps: int) -> None:
         super().__init__()
-        if not 0 <= end <= start or steps < 1:
+        ordered = torch.as_tensor((end >= 0) & (end <= start))
+        if not bool(ordered.all()) or steps < 1:
             raise SpecError(f"{owner} needs start >= end >= 0 and at least one step, got {start}, {end} and {steps}")
-        self.owner = owner
-        self.start, self.end, self.steps = float(start), float(end), int(steps)
-        self.register_buffer("value", torch.tensor(self.start))
+        self.owner, self.steps = owner, int(steps)
+        self.register_buffer("value", torch.as_tensor(start, dtype=torch.get_default_dtype()).clone())
+        for name, one in (("start", start), ("end", end)):
+            if isinstance(one, Tensor):
+                self.register_buffer(name, one.to(self.value.dtype).expand_as(self.value).clone(), persistent=False)
+            else:
+                setattr(self, name, float(one))
         self.register_buffer("done", torch.tensor(0, dtype=torch.int64))
 
     def step(self, count: int = 1) -> None:

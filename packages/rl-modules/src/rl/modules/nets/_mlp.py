@@ -120,7 +120,7 @@ class MLP(nn.Sequential):
         """Concatenate the inputs and run the layers.
 
         Raises:
-            ShapeError: if there is no input, or the width is not `in_features`.
+            ShapeError: if there is no input, or its width is not `in_features`, or its dtype not that of the weights.
         """
         if not inputs:
             raise ShapeError("MLP got no input")
@@ -128,6 +128,13 @@ class MLP(nn.Sequential):
         if self.in_features is not None and x.shape[-1] != self.in_features:
             shapes = ", ".join(str(tuple(one.shape)) for one in inputs)
             raise ShapeError(f"MLP was made for in_features={self.in_features}, got inputs of shape {shapes}")
+        first = next(iter(self._modules.values()), None)
+        weight = getattr(first, "weight", None) if type(first) is nn.Linear else None
+        if weight is not None and x.dtype is not weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ShapeError(
+                f"MLP got inputs of {x.dtype}, and its weights are {weight.dtype}: convert observations and one-hot"
+                f" integers with DTypeCastTransform, or .to({weight.dtype})"
+            )
         x = run_layers(self, x)
         return x if self._out_shape is None else x.unflatten(-1, self._out_shape)
 

@@ -242,6 +242,9 @@ def expected_width(distribution: Any, spec: TensorSpec | None) -> int | None:
         return None
     if issubclass(distribution, Categorical):
         return num_values(spec)
+    own = issubclass(distribution, (OneHotCategorical, IndependentNormal, *_BOUNDED))
+    if not own and num_values(spec) is not None:
+        return None  # how many numbers another distribution needs for a choice is unknown
     return spec.shape[-1] if len(spec.shape) else None
 
 

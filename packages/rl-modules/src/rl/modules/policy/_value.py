@@ -20,13 +20,14 @@ class ValueOperator(TensorDictModule):
     """The value of a state, or of a state and an action.
 
     Args:
-        module: function of the entries under `in_keys`, returns ``[*B, 1]``; under another out key it may be wider.
+        module: function of the entries under `in_keys`, returns ``[*B, 1]``; under another out key than
+            ``"state_value"`` it may be wider, as the quantiles of a TQC critic are.
         in_keys: keys read; ``["observation"]`` if None.
         out_keys: keys written; if None, ``["state_action_value"]`` where an action is read, otherwise
             ``["state_value"]``.
 
     Raises:
-        ShapeError: if the module visibly returns another width than 1.
+        ShapeError: if the module visibly returns another width than 1 under ``"state_value"``.
 
     Example:
         >>> import torch
@@ -47,7 +48,7 @@ class ValueOperator(TensorDictModule):
             of_action = any(as_tuple(key)[-1] == ACTION for key in inputs)
             out_keys = [STATE_ACTION_VALUE if of_action else STATE_VALUE]
         super().__init__(module, inputs, key_list(out_keys))
-        if as_tuple(out_keys[0])[-1] in {STATE_VALUE, STATE_ACTION_VALUE}:
+        if as_tuple(out_keys[0])[-1] == STATE_VALUE:
             check_width("ValueOperator", self, key_list(out_keys)[0], 1)
 
     @property

@@ -145,6 +145,11 @@ def check_target(name: str, target: Tensor, dtype: torch.dtype, shape: tuple[int
     if not isinstance(target, Tensor):
         raise SpecError(f"NativePriorityTree.update_from_errors: {name} is a tensor, got {_described(target)}")
     if target.dtype is dtype and target.shape == shape and target.is_cpu and target.is_contiguous():
+        if not target.data_ptr():
+            raise SpecError(
+                f"NativePriorityTree.update_from_errors: {name} has no memory, because its storage was freed; give"
+                " another tensor"
+            )
         return
     raise SpecError(
         f"NativePriorityTree.update_from_errors: {name} is {tuple(target.shape)} of {target.dtype} on {target.device};"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rl.core.errors import CheckpointError, SpecError
 from rl.native._library import require
+from rl.native._priority_tree.memory import ALIGN
 
 __all__ = [
     "BITS",
@@ -90,7 +91,19 @@ def open_tree(buffer: Tensor) -> tuple[int, torch.dtype]:
 
     Raises:
         CheckpointError: if it holds no tree.
+        SpecError: if it is not contiguous uint8 on the CPU, at a multiple of 64 bytes.
     """
+    if buffer.dtype != torch.uint8 or not buffer.is_cpu or not buffer.is_contiguous():
+        raise SpecError(
+            f"NativePriorityTree: a buffer is contiguous uint8 on the CPU; this one is {buffer.dtype} on"
+            f" {buffer.device}"
+        )
+    if buffer.data_ptr() % ALIGN:
+        raise SpecError("NativePriorityTree: a buffer begins at a multiple of 64 bytes; give a clone of this one")
+    if buffer.numel() and (
+        not buffer.data_ptr() or buffer.storage_offset() + buffer.numel() > buffer.untyped_storage().nbytes()
+    ):
+        raise SpecError("NativePriorityTree: the buffer has no memory, because its storage was freed; build a new tree")
     capacity, bits = c_int64(), c_int64()
     if functions().rl_tree_open(buffer.data_ptr(), buffer.numel(), byref(capacity), byref(bits)):
         raise CheckpointError(f"NativePriorityTree: these {buffer.numel()} bytes hold no priority tree")

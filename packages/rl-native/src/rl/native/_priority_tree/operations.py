@@ -16,6 +16,7 @@ from torch.library import Library, register_fake
 from rl.core.errors import SpecError
 from rl.native._priority_tree.arguments import (
     check_apart_traced,
+    check_beta,
     check_index,
     check_number,
     check_power,
@@ -185,6 +186,13 @@ def _sample_op(
     beta: float | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
+    if seed.dtype is not torch.int64 or seed.shape != () or not seed.is_cpu:
+        raise SpecError(
+            f"NativePriorityTree.sample: the seed is {seed.dtype} {list(seed.shape)} on {seed.device}, expected"
+            " torch.int64 [] on the CPU"
+        )
+    if beta is not None:
+        check_beta(beta)
     return sample(*_open(buffer, dtype), n, seed, u, stratified, beta)
 
 

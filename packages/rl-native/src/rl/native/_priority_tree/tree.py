@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
 from rl.native._library import why
 from rl.native._priority_tree import operations as ops
 from rl.native._priority_tree.arguments import check_beta, check_leaves
 from rl.native._priority_tree.calls import BITS, buffer_size, functions, leaves_at, open_tree
-from rl.native._priority_tree.memory import ALIGN, file_id, map_file, save, zeros
+from rl.native._priority_tree.memory import file_id, map_file, save, zeros
 from rl.native._tracing import away
 
 __all__ = ["NativePriorityTree"]
@@ -65,13 +64,6 @@ class NativePriorityTree:
 
     def _attach(self, buffer: Tensor) -> None:
         """Use a buffer that holds a tree."""
-        if buffer.dtype != torch.uint8 or buffer.device.type != "cpu" or not buffer.is_contiguous():
-            raise SpecError(
-                f"NativePriorityTree: a buffer is contiguous uint8 on the CPU; this one is {buffer.dtype} on"
-                f" {buffer.device}"
-            )
-        if buffer.data_ptr() % ALIGN:
-            raise SpecError("NativePriorityTree: a buffer begins at a multiple of 64 bytes; give a clone of this one")
         self.capacity, self.dtype = open_tree(buffer)
         self._buffer = buffer
         self._file: tuple[int, int] | None = None  # identity of the file that the buffer is mapped from

@@ -155,10 +155,10 @@ class NativeKernels:
         job.add("c0", c0, 2)
         job.add("c", c)
         job.add("grad_h", grad_h)
-        job.add("grad_c", grad_c)
+        job.add("grad_c", grad_c, optional=True)
         job.add_gradients(grad_gates, grad_h0, grad_reset_h)
         job.add("grad_c0", grad_c0, 2)
-        job.add("grad_reset_c", grad_reset_c, 1)
+        job.add("grad_reset_c", grad_reset_c, 1, optional=True)
         job.run()
 
     def gru_forward(self, gates: Tensor, weight: Tensor, h0: Tensor, resets: Resets | None, h: Tensor) -> None:
@@ -230,6 +230,8 @@ class _Job:
     """Arguments of one call: every tensor is checked before the call, since C trusts the addresses."""
 
     def __init__(self, kind: int, gates: Tensor, weight: Tensor, resets: Resets | None) -> None:
+        if not isinstance(gates, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] - C trusts what this checks
+            raise SpecError(f"gates is a {type(gates).__name__}; it must be a tensor")
         if gates.ndim != 3 or gates.shape[2] % 4:
             raise ShapeError(f"gates has the shape {tuple(gates.shape)}; it must be [steps, rows, 4 * hidden]")
         steps, rows, four = gates.shape
@@ -247,9 +249,9 @@ class _Job:
         if resets is not None:
             self._add_resets(resets)
 
-    def add(self, name: str, tensor: Tensor | None, dims: int = 3) -> None:
+    def add(self, name: str, tensor: Tensor | None, dims: int = 3, *, optional: bool = False) -> None:
         """Check a tensor of states and store its address: 3 dimensions for steps, 2 for rows, 1 for resets."""
-        if tensor is not None:
+        if tensor is not None or not optional:
             self._add(name, tensor, self._shapes[dims - 1])
 
     def add_gradients(self, grad_gates: Tensor, grad_h0: Tensor, grad_reset_h: Tensor | None) -> None:
@@ -257,9 +259,11 @@ class _Job:
         if self._addresses[_PLACES["grad_gates"]] == self._addresses[_PLACES["gates"]] and grad_gates.numel():
             raise SpecError("grad_gates and gates are one memory; give the gradients memory of their own")
         self.add("grad_h0", grad_h0, 2)
-        self.add("grad_reset_h", grad_reset_h, 1)
+        self.add("grad_reset_h", grad_reset_h, 1, optional=True)
 
-    def _add(self, name: str, tensor: Tensor, shape: Iterable[int]) -> None:
+    def _add(self, name: str, tensor: Tensor | None, shape: Iterable[int]) -> None:
+        if not isinstance(tensor, Tensor):
+            raise SpecError(f"{name} is a {type(tensor).__name__}; it must be a tensor")
         if tensor.shape != (expected := tuple(shape)):
             raise ShapeError(f"{name} has the shape {tuple(tensor.shape)}; it must be {expected}, as gates is")
         if tensor.dtype is not self._dtype or not tensor.is_cpu:
@@ -268,7 +272,9 @@ class _Job:
             )
         if not tensor.is_contiguous() or tensor.is_neg():
             raise SpecError(f"{name} is not contiguous (strides {tensor.stride()}); call contiguous()")
-        self._addresses[_PLACES[name]] = tensor.data_ptr()
+        self._addresses[_PLACES[name]] = address = tensor.data_ptr()
+        if not address and tensor.numel():
+            raise SpecError(f"{name} has no memory: its storage was freed")
 
     def _add_resets(self, resets: Resets) -> None:
         steps, _, hidden = self._sizes
@@ -277,9 +283,10 @@ class _Job:
             raise ShapeError(
                 f"resets.starts has {len(resets.starts)} places; it must have {steps + 1}, one per step and 1"
             )
-        if rows.dtype is not torch.int64 or rows.ndim != 1 or not rows.is_cpu:
+        if rows.dtype is not torch.int64 or rows.ndim != 1 or not rows.is_cpu or (count and not rows.data_ptr()):
             raise SpecError(
-                f"resets.rows is {rows.dtype} of {rows.ndim} dimensions; it must be torch.int64 [n] on the CPU"
+                f"resets.rows is {rows.dtype} of {rows.ndim} dimensions; it must be torch.int64 [n] on the CPU,"
+                " with memory"
             )
         states = {"reset_h": resets.h}
         if self._kind in (LSTM_FORWARD, LSTM_BACKWARD):

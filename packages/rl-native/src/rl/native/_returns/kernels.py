@@ -21,6 +21,7 @@ __all__ = [
     "TD_LAMBDA",
     "VTRACE",
     "Slots",
+    "check_inputs",
     "check_out",
     "compute",
     "dimension",
@@ -109,6 +110,47 @@ def is_supported(inputs: Slots, *, traced: bool) -> bool:
 def has_memory(tensor: Tensor) -> bool:
     """Whether the elements are in memory: not of sparse tensors, freed storages, or the symbolic zeros of autograd."""
     return tensor.layout is _STRIDED and (tensor.data_ptr() != 0 or not tensor.numel())
+
+
+_NAMES = ("reward or d", "value", "next_value", "ratio", "gammas or c", "lmbdas", "done", "terminated")
+
+
+def check_inputs(inputs: Slots, needed: Sequence[int], time_dim: int) -> int:
+    """Require tensors that a kernel can read, for operators, which everyone can call; return `time_dim`, nonnegative.
+
+    Args:
+        inputs: numbers and flags.
+        needed: slots of those that must not be None.
+        time_dim: dimension of time.
+
+    Raises:
+        ShapeError: if shapes differ, or the dimension does not exist.
+        SpecError: if a dtype or device is not supported, or a tensor is absent or has no memory.
+    """
+    first = inputs[0]
+    if first.dtype not in BITS:
+        raise SpecError(f"rl_native: {_NAMES[0]} is {first.dtype}; the kernels are for torch.float32 and torch.float64")
+    for slot, (name, tensor) in enumerate(zip(_NAMES, inputs, strict=True)):
+        if tensor is None:
+            if slot in needed:
+                raise SpecError(f"rl_native: {name} is None; the kernel reads it")
+            continue
+        dtype = first.dtype if slot < _FLAGS else torch.bool
+        if tensor.shape != first.shape:
+            raise ShapeError(f"rl_native: {name} is {list(tensor.shape)}, expected {list(first.shape)} as the first is")
+        if tensor.dtype is not dtype or not tensor.is_cpu:
+            raise SpecError(f"rl_native: {name} is {tensor.dtype} on {tensor.device}, expected {dtype} on the CPU")
+        if not has_memory(tensor) or _ends_outside(tensor):
+            raise SpecError(f"rl_native: {name} of shape {list(tensor.shape)} has no memory: its storage was freed")
+    return dimension(time_dim, first.shape)
+
+
+def _ends_outside(tensor: Tensor) -> bool:
+    """Whether elements lie behind the end of the storage, as after it was resized."""
+    if not tensor.numel():
+        return False
+    last = tensor.storage_offset() + sum((size - 1) * step for size, step in _axes(tensor))
+    return (last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes()
 
 
 def compute(

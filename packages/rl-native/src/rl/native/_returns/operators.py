@@ -10,7 +10,17 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.library import Library, register_autograd, register_fake
 
-from rl.native._returns.kernels import GAE, PLAIN, TD_LAMBDA, VTRACE, compute, run, run_forward
+from rl.native._returns.kernels import (
+    GAE,
+    PLAIN,
+    TD_LAMBDA,
+    VTRACE,
+    Slots,
+    check_inputs,
+    compute,
+    run,
+    run_forward,
+)
 
 __all__ = ["library", "transformed"]
 
@@ -29,11 +39,13 @@ library.define(
 
 
 def _linear_recurrence(d: Tensor, c: Tensor, time_dim: int, forward: bool) -> Tensor:  # noqa: FBT001 - of the schema
+    inputs: Slots = (d, None, None, None, c, None, None, None)
+    dim = check_inputs(inputs, (4,), time_dim)
     out = torch.empty_like(d)
     if forward:
-        run_forward(d, c, out, time_dim)
+        run_forward(d, c, out, dim)
     else:
-        run(PLAIN, (d, None, None, None, c, None, None, None), (out, None), time_dim)
+        run(PLAIN, inputs, (out, None), dim)
     return out
 
 
@@ -49,7 +61,8 @@ def _gae(
     lmbda: float,
     time_dim: int,
 ) -> Any:
-    return compute(GAE, (reward, value, next_value, None, gammas, lmbdas, done, terminated), time_dim, gamma, lmbda)
+    inputs: Slots = (reward, value, next_value, None, gammas, lmbdas, done, terminated)
+    return compute(GAE, inputs, check_inputs(inputs, (1, 2), time_dim), gamma, lmbda)
 
 
 def _td_lambda(
@@ -64,7 +77,7 @@ def _td_lambda(
     time_dim: int,
 ) -> Any:
     inputs = reward, None, next_value, None, gammas, lmbdas, done, terminated
-    return compute(TD_LAMBDA, inputs, time_dim, gamma, lmbda)
+    return compute(TD_LAMBDA, inputs, check_inputs(inputs, (), time_dim), gamma, lmbda)
 
 
 def _vtrace(  # noqa: PLR0913, PLR0917 - of the schema
@@ -83,7 +96,7 @@ def _vtrace(  # noqa: PLR0913, PLR0917 - of the schema
     c_bar: float,
 ) -> Any:
     inputs = reward, value, next_value, ratio, gammas, lmbdas, done, terminated
-    return compute(VTRACE, inputs, time_dim, gamma, lmbda, rho_bar, c_bar)
+    return compute(VTRACE, inputs, check_inputs(inputs, (1, 2, 3), time_dim), gamma, lmbda, rho_bar, c_bar)
 
 
 def _fake_linear_recurrence(d: Tensor, *_: object) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from rl.core.errors import SpecError
 from rl.native._library import require, why
 from rl.native._tracing import is_traced
 
@@ -45,6 +46,11 @@ def _is_plain(tensor: Tensor) -> bool:
     )
 
 
+def _check_tensor(index: Any) -> None:
+    if not isinstance(index, Tensor):
+        raise SpecError(f"NativeRowGather: indices are a tensor, got {type(index).__name__}")
+
+
 def _select(tensor: Tensor, index: Tensor) -> Tensor:
     if tensor.dim() == 1 and tensor.dtype in _NOT_ALONG_ONE:
         return tensor.unsqueeze(1).index_select(0, index).squeeze(1)
@@ -55,14 +61,15 @@ def _select(tensor: Tensor, index: Tensor) -> Tensor:
 class NativeRowGather:
     """Row gather of tensors ``[capacity, ...]`` on the CPU, in one call of C.
 
-    Selected by the hook `rl_row_gather`. Traced calls, indices that are not contiguous int64, and large samples with
-    more than two threads of torch use `index_select`.
+    Selected by the hook `rl_row_gather`. Traced calls, indices that are not contiguous int64, tensors that `takes`
+    refuses, and large samples with more than two threads of torch use `index_select`.
 
     Args:
         tensors: of one length, with contiguous rows of any stride.
 
     Raises:
         RLError: if there is no compiled library.
+        SpecError: if one of them is no tensor, or has no dimension.
 
     Example:
         >>> gather = NativeRowGather([torch.arange(4), torch.eye(4)])
@@ -78,7 +85,12 @@ class NativeRowGather:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         require()
+        wrong = next((one for one in tensors if not isinstance(one, Tensor) or not one.dim()), self)  # pyright: ignore[reportUnnecessaryIsInstance] - C trusts what this checks
+        if wrong is not self:
+            found = f"one of shape {list(wrong.shape)}" if isinstance(wrong, Tensor) else f"a {type(wrong).__name__}"
+            raise SpecError(f"NativeRowGather takes tensors [capacity, ...], got {found}")
         self._tensors = tuple(tensors)
+        self._in_c = all(map(_is_plain, tensors))
         self._capacity = min((len(tensor) for tensor in tensors), default=0)
         self._kinds = [(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors]
         self._sizes = [
@@ -116,9 +128,11 @@ class NativeRowGather:
 
         Raises:
             IndexError: if an index is outside ``[0, written)``; nothing is copied then.
+            SpecError: if `index` is no tensor, or the storage of a tensor was freed.
         """
+        _check_tensor(index)
         large = index.numel() * self._row > _LARGE
-        if self._needs_torch(index) or (large and torch.get_num_threads() >= _THREADS):
+        if not self._in_c or self._needs_torch(index) or (large and torch.get_num_threads() >= _THREADS):
             return [_select(tensor[:written], index) for tensor in self._tensors]
         return self._copy(index, min(written, self._capacity), 1)
 
@@ -127,8 +141,10 @@ class NativeRowGather:
 
         Raises:
             IndexError: if a run is outside of the first `written` rows; nothing is copied then.
+            SpecError: if `begin` is no tensor, or the storage of a tensor was freed.
         """
-        if self._needs_torch(begin):
+        _check_tensor(begin)
+        if not self._in_c or self._needs_torch(begin):
             index = (begin.unsqueeze(1) + torch.arange(steps, device=begin.device)).reshape(-1)
             return [_select(tensor[:written], index) for tensor in self._tensors]
         return self._copy(begin, min(written, self._capacity) - steps + 1, steps)
@@ -142,14 +158,21 @@ class NativeRowGather:
             or not (index.is_cpu and index.dim() == 1 and index.is_contiguous())
         )
 
+    def _is_freed(self, index: Tensor) -> bool:
+        """Whether a tensor with elements has no memory."""
+        return any(tensor.numel() and not tensor.data_ptr() for tensor in (index, *self._tensors))
+
     def _copy(self, index: Tensor, limit: int, steps: int) -> list[Tensor]:
         count = index.numel()
         number = count * steps
         copies = [_empty((number, *shape), dtype=dtype, device="cpu") for shape, dtype in self._kinds]
         job: list[int] = [len(copies), count, steps, limit, index.data_ptr()]
         # Memory can move between calls: a tensor that becomes shared gets a new address.
-        for sizes, tensor, copy in zip(self._sizes, self._tensors, copies, strict=True):
-            job += (*sizes, tensor.data_ptr(), copy.data_ptr())
+        addresses = [tensor.data_ptr() for tensor in self._tensors]
+        if not (job[-1] and all(addresses)) and self._is_freed(index):
+            raise SpecError("NativeRowGather: a tensor has no memory, because its storage was freed")
+        for sizes, address, copy in zip(self._sizes, addresses, copies, strict=True):
+            job += (*sizes, address, copy.data_ptr())
         wrong = _entry()(self._pack(*job))
         if wrong >= 0:
             run = f"; a run has {steps} rows" if steps > 1 else ""

@@ -9,10 +9,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl.core.contract import Key
+from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
 from rl.core.keys import DONE, NEXT, TERMINATED, NestedKey, as_tuple, key_str, next_key, unwrap
-from rl.objectives._batch.mask import fitted, mask_key, without_padding
+from rl.objectives._batch.mask import fitted, mask_keys_of_steps, without_padding
 
 __all__ = [
     "AGENT_MASK",
@@ -20,12 +20,14 @@ __all__ = [
     "agent_mask_key",
     "bootstrapped",
     "check_agent_mask",
+    "entry_of_team",
     "group_of",
     "in_group",
     "mask_keys",
     "next_values",
     "per_agent",
     "priority_of",
+    "read_entries",
     "remaining",
     "weights_of",
     "without_idle",
@@ -63,12 +65,12 @@ def mask_keys(keys: Mapping[str, Any], *, after: bool = False) -> tuple[Key, ...
         keys: of the loss.
         after: whether the mask under ``next`` is read too.
     """
-    name, steps = agent_mask_key(keys), mask_key(keys["mask"])
+    name, steps = agent_mask_key(keys), mask_keys_of_steps(keys["mask"])
     if name is None:
-        return (steps,)
+        return steps
     names = [name, next_key(name)] if after else [name]
     doc = "true for agents that act in the step, [*B, n_agents]"
-    return (steps, *(Key(one, (), doc, torch.bool, optional=True) for one in names))
+    return (*steps, *(Key(one, (), doc, torch.bool, optional=True) for one in names))
 
 
 def acting(td: TensorDictBase, keys: Mapping[str, Any], steps: Tensor | None, owner: str) -> Tensor | None:
@@ -151,6 +153,44 @@ def remaining(td: TensorDictBase, keys: Mapping[str, Any]) -> Tensor | None:
     key = keys["done"]
     left: Tensor | None = td.get(key, None) if group_of(key) == group_of(keys["action"]) else None
     return None if left is None else ~left.bool().squeeze(-1)
+
+
+def entry_of_team(td: TensorDictBase, key: NestedKey, keys: Mapping[str, Any]) -> Tensor | None:
+    """An entry; of a reward or flag that the group lacks, the one that the whole team has at the root.
+
+    Environments of a team write one reward and one pair of flags, ``[*B, 1]``, which count for each agent.
+
+    Args:
+        td: the batch ``[*B]``.
+        key: of the entry.
+        keys: those named ``reward``, ``done`` and ``terminated``.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> td = TensorDict(next=TensorDict(reward=torch.ones(1, 1)), batch_size=[1])
+        >>> entry_of_team(td, ("next", "agents", "reward"), {"reward": ("agents", "reward")})
+        tensor([[1.]])
+    """
+    found: Tensor | None = td.get(key, None)
+    if found is not None or len(as_tuple(key)) < 3:
+        return found
+    shared = {next_key(keys[name]) for name in ("reward", "done", "terminated") if name in keys}
+    return td.get(next_key(as_tuple(key)[-1]), None) if key in shared else None
+
+
+def read_entries(contract: Contract, td: TensorDictBase, keys: Mapping[str, Any], owner: object) -> list[Tensor]:
+    """What `Contract.read` returns, with rewards and flags of the team in place of those that a group lacks.
+
+    Raises:
+        ContractError: if a key is absent.
+    """
+    found: list[Tensor] = []
+    for name in contract.in_keys:
+        value = entry_of_team(td, name, keys)
+        if value is None:
+            contract.refuse(td, name, owner)
+        found.append(value)
+    return found
 
 
 def without_idle(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.keys import DONE, TERMINATED, TRUNCATED, as_tuple, key_str, next_key, unwrap
-from rl.objectives._batch.mask import fitted
+from rl.objectives._batch.mask import SEQUENCE_ID, VALIDITY_MASK, entry_of_loss, fitted
 
 __all__ = ["end_flags", "ended"]
 
@@ -25,6 +25,8 @@ def end_flags(
     owner: str,
 ) -> tuple[Tensor, Tensor]:
     """The flags ``done`` and ``terminated`` as bool; a step that is terminated or truncated is done.
+
+    In windows of a replay buffer no return crosses into another window or a repeated row: `done` is true before.
 
     Flags of a group of agents end where the episode does: ``("next", "done")`` at the root counts too, if it is there,
     and for agents that are not done themselves ``("next", "terminated")`` beside it.
@@ -50,6 +52,9 @@ def end_flags(
         over: Tensor | None = td.get(next_key(TERMINATED), None)
         over = above if over is None else above & fitted(over.bool().reshape(td.batch_size), done)
         terminated, done = terminated | (over & ~done), done | above
+    cut = _ends_of_windows(td)
+    if cut is not None:
+        done = done | fitted(cut, done)
     beside = unwrap((*as_tuple(keys["done"])[:-1], TRUNCATED))
     checked = done.device.type == "cpu" and not torch.compiler.is_compiling()
     whole = done
@@ -68,6 +73,21 @@ def end_flags(
                 f" {key_str(next_key(keys['done']))} is false. Write done = terminated | truncated"
             )
     return whole, terminated
+
+
+def _ends_of_windows(td: TensorDictBase) -> Tensor | None:
+    """Steps before another window, and before and at repeated rows, ``[*B]``; time is the last dimension."""
+    cut: Tensor | None = None
+    for key in (VALIDITY_MASK, SEQUENCE_ID):
+        value = entry_of_loss(td, key)
+        if value is None or not td.batch_dims or value.numel() != td.batch_size.numel():
+            continue
+        value = value.reshape(td.batch_size)
+        now, following = value[..., :-1], value[..., 1:]
+        ends = ~(now & following) if key == VALIDITY_MASK else now != following
+        ends = torch.nn.functional.pad(ends, (0, 1))
+        cut = ends if cut is None else cut | ends
+    return cut
 
 
 def ended(done: Tensor, terminated: Tensor | None) -> tuple[Tensor, Tensor]:

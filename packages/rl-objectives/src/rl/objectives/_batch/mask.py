@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.contract import Key
-from rl.core.errors import ShapeError
+from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import NestedKey, key_str, next_key
 
 __all__ = [
     "DISCOUNT",
+    "LEARNING_MASK",
     "MASK",
+    "SEQUENCE_ID",
     "STEPS",
+    "VALIDITY_MASK",
+    "check_unobserved",
     "discount_key",
+    "entry_of_loss",
     "fitted",
-    "mask_key",
+    "learning_steps",
+    "mask_keys_of_steps",
     "mean_of",
     "mean_std",
     "scalar",
@@ -31,12 +38,64 @@ __all__ = [
 MASK: NestedKey = ("collector", "mask")
 """Key under which ``SliceSampler(pad_output=True)`` writes the mask."""
 
+VALIDITY_MASK: NestedKey = "validity_mask"
+"""Key under which the windows of ``Sequence`` have a flag that is false at repeated rows."""
+
+LEARNING_MASK: NestedKey = "learning_mask"
+"""Key under which the windows of ``Sequence`` have a flag that is false at burn-in and bootstrap rows."""
+
+SEQUENCE_ID: NestedKey = "sequence_id"
+"""Key under which the windows of ``Sequence`` have the number of the window."""
 
 DISCOUNT: NestedKey = "gamma"
 """Key under which ``MultiStepTransform`` of rl-replay writes the discount of each next value."""
 
 STEPS: NestedKey = "steps_to_next_obs"
 """Key under which ``MultiStepTransform`` of rl-replay and ``MultiStep`` write the number of steps."""
+
+
+_WEIGHT: NestedKey = "priority_weight"
+_OF_LOSSES = (DISCOUNT, STEPS, VALIDITY_MASK, LEARNING_MASK, SEQUENCE_ID, _WEIGHT)
+"""Names that replay buffers write, and that an environment may have for an observation."""
+
+
+def entry_of_loss(td: TensorDictBase, key: NestedKey) -> Tensor | None:
+    """An optional entry that losses read; None if it is absent, or is an observation.
+
+    An environment may call an observation ``gamma`` or ``priority_weight``. What it writes is under ``next`` too, what
+    replay buffers write is not. An entry that `set_keys` names is read in either case.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> gravity = torch.tensor([[9.8]])
+        >>> entry_of_loss(TensorDict(gamma=gravity, next=TensorDict(gamma=gravity), batch_size=[1]), "gamma")
+        >>> entry_of_loss(TensorDict(gamma=gravity, batch_size=[1]), "gamma")
+        tensor([[9.8000]])
+    """
+    found: Tensor | None = td.get(key, None)
+    if found is None or key not in _OF_LOSSES:
+        return found
+    return found if td.get(next_key(key), None) is None else None
+
+
+def check_unobserved(td: TensorDictBase, keys: Mapping[str, Any], owner: str) -> None:
+    """Raise if the environment writes an advantage or a value target, which losses and estimators would confuse.
+
+    Args:
+        td: the batch.
+        keys: those named ``advantage`` and ``value_target``.
+        owner: the component that reads or writes them, for the message.
+
+    Raises:
+        ContractError: naming the entry.
+    """
+    for name in ("advantage", "value_target"):
+        if td.get(next_key(keys[name]), None) is not None:
+            raise ContractError(
+                f"{owner}: the batch has {key_str(next_key(keys[name]))}, so that {key_str(keys[name])} is an"
+                f" observation, and not the {name} of an estimator. Name another key, of estimator and loss:"
+                f" set_keys({name}='my_{name}')"
+            )
 
 
 def discount_key(name: NestedKey) -> Key:
@@ -49,9 +108,13 @@ def steps_key(name: NestedKey) -> Key:
     return Key(name, (1,), "steps to the next state; its value is discounted by gamma to that power", optional=True)
 
 
-def mask_key(name: NestedKey) -> Key:
-    """The mask in a contract."""
-    return Key(name, (), "true at valid steps, false at padding", torch.bool, optional=True)
+def mask_keys_of_steps(name: NestedKey) -> tuple[Key, ...]:
+    """The masks of steps in a contract: that of valid steps called `name`, and those of windows."""
+    return (
+        Key(name, (), "true at valid steps, false at padding", torch.bool, optional=True),
+        Key(VALIDITY_MASK, (), "false at repeated rows of a window, which are padding", torch.bool, optional=True),
+        Key(LEARNING_MASK, (), "false at burn-in and bootstrap rows of a window", torch.bool, optional=True),
+    )
 
 
 def terminated_key(name: NestedKey) -> Key:
@@ -66,15 +129,15 @@ def scalar(name: str, doc: str) -> Key:
 
 
 def valid_steps(td: TensorDictBase, key: NestedKey, owner: str) -> Tensor | None:
-    """The mask of a batch, bool ``[*B]``, true at valid steps; None if all are.
+    """The mask of valid steps ``[*B]`` in a batch: that under `key`, and of windows ``validity_mask``; None without.
 
     Args:
         td: the batch ``[*B]``.
-        key: of the mask, ``[*B]`` or ``[*B, 1]``.
+        key: where the mask is.
         owner: the component that reads it, for messages.
 
     Raises:
-        ShapeError: if the mask has another shape or dtype, or is false at each of its steps.
+        ShapeError: if a mask has another shape or dtype, or is false at each of its steps.
 
     Example:
         >>> from tensordict import TensorDict
@@ -82,7 +145,27 @@ def valid_steps(td: TensorDictBase, key: NestedKey, owner: str) -> Tensor | None
         >>> valid_steps(TensorDict(collector=TensorDict(mask=flags), batch_size=[1, 3]), MASK, "DQNLoss").tolist()
         [[True, True, False]]
     """
-    mask: Tensor | None = td.get(key, None)
+    mask, unrepeated = _flags_of_steps(td, key, owner), _flags_of_steps(td, VALIDITY_MASK, owner)
+    if mask is None or unrepeated is None:
+        return unrepeated if mask is None else mask
+    return mask & unrepeated
+
+
+def learning_steps(td: TensorDictBase, owner: str) -> Tensor | None:
+    """The mask of steps to learn from, ``[*B]``, false at burn-in and bootstrap rows; None without.
+
+    Args:
+        td: the batch ``[*B]``.
+        owner: the component that reads it, for messages.
+
+    Raises:
+        ShapeError: as `valid_steps`.
+    """
+    return _flags_of_steps(td, LEARNING_MASK, owner)
+
+
+def _flags_of_steps(td: TensorDictBase, key: NestedKey, owner: str) -> Tensor | None:
+    mask = entry_of_loss(td, key)
     if mask is None:
         return None
     size = td.batch_size

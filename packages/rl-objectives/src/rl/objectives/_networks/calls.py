@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from tensordict.nn import CompositeDistribution
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -59,16 +60,24 @@ def actor_keys(actor: Any) -> dict[str, Any]:
         actor: has ``dist_sample_keys`` and ``log_prob_keys`` unless its keys are the default ones.
 
     Returns:
-        The keys by the names ``action`` and ``sample_log_prob``; lists of keys for an actor with several actions.
+        The keys by the names ``action`` and ``sample_log_prob``; lists of keys for an actor with several actions, or
+        with a composite distribution, which takes a TensorDict also if it has one part.
     """
     sampled = [unwrap(key) for key in getattr(actor, "dist_sample_keys", None) or ["action"]]
     scored = [unwrap(key) for key in getattr(actor, "log_prob_keys", None) or []]
     if len(scored) not in (1, len(sampled)):
         scored = [unwrap((*above, f"{last}_log_prob")) for *above, last in map(as_tuple, sampled)]
     return {
-        "action": sampled[0] if len(sampled) == 1 else sampled,
+        "action": sampled[0] if len(sampled) == 1 and not _is_composite(actor) else sampled,
         "sample_log_prob": scored[0] if len(scored) == 1 else scored,
     }
+
+
+def _is_composite(actor: Any) -> bool:
+    """Whether the distribution of an actor is a `CompositeDistribution`."""
+    parts: Any = actor.modules() if isinstance(actor, nn.Module) else ()
+    kinds = (getattr(part, "distribution_class", None) for part in parts)
+    return any(isinstance(kind, type) and issubclass(kind, CompositeDistribution) for kind in kinds)
 
 
 def input_key(name: NestedKey, states: Sequence[State], doc: str = "input of the network") -> Key:

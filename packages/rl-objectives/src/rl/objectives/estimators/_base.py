@@ -24,10 +24,12 @@ from rl.objectives._batch.agents import (
     agent_mask_key,
     bootstrapped,
     check_agent_mask,
+    entry_of_team,
     group_of,
     in_group,
     mask_keys,
     per_agent,
+    read_entries,
     remaining,
     without_idle,
 )
@@ -36,7 +38,9 @@ from rl.objectives._batch.mask import (
     DISCOUNT,
     MASK,
     STEPS,
+    check_unobserved,
     discount_key,
+    entry_of_loss,
     fitted,
     steps_key,
     terminated_key,
@@ -268,11 +272,12 @@ class ValueEstimatorBase(KeyedModule):
         """
         self.derived()
         keys, names = self._keys, self._reads.in_keys
-        leaves = self._reads.read(tensordict, self)
+        check_unobserved(tensordict, keys, type(self).__name__)
+        leaves = read_entries(self._reads, tensordict, keys, self)
         mask = valid_steps(tensordict, keys["mask"], type(self).__name__)
         entries = dict(zip(names, without_padding(leaves, mask), strict=True))
         raw_done = leaves[names.index(next_key(keys["done"]))]  # padding after a step that is not done raises
-        ended = tensordict.get(next_key(keys["terminated"]), None)
+        ended = entry_of_team(tensordict, next_key(keys["terminated"]), keys)
         done, terminated = end_flags(tensordict, raw_done, ended, keys, mask, type(self).__name__)
         dim = self.find_time(tensordict, done)
         masks = self._acting(tensordict, dim)
@@ -392,7 +397,20 @@ class TDEstimatorBase(ValueEstimatorBase):
         """The target, ``[*B, T, F]`` as all arguments are."""
 
     def row_discount(self, discount: Tensor | None, steps: Tensor | None) -> Tensor | None:
-        """Discount of each next value, ``[*B, 1]``: `discount`, else gamma to the power of `steps`, else None."""
+        """Discount of each next value, ``[*B, 1]``: `discount`, else gamma to the power of `steps`, else None.
+
+        Raises:
+            ContractError: if `discount` is not floating-point, or on a CPU outside of [0, 1].
+        """
+        if discount is not None:
+            read = discount.is_cpu and not torch.compiler.is_compiling()
+            if not discount.is_floating_point() or (read and bool(((discount < 0) | (discount > 1)).any())):
+                found = f"from {discount.min():g} to {discount.max():g}" if read else str(discount.dtype)
+                name = key_str(self._keys["discount"])
+                raise ContractError(
+                    f"{type(self).__name__}: {name} is {found}, and would be the discount of each row, in [0, 1]."
+                    f" Rename the entry, or name another one with set_keys(discount='none')"
+                )
         if discount is not None or steps is None:
             return discount
         return torch.pow(self.gamma, steps)
@@ -414,7 +432,7 @@ class TDEstimatorBase(ValueEstimatorBase):
     def formula(self, tensordict: TensorDictBase) -> Callable[..., tuple[Tensor, Tensor]]:
         keys = self._keys
         discount = self.row_discount(
-            tensordict.get(keys["discount"], None), tensordict.get(keys["steps_to_next_obs"], None)
+            entry_of_loss(tensordict, keys["discount"]), entry_of_loss(tensordict, keys["steps_to_next_obs"])
         )
         if discount is None:
             return self.estimate

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl.objectives import _foreign
 from rl.objectives._batch.agents import acting
-from rl.objectives._batch.mask import mean_std, valid_steps
+from rl.objectives._batch.mask import fitted, learning_steps, mean_std, valid_steps
 from rl.objectives.estimators._base import ValueEstimatorBase
 from rl.objectives.functional._gae import vec_generalized_advantage_estimate
 
@@ -98,9 +98,13 @@ class GAE(ValueEstimatorBase):
         return masked
 
     def counted(self, tensordict: TensorDictBase) -> Tensor | None:
-        """Which elements mean and deviation are taken over: valid steps, ``[*B]``, or the agents that act in them."""
+        """Which elements mean and deviation are taken over: steps that count, ``[*B]``, or agents that act in them."""
         owner = type(self).__name__
-        return acting(tensordict, self._agent_keys, valid_steps(tensordict, self._keys["mask"], owner), owner)
+        mask = acting(tensordict, self._agent_keys, valid_steps(tensordict, self._keys["mask"], owner), owner)
+        learned = learning_steps(tensordict, owner)
+        if learned is None or mask is None:
+            return mask if learned is None else learned
+        return mask & fitted(learned, mask)
 
     @staticmethod
     def _scaled(advantage: Tensor, mask: Tensor | None) -> Tensor:

@@ -23,10 +23,10 @@ class MultiAgentGAE(GAE):
     Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016, eq. 16, on
     values ``[*B, T, n_agents, 1]``. A reward and done flags of the whole group, ``[*B, T, 1]``, count for each agent.
 
-    If the value network writes ``(group, "state_value")``, it reads ``("next", group, "reward")`` and writes
-    ``advantage``, ``value_target`` and ``state_value`` of the group; done flags are those of the root. Otherwise keys
-    are those of `GAE`. `set_keys` names others: ``reward="reward"`` for a shared reward, ``done=(group, "done")`` and
-    ``terminated=(group, "terminated")`` where agents leave before the episode ends.
+    If the value network writes ``(group, "state_value")``, it reads ``("next", group, "reward")``, or without it
+    the reward of the team, ``("next", "reward")``, and writes ``advantage``, ``value_target`` and ``state_value`` of
+    the group; done flags are those of the root. Otherwise keys are those of `GAE`. `set_keys` names others:
+    ``done=(group, "done")`` and ``terminated=(group, "terminated")`` where agents leave before the episode ends.
 
     Where the batch has ``(group, "mask")`` (bool ``[*B, T, n_agents]``) agents that do not act change nothing: the
     network reads 0 in place of their observations, unless it is recurrent, their reward is 0, and advantages pass

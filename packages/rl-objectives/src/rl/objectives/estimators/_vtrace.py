@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
 from rl.objectives import _foreign
+from rl.objectives._batch.agents import read_entries
 from rl.objectives._batch.mask import valid_steps, without_padding
 from rl.objectives._networks.calls import ActorCall, actor_keys, input_key, joint_states
 from rl.objectives._networks.composite import joint, listed, taken
@@ -131,7 +132,7 @@ class VTrace(ValueEstimatorBase):
         """V-trace with the probability ratios of this batch."""
         contract, size = self.contract, tensordict.batch_size
         mask = valid_steps(tensordict, self._keys["mask"], type(self).__name__)
-        leaves = without_padding(contract.read(tensordict, self), mask)
+        leaves = without_padding(read_entries(contract, tensordict, self._keys, self), mask)
         entries = dict(zip(contract.in_keys, leaves, strict=True))
         dist = self._actor(entries, size)
         log_pi = joint(dist.log_prob(taken(entries, self._keys["action"], size)))

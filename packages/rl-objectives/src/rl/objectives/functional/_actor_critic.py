@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -93,7 +95,7 @@ def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float 
     return -log_alpha * (log_prob.detach() + target_entropy)
 
 
-def smoothed_action(action: Tensor, noise: Tensor, noise_clip: float, low: Tensor, high: Tensor) -> Tensor:
+def smoothed_action(action: Tensor, noise: Tensor, noise_clip: float | Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Action of the target policy with clipped noise, within its bounds.
 
     Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018, eq. 14.
@@ -101,7 +103,7 @@ def smoothed_action(action: Tensor, noise: Tensor, noise_clip: float, low: Tenso
     Args:
         action: ``[*B, k]``.
         noise: the same shape.
-        noise_clip: largest absolute noise.
+        noise_clip: largest absolute noise, a number or ``[k]``.
         low: lower bounds, ``[k]``.
         high: upper bounds, ``[k]``.
 
@@ -117,7 +119,8 @@ def smoothed_action(action: Tensor, noise: Tensor, noise_clip: float, low: Tenso
         tensor([[0.9500]])
     """
     same_shape(action=action, noise=noise)
-    return torch.clamp(action + noise.clamp(-noise_clip, noise_clip), low, high)
+    limit: Any = noise_clip  # torch types both bounds as one kind
+    return torch.clamp(action + noise.clamp(-limit, limit), low, high)
 
 
 def truncated_quantiles(quantiles: Tensor, dropped: int) -> Tensor:

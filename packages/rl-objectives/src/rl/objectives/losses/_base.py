@@ -13,12 +13,20 @@ from torch import Tensor, nn
 
 from rl.core.contract import Contract
 from rl.core.errors import ArgumentError, SpecError
-from rl.core.keys import NestedKey, as_tuple, nearest, next_key
+from rl.core.keys import NEXT, NestedKey, as_tuple, nearest, next_key
 from rl.core.profiling import profiled
 from rl.core.recurrent import State
 from rl.core.sequences import OrderWatch, check_sequences
-from rl.objectives._batch.agents import acting, agent_mask_key, bootstrapped, group_of, without_idle
-from rl.objectives._batch.mask import MASK, fitted, valid_steps, without_padding
+from rl.objectives._batch.agents import (
+    acting,
+    agent_mask_key,
+    bootstrapped,
+    entry_of_team,
+    group_of,
+    read_entries,
+    without_idle,
+)
+from rl.objectives._batch.mask import MASK, entry_of_loss, fitted, learning_steps, valid_steps, without_padding
 from rl.objectives._networks.keyed_module import KeyedModule
 from rl.objectives.estimators._base import ValueEstimatorBase
 from rl.objectives.estimators._kinds import ValueEstimators, estimator_class
@@ -129,7 +137,10 @@ class LossModule(KeyedModule):
         """
 
     def read(self, tensordict: TensorDictBase, contract: Contract | None = None) -> tuple[Entries, Tensor | None]:
-        """Read the entries of the contract, by key, and the mask ``[*B]`` of valid steps (None: all are).
+        """Read the entries of the contract, by key, and the mask ``[*B]`` of steps that count (None: all do).
+
+        Those are valid steps, and in windows of a replay buffer those of the learning part: networks and returns read
+        burn-in and bootstrap rows too.
 
         For a group of agents with ``(group, "mask")`` the mask is ``[*B, n_agents]``, and true for those that act.
         Optional entries are included if the batch has them. Padding is replaced by the first valid step, so that NaN
@@ -148,9 +159,15 @@ class LossModule(KeyedModule):
         contract = contract or self.derived()
         check_not_empty(owner, tensordict.batch_size, self.reduction)
         steps = valid_steps(tensordict, self._keys["mask"], owner)
-        found: Entries = dict(zip(contract.in_keys, contract.read(tensordict, self), strict=True))
+        found: Entries = dict(zip(contract.in_keys, read_entries(contract, tensordict, self._keys, self), strict=True))
         for key in contract.reads:
-            if key.optional and (leaf := tensordict.get(key.name, None)) is not None:
+            if not key.optional:
+                continue
+            if as_tuple(key.name)[0] == NEXT:
+                leaf = entry_of_team(tensordict, key.name, self._keys)
+            else:
+                leaf = entry_of_loss(tensordict, key.name)
+            if leaf is not None:
                 found[key.name] = leaf
         if self._states and self._order.compares(next(iter(found.values()))):
             check_sequences(tensordict, self._states, owner, done_key=self._keys["done"])
@@ -159,10 +176,18 @@ class LossModule(KeyedModule):
             found = dict(zip(found, without_padding([*found.values()], steps), strict=True))
         mask = acting(tensordict, self._keys, steps, owner)
         if mask is not None and mask is not steps:
-            return found | self._without_idle(tensordict, found, mask, steps), mask
-        if (name := agent_mask_key(self._keys)) is not None:
+            found |= self._without_idle(tensordict, found, mask, steps)
+        elif (name := agent_mask_key(self._keys)) is not None:
             found.pop(next_key(name), None)  # it has a meaning beside the mask before the step alone
-        return found, mask
+        learned = learning_steps(tensordict, owner)
+        if learned is None or mask is None:
+            return found, mask if learned is None else learned
+        return found, mask & fitted(learned, mask)
+
+    def _optional(self, tensordict: TensorDictBase, entries: Entries, name: str) -> Tensor | None:
+        """An optional entry of those that `read` returned, by the name of its key; None if it is an observation."""
+        key = self._keys[name]
+        return None if entry_of_loss(tensordict, key) is None else entries.get(key)
 
     def _without_idle(self, td: TensorDictBase, found: Entries, mask: Tensor, steps: Tensor | None) -> Entries:
         """The entries of the group without those of agents that do not act, and the masks before and after the step.

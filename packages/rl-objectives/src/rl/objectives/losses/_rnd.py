@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError
 from rl.core.keys import NestedKey, key_str, next_key
-from rl.objectives._batch.mask import MASK, mask_key, mean_of, scalar
+from rl.objectives._batch.mask import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._networks.calls import NetworkCall
 from rl.objectives.functional._distillation import distillation_error
 from rl.objectives.functional._regression import reduce
@@ -85,7 +85,7 @@ class RNDLoss(LossModule):
         return Contract(
             (
                 *(Key(next_key(key), doc="input of the networks, of the next state") for key in inputs),
-                mask_key(keys["mask"]),
+                *mask_keys_of_steps(keys["mask"]),
             ),
             (
                 scalar("loss_predictor", "squared error of the features"),

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rl.core.errors import ContractError
 from rl.core.interfaces import Storage
-from rl.core.keys import DONE, NestedKey, next_key, unwrap
+from rl.core.keys import DONE, IS_INIT, NestedKey, next_key, unwrap
 from rl.replay._arguments import whole
-from rl.replay._slices.trajectories import Boundaries, Trajectories, Unbounded
+from rl.replay._slices.trajectories import Boundaries, Trajectories, Unbounded, read_columns
 from rl.replay._untraced import untraced
 from rl.replay.sample_units._base import SampleUnit
 
@@ -38,7 +38,9 @@ class Sequence(SampleUnit, Trajectories):
     - ``sequence_id``, int64: number of the window in the batch; ``step_in_sequence``, int64: place in the window;
     - ``learning_mask``, bool: neither burn-in nor bootstrap; ``validity_mask``, bool: not a repeated row;
     - ``anchor_index``, int64: row of the anchor. `TensorDictReplayBuffer.update_tensordict_priority` gives it the
-      largest priority of the valid rows of its window in the learning part.
+      largest priority of the valid rows of its window in the learning part;
+    - ``is_init``, where it is stored: also true at the first row of a window, at repeated rows and after them, so that
+      recurrent modules begin with the state stored there.
 
     Args:
         length: rows from the anchor on, in the learning part.
@@ -134,6 +136,12 @@ class Sequence(SampleUnit, Trajectories):
         expanded["validity_mask"] = torch.from_numpy((wanted == steps).reshape(-1)).to(index.device)
         expanded["anchor_index"] = index.repeat_interleave(size)
         rows = torch.from_numpy(table.rows_of(number, steps).reshape(-1))
+        stored = read_columns(storage, [IS_INIT], rows).get(IS_INIT)
+        if stored is not None and stored.numel() == rows.numel():
+            valid = expanded["validity_mask"].view(count, size)
+            begins = torch.ones_like(valid)
+            begins[:, 1:] = ~(valid[:, 1:] & valid[:, :-1])
+            expanded[IS_INIT] = (stored.to(index.device).view(count, size) | begins).view(stored.shape)
         return rows.to(index.device), expanded
 
     def __repr__(self) -> str:

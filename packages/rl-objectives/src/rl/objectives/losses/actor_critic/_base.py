@@ -291,7 +291,9 @@ class OffPolicyLoss(LossModule):
         estimator = self._estimators[0]
         assert isinstance(estimator, TDEstimatorBase)
         reward = entries[next_key(keys["reward"])]
-        discount = estimator.row_discount(entries.get(keys["discount"]), entries.get(keys["steps_to_next_obs"]))
+        discount = estimator.row_discount(
+            *(self._optional(batch.tensordict, entries, name) for name in ("discount", "steps_to_next_obs"))
+        )
         like = next_value[..., :1]
         reward, done, terminated = per_agent(like, [reward, done, terminated])
         discount = None if discount is None else per_agent(like, [discount])[0]
@@ -319,7 +321,7 @@ class OffPolicyLoss(LossModule):
 
     def _weighted(self, elements: Tensor, predicted: Tensor, target: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The loss of `elements` ``[*B]`` with their weights, and diagnostics of ``[n, *B, 1]`` values and targets."""
-        weight = batch.entries.get(self._keys["priority_weight"])
+        weight = self._optional(batch.tensordict, batch.entries, "priority_weight")
         if weight is not None:
             name = self._keys["priority_weight"]
             elements = elements * weights_of(weight, name, elements, batch.size, type(self).__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
@@ -141,6 +140,10 @@ class DiscreteSACLoss(SoftLoss):
             "entropy": mean_of(-expected, batch.mask),
         }
 
-    def _automatic_entropy(self, action: Any, log_prob: Tensor) -> float:
+    def _automatic_entropy(self, action: Any, log_prob: Tensor) -> Tensor:
+        """The part `target_entropy_weight` of the largest entropy, that of the legal actions of each element."""
         del log_prob
-        return self.target_entropy_weight * math.log(action.shape[-1])
+        legal = (
+            action.detach() > torch.finfo(action.dtype).min / 2
+        )  # masks write minus infinity, or the smallest number
+        return self.target_entropy_weight * legal.sum(-1).clamp_min(1).to(action.dtype).log()

@@ -108,7 +108,7 @@ class SoftLoss(OffPolicyLoss):
             scalar("entropy", "mean negative log-probability of the actor's actions, nats, no gradient"),
         )
 
-    def _automatic_entropy(self, action: Any, log_prob: Tensor) -> float:
+    def _automatic_entropy(self, action: Any, log_prob: Tensor) -> float | Tensor:
         """Minus the number of action dimensions (Haarnoja et al., 2018, appendix D)."""
         leaves: Any = action.values(True, True) if isinstance(action, TensorDictBase) else [action]  # noqa: FBT003
         return -float(sum(leaf.shape[log_prob.ndim :].numel() for leaf in leaves))

@@ -38,8 +38,9 @@ class TD3Loss(OffPolicyLoss):
         action_spec: bounds of the action: a `Bounded` spec of one element.
         bounds: lower and upper bound, numbers or tensors; instead of `action_spec`.
         num_qvalue_nets: number of critics.
-        policy_noise: standard deviation of the noise on target actions, units of the action.
-        noise_clip: its largest absolute value.
+        policy_noise: standard deviation of the noise on target actions, units of the action: a number, or a tensor
+            with one for each of its dimensions.
+        noise_clip: its largest absolute value: a number, or such a tensor.
         loss_function: ``"l2"``, ``"l1"`` or ``"smooth_l1"``.
         delay_actor: whether target actions are those of a copy, ``target_actor_network``.
         delay_qvalue: whether they are valued by a copy, ``target_qvalue_network``.
@@ -74,8 +75,8 @@ class TD3Loss(OffPolicyLoss):
         action_spec: Any = None,
         bounds: tuple[Tensor | float, Tensor | float] | None = None,
         num_qvalue_nets: int = 2,
-        policy_noise: float = 0.2,
-        noise_clip: float = 0.5,
+        policy_noise: float | Tensor = 0.2,
+        noise_clip: float | Tensor = 0.5,
         loss_function: str = "smooth_l1",
         delay_actor: bool = True,
         delay_qvalue: bool = True,
@@ -92,11 +93,20 @@ class TD3Loss(OffPolicyLoss):
             gamma=gamma,
             reduction=reduction,
         )
-        for name, value in (("policy_noise", policy_noise), ("noise_clip", noise_clip)):
-            if not (is_number(value) and value >= 0):
-                raise SpecError(f"TD3Loss got {name}={value!r}; it is a number of at least 0")
-        self.policy_noise, self.noise_clip = policy_noise, noise_clip
         low, high = _bounds(action_spec, bounds, self._keys["action"])
+        self.policy_noise, self.noise_clip = policy_noise, noise_clip
+        for name, value in (("policy_noise", policy_noise), ("noise_clip", noise_clip)):
+            if not isinstance(value, Tensor):
+                if not (is_number(value) and value >= 0):
+                    raise SpecError(f"TD3Loss got {name}={value!r}; it is a number of at least 0")
+                continue
+            if bool((~(value >= 0)).any()) or (low.ndim and value.ndim and value.shape[-1:] != low.shape[-1:]):
+                raise SpecError(
+                    f"TD3Loss got {name}={value.tolist()} for bounds of shape {list(low.shape)}; expected numbers of at"
+                    " least 0, one for each dimension of the action"
+                )
+            delattr(self, name)
+            self.register_buffer(name, self._placed(value.to(low.dtype)), persistent=False)
         self.low: Tensor
         self.high: Tensor
         self.register_buffer("low", self._placed(low))
@@ -115,8 +125,10 @@ class TD3Loss(OffPolicyLoss):
 
     def _next_value(self, batch: Batch) -> Tensor:
         (action,) = self._target_policy(batch.after, batch.size)
-        noise = torch.randn_like(action) * self.policy_noise
-        action = smoothed_action(action, noise, self.noise_clip, self.low, self.high)
+        width, clip = (
+            one.to(action.dtype) if isinstance(one, Tensor) else one for one in (self.policy_noise, self.noise_clip)
+        )
+        action = smoothed_action(action, torch.randn_like(action) * width, clip, self.low, self.high)
         return self._values(self._target_critic, batch.after, action, batch.size).amin(0)
 
     def _actor_part(self, batch: Batch) -> dict[str, Tensor]:

@@ -30,11 +30,11 @@ class MAPPOLoss(ClipPPOLoss):
     ``[*B, n_agents, 1]``, and means over agents and batch.
 
     Keys are those of `ClipPPOLoss` in the group of the actor's action: ``(group, "action")``, ``(group, "advantage")``,
-    ``("next", group, "reward")`` and so on; done flags are those of the root. `set_keys` names others:
-    ``reward="reward"`` for a shared reward, ``done=(group, "done")`` and ``terminated=(group, "terminated")`` where
-    agents leave before the episode ends. Where the batch has ``(group, "mask")`` (bool ``[*B, n_agents]``), agents that
-    do not act change nothing: networks read 0 in place of their observations, unless they are recurrent. Without
-    ``advantage`` in the batch it is estimated with `MultiAgentGAE`.
+    ``("next", group, "reward")`` and so on; without a reward in the group it is that of the team, ``("next",
+    "reward")``. Done flags are those of the root. `set_keys` names others: ``done=(group, "done")`` and
+    ``terminated=(group, "terminated")`` where agents leave before the episode ends. Where the batch has ``(group,
+    "mask")`` (bool ``[*B, n_agents]``), agents that do not act change nothing: networks read 0 in place of their
+    observations, unless they are recurrent. Without ``advantage`` in the batch it is estimated with `MultiAgentGAE`.
 
     Args:
         actor_network: policy with a distribution; gives log-probabilities ``[*B, n_agents]``.

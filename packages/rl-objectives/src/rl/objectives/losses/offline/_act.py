@@ -11,7 +11,7 @@ from torch import nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str
-from rl.objectives._batch.mask import MASK, mask_key, scalar
+from rl.objectives._batch.mask import MASK, mask_keys_of_steps, scalar
 from rl.objectives._networks.calls import NetworkCall
 from rl.objectives.functional._offline import style_divergence
 from rl.objectives.functional._regression import distance, is_number, reduce
@@ -89,7 +89,7 @@ class ACTLoss(LossModule):
                 *(Key(key, doc="observation of the network") for key in self._actor.in_keys if key != CHUNK),
                 Key(keys["action_chunk"], doc="actions of the data set from this step on, [*B, H, *A]"),
                 Key(keys["action_is_pad"], doc="true after the end of the episode", dtype=torch.bool, optional=True),
-                mask_key(keys["mask"]),
+                *mask_keys_of_steps(keys["mask"]),
             ),
             (
                 scalar("loss_act", "distance of plan and chunk, and the weighted divergence of the style"),

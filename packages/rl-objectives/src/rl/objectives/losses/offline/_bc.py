@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
@@ -28,8 +28,9 @@ class BCLoss(LossModule):
     Pomerleau, "ALVINN: An autonomous land vehicle in a neural network", 1989. A policy with a distribution maximizes
     the log-probability of the actions; a deterministic one minimizes the distance to them.
 
-    Reads the inputs of the actor, ``action`` and, if there, ``("collector", "mask")`` bool ``[*B]``, which masks out
-    padding. Returns the scalar ``loss_bc``. A recurrent actor reads the batch as sequences.
+    Reads the inputs of the actor, ``action`` (or the key of ``set_keys(action_target=...)``) and, if there,
+    ``("collector", "mask")`` bool ``[*B]``, which masks out padding. Returns the scalar ``loss_bc``. A
+    recurrent actor reads the batch as sequences.
 
     Args:
         actor_network: the policy.
@@ -49,7 +50,12 @@ class BCLoss(LossModule):
         >>> BCLoss(actor)(batch)["loss_bc"].backward()
     """
 
-    default_keys: ClassVar[dict[str, NestedKey]] = {"action": "action", "done": "done", "mask": MASK}
+    default_keys: ClassVar[dict[str, NestedKey]] = {
+        "action": "action",
+        "action_target": "action",
+        "done": "done",
+        "mask": MASK,
+    }
 
     def __init__(
         self, actor_network: nn.Module, *, loss_function: str | None = None, reduction: str | None = "mean"
@@ -60,8 +66,13 @@ class BCLoss(LossModule):
             loss_function = "l2"
         self.loss_function = None if loss_function is None else check_distance(loss_function, type(self).__name__)
         self.actor_network = actor_network
-        self._keys["action"] = actor_keys(actor_network)["action"]
+        self._keys["action"] = self._keys["action_target"] = actor_keys(actor_network)["action"]
         self.derive_early()
+
+    def set_keys(self, **names: Any) -> None:
+        if "action" in names:
+            names.setdefault("action_target", names["action"])
+        super().set_keys(**names)
 
     def _derive(self) -> Contract:
         keys = self._keys
@@ -70,11 +81,12 @@ class BCLoss(LossModule):
         else:
             self._actor = NetworkCall(self.actor_network, {"action": keys["action"]})
         self._states = self._actor.states
-        inputs = [key for key in self._actor.in_keys if key not in listed(keys["action"])]
+        targets = listed(keys["action_target"])
+        inputs = [key for key in self._actor.in_keys if key not in targets]
         return Contract(
             (
                 *(input_key(key, self._states, "input of the actor") for key in inputs),
-                *(Key(key, doc="action of the data set") for key in listed(keys["action"])),
+                *(Key(key, doc="action of the data set") for key in targets),
                 *mask_keys(keys),
             ),
             (scalar("loss_bc", "distance to the actions of the data set, or their negative log-probability"),),
@@ -91,17 +103,18 @@ class BCLoss(LossModule):
             ShapeError: if shapes do not agree.
         """
         entries, mask = self.read(tensordict)
-        size, key = tensordict.batch_size, self._keys["action"]
+        size, key, target = tensordict.batch_size, self._keys["action"], self._keys["action_target"]
+        expert = dict(zip(listed(key), (entries[one] for one in listed(target)), strict=True))
         if isinstance(self._actor, ActorCall):
-            elements = -joint(self._actor(entries, size).log_prob(taken(entries, key, size)))
+            elements = -joint(self._actor(entries, size).log_prob(taken(expert, key, size)))
         else:
             with set_interaction_type(InteractionType.DETERMINISTIC):
                 (action,) = self._actor(entries, size)
-            expert = entries[key]
-            if action.shape != expert.shape:
+            given = expert[key]
+            if action.shape != given.shape:
                 raise ShapeError(
-                    f"BCLoss got actions of shape {tuple(action.shape)} from the actor, and {key_str(key)} has"
-                    f" {tuple(expert.shape)}: they would broadcast"
+                    f"BCLoss got actions of shape {tuple(action.shape)} from the actor, and {key_str(target)} has"
+                    f" {tuple(given.shape)}: they would broadcast"
                 )
-            elements = distance(action, expert.to(action.dtype), str(self.loss_function)).mean(-1)
+            elements = distance(action, given.to(action.dtype), str(self.loss_function)).mean(-1)
         return TensorDict({"loss_bc": reduce(elements, self.reduction, mask)})

@@ -11,7 +11,7 @@ from torch import nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError
 from rl.core.keys import NestedKey, unwrap
-from rl.objectives._batch.mask import MASK, mask_key, scalar
+from rl.objectives._batch.mask import MASK, mask_keys_of_steps, scalar
 from rl.objectives.functional._regression import distance, reduce
 from rl.objectives.losses._base import LossModule
 
@@ -74,7 +74,7 @@ class DiffusionBCLoss(LossModule):
             (
                 *(Key(key, doc="observation of the actor") for key in self._inputs),
                 Key(self._keys["action"], doc="action of the data set, or a chunk of them"),
-                mask_key(self._keys["mask"]),
+                *mask_keys_of_steps(self._keys["mask"]),
             ),
             (scalar("loss_diffusion_bc", "squared error of the predicted noise"),),
         )

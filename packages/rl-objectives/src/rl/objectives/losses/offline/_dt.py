@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError
 from rl.core.keys import NestedKey, key_str
-from rl.objectives._batch.mask import MASK, mask_key, mean_of, scalar
+from rl.objectives._batch.mask import MASK, mask_keys_of_steps, mean_of, scalar
 from rl.objectives._networks.calls import ActorCall, NetworkCall, input_key
 from rl.objectives._networks.composite import joint
 from rl.objectives.functional._regression import check_distance, distance, reduce
@@ -33,7 +33,7 @@ class _SequenceLoss(LossModule):
         return (
             *(input_key(key, call.states, "input of the actor") for key in inputs),
             Key(target, doc="action of the data set"),
-            mask_key(self._keys["mask"]),
+            *mask_keys_of_steps(self._keys["mask"]),
         )
 
 

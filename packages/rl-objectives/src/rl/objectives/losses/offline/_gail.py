@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl.core.contract import Contract, Key
 from rl.core.errors import ContractError, ShapeError, SpecError
 from rl.core.keys import NestedKey, key_str
-from rl.objectives._batch.mask import MASK, mask_key, scalar
+from rl.objectives._batch.mask import MASK, mask_keys_of_steps, scalar
 from rl.objectives._networks.calls import NetworkCall
 from rl.objectives.functional._offline import discriminator_loss, imitation_reward
 from rl.objectives.functional._regression import is_number, reduce
@@ -103,7 +103,7 @@ class GAILLoss(LossModule):
         ]
         penalty = (scalar("gp_loss", "penalty of the gradient, no gradient"),) if self.use_grad_penalty else ()
         written = scalar("loss", "cross-entropy of the discriminator, with the penalty")
-        return Contract((*reads, mask_key(keys["mask"])), (written, *penalty))
+        return Contract((*reads, *mask_keys_of_steps(keys["mask"])), (written, *penalty))
 
     def reward(self, tensordict: TensorDictBase) -> Tensor:
         """Reward of each step, ``[*B, 1]``, without gradient: ``-log(1 - D)``.

@@ -13,8 +13,8 @@ from torch.distributions import Distribution
 from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
-from rl.objectives._batch.agents import group_of, mask_keys
-from rl.objectives._batch.mask import MASK
+from rl.objectives._batch.agents import entry_of_team, group_of, mask_keys
+from rl.objectives._batch.mask import MASK, check_unobserved
 from rl.objectives._networks.calls import ActorCall, NetworkCall, actor_keys, input_key, joint_states
 from rl.objectives._networks.composite import joint, listed, taken
 from rl.objectives.estimators._base import ValueEstimatorBase
@@ -126,6 +126,7 @@ class PolicyLoss(LossModule):
     def read_estimated(self, tensordict: TensorDictBase) -> tuple[Entries, Tensor | None]:
         """`read`, with advantage and target estimated if they are absent; the batch stays as it is."""
         self.derived()
+        check_unobserved(tensordict, self._keys, type(self).__name__)
         if tensordict.get(self._keys["advantage"], None) is None:
             tensordict = self._estimated(tensordict)
         return self.read(tensordict, self._reads)
@@ -140,7 +141,7 @@ class PolicyLoss(LossModule):
                 self._usual = [self._make_estimator(self.default_value_estimator, {})]
                 self._name_keys(self._usual[0])
             estimator = self._usual[0]
-            if any(td.get(key, None) is None for key in estimator.in_keys):
+            if any(entry_of_team(td, key, estimator.named_keys) is None for key in estimator.in_keys):
                 self._reads.refuse(td, name, self)
         if self.clip_value is None:
             return estimator(td.copy())

@@ -12,6 +12,7 @@ from rl.core.contract import Contract, Key
 from rl.core.errors import ShapeError, SpecError
 from rl.core.keys import next_key
 from rl.objectives import _foreign
+from rl.objectives._batch.agents import entry_of_team
 from rl.objectives._batch.done_flags import end_flags
 from rl.objectives._batch.mask import mean_of, scalar
 from rl.objectives._networks.composite import joint, taken
@@ -147,7 +148,8 @@ class ImpalaLoss(PolicyLoss):
         keys, size, owner = self._keys, tensordict.batch_size, type(self).__name__
         estimator = self._estimators[0]
         assert isinstance(estimator, VTrace)
-        raw, ended = tensordict.get(next_key(keys["done"])), tensordict.get(next_key(keys["terminated"]), None)
+        raw, ended = (entry_of_team(tensordict, next_key(keys[name]), keys) for name in ("done", "terminated"))
+        assert raw is not None  # it was read
         done, terminated = end_flags(tensordict, raw, ended, keys, mask, owner)
         time = estimator.find_time(tensordict, done)
         dist = self._actor(entries, size)

@@ -236,7 +236,9 @@ class QLoss(LossModule):
         estimator = self._estimators[0]
         assert isinstance(estimator, TDEstimatorBase)
         time = estimator.find_time(tensordict, done)
-        discount = estimator.row_discount(entries.get(keys["discount"]), entries.get(keys["steps_to_next_obs"]))
+        discount = estimator.row_discount(
+            *(self._optional(tensordict, entries, name) for name in ("discount", "steps_to_next_obs"))
+        )
         if value.shape[-1] != 1:
             for name, flag in (("reward", reward), ("done", done), ("terminated", terminated), ("gamma", discount)):
                 if flag is not None and flag.shape != (*value.shape[:-1], 1):
@@ -272,7 +274,7 @@ class QLoss(LossModule):
             entries: of the batch.
             mask: of valid steps.
         """
-        weight = entries.get(self._keys["priority_weight"])
+        weight = self._optional(tensordict, entries, "priority_weight")
         if weight is not None:
             name = self._keys["priority_weight"]
             elements = elements * weights_of(weight, name, elements, tensordict.batch_size, type(self).__name__)
