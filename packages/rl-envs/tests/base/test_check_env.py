@@ -5,7 +5,7 @@ import torch
 from tensordict import TensorDict
 
 from rl.core.errors import SpecError
-from rl.core.specs import Bounded, Categorical, Composite, Unbounded
+from rl.core.specs import Bounded, Categorical, Composite, NonTensor, Unbounded
 from rl.core.testing import CountingEnv
 from rl.envs import (
     AcrobotEnv,
@@ -20,6 +20,7 @@ from rl.envs import (
     TicTacToeEnv,
     VecNorm,
     check_env,
+    check_env_specs,
 )
 
 
@@ -405,3 +406,48 @@ def test_running_statistics_are_no_fault(capsys):
     env = GymEnv("CartPole-v1").append_transform(VecNorm(in_keys=["observation"]))
     check_env(env, steps=30)
     assert "FAULT" not in capsys.readouterr().out
+
+
+class Worded(EnvBase):
+    """An observation that is text."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_spec = Composite(x=Unbounded(1), text=NonTensor(()))
+        self.action_spec = Categorical(2)
+
+    def _reset(self, td):
+        return TensorDict(x=torch.zeros(1), text="hi")
+
+    def _step(self, td):
+        return TensorDict(
+            x=torch.zeros(1), text="there", reward=torch.ones(1), terminated=torch.zeros(1, dtype=torch.bool)
+        )
+
+    def _set_seed(self, seed):
+        pass
+
+
+class Wordless(Worded):
+    def _step(self, td):
+        return super()._step(td).exclude("text")
+
+
+def test_text_passes_the_check_and_its_absence_does_not():
+    check_env_specs(Worded(), seed=0)
+    with pytest.raises(SpecError, match=r"'text': expected .*got nothing"):
+        check_env_specs(Wordless())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        torch.stack([Composite(o=Unbounded(2)), Composite(o=Unbounded(3))]),
+        torch.stack([Composite(o=Unbounded(2)), Composite(p=Unbounded(2))]),
+        torch.stack([Unbounded(2), Unbounded(3)]),
+    ],
+    ids=["groups", "keys", "leaves"],
+)
+def test_ragged_specs_are_refused_when_they_are_assigned(spec):
+    with pytest.raises(SpecError, match=r"the elements of 'agents' differ in keys or shapes.*Pad them to one shape"):
+        Worded().observation_spec = Composite(agents=spec)

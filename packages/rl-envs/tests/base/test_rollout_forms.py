@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 
+from rl.core.errors import RLError, SpecError
 from rl.core.specs import Unbounded
 from rl.envs import CartPoleEnv, GymEnv, PendulumEnv, RewardSum, StepCounter, TensorDictPrimer
 
@@ -78,3 +80,33 @@ def test_random_actions_cover_the_choices_and_follow_the_seed():
     assert (one == two).all()
     assert (one.sum(-1) == 1).all()
     assert 0.4 < one[..., 0].float().mean() < 0.6
+
+
+@pytest.mark.parametrize("batch", [(), (3,)], ids=str)
+@pytest.mark.parametrize("form", ["list", "generator", "tuple", "entries"])
+def test_actions_of_single_steps(form, batch):
+    actions = torch.rand(*batch, 4, 1)
+    expected = PendulumEnv(batch, seed=0).rollout(9, actions=actions)
+    steps = list(actions.unbind(len(batch)))
+    if form == "entries":
+        steps = [TensorDict(action=one, batch_size=batch) for one in steps]
+    given = {"generator": (one for one in steps), "tuple": tuple(steps)}.get(form, steps)
+    assert (PendulumEnv(batch, seed=0).rollout(9, actions=given) == expected).all()
+
+
+def test_no_more_actions_are_read_than_steps():
+    endless = (torch.ones(1) for _ in iter(int, 1))
+    assert len(PendulumEnv().rollout(3, actions=endless)) == 3
+
+
+@pytest.mark.parametrize("actions", [[], 3, [1.0, 2.0]], ids=str)
+def test_actions_of_another_kind_are_refused(actions):
+    with pytest.raises(RLError, match=r"rollout\(actions=...\) takes a tensor or TensorDict with all steps"):
+        PendulumEnv().rollout(3, actions=actions)
+    with pytest.raises(RLError, match="actions of single steps differ"):
+        PendulumEnv().rollout(3, actions=[torch.ones(1), torch.ones(2)])
+
+
+def test_a_plain_network_is_told_how_to_become_a_policy():
+    with pytest.raises(SpecError, match=r"the policy Linear failed on a TensorDict .*wrap a plain network"):
+        PendulumEnv().rollout(3, torch.nn.Linear(3, 1))

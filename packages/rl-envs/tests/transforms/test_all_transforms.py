@@ -43,6 +43,7 @@ from rl.envs import (
     Stack,
     StepCounter,
     SuccessReward,
+    TargetReturn,
     TicTacToeEnv,
     TransformedEnv,
     UnaryTransform,
@@ -100,6 +101,8 @@ PENDULUM = {
     "stack": lambda: Stack(["th", "thdot"], "both", del_keys=False),
     "step-counter": lambda: StepCounter(7),
     "success": lambda: SuccessReward("done"),
+    "target": lambda: TargetReturn(3.0),
+    "target-constant": lambda: TargetReturn(3.0, "constant", ["reward"], ["goal"]),
     "unary": lambda: UnaryTransform(["observation"], ["more"], fn=doubled),
     "vec-norm": lambda: VecNorm(["observation", "reward"]).freeze(),
     "vec-norm-every": lambda: VecNorm(decay=1.0).freeze(),
@@ -151,6 +154,7 @@ NESTED = {
 }
 READS_VALUES = {"finite"}
 REFUSED_ON_BATCHES = {"init-tracker", "step-counter", "vec-norm", "vec-norm-every", "reward-norm"}
+REFUSED_ON_BATCHES |= {"target", "target-constant"}
 BATCHES = {name: make for name, make in {**PENDULUM, **BOTH_WAYS}.items() if name not in REFUSED_ON_BATCHES}
 NEEDS_BOUNDS = {"action-discretizer", "action-discretizer-one-hot", "action-scaling"}
 

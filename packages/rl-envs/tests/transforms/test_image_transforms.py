@@ -136,3 +136,21 @@ def test_crops_are_slices():
 def test_wrong_use(make, message):
     with pytest.raises(SpecError, match=message):
         make()
+
+
+@pytest.mark.parametrize("size", [(84,), (3, 4), (20, 31)], ids=str)
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "area", "nearest"])
+@pytest.mark.parametrize("value", [0, 255])
+def test_black_and_white_stay_within_their_bounds(mode, size, value):
+    class Plain(Noise):
+        observation_space = gymnasium.spaces.Dict(pixels=gymnasium.spaces.Box(0, 255, (31, 47, 3), np.uint8))
+
+        def _seen(self):
+            return {"pixels": np.full((31, 47, 3), value, np.uint8)}
+
+    chain = Compose(ToTensorImage(), Resize(*size, interpolation=mode))
+    env = TransformedEnv(GymWrapper(Plain()), chain)
+    assert env.observation_spec.is_in(env.reset().select("pixels"))
+    for more in (GrayScale(), Crop(2), CenterCrop(2)):
+        env = TransformedEnv(GymWrapper(Plain()), Compose(*[one.clone() for one in chain], more))
+        assert env.observation_spec.is_in(env.reset().select("pixels"))

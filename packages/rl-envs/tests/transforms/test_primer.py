@@ -108,3 +108,11 @@ def test_a_rollout_takes_single_steps_whatever_mode_holds_outside():
     with set_recurrent_mode(True):
         primed((2,)).rollout(3, asking)
     assert seen == [False] * 3
+
+
+def test_specs_with_the_batch_of_the_environment_are_those_of_an_element():
+    with_batch = Composite(h=Unbounded((2, 3)), inner=Composite(c=Unbounded((2, 1)), shape=(2,)), shape=(2,))
+    for primers in (with_batch, {"h": Unbounded(3), "inner": Composite(c=Unbounded((2, 1)), shape=(2,))}):
+        root = TransformedEnv(PendulumEnv([2]), TensorDictPrimer(primers)).reset()
+        assert root["h"].shape == (2, 3)
+        assert root["inner", "c"].shape == (2, 1)

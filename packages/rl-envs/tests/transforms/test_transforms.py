@@ -11,6 +11,8 @@ from rl.core.specs import Bounded, Categorical, Composite, Unbounded
 from rl.core.testing import check_env, check_transform
 from rl.envs import (
     ActionMask,
+    ActionScaling,
+    CartPoleEnv,
     CatTensors,
     Compose,
     EnvBase,
@@ -18,9 +20,11 @@ from rl.envs import (
     GymEnv,
     InitTracker,
     PendulumEnv,
+    RenameTransform,
     RewardSum,
     Stack,
     StepCounter,
+    TargetReturn,
     TicTacToeEnv,
     Transform,
     TransformedEnv,
@@ -378,3 +382,113 @@ def test_random_moves_stay_legal_where_games_end_at_different_times():
     data = env.rollout(60, break_when_any_done=False)
     assert data["next", "done"][:, 5:].any(1).all()
     assert data["action_mask"].gather(-1, data["action"].unsqueeze(-1)).all()
+
+
+def test_an_assigned_transform_takes_effect():
+    env = TransformedEnv(PendulumEnv(seed=0), StepCounter(max_steps=3))
+    old, new = env.transform, RewardSum()
+    env.transform = new
+    assert env.transform is new
+    assert new.parent is env
+    assert old.parent is None
+    data = env.rollout(5)
+    assert "step_count" not in data.keys()
+    assert len(data) == 5
+    assert "episode_reward" in data.keys()
+    env.transform = lambda td: td
+    assert env.rollout(2)["next"].keys() == PendulumEnv().rollout(2)["next"].keys()
+
+
+def test_an_assigned_transform_that_does_not_fit_leaves_the_old_one():
+    env = TransformedEnv(PendulumEnv(seed=0), StepCounter(max_steps=3))
+    old = env.transform
+    with pytest.raises(SpecError, match="'nothing'"):
+        env.transform = UnaryTransform(["nothing"], fn=torch.exp)
+    with pytest.raises(Exception, match="belongs to another environment"):
+        env.transform = TransformedEnv(PendulumEnv(), RewardSum()).transform
+    assert env.transform is old
+    assert len(env.rollout(9)) == 3
+
+
+@pytest.mark.parametrize("name", ["base_env", "batch_size", "device"])
+def test_what_specs_depend_on_cannot_be_assigned(name):
+    for env in (PendulumEnv(), TransformedEnv(PendulumEnv(), StepCounter())):
+        if hasattr(env, name):
+            with pytest.raises(RLError, match=f"{name} of a? ?\\w+ cannot be assigned"):
+                setattr(env, name, getattr(env, name))
+
+
+def test_an_attribute_of_the_environment_inside_is_set_there():
+    env = TransformedEnv(PendulumEnv(), StepCounter())
+    env.physics = "other"
+    assert env.base_env.physics == "other"
+    assert "physics" not in vars(env)
+    env.note = 1
+    assert vars(env)["note"] == 1
+    assert not hasattr(env.base_env, "note")
+
+
+@pytest.mark.parametrize("inverse", [{}, {"in_keys_inv": ["th"], "out_keys_inv": ["angle"]}], ids=["one", "both"])
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("create_copy", [False, True])
+def test_an_observation_that_is_state_too_is_renamed(inverse, chained, create_copy):
+    rename = RenameTransform(["th"], ["angle"], **inverse, create_copy=create_copy)
+    env = TransformedEnv(PendulumEnv([2], seed=0), Compose(StepCounter(), rename) if chained else rename)
+    plain = PendulumEnv([2], seed=0)
+    torch.manual_seed(0)
+    expected = plain.rollout(4)
+    torch.manual_seed(0)
+    data = env.rollout(4)
+    for part, other in ((data, expected), (data["next"], expected["next"])):
+        torch.testing.assert_close(part["angle"], other["th"], rtol=0, atol=0)
+        torch.testing.assert_close(part["observation"], other["observation"], rtol=0, atol=0)
+        assert ("th" in part.keys()) == create_copy
+    start = env.reset(data[:, 2].select(*env.state_keys), set_state=True)
+    torch.testing.assert_close(start["angle"], data["angle"][:, 2])
+
+
+def test_an_entry_of_the_state_has_one_name():
+    with pytest.raises(SpecError, match="give the same pair of keys in both directions"):
+        TransformedEnv(PendulumEnv(), RenameTransform(["th"], ["angle"], ["th"]))
+    with pytest.raises(SpecError, match="writes 'observation', which the environment has already"):
+        TransformedEnv(PendulumEnv(), RenameTransform(["th"], ["observation"]))
+
+
+def test_a_dimension_of_the_action_that_cannot_move_is_scaled_to_the_middle():
+    class Fixed(EnvBase):
+        def __init__(self):
+            super().__init__(batch_size=[4])
+            self.observation_spec = Composite(observation=Unbounded(2))
+            self.action_spec = Bounded(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 1.0]))
+
+        def _reset(self, td):
+            return TensorDict(observation=torch.zeros(4, 2), batch_size=[4])
+
+        def _step(self, td):
+            entries = {"observation": td["action"], "reward": torch.ones(4, 1)}
+            return TensorDict(**entries, terminated=torch.zeros(4, 1, dtype=torch.bool), batch_size=[4])
+
+        def _set_seed(self, seed):
+            pass
+
+    scaling = ActionScaling(in_keys=["action"])
+    env = TransformedEnv(Fixed(), scaling)
+    data = env.rollout(5)
+    assert (data["next", "observation"][..., 1] == 1).all()
+    assert data["next", "observation"].isfinite().all()
+    raw = Fixed().rollout(5)
+    unit = scaling(raw)["action"]
+    torch.testing.assert_close(unit[..., 0], raw["action"][..., 0] - 1)
+    assert (unit[..., 1] == 0).all()
+
+
+def test_target_returns_fall_by_each_reward_and_begin_again():
+    env = TransformedEnv(CartPoleEnv([3], seed=0), Compose(StepCounter(4), TargetReturn(10.0)))
+    data = env.rollout(9, break_when_any_done=False)
+    step = torch.arange(9).expand(3, 9)[..., None] % 4
+    assert (data["target_return"] == 10 - step).all()
+    assert (data["next", "target_return"] == 9 - step).all()
+    constant = TransformedEnv(CartPoleEnv([3], seed=0), TargetReturn(7.0, mode="constant", out_keys=["goal"]))
+    assert (constant.rollout(5)["next", "goal"] == 7).all()
+    with pytest.raises(SpecError, match="mode must be 'reduce' or 'constant'"):
+        TargetReturn(1.0, "half")

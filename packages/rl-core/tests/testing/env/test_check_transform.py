@@ -354,3 +354,54 @@ def test_a_fault_within_an_environment_is_named(transform, message):
 def test_a_transform_within_an_environment():
     check_transform(lambda td: td, wrap=Around)
     check_transform(Same(), wrap=Around)
+
+
+class OfBatches:
+    """Scales the reward of a batch; in an environment it does nothing."""
+
+    def __call__(self, td):
+        reward = td.get(("next", "reward"), None)
+        return td if reward is None else td.set(("next", "reward"), 0.001 * reward)
+
+
+class OfBatchesOnly(OfBatches):
+    def __call__(self, td):
+        return td.set(("next", "reward"), 0.001 * td["next", "reward"])
+
+
+class ForBuffers(OfBatches):
+    def inv(self, td):
+        return td
+
+
+BATCH = TensorDict(x=torch.ones(3), next=TensorDict(x=torch.ones(3), reward=torch.ones(3, 1)), batch_size=[3])
+
+
+class Called(CountingEnv):
+    """Calls a transform as environments do."""
+
+    def __init__(self, transform):
+        super().__init__(length=3, batch_size=(2,))
+        self.transform = transform
+
+    def step(self, tensordict):
+        stepped = super().step(tensordict)
+        return stepped.set("next", self.transform(stepped["next"]))
+
+
+@pytest.mark.parametrize(
+    ("transform", "reason"), [(OfBatches(), "has no effect"), (OfBatchesOnly(), "fails: KeyError")]
+)
+def test_a_transform_of_batches_is_none_of_environments(transform, reason):
+    sentence = f"as environments do, it {reason}.*changes \\('next', 'reward'\\): read and write 'reward'"
+    with pytest.raises(CheckError, match=sentence):
+        check_transform(transform, BATCH, wrap=Called)
+    with pytest.warns(NotExercisedWarning):
+        report = check_transform(transform, BATCH)
+    assert any("read and write 'reward', or use it in replay buffers only" in one for one in report.not_exercised)
+
+
+def test_a_transform_of_buffers_need_not_run_in_an_environment():
+    with pytest.warns(NotExercisedWarning):
+        report = check_transform(ForBuffers(), BATCH)
+    assert not any("environments" in one for one in report.not_exercised)

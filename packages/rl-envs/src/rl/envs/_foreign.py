@@ -27,6 +27,7 @@ __all__ = [
     "rollout",
     "select",
     "serial_env",
+    "target_return",
     "timer",
     "transformed_env",
     "unary",
@@ -229,6 +230,9 @@ flatten_action = foreign_arguments(
 )
 unary = foreign_arguments(
     needless={"use_raw_nontensor": ("not available yet: functions get tensors", False)},
+)
+target_return = foreign_arguments(
+    needless={"reset_key": ("needless: a partial reset is read from '_reset'", None)},
 )
 timer = foreign_arguments(
     needless={"time_key": ("use out_keys=, which names all three", "time")},

@@ -62,6 +62,7 @@ _TRANSFORMS = {
     "stack": ("Stack", "Stacks observations of one shape and dtype along a new dimension."),
     "step-counter": ("StepCounter", "Writes how many steps the episode has had, and truncates it after max_steps."),
     "success-reward": ("SuccessReward", "Writes a sparse reward."),
+    "target-return": ("TargetReturn", "Writes the return that is still to be achieved in an episode."),
     "tensordict-primer": ("TensorDictPrimer", "Writes entries at the root when an episode begins."),
     "terminate": ("TerminateTransform", "Terminates episodes when a condition on the outcome of a step holds."),
     "time-max-pool": ("TimeMaxPool", "Takes the elementwise maximum of the last T frames of an episode."),

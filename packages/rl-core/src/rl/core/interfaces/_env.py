@@ -102,6 +102,10 @@ def missing_env_members(env: object) -> list[str]:
 class Transform(Protocol):
     """Any callable from TensorDict to TensorDict.
 
+    An environment calls it with the entries of a reset, and after a step with those that the step wrote, *without*
+    ``next``: there the reward is ``"reward"``, and missing after a reset. A replay buffer calls it with a batch, where
+    the reward is ``("next", "reward")``.
+
     These methods are optional, and looked up by name. A replay buffer calls them:
 
     - ``inv(td)``: the other direction, called on each batch before it is written. Returns the rows to write, None or

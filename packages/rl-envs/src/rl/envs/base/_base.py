@@ -65,7 +65,9 @@ class EnvBase(SpecNames):
     - ``_set_seed(seed)`` seeds the simulator.
 
     An environment whose state is in the TensorDict may offer ``_set_state(td)``: the root entries of episodes that
-    begin in the state entries of `td`; ``reset(td, set_state=True)`` calls it.
+    begin in the state entries of `td`; ``reset(td, set_state=True)`` calls it. A wrapper of a simulator that
+    takes options may offer ``_set_options(options)``: ``reset(options=options)`` calls it before the reset, and with
+    None after it.
 
     The results of the first two are compared with the specs at the first reset and the first step; at each one if
     `debug` is true. Inherit `LeafEnvBase` instead for an environment that collectors step without TensorDicts. The
@@ -127,10 +129,19 @@ class EnvBase(SpecNames):
         device: torch.device | str | int | None = None,
         debug: bool = False,
     ) -> None:
-        self.batch_size = as_batch_size(batch_size, type(self).__name__)
-        self.device = None if device is None else torch.empty(0, device=device).device  # with its index
+        self.__fix("batch_size", as_batch_size(batch_size, type(self).__name__))
+        self.__fix("device", None if device is None else torch.empty(0, device=device).device)  # with its index
         self.debug = debug
         self._rl = StepRules(type(self).__name__, self.batch_size, self.device)
+
+    def __fix(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in {"batch_size", "device"} and "_rl" in vars(self):  # the specs have them too
+            remedy = "give it to the constructor" if name == "batch_size" else "call env.to(device)"
+            raise RLError(f"{name} of {type(self).__name__} cannot be assigned: {remedy}")
+        super().__setattr__(name, value)
 
     @property
     def is_closed(self) -> bool:
@@ -163,6 +174,14 @@ class EnvBase(SpecNames):
             " saved one with load_state_dict(state) instead"
         )
 
+    def _set_options(self, options: Mapping[str, Any] | None) -> None:
+        """Give `options` to the resets of the simulator until it is called with None."""
+        del options
+        raise RLError(
+            f"{self._rl.owner}.reset takes no options: give them to the constructor, or to the simulator's own reset in"
+            " a wrapper of it"
+        )
+
     def _close(self) -> None:
         """Release the resources of the environment; called once."""
 
@@ -172,7 +191,13 @@ class EnvBase(SpecNames):
 
     # ---- episodes
 
-    def reset(self, tensordict: TensorDictBase | None = None, *, set_state: bool = False) -> TensorDictBase:
+    def reset(
+        self,
+        tensordict: TensorDictBase | None = None,
+        *,
+        set_state: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> TensorDictBase:
         """Start new episodes.
 
         Args:
@@ -180,6 +205,8 @@ class EnvBase(SpecNames):
                 elements are reset, and the others keep the entries of `tensordict`.
             set_state: begin in the state entries (`state_keys`) of `tensordict`, in environments whose state is in
                 the TensorDict.
+            options: for the simulator's own ``reset(options=)``, in this reset alone; `GymEnv` and `GymWrapper` take
+                them, also inside of a `TransformedEnv`.
 
         Returns:
             `tensordict`, updated, or a new one: observations, state, and done flags, which are false.
@@ -188,9 +215,16 @@ class EnvBase(SpecNames):
             ShapeError: if the batch or a mask has the wrong shape.
             SpecError: if the result of ``_reset`` does not agree with the specs (first reset).
             ContractError: if `set_state` is true and a state entry is missing.
+            RLError: if the environment takes no options.
         """
         rules = self._rl
         rules.check_open()
+        if options is not None:
+            self._set_options(options)
+            try:
+                return self.reset(tensordict, set_state=set_state)
+            finally:
+                self._set_options(None)
         if self.__takes(tensordict):
             return self.with_batch(tensordict.batch_size).reset(tensordict, set_state=set_state)
         state = self.__given_state(tensordict) if set_state else None
@@ -261,7 +295,7 @@ class EnvBase(SpecNames):
         other = self._rl.other_batch.get(size)
         if other is None:
             other = copy.copy(self)
-            other.batch_size = size
+            other.__fix("batch_size", size)
             other._rl = self._rl.with_batch(size)
             if self._rl.compile_options is not None:
                 other.compile(**self._rl.compile_options)
@@ -377,7 +411,7 @@ class EnvBase(SpecNames):
         return_contiguous: bool = True,
         tensordict: TensorDictBase | None = None,
         set_truncated: bool = False,
-        actions: TensorDictBase | Tensor | None = None,
+        actions: TensorDictBase | Tensor | Iterable[Any] | None = None,
         out: TensorDictBase | None = None,
         storing_device: torch.device | str | int | None = None,
         auto_cast_to_device: bool = False,
@@ -398,8 +432,9 @@ class EnvBase(SpecNames):
             return_contiguous: one tensor for each entry; a lazy stack of the steps if false.
             tensordict: root entries to start from; handed to `reset` if `auto_reset`.
             set_truncated: mark the last step as truncated and done.
-            actions: the action of each step instead of a policy: a tensor ``[*B, T, ...]`` for the only action, or a
-                TensorDict ``[*B, T]`` with all of them. The rollout has at most T steps.
+            actions: the action of each step instead of a policy: a tensor ``[*B, T, ...]`` for the only action, a
+                TensorDict ``[*B, T]`` with all of them, or an iterable, such as a list, of those of single steps. The
+                rollout has at most T steps.
             out: a TensorDict ``[*B, T]`` with the entries of the rollout, T at least the number of steps; its first
                 steps are overwritten.
             storing_device: device of the result; that of the environment if None.
@@ -436,7 +471,7 @@ class EnvBase(SpecNames):
         if actions is not None:
             if policy is not None:
                 raise RLError("rollout takes a policy or actions, and was given both: leave one out")
-            policy = GivenActions(self, actions)
+            policy = GivenActions(self, actions, max_steps)
             max_steps = min(max_steps, policy.steps)
         elif policy is not None and auto_cast_to_device:
             policy = on_its_device(policy, self.device)
@@ -631,7 +666,7 @@ class EnvBase(SpecNames):
             elif isinstance(value, torch.Generator) and value.device != device:
                 seed = int(torch.randint(1 << 62, (), generator=value, device=value.device))
                 setattr(self, name, torch.Generator(device).manual_seed(seed))
-        self.device = device
+        self.__fix("device", device)
         self._rl.to(device)
         return self
 

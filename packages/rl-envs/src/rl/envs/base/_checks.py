@@ -22,6 +22,7 @@ __all__ = [
     "check_entries",
     "check_env_specs",
     "check_not_done",
+    "check_private",
     "describe",
     "entry_fault",
     "expected_entry",
@@ -148,6 +149,15 @@ def as_batch_size(batch_size: Iterable[int], owner: str) -> torch.Size:
     if size is None or any(n < 0 for n in size):
         raise SpecError(f"{owner}: batch_size must be a sequence such as [] or [8], got {batch_size!r}")
     return size
+
+
+def check_private(key: NestedKey, owner: str, remedy: str) -> None:
+    """Raise a SpecError if a part of a key begins with ``_``: collectors drop such entries as private ones."""
+    if any(part.startswith("_") for part in as_tuple(key)):
+        raise SpecError(
+            f"{owner}: the simulator has an entry {key_str(key)}, and names that begin with '_' are private, so that"
+            f" collectors would drop it: {remedy}"
+        )
 
 
 def check_not_done(

@@ -204,7 +204,15 @@ def _act(env: Any, policy: Any, td: TensorDictBase) -> TensorDictBase:
     if policy is None:
         return env.rand_action(td)
     with set_recurrent_mode(False):  # whatever holds outside: this is a single step
-        out = policy(td)
+        try:
+            out = policy(td)
+        except (TypeError, AttributeError) as error:
+            if not isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
+                raise
+            raise SpecError(
+                f"the policy {type(policy).__name__} failed on a TensorDict ({type(error).__name__}): wrap a"
+                " plain network as TensorDictModule(network, in_keys=['observation'], out_keys=['action'])"
+            ) from error
     if out is td:
         return td
     if not isinstance(out, TensorDictBase):

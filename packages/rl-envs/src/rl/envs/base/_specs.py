@@ -10,8 +10,8 @@ import torch
 from tensordict import TensorDictBase, is_leaf_nontensor
 
 from rl.core.errors import SpecError
-from rl.core.keys import NestedKey, as_tuple, unwrap
-from rl.core.specs import Categorical, Composite, TensorSpec, Unbounded
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
+from rl.core.specs import Categorical, Composite, Stacked, TensorSpec, Unbounded
 
 __all__ = ["FLAGS", "ROLES", "EnvSpecs", "SpecNames", "flag_spec", "leaf_keys"]
 
@@ -85,7 +85,7 @@ class EnvSpecs:
         """Set the spec of a role; a bare leaf gets the role's own key.
 
         Raises:
-            SpecError: if it is not a spec, or a composite that has a batch of its own.
+            SpecError: if it is not a spec, is a composite with a batch of its own, or has elements of different shapes.
         """
         if spec is None:
             spec = Composite({}, device=self.device)
@@ -98,6 +98,13 @@ class EnvSpecs:
                 f"{self.owner}.{role}_spec has the batch {tuple(spec.shape)}; specs are written for one element:"
                 f" the environment adds its batch {tuple(self.batch_size)} by itself"
             )
+        for key in leaf_keys(spec):
+            part = spec[key]
+            if isinstance(part, Stacked) and (part.dtype is None or -1 in part.shape):
+                raise SpecError(
+                    f"{self.owner}.{role}_spec: the elements of {key_str(key)} differ in keys or shapes, and steps are"
+                    " stacked into tensors. Pad them to one shape, or give each a key of its own"
+                )
         if self.device is not None:
             spec = spec.to(self.device)
         self._authored[role] = (_with_flags(spec) if role == "done" else spec.clone()).lock_()

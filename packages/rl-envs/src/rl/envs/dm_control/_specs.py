@@ -12,7 +12,7 @@ from torch import Tensor
 from rl.core.errors import SpecError
 from rl.core.keys import NestedKey, unwrap
 from rl.core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
-from rl.envs.gym._places import Place
+from rl.envs.gym._places import Place, exactly, indices
 
 __all__ = ["array_places"]
 
@@ -74,7 +74,7 @@ def _array(spec: Any, *, action: bool) -> Conversion:
             ours = Bounded(torch.from_numpy(low), torch.from_numpy(high), shape=shape, dtype=torch_dtype)
 
     def encode(values: Sequence[Any]) -> Any:
-        array = np.array(values, dtype=dtype)
+        array = exactly(values, dtype)
         return array if own else array.reshape(-1, 1)
 
     def decode(tensor: Tensor) -> list[Any]:  # copies: a simulator may write into its action
@@ -88,7 +88,7 @@ def _array(spec: Any, *, action: bool) -> Conversion:
         ours,
         encode,
         decode,
-        (lambda value: np.array(value, dtype=dtype)) if own else lambda value: np.array([value], dtype=dtype),
+        (lambda value: exactly(value, dtype)) if own else lambda value: exactly([value], dtype),
         decode_one,
     )
 
@@ -104,7 +104,12 @@ def _choice(n: int, dtype: Any, *, categorical: bool) -> Conversion:
         return kind(int(tensor) if categorical else tensor.tolist().index(1))
 
     def encode_one(value: Any) -> Any:
-        return np.array(value, np.int64) if categorical else np.eye(n, dtype=np.int64)[int(value)]
+        chosen = indices(value, 0, n)
+        if categorical:
+            return chosen
+        out = np.zeros(n, dtype=np.int64)
+        out[chosen] = 1
+        return out
 
     return (
         Categorical(n) if categorical else OneHot(n, dtype=torch.int64),

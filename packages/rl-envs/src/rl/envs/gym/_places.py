@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from rl.core.errors import SpecError
 from rl.core.keys import NestedKey
 from rl.core.specs import TensorSpec
 
-__all__ = ["Place", "nest"]
+__all__ = ["Place", "exactly", "indices", "nest"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,39 @@ class Place:
     def __reduce__(self) -> tuple[Any, ...]:
         make, *arguments = self.made_by
         return make, tuple(arguments)
+
+
+def exactly(values: Any, dtype: Any) -> Any:
+    """A fresh array of `dtype`.
+
+    Raises:
+        SpecError: if `values` are no numbers, or integers of `dtype` do not hold them.
+    """
+    array = np.array(values)
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "biuf":
+        raise SpecError(f"expected {dtype}, got {array.dtype}: {values!r:.60}")
+    with np.errstate(invalid="ignore", over="ignore"):
+        out = array.astype(dtype)
+    if dtype.kind in "biu" and not np.array_equal(out, array):
+        wrong = array[out != array].flat[0]
+        raise SpecError(f"expected {dtype}, got {array.dtype} with {wrong}, which it cannot hold")
+    return out
+
+
+def indices(values: Any, start: Any, counts: Any) -> Any:
+    """The numbers of choices from 0 on, int64.
+
+    Raises:
+        SpecError: if a value is no choice.
+    """
+    chosen = exactly(values, np.dtype(np.int64)) - start
+    wrong = (chosen < 0) | (chosen >= counts)
+    if wrong.any():
+        value = (chosen + start)[wrong].flat[0]
+        raise SpecError(f"expected integers from {start} to {start + counts - 1}, got {value}")
+    return chosen
 
 
 def nest(paths: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Record", "pack_rng", "unpack_rng"]
+__all__ = ["Record", "is_plain", "pack_rng", "unpack_rng"]
 
 
 class Record:
@@ -16,12 +16,15 @@ class Record:
     Args:
         seed: the seed of its reset, or None.
         rng: the state of the simulator's generator before its reset, if there was no seed.
+        options: of its reset, or None.
     """
 
-    __slots__ = ("actions", "rng", "seed")
+    __slots__ = ("actions", "options", "rng", "seed")
 
-    def __init__(self, seed: int | None = None, rng: dict[str, Any] | None = None) -> None:
-        self.seed, self.rng = seed, rng
+    def __init__(
+        self, seed: int | None = None, rng: dict[str, Any] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        self.seed, self.rng, self.options = seed, rng, options
         self.actions: list[Any] = []
 
     def pack(self) -> dict[str, Any]:
@@ -30,6 +33,7 @@ class Record:
             "seed": self.seed,
             "rng": None if self.rng is None else pack_rng(self.rng),
             "actions": _pack_value(self.actions),
+            "options": _pack_value(self.options),
         }
 
     @classmethod
@@ -37,7 +41,17 @@ class Record:
         """Return the record that `pack` wrote."""
         record = cls(packed["seed"], None if packed["rng"] is None else unpack_rng(packed["rng"]))
         record.actions = _unpack_value(packed["actions"])
+        record.options = _unpack_value(packed.get("options"))
         return record
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value consists of numbers, texts, arrays and plain containers, so that `Record.pack` keeps it."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and all(map(is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | np.ndarray | np.generic)
 
 
 def pack_rng(state: Any) -> Any:

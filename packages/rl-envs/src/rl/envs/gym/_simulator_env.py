@@ -15,6 +15,7 @@ from rl.core.interfaces import LeafEnv, Leaves
 from rl.core.keys import as_tuple, key_str
 from rl.core.specs import Composite, TensorSpec
 from rl.envs.base._base import EnvBase
+from rl.envs.base._checks import check_private
 from rl.envs.base._leaf import LeafCalls, LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec
 from rl.envs.gym._stepping import Codec, GymLeaves
@@ -47,14 +48,18 @@ class SimulatorEnv(LeafEnvBase):
                     f"{type(self).__name__}: the simulator has an observation {key_str(place.key)}, which is a reserved"
                     f" name: {self._rename}"
                 )
+            check_private(place.key, type(self).__name__, self._rename)
             seen[place.key] = place.spec
         for name, spec in codec.infos.items():
             if seen.get(name, None) is not None:
                 raise SpecError(f"{type(self).__name__}: info_keys has {name!r}, which is an observation already")
+            check_private(name, type(self).__name__, "leave it out, or rename it with a gymnasium.Wrapper")
             seen[name] = spec
         if frame is not None:
             seen["pixels"] = frame
         self.observation_spec = seen
+        for place in codec.actions:
+            check_private(place.key, type(self).__name__, self._rename)
         self.action_spec = Composite({place.key: place.spec for place in codec.actions})
         self.done_spec = Composite({name: flag_spec(torch.Size([1]), None) for name in FLAGS})
         self._has_text = any(place.spec.dtype is None for place in (*codec.observations, *codec.actions))

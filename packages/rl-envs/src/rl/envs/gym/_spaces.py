@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rl.core.errors import SpecError
-from rl.core.keys import NestedKey, unwrap
+from rl.core.keys import NestedKey, key_str, unwrap
 from rl.core.specs import (
     Binary,
     Bounded,
@@ -28,7 +29,7 @@ from rl.core.specs import (
     Unbounded,
 )
 from rl.envs.gym._library import gymnasium
-from rl.envs.gym._places import Place
+from rl.envs.gym._places import Place, exactly, indices
 
 __all__ = ["place", "places", "register_gym_spec_conversion", "space_spec"]
 
@@ -43,13 +44,33 @@ def _rows(tensor: Tensor) -> list[Any]:
     return list(np.array(tensor.numpy(force=True)))  # a copy: simulators may write into their action
 
 
+_WIDER: dict[str, Any] = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
+"""Dtypes of tensors for those of NumPy for which torch has few operations."""
+
+
+def _box_dtype(space: Any) -> Any:
+    """The dtype of the tensors of a box.
+
+    Raises:
+        SpecError: if torch has none that holds its values.
+    """
+    dtype = np.dtype(_WIDER.get(space.dtype.name, space.dtype))
+    try:
+        torch.from_numpy(np.empty(0, dtype))
+    except TypeError:
+        raise SpecError(f"torch has no dtype for {space.dtype} of {space}: convert it in a wrapper") from None
+    if dtype != space.dtype and (space.high > np.iinfo(dtype).max).any():
+        raise SpecError(f"{space} exceeds int64, the widest integers of torch: declare lower bounds in the simulator")
+    return dtype
+
+
 def _box(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001  one form for all
     del categorical
-    dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
-    low, high = torch.from_numpy(space.low.copy()), torch.from_numpy(space.high.copy())
-    free = dtype.is_floating_point and bool((low.isinf() & high.isinf()).all())
-    spec = Unbounded(space.shape, dtype=dtype) if free else Bounded(low, high, shape=space.shape, dtype=dtype)
-    return spec, lambda values: np.array(values, dtype=space.dtype), _rows
+    dtype = _box_dtype(space)
+    low, high = torch.from_numpy(space.low.astype(dtype)), torch.from_numpy(space.high.astype(dtype))
+    free = low.is_floating_point() and bool((low.isinf() & high.isinf()).all())
+    spec = Unbounded(space.shape, dtype=low.dtype) if free else Bounded(low, high, shape=space.shape, dtype=low.dtype)
+    return spec, partial(exactly, dtype=dtype), lambda t: list(np.array(t.numpy(force=True), dtype=space.dtype))
 
 
 def _discrete(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
@@ -59,12 +80,15 @@ def _discrete(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
         spec = Categorical(n)
         return (
             spec,
-            lambda values: np.array(values, dtype=np.int64) - start,
+            lambda values: indices(values, start, n),
             lambda t: list(np.array(t.tolist(), number) + start),
         )
 
     def encode(values: Sequence[Any]) -> Any:
-        return np.eye(n, dtype=np.int64)[np.array(values, dtype=np.int64) - start]
+        chosen = indices(values, start, n)
+        out = np.zeros((*chosen.shape, n), dtype=np.int64)
+        np.put_along_axis(out, chosen[..., None], 1, -1)
+        return out
 
     def decode(tensor: Tensor) -> list[Any]:
         return list(np.array([row.index(1) for row in tensor.tolist()], number) + start)
@@ -73,12 +97,12 @@ def _discrete(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
 
 
 def _multi_discrete(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
-    start = np.array(space.start)
+    start, nvec = np.array(space.start), np.array(space.nvec)
     if categorical:
         spec = MultiCategorical(torch.as_tensor(space.nvec), shape=space.shape)
         return (
             spec,
-            lambda values: np.array(values, dtype=np.int64) - start,
+            lambda values: indices(values, start, nvec),
             lambda t: list(np.array(t.numpy(force=True), dtype=space.dtype) + start),
         )
     if len(space.shape) != 1:
@@ -91,7 +115,7 @@ def _multi_discrete(space: Any, categorical: bool) -> Conversion:  # noqa: FBT00
 
     def encode(values: Sequence[Any]) -> Any:
         out = np.zeros((len(values), int(ends[-1])), dtype=np.int64)
-        np.put_along_axis(out, np.array(values, dtype=np.int64) - start + begins, 1, axis=1)
+        np.put_along_axis(out, indices(values, start, nvec) + begins, 1, axis=1)
         return out
 
     def decode(tensor: Tensor) -> list[Any]:
@@ -105,7 +129,7 @@ def _multi_discrete(space: Any, categorical: bool) -> Conversion:  # noqa: FBT00
 def _multi_binary(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
     del categorical
     spec = Binary(shape=space.shape, dtype=torch.int8)
-    return spec, lambda values: np.array(values, dtype=np.int8), _rows
+    return spec, lambda values: indices(values, 0, 2).astype(np.int8), _rows
 
 
 def _text(space: Any, categorical: bool) -> Conversion:  # noqa: FBT001
@@ -198,13 +222,29 @@ def place(path: tuple[Any, ...], key: NestedKey, space: Any, categorical: bool) 
     spec, encode, decode = _convert(space, categorical=categorical)
     encode_one, decode_one = _for_one(space, spec, encode, decode)
     made_by = (place, path, key, space, categorical)
+    encode, encode_one = _naming(key, space, encode), _naming(key, space, encode_one)
     return Place(path, key, spec, encode, decode, encode_one, decode_one, made_by, _for_rows(space, spec))
+
+
+def _naming(key: NestedKey, space: Any, encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`encode` with errors that name the entry."""
+
+    def named(value: Any) -> Any:
+        try:
+            return encode(value)
+        except (SpecError, TypeError, ValueError, OverflowError) as error:
+            raise SpecError(
+                f"{key_str(key)} of the simulator does not fit {space!s:.80}: {error}. Correct the space, or what the"
+                " simulator returns"
+            ) from error
+
+    return named
 
 
 def _for_rows(space: Any, spec: TensorSpec) -> Callable[[Tensor], Any] | None:
     """`decode` into one array, for the spaces where that is much faster."""
     if _CONVERTERS.get(type(space)) is _box:
-        return lambda tensor: np.array(tensor.numpy(force=True))
+        return lambda tensor: np.array(tensor.numpy(force=True), dtype=space.dtype)
     if _CONVERTERS.get(type(space)) is _discrete:
         start, hot = int(space.start), isinstance(spec, OneHot)
         return lambda tensor: (tensor.argmax(-1) if hot else tensor).numpy(force=True) + start
@@ -221,13 +261,23 @@ def _for_one(
         return rows[0] if isinstance(rows, list) else rows.reshape(rows.shape[1:])
 
     if _CONVERTERS.get(type(space)) is _box:
-        dtype = space.dtype
-        return (lambda value: np.array(value, dtype=dtype)), (lambda tensor: np.array(tensor.numpy(force=True)))
+        return encode, lambda tensor: np.array(tensor.numpy(force=True), dtype=space.dtype)
     if _CONVERTERS.get(type(space)) is _discrete:
-        start, number = int(space.start), np.dtype(space.dtype).type
-        if isinstance(spec, OneHot):
-            return encode_one, lambda tensor: number(tensor.tolist().index(1) + start)
-        return encode_one, lambda tensor: number(tensor.item() + start)
+        start, n, number, hot = int(space.start), int(space.n), np.dtype(space.dtype).type, isinstance(spec, OneHot)
+
+        def encode_choice(value: Any) -> Any:
+            chosen = int(value) - start if isinstance(value, int | np.integer) else -1  # int: a uint8 could overflow
+            if not 0 <= chosen < n:
+                return encode_one(value)  # says what is wrong
+            if not hot:
+                return np.array(chosen, np.int64)
+            out = np.zeros(n, np.int64)
+            out[chosen] = 1
+            return out
+
+        if hot:
+            return encode_choice, lambda tensor: number(tensor.tolist().index(1) + start)
+        return encode_choice, lambda tensor: number(tensor.item() + start)
     return encode_one, lambda tensor: decode(tensor.unsqueeze(0))[0]
 
 

@@ -16,7 +16,7 @@ from rl.core.specs import TensorSpec
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
 from rl.envs.gym._places import Place, nest
-from rl.envs.gym._record import Record
+from rl.envs.gym._record import Record, is_plain
 
 __all__ = ["Codec", "GymLeaves", "Simulator"]
 
@@ -98,13 +98,13 @@ class Codec:
 
     def column(self, values: Sequence[Any], dtype: Any) -> Tensor:
         """One number for each element, ``[*B, 1]``."""
-        array = np.array(values, dtype=dtype)
-        tensor = torch.from_numpy(array.reshape(-1, 1) if self.batched else array)
+        array = _numbers(values, dtype)
+        tensor = torch.from_numpy(array.reshape(-1, 1) if self.batched else array.reshape(-1))
         return tensor if self.device is None else tensor.to(self.device)
 
     def rows(self, values: Sequence[Any], dtype: Any) -> Tensor:
         """A number or several for each element, ``[*B, k]``."""
-        array = np.array(values, dtype=dtype).reshape(len(values), -1)
+        array = _numbers(values, dtype).reshape(len(values), -1)
         tensor = torch.from_numpy(array if self.batched else array[0])
         return tensor if self.device is None else tensor.to(self.device)
 
@@ -141,13 +141,14 @@ class Simulator:
         env: a Gymnasium environment, or an object with its ``reset``, ``step``, ``render`` and ``close``.
     """
 
-    __slots__ = ("_step", "env", "idle", "info", "observed", "record", "seed")
+    __slots__ = ("_step", "env", "idle", "info", "observed", "options", "record", "seed")
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self._step: Callable[[Any], Outcome] = env.step
+        self._step: Callable[[Any], Any] = env.step  # an `Outcome`, as `step` checks
         self.record = Record()
         self.seed: int | None = None
+        self.options: dict[str, Any] | None = None  # for `reset`, if not None
         self.observed: Any = None
         self.info: dict[str, Any] = {}
         self.idle: Any = 0.0  # reward of a simulator that is held
@@ -163,16 +164,45 @@ class Simulator:
 
     def reset(self) -> None:
         """Start a new episode."""
-        self.record = Record(self.seed)
+        self.record = Record(self.seed, options=self.options)
         if self.seed is None:
             self.record.rng = self.generator_state()
         seed, self.seed = self.seed, None
-        self.observed, self.info = self.env.reset(seed=seed)
+        self.observed, self.info = self._begin(seed, self.options)
+
+    def _begin(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Any]:
+        try:
+            result = self.env.reset(seed=seed) if options is None else self.env.reset(seed=seed, options=options)
+        except TypeError as error:
+            if "seed" not in str(error):
+                raise
+            raise SpecError(
+                f"reset of {self._name()} takes no seed ({error}): Gymnasium needs reset(*, seed=None, options=None),"
+                " which returns (observation, info)"
+            ) from error
+        if type(result) is not tuple or len(result) != 2:
+            raise SpecError(
+                f"reset of {self._name()} returned {_form(result)}: Gymnasium needs the 2 values (observation, info)"
+            )
+        return result
+
+    def _name(self) -> str:
+        return type(getattr(self.env, "unwrapped", self.env)).__name__
 
     def step(self, action: Any) -> Outcome:
         """Step the environment and record the action."""
         outcome = self._step(action)
-        self.observed, _, _, _, self.info = outcome
+        if len(outcome) != 5:
+            raise SpecError(
+                f"step of {self._name()} returned {_form(outcome)}: Gymnasium needs the 5 values (observation, reward,"
+                " terminated, truncated, info). Return terminated and truncated in place of done"
+            )
+        self.observed, reward, terminated, truncated, self.info = outcome
+        if reward is None or terminated is None or truncated is None:
+            raise SpecError(
+                f"step of {self._name()} returned reward={reward!r:.40}, terminated={terminated!r:.40},"
+                f" truncated={truncated!r:.40}: return a number and two booleans"
+            )
         self.record.actions.append(action)
         return outcome
 
@@ -185,9 +215,25 @@ class Simulator:
         if record.rng is not None:
             self.set_generator_state(record.rng)
         self.record = record
-        self.observed, self.info = self.env.reset(seed=record.seed)
+        self.observed, self.info = self._begin(record.seed, record.options)
         for action in record.actions:
             self.observed, *_, self.info = self._step(action)
+
+
+def _form(result: Any) -> str:
+    return f"{len(result)} values" if type(result) is tuple else f"one {type(result).__name__}"
+
+
+def _numbers(values: Any, dtype: Any) -> Any:
+    """Rewards or flags as a fresh array.
+
+    Raises:
+        SpecError: if they are no numbers.
+    """
+    array = np.array(values)
+    if array.dtype.kind not in "biuf":
+        raise SpecError(f"rewards and done flags of the simulator must be numbers and booleans, got {values!r:.80}")
+    return array if array.dtype == dtype else array.astype(dtype)
 
 
 class GymLeaves:
@@ -226,6 +272,11 @@ class GymLeaves:
         """Seed the next reset of each: `seed`, `seed` + 1, ..., as Gymnasium's vector environments do."""
         for index, simulator in enumerate(self.simulators):
             simulator.seed = seed + index
+
+    def set_options(self, options: dict[str, Any] | None) -> None:
+        """Give `options` to resets from now on; None for none."""
+        for simulator in self.simulators:
+            simulator.options = options
 
     # ---- episodes
 
@@ -268,9 +319,9 @@ class GymLeaves:
         leaves = codec.encode_one(observation)
         flag, from_numpy = _FLAG, torch.from_numpy
         leaves["reward"] = from_numpy(np.array((reward,), _REWARD).reshape(-1))
-        leaves["done"] = from_numpy(np.array((terminated or truncated,), flag))
-        leaves["terminated"] = from_numpy(np.array((terminated,), flag))
-        leaves["truncated"] = from_numpy(np.array((truncated,), flag))
+        leaves["done"] = from_numpy(np.array((terminated or truncated,), flag).reshape(-1))  # some are arrays of one
+        leaves["terminated"] = from_numpy(np.array((terminated,), flag).reshape(-1))
+        leaves["truncated"] = from_numpy(np.array((truncated,), flag).reshape(-1))
         return leaves
 
     def step(self, root: Any) -> Leaves:
@@ -307,6 +358,8 @@ class GymLeaves:
         begun = all(simulator.observed is not None for simulator in self.simulators)
         records = [simulator.record for simulator in self.simulators]
         if begun and not all(record.seed is not None or record.rng is not None for record in records):
+            return {"restorable": False}
+        if begun and not all(is_plain(record.options) for record in records):
             return {"restorable": False}
         return {
             "restorable": True,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import RLError, SpecError
 from rl.core.interfaces import Leaves
 from rl.envs.base._checks import warn_not_restorable
 from rl.envs.base._leaf import can_write_rows, write_rows
@@ -102,6 +102,7 @@ class VectorLeaves:
             env.unwrapped, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
         )
         self._seed: int | None = None
+        self._options: dict[str, Any] | None = None
         self._rows: list[Any] = []
         self._restarted = np.zeros(env.num_envs, dtype=np.bool_)
         self._over = np.zeros(env.num_envs, dtype=np.bool_)
@@ -110,6 +111,10 @@ class VectorLeaves:
     def use(self, codec: Codec) -> None:
         """Convert with `codec` from now on."""
         self.codec = codec
+
+    def set_options(self, options: dict[str, Any] | None) -> None:
+        """Give `options` to resets from now on; None for none."""
+        self._options = options
 
     def seed(self, seed: int) -> None:
         """Seed the next full reset: `seed`, `seed` + 1, ..."""
@@ -131,7 +136,7 @@ class VectorLeaves:
     def reset(self, mask: Tensor | None) -> Leaves:
         """Start new episodes, in all or where the mask is true; the other rows hold what they hold."""
         if mask is None or not self._rows:
-            observations, info = self.env.reset(seed=self._seed)
+            observations, info = self.env.reset(seed=self._seed, options=self._options)
             self._seed = None
             self._rows = self._encode(observations)
             self._keep_infos(info)
@@ -192,8 +197,10 @@ class VectorLeaves:
     def _reset_by_mask(self, wanted: Any) -> tuple[Any, dict[str, Any]]:
         """Observations of all elements after resets of some, and ``info``."""
         if type(self.env) in _PARTIAL_RESETS:
+            if self._options is not None:
+                raise RLError(f"{type(self.env.unwrapped).__name__} takes options in a reset of all elements only")
             return _PARTIAL_RESETS[type(self.env)](self.env, wanted), {}
-        return self.env.reset(options={"reset_mask": wanted.copy()})
+        return self.env.reset(options={**(self._options or {}), "reset_mask": wanted.copy()})
 
     def _reset_some(self, wanted: Any) -> None:
         if not self._maskable:

@@ -122,6 +122,9 @@ class GymWrapper(SimulatorEnv):
             sim = GymLeaves([Simulator(one) for one in skipping], codec, pixels=from_pixels)
         self._use(sim, _frame_spec(first, vector=vector) if from_pixels else None)
 
+    def _set_options(self, options: Mapping[str, Any] | None) -> None:
+        self._sim.set_options(None if options is None else dict(options))
+
     def _is_like(self, other: Any) -> bool:
         return _same_spaces(self._env, other.gym_env)
 

@@ -17,6 +17,7 @@ from rl.envs import _foreign
 from rl.envs._groups import AgentGroup, MarlGroupMapType, agent_groups, groups_by_name
 from rl.envs._ids import Ids
 from rl.envs.base._base import EnvBase
+from rl.envs.base._checks import check_private
 from rl.envs.base._leaf import LeafEnvBase
 from rl.envs.base._specs import FLAGS, flag_spec
 from rl.envs.pettingzoo._games import ParallelGame, TurnGame
@@ -283,6 +284,8 @@ class _Group:
 
         self.observations = moved(seen, "observation", under_name=False)
         self.actions = moved(acts, "action", under_name=True)
+        for one in (*self.observations, *self.actions):
+            check_private(one.key, owner, "rename it in the simulator, and groups with group_map=")
 
     def read_actions(self, root: Leaves, acting: Sequence[str], actions: dict[str, Any]) -> None:
         """Add the actions of those agents of the group that act."""

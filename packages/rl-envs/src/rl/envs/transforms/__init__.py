@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from rl.envs.transforms.reward._reward_sum import RewardSum
     from rl.envs.transforms.reward._sign_transform import SignTransform
     from rl.envs.transforms.reward._success_reward import SuccessReward
+    from rl.envs.transforms.reward._target_return import TargetReturn
     from rl.envs.transforms.shape._batch_size import BatchSizeTransform
     from rl.envs.transforms.shape._cat_tensors import CatTensors
     from rl.envs.transforms.shape._expand_as import ExpandAs
@@ -121,6 +122,7 @@ __all__ = [
     "Stack",
     "StepCounter",
     "SuccessReward",
+    "TargetReturn",
     "TensorDictPrimer",
     "TerminateTransform",
     "TimeMaxPool",

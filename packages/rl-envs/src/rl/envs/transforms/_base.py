@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl.core.errors import ContractError, RLError, SpecError
-from rl.core.keys import NestedKey, key_str, unwrap
+from rl.core.keys import NestedKey, as_tuple, key_str, unwrap
 from rl.core.specs import TensorSpec
 from rl.envs.base._base import EnvBase
 from rl.envs.base._checks import expected_entry
@@ -77,6 +77,9 @@ class Transform:
     - ``transform_specs(specs)`` maps all specs, see `Specs`.
     - ``_wrap(reset, step)`` returns the two functions of the environment with this transform, for a transform that
       resets or steps the environment itself.
+
+    In an environment, keys are those of a root or of what a step writes, without ``"next"``. On a batch they are
+    applied to its root and to its ``next``, or as they are where one begins with ``"next"``, see `forward`.
 
     A transform belongs to one environment: `clone` it for another.
 
@@ -251,6 +254,9 @@ class Transform:
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Apply the transform to a collected batch: to its root, and to its ``next``.
 
+        Where keys of the transform begin with ``"next"``, as TorchRL has them, all of its keys are those of the batch,
+        and no other entries are mapped.
+
         Returns:
             A new TensorDict; `tensordict` stays as it is.
 
@@ -264,7 +270,7 @@ class Transform:
                 f"{cls.__name__} needs the order of an episode and cannot transform a batch: append it to the"
                 " environment"
             )
-        outcome = tensordict.get("next", None)
+        outcome = None if self._names_next() else tensordict.get("next", None)
         for key in self.in_keys:
             if tensordict.get(key, None) is None and (outcome is None or outcome.get(key, None) is None):
                 raise ContractError(
@@ -273,6 +279,10 @@ class Transform:
                 )
         out = self._call(tensordict.copy())
         return out if outcome is None else out.set("next", self._call(outcome.copy()))
+
+    def _names_next(self) -> bool:
+        """Whether its keys are those of a batch, with ``"next"`` for what a step wrote."""
+        return any(as_tuple(key)[0] == "next" for key in (*self.in_keys, *self.out_keys))
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self.forward(tensordict)

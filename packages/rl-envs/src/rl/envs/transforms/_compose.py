@@ -127,6 +127,7 @@ class Compose(Transform):
     def transform_specs(self, specs: Specs) -> None:
         for one in self.transforms:
             one.transform_specs(specs)
+        self._set_keys()  # some choose keys by the specs
 
     def set_seed(self, seed: int) -> None:
         for number, one in enumerate(self.transforms):

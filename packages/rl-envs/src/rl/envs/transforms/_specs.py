@@ -74,6 +74,11 @@ class Specs:
 
 def _having(key: NestedKey, specs: Iterable[Composite], owner: object, verb: str) -> list[Composite]:
     found = [spec for spec in specs if spec.get(key, None) is not None]
+    if not found and as_tuple(key)[0] == "next":
+        raise SpecError(
+            f"{owner!r} has the key {key_str(key)}; in an environment write {key_str(unwrap(as_tuple(key)[1:]))}, as a"
+            " transform gets what a step wrote by itself. Keys below 'next' are for batches and replay buffers"
+        )
     if not found:
         keys = [one for spec in specs for one in leaf_keys(spec)]
         close = nearest(key, keys)

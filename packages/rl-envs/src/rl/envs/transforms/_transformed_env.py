@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl.core.errors import CheckpointError, SpecError
+from rl.core.errors import CheckpointError, RLError, SpecError
 from rl.core.interfaces import Env, LeafEnv
 from rl.envs import _foreign
 from rl.envs.base._adapter import as_env
@@ -33,7 +33,8 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
     """Environment with transforms of its entries and actions.
 
     Its specs follow from those of the environment and the transforms. It has a leaf form if the environment has one
-    and all transforms are leafwise. Other attributes (``render``, ...) are looked up in the environment.
+    and all transforms are leafwise. Other attributes (``render``, ...) are looked up in the environment. Assigning to
+    ``transform`` replaces it; reset the environment then.
 
     Args:
         base_env: an `EnvBase`, or any environment of the `rl.core.interfaces.Env` protocol (see `as_env`); closed with
@@ -67,6 +68,41 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         self._masks: TensorDictBase | None = None
         self._start: TensorDictBase | None = None
         self.refresh()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute: ``transform`` takes effect at once, and those of the environment inside are set there.
+
+        Raises:
+            RLError: for ``base_env``, or if a transform belongs to another environment.
+            SpecError: if a transform does not fit the environment; it keeps the one that it has.
+        """
+        if name == "transform" and "_rl" in vars(self):
+            self._replace_transform(as_transform(value))
+        elif name == "base_env" and "_rl" in vars(self):
+            raise RLError("base_env of TransformedEnv cannot be assigned: make TransformedEnv(env, transform.clone())")
+        elif "_rl" in vars(self) and self._is_of_base_env(name):
+            setattr(self.base_env, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _is_of_base_env(self, name: str) -> bool:
+        own = name.startswith("_") or name in vars(self) or hasattr(type(self), name)
+        return not own and hasattr(self.base_env, name)
+
+    def _replace_transform(self, transform: Transform) -> None:
+        old = self.transform
+        if transform is not old:
+            transform.set_parent(self)
+            old.set_parent(None)
+        vars(self)["transform"] = transform
+        try:
+            self.refresh()
+        except Exception:
+            transform.set_parent(None)
+            old.set_parent(self)
+            vars(self)["transform"] = old
+            self.refresh()
+            raise
 
     def refresh(self) -> None:
         """Derive the specs again, after a transform or the specs of the environment changed."""
@@ -127,8 +163,9 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
         if not isinstance(self.transform, Compose):
             inner = self.transform
             inner.set_parent(None)
-            self.transform = Compose(inner)
-            self.transform.set_parent(self)
+            chain = vars(self)["transform"] = Compose(inner)  # with the same effect: the specs stay
+            chain.set_parent(self)
+            return chain
         return self.transform
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
@@ -209,6 +246,9 @@ class TransformedEnv(EnvBase, final=("_reset", "_step", *PUBLIC_FORM)):
             return False
         self.transform.load_state_dict(state["transform"])
         return self.base_env.load_state_dict(state["env"])
+
+    def _set_options(self, options: Mapping[str, Any] | None) -> None:
+        self.base_env._set_options(options)
 
     def _close(self) -> None:
         self.base_env.close()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -21,6 +22,10 @@ __all__ = ["MinariExperienceReplay"]
 @final
 class MinariExperienceReplay(DatasetBuffer):
     """A data set of Minari as a replay buffer; see `DatasetBuffer` for its rows.
+
+    Values are those that `GymWrapper(..., categorical_action_encoding=True)` of rl-envs writes and reads: choices of
+    `Discrete` and `MultiDiscrete` count from 0, whatever the start of the space, a `Tuple` lies under ``observation``
+    or ``action`` by index, and unsigned integers of 16 and more bits are signed ones of twice as many.
 
     Args:
         dataset_id: such as ``"mujoco/hopper/expert-v0"``.
@@ -66,7 +71,7 @@ class MinariExperienceReplay(DatasetBuffer):
             folder_of(root, "minari", dataset_id),
             int(source.total_steps),
             lambda: _episodes(source, dataset_id),
-            source=fingerprint(files),
+            source=fingerprint(files, "choices from 0"),
             batch_size=batch_size,
             **settings,
         )
@@ -76,19 +81,19 @@ def _episodes(source: Any, name: str) -> Iterator[TensorDict]:
     number = -1
     try:
         for number, episode in enumerate(source.iterate_episodes()):
-            yield _rows(episode, number)
+            yield _rows(episode, number, source.observation_space, source.action_space)
     except (OSError, KeyError, ValueError) as error:
         raise RLError(f"MinariExperienceReplay: episode {number + 1} of {name!r} cannot be read: {error}") from error
 
 
-def _rows(episode: Any, number: int) -> TensorDict:
+def _rows(episode: Any, number: int, seen: Any, acts: Any) -> TensorDict:
     """The steps of an episode, ``[T]``."""
     steps = len(episode.rewards)
     rows = TensorDict({}, batch_size=[steps])
-    for key, values in _leaves(episode.observations, ("observation",)).items():
+    for key, values in _leaves(episode.observations, ("observation",), seen).items():
         rows.set(key, values[:-1])
         rows.set(("next", *(key if isinstance(key, tuple) else (key,))), values[1:])
-    for key, values in _leaves(episode.actions, ("action",)).items():
+    for key, values in _leaves(episode.actions, ("action",), acts).items():
         rows.set(key, values)
     terminated, truncated = (
         torch.as_tensor(flags).bool().reshape(steps, 1) for flags in (episode.terminations, episode.truncations)
@@ -100,9 +105,32 @@ def _rows(episode: Any, number: int) -> TensorDict:
     return rows
 
 
-def _leaves(values: Any, path: tuple[str, ...]) -> dict[NestedKey, Tensor]:
+def _leaves(values: Any, path: tuple[str, ...], space: Any) -> dict[NestedKey, Tensor]:
     """The arrays of a space by key; those of a dictionary are at the root, or under ``action``."""
-    if isinstance(values, Mapping):
+    parts = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
         inside = () if path == ("observation",) else path
-        return {key: leaf for name, part in values.items() for key, leaf in _leaves(part, (*inside, str(name))).items()}
-    return {unwrap(path): torch.as_tensor(values)}
+        named = [((*inside, str(name)), values[name], part) for name, part in parts.items()]
+    elif parts is not None:
+        named = [((*path, str(index)), values[index], part) for index, part in enumerate(parts)]
+    else:
+        return {unwrap(path): _numbers(values, space, path)}
+    return {key: leaf for inner, value, part in named for key, leaf in _leaves(value, inner, part).items()}
+
+
+def _numbers(values: Any, space: Any, path: tuple[str, ...]) -> Tensor:
+    """The values of a leaf, choices from 0 on."""
+    array = np.asarray(values)
+    array = array.astype(_SIGNED.get(array.dtype.name, array.dtype), copy=False)
+    start = getattr(space, "start", None)
+    if start is None:
+        return torch.as_tensor(array)
+    chosen = array.astype(np.int64) - start
+    count = space.nvec if hasattr(space, "nvec") else space.n
+    if ((chosen < 0) | (chosen >= count)).any() or not np.equal(array, chosen + start).all():
+        raise ValueError(f"{'.'.join(path)} has values that are not in {space}")
+    return torch.from_numpy(chosen)
+
+
+_SIGNED: dict[str, Any] = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
+"""As environments have them: torch has few operations for the others."""

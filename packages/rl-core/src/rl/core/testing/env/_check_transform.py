@@ -12,7 +12,7 @@ from rl.core.interfaces import Env, Transform
 from rl.core.testing._report import Report, require
 from rl.core.testing.env._check_env import check_env
 from rl.core.testing.env._transform_copies import check_copies_in_env, check_copies_on_batch, copy_of
-from rl.core.testing.env._transform_on_batch import check_on_batch
+from rl.core.testing.env._transform_on_batch import check_called_as_in_env, check_on_batch
 
 __all__ = ["check_transform"]
 
@@ -38,7 +38,9 @@ def check_transform(
     - gives the same result for the same input, for a batch with one dimension more, compiled by
       ``torch.compile(fullgraph=True)``, and with nested keys;
     - gives the input back through ``inv``, for keys that are in ``in_keys`` and ``in_keys_inv``;
-    - runs on a CUDA device, where there is one.
+    - runs on a CUDA device, where there is one;
+    - if it has neither ``inv`` nor ``transform_specs``: changes the entries under ``next`` also when it is called as in
+      an environment, with the root and with ``next`` by themselves. Without `wrap` this is only reported.
 
     Within an environment, that environment passes `check_env`: data match the specs that the transform makes,
     observations restart with partial resets. On both, a clone, a deep copy, a pickle, and a new one with its
@@ -79,6 +81,7 @@ def check_transform(
         check_on_batch(
             lambda: copy_of(transform), batch, report, nested=nested, repeatable=repeatable, compiles=compiles
         )
+        check_called_as_in_env(copy_of(transform), batch, report, in_env=wrap is not None)
         if copied:
             check_copies_on_batch(transform, batch, report, picklable=picklable)
     report.warn()

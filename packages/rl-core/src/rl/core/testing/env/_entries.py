@@ -26,7 +26,8 @@ def _described(value: Any) -> str:
 def require_in_specs(entries: Any, specs: Iterable[Composite], env: Any, owner: str) -> None:
     """Raise unless entries are what the specs say, with one line for each that is not."""
     wanted = {key: spec[key] for spec in specs for key in leaf_keys(spec)}
-    found = leaf_keys(entries)
+    found = leaf_keys(entries)  # without text and other objects
+    found += [key for key, spec in wanted.items() if spec.dtype is None and entries.get(key, None) is not None]
     lines = [line for key, spec in wanted.items() if (line := _line(key, spec, entries, found, wanted))]
     known = {*wanted, *leaf_keys(env.full_action_spec)}
     state = getattr(env, "full_state_spec", None)

@@ -14,7 +14,7 @@ from rl.core.keys import NEXT, NestedKey, as_tuple, key_str, leaf_keys, next_key
 from rl.core.testing._contracts import Tried, require_kept, seeded
 from rl.core.testing._report import Report, raising, require, require_same, same_values
 
-__all__ = ["check_on_batch"]
+__all__ = ["check_called_as_in_env", "check_on_batch"]
 
 Copy = Callable[[], Any]
 
@@ -37,6 +37,42 @@ def check_on_batch(
         _check_compiled(copy, batch, report)
     if torch.cuda.is_available():
         _check_cuda(copy, batch, report)
+
+
+def check_called_as_in_env(transform: Any, batch: TensorDictBase, report: Report, *, in_env: bool) -> None:
+    """Check that a plain transform maps what a step writes when it is called with that by itself.
+
+    Args:
+        transform: a copy; one with ``inv`` is for replay buffers, one with ``transform_specs`` has its own rules.
+        batch: on which it runs.
+        report: for what is no fault of a transform of batches.
+        in_env: whether it is meant for environments too.
+    """
+    outcome = batch.get(NEXT, None)
+    if outcome is None or hasattr(transform, "inv") or hasattr(transform, "transform_specs"):
+        return
+    changed = _changed(outcome, transform(batch.copy()).get(NEXT, outcome))
+    try:
+        also = _changed(outcome, transform(outcome.copy()))
+    except Exception as error:  # noqa: BLE001  any failure of the transform is the finding
+        also, reason = [], f"fails: {type(error).__name__}: {error}"
+    else:
+        reason = "has no effect on it"
+    lost = [key for key in changed if key not in also]
+    if lost:
+        sentence = (
+            f"called with what a step wrote by itself, as environments do, it {reason}; on a batch it changes"
+            f" {key_str(next_key(lost[0]))}: read and write {key_str(lost[0])}"
+        )
+        require(not in_env, sentence, report.owner)
+        report.skip(f"environments: {sentence}, or use it in replay buffers only")
+
+
+def _changed(before: TensorDictBase, after: TensorDictBase) -> list[NestedKey]:
+    """The keys of entries that were changed, added or removed."""
+    old, new = leaf_keys(before), leaf_keys(after)
+    both = [key for key in old if key in new and not same_values(before.get(key), after.get(key))]
+    return [*both, *(key for key in (*old, *new) if (key in old) != (key in new))]
 
 
 def _check_entries(copy: Copy, batch: TensorDictBase, report: Report) -> None:

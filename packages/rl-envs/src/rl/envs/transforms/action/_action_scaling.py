@@ -65,6 +65,7 @@ class ActionScaling(Transform):
 
     def _apply(self, value: Tensor) -> Tensor:
         loc, scale = self._bounds()
+        scale = scale.where(scale != 0, 1.0)  # a dimension that cannot move is in the middle
         unit = (value - loc.to(value)) / scale.to(value)
         return unit if self.standard_normal else (unit + 1) / 2
 

@@ -25,8 +25,8 @@ class Resize(Transform):
     """Resizes images; a whole batch is one call.
 
     Reads images ``[*B, ..., H, W]``, as `ToTensorImage` writes them; writes ``[*B, ..., w, h]`` of the same dtype.
-    Integers are computed in float32 and rounded. Bounds stay those of the input; ``bicubic`` may pass them, so that its
-    output is clamped.
+    Integers are computed in float32 and rounded. Bounds stay those of the input: output that passes them, by
+    rounding or ``bicubic``, is clamped.
 
     Args:
         w: size of the last dimension but one, the height of an image ``[C, H, W]``.
@@ -78,7 +78,8 @@ class Resize(Transform):
             smooth = self.interpolation != "nearest"
             image = interpolate(image, (self.w, self.h), mode=self.interpolation, antialias=smooth)
         image = image.reshape(*value.shape[:-2], self.w, self.h)
-        if self.interpolation == "bicubic":
+        if self.interpolation == "bicubic" or (value.is_floating_point() and self.interpolation != "nearest"):
+            # weights add up to 1 up to rounding only: white would pass its bound
             image = image.clamp(value.amin((-2, -1), keepdim=True), value.amax((-2, -1), keepdim=True))
         return image if image.dtype == value.dtype else image.round().to(value.dtype)
 

@@ -16,7 +16,8 @@ __all__ = ["RenameTransform"]
 class RenameTransform(Transform):
     """Renames entries that the environment writes, and entries that it reads.
 
-    Done flags can be copied, not renamed: an environment always has them under their names.
+    Done flags can be copied, not renamed: an environment always has them under their names. An observation that the
+    environment reads at the next step, as part of its state, is renamed in both directions.
 
     Args:
         in_keys: names in the environment.
@@ -70,23 +71,46 @@ class RenameTransform(Transform):
 
     def transform_specs(self, specs: Specs) -> None:
         """Move the specs to the new keys."""
-        moved: list[tuple[Any, NestedKey, Any]] = []
+        self._rename_state(specs)
+        moved = self._taken(specs)
+        every = (specs.observation, specs.reward, specs.done, specs.action, specs.state)
+        names: dict[NestedKey, NestedKey] = {}
+        for spec, key, out, _ in moved:
+            others = [one for one in every if one is not specs.state or spec is specs.state]
+            if names.setdefault(out, key) != key or any(one.get(out, None) is not None for one in others):
+                raise SpecError(
+                    f"{self!r} writes {key_str(out)}, which the environment has already: choose another key"
+                )
+        for spec, _, out, leaf in moved:
+            spec[out] = leaf
+
+    def _rename_state(self, specs: Specs) -> None:
+        """Rename what a step reads at the root too, where it is an observation that is renamed."""
+        for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            carried = specs.state.get(key, None) is not None and specs.observation.get(key, None) is not None
+            if not carried or self.create_copy:
+                continue
+            if key not in self.in_keys_inv:
+                self.in_keys_inv.append(key)
+                self.out_keys_inv.append(out)
+            elif self.out_keys_inv[self.in_keys_inv.index(key)] != out:
+                raise SpecError(
+                    f"{self!r} writes {key_str(out)} in place of {key_str(key)}, which the environment reads at the"
+                    " next step: give the same pair of keys in both directions"
+                )
+
+    def _taken(self, specs: Specs) -> list[tuple[Any, NestedKey, NestedKey, Any]]:
+        """Where each spec goes, its key, its new key, and a copy of it; renamed ones are removed."""
+        moved: list[tuple[Any, NestedKey, NestedKey, Any]] = []
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             for spec in specs.written(key, self):
                 if spec is specs.done and not self.create_copy:
                     raise SpecError(f"{self!r} renames a done flag, which every environment has; use create_copy=True")
-                moved.append((specs.observation if spec is specs.done else spec, out, spec[key].clone()))
+                moved.append((specs.observation if spec is specs.done else spec, key, out, spec[key].clone()))
                 if not self.create_copy:
                     del spec[key]
         for key, out in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
             for spec in specs.read(key, self):
-                moved.append((spec, out, spec[key].clone()))
+                moved.append((spec, key, out, spec[key].clone()))
                 del spec[key]
-        every = (specs.observation, specs.reward, specs.done, specs.action, specs.state)
-        for spec, out, leaf in moved:
-            others = [one for one in every if one is not specs.state or spec is specs.state]
-            if any(one.get(out, None) is not None for one in others):
-                raise SpecError(
-                    f"{self!r} writes {key_str(out)}, which the environment has already: choose another key"
-                )
-            spec[out] = leaf
+        return moved

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from tensordict import TensorDictBase
+
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.envs import _foreign
 from rl.envs.base._specs import leaf_keys
@@ -12,10 +14,16 @@ from rl.envs.transforms._specs import Specs
 
 __all__ = ["SelectTransform"]
 
+_FLAGS = ("done", "terminated", "truncated")
+
 
 @_foreign.select
 class SelectTransform(Transform):
     """Keeps the selected observations and removes the others; rewards, done flags and state entries stay.
+
+    On a batch with a ``next``, observations are the entries that are at the root and under ``next``, except done flags.
+    A batch without it, or keys of which one begins with ``"next"``, are taken literally: only the selected entries
+    stay.
 
     Order: transforms after it see the selected entries only.
 
@@ -43,6 +51,15 @@ class SelectTransform(Transform):
             if entries.get(key, None) is not None:
                 del entries[key]
         return entries
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Return a batch without the other observations."""
+        following = tensordict.get("next", None)
+        if following is None or any(as_tuple(key)[0] == "next" for key in self.selected_keys):
+            return tensordict.select(*self.selected_keys, strict=False)
+        both = set(leaf_keys(following)) & set(leaf_keys(tensordict))
+        others = [key for key in both if as_tuple(key)[-1] not in _FLAGS and not self._keeps(key)]
+        return tensordict.exclude(*others, *[("next", *as_tuple(key)) for key in others])
 
     def transform_specs(self, specs: Specs) -> None:
         """Remove the specs of the other observations."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from rl.core.errors import SpecError
+from rl.core.errors import RLError, SpecError
 from rl.core.keys import NestedKey, as_tuple, unwrap
 from rl.core.specs import TensorSpec, Unbounded
 from rl.envs.transforms._base import Transform
@@ -83,6 +83,8 @@ class RewardNorm(Transform):
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             value = entries.get(key, None)
             if value is not None:
+                if key not in self._stats:
+                    raise RLError(f"{self!r} has no statistics: append it to an environment, which makes them")
                 scaled = (value / self._stats[key].std(self.eps)).to(value.dtype)
                 entries[out] = scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)
         return entries

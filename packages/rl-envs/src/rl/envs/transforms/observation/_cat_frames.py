@@ -32,7 +32,7 @@ class CatFrames(FrameMemory):
     Args:
         N: number of frames, at least 1.
         dim: dimension of a frame along which they are concatenated, counted from the end, below 0.
-        in_keys: frames.
+        in_keys: frames. On a batch also ``("next", key)``: then the stacks of ``next`` go to its out key.
         out_keys: where the stacks go; `in_keys` if None.
         padding: what stands for frames before an episode's first: ``"same"`` repeats the first, ``"constant"`` is
             `padding_value`.
@@ -121,8 +121,11 @@ class CatFrames(FrameMemory):
         time = batch.ndim - 1
         over = over.reshape(*batch.batch_size, -1).any(-1)
         padded = _padded(over, self.N)
+        named = [as_tuple(key) for key in self.in_keys]
         out = batch.copy()
-        for key, name in zip(self.in_keys, self.out_keys, strict=True):
+        for given, name in zip(self.in_keys, self.out_keys, strict=True):
+            only_next = as_tuple(given)[0] == "next"  # the frames before those of `next` are at the root
+            key = as_tuple(given)[1:] if only_next else as_tuple(given)
             value = batch.get(key, None)
             if value is None:
                 raise ContractError(f"{self!r} reads {key_str(key)}, which the batch does not have at the root")
@@ -132,10 +135,14 @@ class CatFrames(FrameMemory):
                     f" {tuple(value.shape[batch.ndim :])}"
                 )
             frames = _windows(value, padded, time, self.padding, self.padding_value)
-            out.set(name, torch.cat(frames, self.dim))
-            following = batch.get(("next", *as_tuple(key)), None)
-            if following is not None:
-                out.set(("next", *as_tuple(name)), torch.cat([*frames[1:], following], self.dim))
+            if not only_next:
+                out.set(name, torch.cat(frames, self.dim))
+            following = batch.get(("next", *key), None)
+            if only_next and following is None:
+                raise ContractError(f"{self!r} reads {key_str(given)}, which the batch does not have")
+            if following is not None and (only_next or ("next", *key) not in named):
+                target = as_tuple(name) if only_next else ("next", *as_tuple(name))
+                out.set(target, torch.cat([*frames[1:], following], self.dim))
         return out
 
     def make_rb_transform_and_sampler(

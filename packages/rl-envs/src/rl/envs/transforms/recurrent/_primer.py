@@ -29,7 +29,8 @@ class TensorDictPrimer(Transform):
     `Collector` does without, as it starts such states itself.
 
     Args:
-        primers: specs by key, for one element of the environment's batch; a dictionary or a `Composite`.
+        primers: specs by key, for one element of the environment's batch; a dictionary or a `Composite`. Of a composite
+            with a batch, the specs of its first element are taken.
         random: draw from the specs at each reset, instead of `default_value`.
         default_value: what every element of an entry is, a number or a tensor of the spec's shape; or such values by
             key, where those that are not named are 0.
@@ -113,7 +114,10 @@ def _leaves(specs: Mapping[Any, Any] | Composite | None) -> dict[NestedKey, Tens
     if specs is None:
         return {}
     if isinstance(specs, Composite):
-        return {unwrap(key): specs[key] for key in specs.keys(include_nested=True, leaves_only=True)}
+        one: Any = specs
+        while one.shape:  # an element of it: the environment adds the batch
+            one = one[0]
+        return {unwrap(key): one[key] for key in one.keys(include_nested=True, leaves_only=True)}
     found: dict[NestedKey, TensorSpec] = {}
     for key, spec in specs.items():
         if isinstance(spec, Composite):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rl.envs.transforms.reward._reward_sum import RewardSum
     from rl.envs.transforms.reward._sign_transform import SignTransform
     from rl.envs.transforms.reward._success_reward import SuccessReward
+    from rl.envs.transforms.reward._target_return import TargetReturn
 
 __all__ = [
     "BinarizeReward",
@@ -21,6 +22,7 @@ __all__ = [
     "RewardSum",
     "SignTransform",
     "SuccessReward",
+    "TargetReturn",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -29,7 +29,8 @@ class RewardSum(Transform):
     (with the step's), both with the shape and dtype of the reward.
 
     Args:
-        in_keys: rewards, without ``next``; all of the environment if None.
+        in_keys: rewards, without ``next``; all of the environment if None. On a batch also with ``next``: then the sum
+            with the step's reward is written to the out key alone.
         out_keys: where the sums go; ``episode_`` before the last part of each reward's key if None.
 
     Raises:
@@ -72,7 +73,8 @@ class RewardSum(Transform):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The sums of a batch ``[*B, T]`` in time order; its first step counts as the start of an episode.
 
-        Reads ``("next", reward)`` and ``("next", "done")``, writes the sums under ``next`` and at the root.
+        Reads ``("next", reward)`` and ``("next", "done")``, writes the sums under ``next`` and at the root; for an in
+        key with ``next``, those with the step's reward to its out key.
 
         Raises:
             ContractError: if one is missing.
@@ -80,10 +82,12 @@ class RewardSum(Transform):
         out = tensordict.copy()
         outcome = out.get("next", None)
         for key, name in zip(self.in_keys, self.out_keys, strict=True):
-            reward = None if outcome is None else outcome.get(key, None)
-            done = None if outcome is None else outcome.get(unwrap((*as_tuple(key)[:-1], "done")), None)
+            of_batch = as_tuple(key)[0] == "next"
+            path = as_tuple(key)[1:] if of_batch else as_tuple(key)
+            reward = None if outcome is None else outcome.get(path, None)
+            done = None if outcome is None else outcome.get((*path[:-1], "done"), None)
             if reward is None or done is None:
-                raise ContractError(f"RewardSum reads {('next', *as_tuple(key))} and the 'done' beside it in a batch")
+                raise ContractError(f"RewardSum reads {('next', *path)} and the 'done' beside it in a batch")
             dim = tensordict.ndim - 1
             total = torch.zeros_like(reward.select(dim, 0))
             before, after = [], []
@@ -91,8 +95,9 @@ class RewardSum(Transform):
                 before.append(total)
                 after.append(total + step)
                 total = torch.where(over, torch.zeros_like(total), after[-1])
-            out.set(name, torch.stack(before, dim))
-            out.set(("next", *as_tuple(name)), torch.stack(after, dim))
+            if not of_batch:
+                out.set(name, torch.stack(before, dim))
+            out.set(name if of_batch else ("next", *as_tuple(name)), torch.stack(after, dim))
         return out
 
     def transform_specs(self, specs: Specs) -> None:

@@ -57,6 +57,20 @@ class Joined(Transform):
         entries[self.out_key] = joined
         return entries
 
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Join the entries of a batch at its root and under ``next``, or where alone they are complete.
+
+        Raises:
+            ContractError: if they are complete at neither.
+        """
+        outcome = None if self._names_next() else tensordict.get("next", None)
+        whole = all(tensordict.get(key, None) is not None for key in self.in_keys)
+        below = outcome is not None and all(outcome.get(key, None) is not None for key in self.in_keys)
+        out = tensordict.copy()
+        if whole or not below:
+            out = self._call(out)  # names what is missing
+        return out.set("next", self._call(outcome.copy())) if outcome is not None and below else out
+
     def transform_specs(self, specs: Specs) -> None:
         """Replace the specs of the entries by that of the result."""
         self._batch_dims = len(specs.batch_size)
