@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-FAKE = '''
+FAKE = """
 import os, time
 from gpu_checks.harness import Check, Goal, Skipped
 
@@ -27,7 +27,7 @@ def checks(context):
         Check("ends the process", lambda: os._exit(7)),
         Check("last", lambda: None),
     ]
-'''
+"""
 
 
 @pytest.fixture

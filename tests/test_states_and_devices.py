@@ -202,7 +202,7 @@ def test_the_root_of_a_worker_is_where_its_environments_are():
     from rl.envs.batched._chunk import Chunk
 
     after = Chunk([partial(env_on, "cpu")], 0, None)
-    state = after.state_dict()
+    state = {**after.state_dict(), "root": {"observation": torch.zeros(1, 2, 3)}}
     after.env = SimpleNamespace(device=META, load_state_dict=lambda _: True)  # specs on meta cannot be compared
     after.load_state_dict(state)
     assert {leaf.device for leaf in tensors(after._root)} == {META}
